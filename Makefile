@@ -1,0 +1,39 @@
+# make demo   sets up and does the main job · make test   sets up and runs every check · make setup
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+DEVICE_SIDE := $(addprefix src/joulecast/,errors.py units.py records.py kinds.py families.py \
+	devices.py variants.py measure.py meters runtimes)
+
+.PHONY: setup test check format demo clean
+.DEFAULT_GOAL := test
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Joulecast needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,hf,dev]'
+	touch $(STAMP)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/vermin --quiet --no-tips --eval-annotations --target=3.8- --violations $(DEVICE_SIDE) || true
+
+test: check
+	$(BIN)/pytest -n 2
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,92 @@
+"""What a meter is: something that says how many joules passed between two moments.
+
+        open ─┬─ begin ── (load runs) ── end → Reading ─┬─ … ─ close
+              └─────────── as often as wanted ──────────┘
+
+One file per instrument stands beside this one. A meter converts to joules and seconds once, at its
+own door, and names what it noticed in ``Reading.faults`` instead of hiding it: the rig decides
+whether to try again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+Json = Dict[str, Any]
+
+# Names of faults: what made a reading untrustworthy. A colon and details may follow.
+FAULTS = ("gap", "reset", "stuck", "negative", "throttled", "other load", "too short")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Joules between ``begin`` and ``end``, over ``duration_s`` of the meter's own clock."""
+
+    energy_j: float
+    duration_s: float
+    faults: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeterInfo:
+    """What ``joulecast detect`` says of a meter, there or not.
+
+    Attributes:
+        reason: Why it is not available, or what it was found as.
+        covers: What its joules include: ``gpu``, ``cpu``, ``cpu+dram``, ``board``, ``battery`` ...
+        advice: What to do where something is missing; empty where nothing is.
+    """
+
+    name: str
+    available: bool
+    reason: str
+    covers: str = ""
+    provenance: str = "measured"
+    period_s: Optional[float] = None
+    resolution_j: Optional[float] = None
+    idle_power_w: Optional[float] = None
+    advice: str = ""
+
+    def to_dict(self) -> Json:
+        return dict(self.__dict__)
+
+
+class Meter(ABC):
+    """One instrument. Use it as a context manager.
+
+    Attributes:
+        name: How it is asked for (``nvml``).
+        covers: What its joules include.
+        provenance: ``measured``, ``modelled`` or ``simulated``.
+        window_s: The shortest window that it measures well.
+        period_s: How often its number moves.
+    """
+
+    name: str = ""
+    covers: str = ""
+    provenance: str = "measured"
+    window_s: float = 1.0
+    period_s: float = 0.0
+
+    def __enter__(self) -> Meter:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def open(self) -> None:  # noqa: B027 - most meters need nothing
+        """Take hold of the instrument."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of it. Closing twice does no harm."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Mark the start of a window."""
+
+    @abstractmethod
+    def end(self) -> Reading:
+        """Close the window and say what passed in it."""
