@@ -1,0 +1,194 @@
+"""Laws of the words for joules: what is written can be read back, and conversions are linear."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast import units
+from joulecast.errors import InputError
+
+positive = st.floats(1e-9, 1e12)
+one_line = re.compile(r"[^\n]+")
+
+
+@given(positive)
+def test_energy_reads_back_within_three_digits(energy_j):
+    assert math.isclose(units.parse_energy(units.format_energy(energy_j)), energy_j, rel_tol=0.006)
+
+
+@given(st.floats(1e-9, 9.99e11))
+def test_energy_has_at_most_three_digits_before_the_point(energy_j):
+    number = units.format_energy(energy_j).split()[0]
+    assert 1 <= float(number) < 1000
+    assert len(number.replace(".", "")) == 3
+
+
+@given(positive, positive)
+def test_formatting_keeps_the_order(a, b):
+    low, high = sorted((a, b))
+    read = units.parse_energy
+    assert read(units.format_energy(low)) <= read(units.format_energy(high))
+
+
+@pytest.mark.parametrize(
+    ("text", "energy_j"),
+    [
+        ("15Wh", 54_000),
+        ("5J", 5),
+        ("2kWh", 7.2e6),
+        ("2 KWh", 7.2e6),
+        ("300mWh", 1080),
+        ("1 MWh", 3.6e9),
+        ("3 µJ", 3e-6),
+        ("3uj", 3e-6),
+        (" .5 Wh ", 1800),
+        ("1e3J", 1000),
+    ],
+)
+def test_energies_as_people_type_them(text, energy_j):
+    assert units.parse_energy(text) == pytest.approx(energy_j, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "15", "Wh", "-5J", "5 Ws", "nanJ", "1e999J", "15Wh/day", "4000mAh"]
+)
+def test_no_energy_says_so_in_one_line_with_an_example(text):
+    with pytest.raises(InputError, match="like 15Wh") as caught:
+        units.parse_energy(text)
+    assert one_line.fullmatch(str(caught.value))
+    assert repr(text) in str(caught.value)
+
+
+def test_milliampere_hours_are_explained():
+    with pytest.raises(InputError, match="volts"):
+        units.parse_energy("4000mAh")
+
+
+@given(positive, st.floats(1, 1e9))
+def test_shares_of_a_battery_add_up(energy_j, battery_j):
+    share = units.battery_share(energy_j, battery_j)
+    assert share * battery_j == pytest.approx(energy_j)
+    assert units.battery_share(2 * energy_j, battery_j) == pytest.approx(2 * share)
+
+
+@pytest.mark.parametrize("battery_j", [0.0, -1.0, math.nan])
+def test_an_empty_battery_is_refused(battery_j):
+    with pytest.raises(InputError, match="15Wh"):
+        units.battery_share(1.0, battery_j)
+
+
+@given(positive, st.floats(0.001, 1000))
+def test_a_kilowatt_hour_costs_its_price_and_emits_its_grid(energy_j, rate):
+    kwh = units.joules_to_kwh(energy_j)
+    assert units.co2e_g(energy_j, rate) == pytest.approx(kwh * rate)
+    assert units.cost(energy_j, rate) == pytest.approx(kwh * rate)
+    assert units.joules_to_kwh(units.parse_energy("1kWh")) == 1.0
+
+
+@given(st.floats(0, 5000))
+def test_grids_as_numbers_read_back(rate):
+    for text in (f"{rate!r}", f"{rate!r}g/kWh", f"{rate!r} gCO2e/kWh", f"{rate!r} G CO2/KWH"):
+        assert units.parse_grid(text) == rate
+    assert units.parse_grid(f"{rate!r} kg/kWh") == pytest.approx(1000 * rate)
+
+
+@pytest.mark.parametrize("name", units.GRIDS)
+def test_named_grids_are_known_in_any_case(name):
+    assert units.parse_grid(name.upper()) == units.GRIDS[name]
+    assert 10 < units.GRIDS[name] < 1000
+
+
+@pytest.mark.parametrize("text", ["", "mars", "-1", "400 lb/MWh", "nan"])
+def test_no_grid_lists_the_known_ones(text):
+    with pytest.raises(InputError, match="400, or one of world") as caught:
+        units.parse_grid(text)
+    assert one_line.fullmatch(str(caught.value))
+
+
+@given(st.floats(0, 1e6), st.sampled_from(["", "EUR", "USD", "€", "$", "£"]))
+def test_prices_print_and_read_back(amount, currency):
+    price = units.Price(amount, currency)
+    assert units.parse_price(str(price)) == price
+    assert units.parse_price(f"{currency}{amount!r}") == price
+    assert units.parse_price(f" {amount!r}{currency} / kWh ") == price
+
+
+@pytest.mark.parametrize("text", ["", "EUR", "free", "-0.3", "0,30", "€0.30EUR", "0.30/MWh", "inf"])
+def test_no_price_says_so_with_an_example(text):
+    with pytest.raises(InputError, match=r"0\.30EUR") as caught:
+        units.parse_price(text)
+    assert one_line.fullmatch(str(caught.value))
+
+
+def _read_duration(text):
+    scales = {"d": 86400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    words = text.split()
+    return sum(float(n) * scales[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
+
+
+@given(st.floats(1e-9, 1e9))
+def test_durations_read_back_to_the_smaller_unit(duration_s):
+    text = units.format_duration(duration_s)
+    assert math.isclose(_read_duration(text), duration_s, rel_tol=0.025)
+    assert not re.search(r"\b60 (s|min)|\b24 h", text)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [
+        (0, "0 s"),
+        (0.00123, "1.23 ms"),
+        (45, "45.0 s"),
+        (59.97, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (3599.9, "1 h 0 min"),
+        (12000, "3 h 20 min"),
+        (187200, "2 d 4 h"),
+        (-125, "-2 min 5 s"),
+        (math.inf, "inf s"),
+    ],
+)
+def test_durations_as_people_read_them(duration_s, text):
+    assert units.format_duration(duration_s) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (units.format_energy(0), "0 J"),
+        (units.format_energy(-1234), "-1.23 kJ"),
+        (units.format_energy(999.7), "1.00 kJ"),
+        (units.format_energy(5e12), "5000 GJ"),
+        (units.format_energy(1.5e-12), "0.00150 nJ"),
+        (units.format_power(81), "81.0 W"),
+        (units.format_mass(0.25), "250 mg"),
+        (units.format_mass(2.5e6), "2.50 t"),
+        (units.format_mass(999_400), "999 kg"),
+        (units.format_count(7), "7"),
+        (units.format_count(1.816e9, "FLOP"), "1.82 GFLOP"),
+        (units.format_count(61706), "61.7 k"),
+        (units.format_bytes(512), "512 B"),
+        (units.format_bytes(1536 * 1024**2), "1.50 GiB"),
+        (units.format_bytes(1024**2 - 1), "1.00 MiB"),
+        (units.format_bytes(1010 * 1024), "1010 KiB"),
+        (units.format_share(0.1234), "12.3 %"),
+        (units.format_money(1234.567, "EUR"), "1234.57 EUR"),
+        (units.format_money(0.00012345, "EUR"), "0.000123 EUR"),
+        (units.format_money(0), "0"),
+    ],
+)
+def test_words(written, text):
+    assert written == text
+
+
+@given(st.floats(1, 1e15))
+def test_bytes_and_counts_are_right_to_three_digits(size):
+    number, unit = units.format_bytes(size).split()
+    power = ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    assert math.isclose(float(number) * 1024**power, size, rel_tol=0.006, abs_tol=0.5)
+    number, *prefix = units.format_count(size).split()
+    power = ["", "k", "M", "G", "T"].index("".join(prefix))
+    assert math.isclose(float(number) * 1000**power, size, rel_tol=0.006)
