@@ -1,0 +1,182 @@
+"""The clock and the energy account of a simulated device, and what goes wrong on it.
+
+Takes costs of steps and gives moments and joules; noise comes from the world's own seed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import random
+from dataclasses import dataclass
+
+from joulecast.errors import InputError
+from joulecast.records import Trial
+from joulecast.worlds.law import Chip, Cost, cost_trial, draw_chip
+
+# The first two slow the device down; the others befall its meter.
+DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")
+_WAKE_S = 30.0  # how long the clocks stay up after a load
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something that goes wrong between two moments of the virtual clock.
+
+    Attributes:
+        slowdown: Steps take 1 + this times as long while it lasts.
+        power_w: What it draws itself.
+        noticed: Whether the meter can tell, as NVML names other processes and throttling.
+    """
+
+    what: str
+    start_s: float
+    end_s: float
+    slowdown: float = 0.0
+    power_w: float = 0.0
+    noticed: bool = True
+
+
+class World:
+    """One simulated device with its clock, its energy account and what goes wrong on it."""
+
+    def __init__(
+        self,
+        chip: Chip,
+        *,
+        name: str = "",
+        noise: float = 1.0,
+        memory_bytes: int = 0,
+        settle_share: float = 0.3,
+        settle_steps: float = 3.0,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            chip: The device's numbers.
+            name: What the device is called; "simulated-<seed>" by default.
+            noise: Scales all noise: 0 for none, 1 for half a percent of device time and 4 % of
+                host time.
+            memory_bytes: Limit of the device's memory; 0 for none.
+            settle_share: The first step of a fresh net takes this much longer.
+            settle_steps: It wears off within a few times as many steps.
+        """
+        self.chip = chip
+        self.name = name or f"simulated-{chip.seed}"
+        self.memory_bytes = memory_bytes
+        self.disturbances: list[Disturbance] = []
+        self._noise = noise
+        self._settle = (settle_share, settle_steps)
+        self._rng = random.Random(f"noise {chip.seed}")
+        self._now_s = 0.0
+        self._busy_until_s = 0.0
+        self._awake_until_s = 0.0
+        # The account: joules used by each of these moments, straight lines between them.
+        self._times_s = [0.0]
+        self._energies_j = [0.0]
+
+    def law(self, trial: Trial) -> Cost:
+        """What one step costs without noise; the empty network is a second of waiting, awake."""
+        return cost_trial(self.chip, trial)
+
+    def now(self) -> float:
+        """Seconds of the virtual clock."""
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let the host wait; the device goes on with what it was given."""
+        self._now_s += max(0.0, seconds)
+        self._idle_until(self._now_s)
+
+    def disturb(
+        self,
+        what: str,
+        duration_s: float,
+        start_s: float | None = None,
+        slowdown: float = 0.0,
+        power_w: float = 0.0,
+        noticed: bool = True,
+    ) -> None:
+        """Let something go wrong for a while, from now on by default."""
+        if what not in DISTURBANCES:
+            raise InputError(f"there is no disturbance {what!r}: choose of {DISTURBANCES}")
+        start_s = self._now_s if start_s is None else start_s
+        event = Disturbance(what, start_s, start_s + duration_s, slowdown, power_w, noticed)
+        self.disturbances.append(event)
+
+    def issue(self, cost: Cost, count: int, done: int = 0) -> None:
+        """Give the device ``count`` steps of a net that has done ``done``; the host moves on."""
+        # Host-bound steps have the host's noise, which is larger.
+        host = (cost.issue_s / cost.duration_s) ** 8
+        host_noise = self._rng.gauss(0.0, 0.04 * self._noise)
+        noise = host * host_noise + (1 - host) * self._rng.gauss(0.0, 0.005 * self._noise)
+        settled_s = cost.duration_s * math.exp(noise) * (count + self._unsettled(done, count))
+        energy_j = cost.energy_j * count * math.exp(self._rng.gauss(0.0, 0.006 * self._noise))
+        energy_j += self.chip.idle_w * (settled_s - cost.duration_s * count)
+        start_s = max(self._now_s, self._busy_until_s)
+        self._idle_until(start_s)
+        self._load(start_s, settled_s, energy_j / settled_s)
+        self._now_s += cost.issue_s * count * math.exp(host_noise)
+        self._busy_until_s = max(self._busy_until_s, self._now_s)
+        self._idle_until(self._busy_until_s)
+
+    def wait(self) -> None:
+        """Let the host wait until the device has done what it was given."""
+        self._now_s = max(self._now_s, self._busy_until_s)
+
+    def energy_at(self, time_s: float) -> float:
+        """Joules that the device has used by a moment that has passed."""
+        place = bisect.bisect_right(self._times_s, time_s)
+        if place == len(self._times_s):
+            return self._energies_j[-1]
+        t0, t1 = self._times_s[place - 1 : place + 1]
+        e0, e1 = self._energies_j[place - 1 : place + 1]
+        return e0 + (e1 - e0) * (time_s - t0) / (t1 - t0)
+
+    def _unsettled(self, done: int, count: int) -> float:
+        """Steps' worth of time that fresh steps take on top: a geometric sum."""
+        share, steps = self._settle
+        fade = math.exp(-1.0 / steps)
+        return share * fade**done * (1 - fade**count) / (1 - fade)
+
+    def _load(self, start_s: float, work_s: float, power_w: float) -> None:
+        """Book undisturbed seconds of work; disturbances stretch them."""
+        while work_s > 1e-12:
+            speed, extra_w, until_s = self._conditions(start_s)
+            end_s = min(start_s + work_s / speed, until_s)
+            work_s -= (end_s - start_s) * speed
+            drawn_w = self.chip.idle_w + (power_w - self.chip.idle_w) * speed + extra_w
+            self._book(end_s, drawn_w)
+            start_s = end_s
+        self._busy_until_s = start_s
+        self._awake_until_s = start_s + _WAKE_S
+
+    def _idle_until(self, end_s: float) -> None:
+        while self._times_s[-1] < end_s:
+            now_s = self._times_s[-1]
+            _, extra_w, until_s = self._conditions(now_s)
+            awake = now_s < self._awake_until_s
+            until_s = min(until_s, self._awake_until_s) if awake else until_s
+            idle_w = self.chip.idle_w if awake else self.chip.asleep_w
+            self._book(min(end_s, until_s), idle_w + extra_w)
+
+    def _conditions(self, time_s: float) -> tuple[float, float, float]:
+        """Speed and extra power at a moment, and until when they hold."""
+        active = [d for d in self.disturbances if d.start_s <= time_s < d.end_s]
+        edges = [d.end_s for d in active]
+        edges += [d.start_s for d in self.disturbances if d.start_s > time_s]
+        slow = math.prod(1 + d.slowdown for d in active)
+        return 1 / slow, sum(d.power_w for d in active), min(edges, default=math.inf)
+
+    def _book(self, end_s: float, power_w: float) -> None:
+        if end_s > self._times_s[-1]:
+            energy_j = self._energies_j[-1] + power_w * (end_s - self._times_s[-1])
+            self._times_s.append(end_s)
+            self._energies_j.append(energy_j)
+
+
+def make_world(
+    seed: int = 0, name: str = "", *, noise: float = 1.0, memory_bytes: int = 0
+) -> World:
+    """A simulated device; the same seed gives the same law and the same noise."""
+    return World(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)
