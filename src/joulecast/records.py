@@ -39,14 +39,22 @@ def _check_word(what: str, word: str, words: Tuple[str, ...]) -> None:
         raise InputError(f"{what} is {word!r}: choose one of {', '.join(words)}")
 
 
+def _plain(value: Any) -> Any:
+    """The one way of writing a size: what compares equal (2, 2.0; 1, True) has the same JSON."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(one) for one in value)
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value
+
+
 class Sizes(AbstractMapping):  # type: ignore[type-arg]  # subscripting needs Python 3.9
     """An immutable, hashable mapping from size names to whole numbers, tuples of them, or words."""
 
     __slots__ = ("_hash", "_items")
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
-        items = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
-        self._items: Dict[str, Any] = dict(sorted(items.items()))
+        self._items: Dict[str, Any] = {name: _plain(sizes[name]) for name in sorted(sizes)}
         self._hash = hash(tuple(self._items.items()))
 
     def __getitem__(self, name: str) -> Any:
@@ -123,7 +131,7 @@ class Layer(Op):
 
     @classmethod
     def from_dict(cls, data: Json) -> Layer:
-        flags = {key: data.get(key, default) for key, default in _LAYER_DEFAULTS.items()}
+        flags: Json = {key: data.get(key, default) for key, default in _LAYER_DEFAULTS.items()}
         flags["reads"] = tuple(flags["reads"])
         return cls(
             data["kind"],

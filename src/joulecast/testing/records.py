@@ -1,0 +1,142 @@
+"""Hypothesis strategies that draw records, for suites that state laws about all of them.
+
+They draw whatever a record may hold, also what no real net would: a record must survive JSON, a
+file and a store whether or not it makes sense.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from joulecast.records import (
+    JOINS,
+    LOSSES,
+    MODES,
+    OPTIMIZERS,
+    PHASES,
+    PRECISIONS,
+    PROVENANCES,
+    STAGES,
+    UPSTREAMS,
+    Device,
+    How,
+    Input,
+    Layer,
+    Network,
+    Observation,
+    Op,
+    Profile,
+    Setup,
+    Sizes,
+    Totals,
+    Trial,
+)
+
+names = st.text(max_size=8)
+kinds = st.sampled_from(["conv2d", "linear", "lstm", "elementwise", "pool"])
+whole = st.integers(0, 2**40)
+count = st.integers(1, 2**20)
+amounts = st.floats(0, 1e12)
+maybe = st.none() | amounts
+size_values = whole | names | amounts | st.lists(whole, max_size=3).map(tuple)
+sizes = st.dictionaries(st.sampled_from(["cin", "cout", "space", "p", "fn"]), size_values).map(
+    Sizes
+)
+ops = st.builds(Op, kinds, sizes)
+leaves = st.builds(
+    Layer,
+    kinds,
+    sizes,
+    tail=st.lists(ops, max_size=2).map(tuple),
+    trains=st.booleans(),
+    input_grad=st.booleans(),
+    reads=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
+    join=st.sampled_from(JOINS),
+    calls=st.integers(1, 9),
+    tied=st.booleans(),
+    name=names,
+)
+layers = leaves | st.builds(
+    Layer, kinds, sizes, parts=st.lists(leaves, max_size=2).map(tuple), name=names
+)
+inputs = st.builds(Input, st.lists(count, max_size=3).map(tuple), whole)
+totals = st.builds(Totals, amounts, amounts, whole, amounts, amounts, amounts)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    """A network whose groups are ranges of its layers, in order and apart from each other."""
+    drawn = draw(st.lists(layers, max_size=4))
+    cuts = sorted(draw(st.sets(st.integers(0, len(drawn)), max_size=4)))
+    return Network(
+        tuple(drawn),
+        draw(inputs),
+        tuple(zip(cuts[::2], cuts[1::2], strict=False)),
+        draw(st.booleans()),
+        draw(names),
+        draw(st.none() | totals),
+    )
+
+
+setups = st.builds(
+    Setup,
+    count,
+    st.sampled_from(PHASES),
+    st.sampled_from(PRECISIONS),
+    st.sampled_from(OPTIMIZERS),
+    st.sampled_from(LOSSES),
+    st.integers(0, 64),
+    st.booleans(),
+)
+hows = st.builds(
+    How,
+    st.sampled_from(STAGES),
+    st.sampled_from(MODES),
+    st.integers(1, 9),
+    st.sampled_from(UPSTREAMS),
+    count,
+)
+trials = st.builds(Trial, networks(), setups, hows)
+devices = st.builds(Device, names, names, whole, names, names)
+observations = st.builds(
+    Observation,
+    trials,
+    energy_j=maybe,
+    energy_sd_j=maybe,
+    duration_s=maybe,
+    duration_sd_s=maybe,
+    issue_s=maybe,
+    issue_sd_s=maybe,
+    count=count,
+    peak_memory_bytes=st.none() | whole,
+    run=names,
+    device=devices,
+    runtime=names,
+    meter=names,
+    covers=names,
+    provenance=st.sampled_from(PROVENANCES),
+    source=names,
+    taken_at_s=amounts,
+    cost_s=amounts,
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | whole | amounts | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+fits = st.dictionaries(names, st.dictionaries(names, json_values, max_size=3), max_size=2)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    """A profile whose observations are of its device, runtime, coverage and provenance."""
+    device, runtime, covers = draw(devices), draw(names), draw(names)
+    provenance = draw(st.sampled_from(PROVENANCES))
+    same = {"device": device, "runtime": runtime, "covers": covers, "provenance": provenance}
+    seen = st.builds(
+        lambda one, drawn: Observation(**{**one.__dict__, **same, "taken_at_s": drawn}),
+        observations,
+        amounts,
+    )
+    unique = st.lists(seen, max_size=3, unique_by=lambda one: one.taken_at_s)
+    return Profile(device, runtime, covers, provenance, tuple(draw(unique)), draw(fits))
