@@ -57,6 +57,8 @@ class SimulatedMeter(Meter):
         return Reading(energy_j, duration_s, faults)
 
     def _moments(self, begin_s: float, end_s: float) -> List[float]:
+        if end_s <= begin_s:
+            return []
         if not self.period_s:
             share = (end_s - begin_s) / _EXACT_POLLS
             return [begin_s + share * i for i in range(_EXACT_POLLS)] + [end_s]

@@ -103,7 +103,7 @@ def draw_chip(seed: int) -> Chip:
         rate_flops=rate,
         gains={"fp32": 1.0, "tf32": rng.uniform(3.0, 5.0), "bf16": half, "fp16": half * 1.02},
         bandwidth=bandwidth,
-        latency_s=rng.uniform(2e-6, 4e-6),
+        latency_s=rng.uniform(1e-6, 2e-6),
         cache_bytes=2.0 ** rng.uniform(21, 24),
         reuse_share=rng.uniform(0.2, 0.5),
         workers=rng.choice((32, 40, 48, 64)),
@@ -116,8 +116,8 @@ def draw_chip(seed: int) -> Chip:
         memory_w=memory_w,
         limit_w=(compute_w + memory_w + idle_w) * rng.uniform(0.8, 0.95),
         begin_s=rng.uniform(30e-6, 60e-6),
-        launch_s=rng.uniform(3e-6, 7e-6),
-        gap_s=rng.uniform(1e-6, 2e-6),
+        launch_s=rng.uniform(4e-6, 8e-6),
+        gap_s=rng.uniform(0.8e-6, 1.6e-6),
         replay_s=rng.uniform(8e-6, 15e-6),
         contention=rng.uniform(0.03, 0.06),
         leak=rng.uniform(0.01, 0.04),
@@ -174,20 +174,20 @@ def _round_up(size: int, tile: int) -> float:
     return tile * math.ceil(size / tile) / size
 
 
-def _unfold(layer: Layer) -> Iterator[Layer]:
+def unfold(layer: Layer, setup: Setup) -> Iterator[Layer]:
     """A layer's operators one by one, each as a layer that stands alone."""
     if layer.parts:
         for part in layer.parts:
-            yield from _unfold(part)
+            yield from unfold(part, setup)
         return
-    bare = replace(layer, tail=(), name="")
-    yield bare
-    shape, input_grad = output_shape(bare), layer.input_grad or layer.trains
-    for op in layer.tail:
-        sizes = Sizes({**op.sizes, "shape": shape})
-        alone = replace(bare, kind=op.kind, sizes=sizes, input_grad=input_grad)
+    alone = replace(layer, tail=(), name="")
+    for op in (*layer.tail, None):
         yield alone
-        shape = output_shape(alone)
+        if op is not None:
+            # Gradients flow on behind weights that train.
+            flows = alone.input_grad or (layer.trains and layer_work(alone, setup).params > 0)
+            sizes = Sizes({**op.sizes, "shape": output_shape(alone)})
+            alone = replace(alone, kind=op.kind, sizes=sizes, input_grad=flows)
 
 
 def _measure_grid(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
@@ -207,7 +207,7 @@ def _list_kernels(trial: Trial) -> list[_Kernel]:
     """Everything that one step of one copy runs, in order, the loss included."""
     setup, how = trial.setup, trial.how
     item_bytes = 2 if setup.precision in ("bf16", "fp16") else 4
-    operators = [op for layer in trial.network.layers for op in _unfold(layer)]
+    operators = [op for layer in trial.network.layers for op in unfold(layer, setup)]
     kernels = []
     for place, op in enumerate(operators):
         inflow = setup.batch * math.prod(input_shape(op)) * item_bytes if place else 0

@@ -1,0 +1,88 @@
+"""The simulated runtime keeps to the contract, and the clock tells host from device."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecast.errors import InputError, NetError, OutOfMemoryError
+from joulecast.families import make_family
+from joulecast.kinds import peak_memory
+from joulecast.records import How, Network, Setup, Trial
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.testing.runtimes import SMALL, RuntimeContract
+from joulecast.worlds import World, draw_chip, make_world
+
+
+class TestSimulated(RuntimeContract):
+    @pytest.fixture(autouse=True)
+    def world(self):
+        self._world = make_world(3, memory_bytes=2**28)
+
+    def make_runtime(self):
+        return SimulatedRuntime(self._world)
+
+    def now(self):
+        return self._world.now()
+
+    def make_huge_trial(self):
+        return Trial(make_family("cnn5"), Setup(batch=2**14))
+
+
+def make_still_world(seed=3):
+    return World(draw_chip(seed), noise=0.0, settle_share=0.0)
+
+
+def test_issuing_takes_the_host_s_time_and_waiting_the_rest():
+    world = make_still_world()
+    trial = Trial(make_family("cnn5"), Setup())
+    cost = world.law(trial)
+    step = SimulatedRuntime(world).prepare(trial)
+    begun = world.now()
+    step.run(10)
+    assert world.now() - begun == pytest.approx(10 * cost.issue_s)
+    step.wait()
+    assert world.now() - begun == pytest.approx(10 * cost.duration_s)
+
+
+def test_steps_cost_what_the_law_says():
+    world = make_still_world()
+    cost = world.law(SMALL)
+    step = SimulatedRuntime(world).prepare(SMALL)
+    begun = world.energy_at(world.now())
+    step.run(100)
+    step.wait()
+    assert world.energy_at(world.now()) - begun == pytest.approx(100 * cost.energy_j)
+
+
+def test_memory_is_that_of_all_copies():
+    trial = replace(SMALL, how=How(copies=3))
+    step = SimulatedRuntime(make_still_world()).prepare(trial)
+    assert step.peak_memory_bytes() == 3 * peak_memory(SMALL.network, SMALL.setup)
+
+
+def test_the_error_of_a_full_memory_says_what_to_do():
+    world = make_world(0, memory_bytes=2**20)
+    with pytest.raises(OutOfMemoryError, match=r"MiB but simulated-0 has 1 MiB: take a smaller"):
+        SimulatedRuntime(world).prepare(Trial(make_family("cnn5"), Setup()))
+
+
+def test_a_frozen_network_does_not_train_but_infers():
+    frozen = Network(
+        tuple(replace(layer, trains=False) for layer in SMALL.network.layers), SMALL.network.input
+    )
+    runtime = SimulatedRuntime(make_still_world())
+    with pytest.raises(NetError, match="no layer of the network trains"):
+        runtime.prepare(Trial(frozen, Setup()))
+    assert runtime.prepare(Trial(frozen, Setup(phase="inference"))).peak_memory_bytes() > 0
+
+
+def test_there_is_no_backward_in_inference():
+    trial = Trial(SMALL.network, Setup(phase="inference"), How(stage="backward"))
+    with pytest.raises(InputError, match="there is no backward to run in inference"):
+        SimulatedRuntime(make_still_world()).prepare(trial)
+
+
+def test_its_device_says_that_it_is_simulated():
+    device = SimulatedRuntime(make_world(5)).device
+    assert device.name == "simulated-5"
+    assert device.processor == "simulated"
