@@ -124,7 +124,7 @@ def draw_chip(seed: int) -> Chip:
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _draw_habit(seed: int, kind: str, stage: str) -> Habit:
     rng = random.Random(f"habit {seed} {kind} {stage}")
     coarse = rng.uniform(0.5, 0.8)
