@@ -1,0 +1,1 @@
+"""Frameworks that build and run trials: one package or file each."""

@@ -1,0 +1,1 @@
+"""PyTorch: read, build and train nets. The only room that imports torch."""

@@ -1,0 +1,342 @@
+"""From a Network to an ``nn.Module`` that computes it.
+
+Each layer becomes one small module of ordinary framework modules, each group of layers a Block,
+and the whole a BuiltNet that hands every layer what it reads. Reading a built net gives the Network
+back.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joulecast.errors import InputError, NetError
+from joulecast.kinds import find_kind, input_shape
+from joulecast.records import Layer, Network, Op
+
+Shape = Tuple[int, ...]
+
+_FUNCTIONS: Dict[str, Callable[..., torch.Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "softmax": lambda x: F.softmax(x, dim=-1),
+    "log_softmax": lambda x: F.log_softmax(x, dim=-1),
+}
+_JOINS: Dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "concat": lambda *inputs: torch.cat(inputs, dim=1),
+}
+BUILDABLE_FUNCTIONS = {
+    *((name, 1) for name in _FUNCTIONS),
+    ("mean", 1),
+    ("add", 2),
+    ("mul", 2),
+    ("concat", 1),
+}
+
+
+def build_net(network: Network) -> nn.Module:
+    """The module that a Network describes, with fresh weights.
+
+    Raises:
+        NetError: The network is empty, or was read from a net that cannot be rebuilt.
+    """
+    if not network.layers:
+        raise NetError("an empty network cannot be built: it has no layers")
+    if not network.buildable:
+        raise NetError(
+            f"{network.name or 'this network'} was read from a net that cannot be rebuilt from "
+            "its layers; give the net itself (file.py:make_net)"
+        )
+    try:
+        net = BuiltNet(network)
+    except (InputError, RuntimeError, ValueError) as error:
+        raise NetError(f"{network.name or 'the network'} cannot be built: {error}") from error
+    for layer, module in zip(network.layers, net.layer_modules()):
+        module.requires_grad_(layer.trains)
+    return net
+
+
+class BuiltLayer(nn.Module):
+    """One layer: a join of what it reads, its operator, its tail."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        shape = input_shape(layer)
+        self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
+        self.op = _build_op(layer, shape)
+        shape = find_kind(layer.kind).out_shape(layer.sizes, shape)
+        tail = []
+        for op in layer.tail:
+            tail.append(_build_op(op, shape))
+            shape = find_kind(op.kind).out_shape(op.sizes, shape)
+        self.tail = nn.ModuleList(tail)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
+        for op in self.tail:
+            x = op(x)
+        return x
+
+
+class Block(nn.Module):
+    """Layers that a net repeats together."""
+
+    def __init__(self, layers: Sequence[Tuple[int, Layer]]) -> None:
+        super().__init__()
+        self.plan = [(index, layer.reads) for index, layer in layers]
+        self.layers = nn.ModuleList(BuiltLayer(layer) for _, layer in layers)
+
+    def forward(self, results: List[Any]) -> None:
+        run_layers(self.plan, self.layers, results)
+
+
+class BuiltNet(nn.Module):
+    """All layers in call order, each handed what it reads."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        self.plan: List[Any] = []
+        starts = dict(network.groups)
+        index = 0
+        while index < len(network.layers):
+            stop = starts.get(index, index + 1)
+            layers = [(i, network.layers[i]) for i in range(index, stop)]
+            if index in starts:
+                self.parts.append(Block(layers))
+            else:
+                self.parts.append(BuiltLayer(layers[0][1]))
+            self.plan.append([(i, layer.reads) for i, layer in layers])
+            index = stop
+
+    def layer_modules(self) -> List[nn.Module]:
+        modules: List[nn.Module] = []
+        for part in self.parts:
+            modules += list(part.layers) if isinstance(part, Block) else [part]
+        return modules
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        results: List[Any] = [x]
+        for plan, part in zip(self.plan, self.parts):
+            if isinstance(part, Block):
+                part(results)
+            else:
+                run_layers(plan, [part], results)
+        last: torch.Tensor = results[-1]
+        return last
+
+
+def run_layers(plan: Sequence[Any], modules: Any, results: List[Any]) -> None:
+    """Run layers that read ``results``, where place 0 is the input and place i + 1 layer i."""
+    for (index, reads), module in zip(plan, modules):
+        results.append(module(*[results[max(0, index + 1 - back)] for back in reads]))
+
+
+class PackedSdpa(nn.Module):
+    """Attention on queries, keys and values that stand side by side on the last axis."""
+
+    def __init__(self, op: Op) -> None:
+        super().__init__()
+        self.joulecast_sdpa = Op(op.kind, op.sizes)
+        self.heads, self.kv_heads = op.sizes["heads"], op.sizes["kv_heads"]
+        self.head_dim = op.sizes["head_dim"]
+        self.causal = bool(op.sizes["causal"])
+        if op.sizes["tokens"] != op.sizes["kv_tokens"]:
+            raise NetError("attention over other tokens than its own cannot be built by itself")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, _ = x.shape
+        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        query, key, value = (
+            part.view(batch, tokens, -1, self.head_dim).transpose(1, 2)
+            for part in x.split(sizes, dim=-1)
+        )
+        grouped = self.heads != self.kv_heads
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=self.causal, enable_gqa=grouped
+        )
+        return out.transpose(1, 2).reshape(batch, tokens, -1)
+
+
+class Recurrent(nn.Module):
+    """A recurrence whose output is its sequence of states."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x)[0]
+        return out
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself."""
+
+    def __init__(self, width: int, heads: int, bias: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads, bias=bias, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
+        return out
+
+
+class Apply(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+def _joins_itself(layer: Layer) -> bool:
+    return layer.kind == "elementwise" and layer.join == layer.sizes["fn"]
+
+
+def _build_op(op: Op, shape: Shape) -> nn.Module:
+    kind = op.kind
+    if kind.startswith("conv"):
+        return _build_conv(op)
+    return _BUILDERS[kind](op, shape)
+
+
+def _build_conv(op: Op) -> nn.Module:
+    s = op.sizes
+    dims = kind_dims(op)
+    names = ("kernel", "stride", "padding", "dilation", "groups")
+    options = {name: s[name] for name in names}
+    options["kernel_size"] = options.pop("kernel")
+    if "transpose" in op.kind:
+        maker: Any = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
+        options["output_padding"] = s["output_padding"]
+    else:
+        maker = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    module: nn.Module = maker(s["cin"], s["cout"], bias=bool(s["bias"]), **options)
+    return module
+
+
+def kind_dims(op: Op) -> int:
+    """Number of spatial axes of a convolution."""
+    return len(op.sizes["kernel"])
+
+
+def _build_recurrent(maker: Any) -> Callable[[Op, Shape], nn.Module]:
+    def build(op: Op, shape: Shape) -> nn.Module:
+        s = op.sizes
+        inner = maker(
+            s["cin"],
+            s["hidden"],
+            num_layers=s["depth"],
+            bias=bool(s["bias"]),
+            bidirectional=bool(s["bidirectional"]),
+            batch_first=True,
+        )
+        return Recurrent(inner)
+
+    return build
+
+
+def _build_batch_norm(op: Op, shape: Shape) -> nn.Module:
+    makers: Any = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    module: nn.Module = makers[len(shape) - 1](shape[0], affine=bool(op.sizes["affine"]))
+    return module
+
+
+def _build_layer_norm(op: Op, shape: Shape) -> nn.Module:
+    normed = shape[len(shape) - op.sizes["dims"] :]
+    affine, bias = bool(op.sizes["affine"]), bool(op.sizes["bias"])
+    return nn.LayerNorm(normed, elementwise_affine=affine, bias=bias)
+
+
+def _build_pool(op: Op, shape: Shape) -> nn.Module:
+    s = op.sizes
+    dims = len(s["kernel"])
+    fn = s["fn"].split("_")[-1]
+    if s["fn"].startswith("adaptive"):
+        makers: Any = {
+            "avg": (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+            "max": (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+        }
+        adaptive_module: nn.Module = makers[fn][dims - 1](s["kernel"])
+        return adaptive_module
+    plain: Any = {
+        "avg": (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+        "max": (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    }
+    module: nn.Module = plain[fn][dims - 1](
+        s["kernel"], s["stride"], s["padding"], ceil_mode=bool(s["ceil"])
+    )
+    return module
+
+
+def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
+    fn = op.sizes["fn"]
+    if (fn, op.sizes["inputs"]) not in BUILDABLE_FUNCTIONS:
+        raise NetError(f"the function {fn!r} of {op.sizes['inputs']} inputs cannot be rebuilt")
+    if fn == "mean":
+        axes = [axis + 1 for axis in op.sizes["axes"]]
+        return Apply(lambda x: x.mean(axes))
+    return Apply(_JOINS[fn] if fn in _JOINS else _FUNCTIONS[fn])
+
+
+def _build_view(op: Op, shape: Shape) -> nn.Module:
+    out = op.sizes["out"]
+    if math.prod(out) != math.prod(shape):
+        raise NetError(f"{shape} cannot be viewed as {tuple(out)}")
+    return Apply(lambda x: x.reshape(x.shape[0], *out))
+
+
+def _build_permute(op: Op, shape: Shape) -> nn.Module:
+    order = [axis + 1 for axis in op.sizes["order"]]
+    return Apply(lambda x: x.permute(0, *order))
+
+
+_BUILDERS: Dict[str, Callable[[Op, Shape], nn.Module]] = {
+    "linear": lambda op, shape: nn.Linear(
+        op.sizes["cin"], op.sizes["cout"], bias=bool(op.sizes["bias"])
+    ),
+    "embedding": lambda op, shape: nn.Embedding(op.sizes["vocabulary"], op.sizes["width"]),
+    "lstm": _build_recurrent(nn.LSTM),
+    "gru": _build_recurrent(nn.GRU),
+    "attention": lambda op, shape: SelfAttention(
+        op.sizes["width"], op.sizes["heads"], bool(op.sizes["bias"])
+    ),
+    "sdpa": lambda op, shape: PackedSdpa(op),
+    "matmul": lambda op, shape: Apply(torch.matmul),
+    "batch_norm": _build_batch_norm,
+    "layer_norm": _build_layer_norm,
+    "group_norm": lambda op, shape: nn.GroupNorm(
+        op.sizes["groups"], shape[0], affine=bool(op.sizes["affine"])
+    ),
+    "rms_norm": lambda op, shape: nn.RMSNorm(
+        shape[-1], elementwise_affine=bool(op.sizes["affine"])
+    ),
+    "elementwise": _build_elementwise,
+    "pool": _build_pool,
+    "dropout": lambda op, shape: nn.Dropout(op.sizes["p"]),
+    "flatten": lambda op, shape: nn.Flatten(),
+    "view": _build_view,
+    "permute": _build_permute,
+    "last": lambda op, shape: Apply(lambda x: x[:, -1]),
+}

@@ -1,0 +1,169 @@
+"""Finds a user's net by name: ``path/to/file.py:make_net`` or ``package.module:make_net``.
+
+The callable returns the module, or module and example inputs, or module, inputs and loss. For
+reading it is called on ``meta``, so that a net of any size costs no memory; where that fails, and
+for measuring, it is called as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from joulecast.errors import NetError
+from joulecast.records import Network
+from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+
+
+@dataclass(frozen=True)
+class LoadedNet:
+    """A user's net with what it is called on."""
+
+    net: nn.Module
+    inputs: Any
+    loss: Optional[Callable[[Any], torch.Tensor]]
+
+    @property
+    def batch(self) -> int:
+        first = next(t for t in pytree.tree_leaves(self.inputs) if isinstance(t, torch.Tensor))
+        return int(first.shape[0])
+
+
+def load_net(
+    name: str,
+    batch: Optional[int] = None,
+    input_shape: Optional[Tuple[int, ...]] = None,
+    on_meta: bool = False,
+) -> LoadedNet:
+    """Call the callable that ``name`` points at.
+
+    Raises:
+        NetError: It cannot be found, does not import, fails, or gives something else.
+    """
+    make = find_callable(name)
+    try:
+        with torch.device("meta" if on_meta else "cpu"):
+            made = make()
+    except Exception as error:
+        raise NetError(f"{name} fails: {type(error).__name__}: {_one_line(error)}") from error
+    net, inputs, loss = _unpack(name, made)
+    if inputs is None or input_shape is not None:
+        inputs = _default_inputs(name, batch, input_shape)
+    elif batch is not None:
+        inputs = _with_batch(inputs, batch)
+    return LoadedNet(net, inputs, loss)
+
+
+def read_named_net(
+    name: str, batch: Optional[int] = None, input_shape: Optional[Tuple[int, ...]] = None
+) -> Tuple[Network, int]:
+    """The Network behind a name, and the batch it was read with."""
+    try:
+        loaded = load_net(name, batch, input_shape, on_meta=True)
+        return _read(name, loaded), loaded.batch
+    except NetError:
+        loaded = load_net(name, batch, input_shape)
+        return _read(name, loaded), loaded.batch
+
+
+def _read(name: str, loaded: LoadedNet) -> Network:
+    if loaded.loss is not None:
+        return read_net(loaded.net, loaded.inputs, loaded.loss, name)
+    try:
+        return read_net(loaded.net, loaded.inputs, cross_entropy, name)
+    except NetError:
+        return read_net(loaded.net, loaded.inputs, mean_square, name)
+
+
+def find_callable(name: str) -> Callable[[], Any]:
+    """The callable that ``file.py:name`` or ``package.module:name`` means."""
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        raise NetError(
+            f"there is no net {name!r}: give a family (cnn5), file.py:make_net, "
+            "package.module:make_net or a network's .json"
+        )
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    make = getattr(module, attribute, None)
+    if not callable(make):
+        raise NetError(f"{place} has no function {attribute!r} that makes a net")
+    found: Callable[[], Any] = make
+    return found
+
+
+def _import_file(path: Path) -> Any:
+    if not path.is_file():
+        raise NetError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"joulecast_net_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise NetError(
+            f"{path} does not import: {type(error).__name__}: {_one_line(error)}"
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _import_module(place: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(place)
+    except Exception as error:
+        raise NetError(
+            f"{place} does not import: {type(error).__name__}: {_one_line(error)}"
+        ) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _unpack(name: str, made: Any) -> Tuple[nn.Module, Any, Any]:
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise NetError(
+            f"{name} must return a module, or module and inputs, or module, inputs and loss; "
+            f"it returned {type(made).__name__}"
+        )
+    net, inputs, loss = (*parts, None, None)[:3]
+    return net, inputs, loss
+
+
+def _default_inputs(
+    name: str, batch: Optional[int], input_shape: Optional[Tuple[int, ...]]
+) -> torch.Tensor:
+    if input_shape is None:
+        raise NetError(
+            f"{name} returns no example inputs: give --input (like 3x96x96), or return "
+            "the net and its inputs"
+        )
+    return torch.zeros(batch or 32, *input_shape)
+
+
+def _with_batch(inputs: Any, batch: int) -> Any:
+    """The same inputs at another batch: samples are repeated or dropped."""
+
+    def resize(value: torch.Tensor) -> torch.Tensor:
+        if not value.shape or value.shape[0] in (0, batch):
+            return value
+        if value.device.type == "meta":
+            return value.new_empty(batch, *value.shape[1:])
+        places = torch.arange(batch) % value.shape[0]
+        return value[places]
+
+    return pytree.tree_map_only(torch.Tensor, resize, inputs)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

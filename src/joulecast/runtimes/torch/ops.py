@@ -1,0 +1,419 @@
+"""From a function that a net called to a row of ``kinds``: one small reader per function.
+
+Takes an Event of a trace and the batch size, gives the operator as it stands alone (with ``shape``
+where its kind has no sizes of its own), or None for a view that no row describes. Functions that no
+reader knows are told apart by what they ran: matrix products with a weight are ``linear``, without
+one ``matmul``, everything else is ``elementwise``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import torch
+from torch import nn
+
+from joulecast.kinds import make_op
+from joulecast.records import Op
+from joulecast.runtimes.torch.trace import Event
+
+Shape = Tuple[int, ...]
+Reader = Callable[[Event, int], Optional[Op]]
+
+PACKED_SDPA = "packed_sdpa"
+_RMS_NAMES = ("rmsnorm", "t5layernorm")
+
+
+def leaf_name(module: nn.Module) -> str:
+    """The name under which a whole module is read as one operator; empty for most."""
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention"
+    if hasattr(module, "joulecast_sdpa"):
+        return PACKED_SDPA
+    if isinstance(module, nn.RMSNorm):
+        return ""
+    weights = list(module.parameters(recurse=False))
+    named_so = any(name in type(module).__name__.lower() for name in _RMS_NAMES)
+    return "rms_norm_module" if named_so and len(weights) <= 1 else ""
+
+
+def sample_shape(shape: Any, batch: int) -> Shape:
+    """Shape of one sample, wherever the batch stands; a flat size where it does not divide."""
+    sizes = tuple(int(size) for size in shape)
+    if sizes and sizes[0] == batch:
+        return sizes[1:]
+    if sizes and sizes[0] % batch == 0 and sizes[0]:
+        return (sizes[0] // batch, *sizes[1:])
+    if len(sizes) > 1 and sizes[1] == batch:
+        return (sizes[0], *sizes[2:])
+    return (-(-math.prod(sizes) // batch),)
+
+
+def read_op(event: Event, batch: int) -> Optional[Op]:
+    """The operator that an event stands for."""
+    reader = _READERS.get(function_name(event))
+    if reader is not None:
+        return reader(event, batch)
+    if event.products:
+        return _read_product(event, batch)
+    if not event.forward.launches:
+        return _read_view(event, batch)
+    return _read_elementwise(event, batch)
+
+
+def function_name(event: Event) -> str:
+    """The plain name of a function: ``__iadd__``, ``add_`` and ``add`` are all ``add``."""
+    name = event.name
+    if name.startswith("__") and name.endswith("__"):
+        name = name[2:-2]
+        if name != "index" and name[0] in "ri" and name[1:] in _OPERATORS:
+            name = name[1:]
+    return _SYNONYMS.get(name.rstrip("_"), name.rstrip("_"))
+
+
+_OPERATORS = {"add", "mul", "sub", "truediv", "matmul", "pow"}
+_SYNONYMS = {"truediv": "div", "cat": "concat", "concatenate": "concat"}
+
+
+def _bind(event: Event, *names: str) -> Dict[str, Any]:
+    return {**dict(zip(names, event.args)), **event.kwargs}
+
+
+def _first_input(event: Event) -> torch.Tensor:
+    for value in (*event.args, *event.kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
+            return value[0]
+    return event.results[0]
+
+
+def _spread(value: Any, dims: int) -> Shape:
+    if isinstance(value, int):
+        return (value,) * dims
+    sizes = tuple(int(size) for size in value)
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def _read_conv(event: Event, batch: int) -> Op:
+    transposed = "transpose" in event.name
+    names = ["input", "weight", "bias", "stride", "padding"]
+    names += ["output_padding", "groups", "dilation"] if transposed else ["dilation", "groups"]
+    given = _bind(event, *names)
+    x, weight = given["input"], given["weight"]
+    dims = weight.dim() - 2
+    dilation = _spread(given.get("dilation", 1), dims)
+    groups = given.get("groups", 1)
+    sizes = {
+        "cin": weight.shape[0] if transposed else weight.shape[1] * groups,
+        "cout": weight.shape[1] * groups if transposed else weight.shape[0],
+        "space": tuple(x.shape[2:]),
+        "kernel": tuple(weight.shape[2:]),
+        "stride": _spread(given.get("stride", 1), dims),
+        "padding": _read_padding(given.get("padding", 0), weight.shape[2:], dilation),
+        "dilation": dilation,
+        "groups": groups,
+        "bias": int(given.get("bias") is not None),
+    }
+    if transposed:
+        sizes["output_padding"] = _spread(given.get("output_padding", 0), dims)
+    return make_op(function_name(event), **sizes)
+
+
+def _read_padding(padding: Any, kernel: Any, dilation: Shape) -> Shape:
+    if padding == "valid":
+        return (0,) * len(dilation)
+    if padding == "same":
+        return tuple(d * (int(k) - 1) // 2 for k, d in zip(kernel, dilation))
+    return _spread(padding, len(dilation))
+
+
+def _read_linear(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "weight", "bias")
+    cout, cin = given["weight"].shape
+    lead = sample_shape(given["input"].shape, batch)[:-1]
+    return make_op("linear", cin=cin, cout=cout, lead=lead, bias=int(given.get("bias") is not None))
+
+
+def _read_embedding(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "weight")
+    vocabulary, width = given["weight"].shape
+    lead = sample_shape(given["input"].shape, batch)
+    return make_op("embedding", vocabulary=vocabulary, width=width, lead=lead)
+
+
+def _read_recurrent(event: Event, batch: int) -> Op:
+    x, _, weights, bias, depth, _, _, bidirectional, *first = event.args
+    gates = 4 if event.name == "lstm" else 3
+    steps = x.shape[1] if first and first[0] else x.shape[0]
+    return make_op(
+        event.name,
+        cin=x.shape[-1],
+        hidden=weights[0].shape[0] // gates,
+        tokens=steps,
+        depth=depth,
+        bidirectional=int(bidirectional),
+        bias=int(bias),
+    )
+
+
+def _read_cell(event: Event, batch: int) -> Op:
+    x, _, weight, *_ = event.args
+    kind = event.name.split("_")[0]
+    gates = 4 if kind == "lstm" else 3
+    return make_op(kind, cin=x.shape[-1], hidden=weight.shape[0] // gates, tokens=1)
+
+
+def _read_attention(event: Event, batch: int) -> Op:
+    module = event.module
+    assert isinstance(module, nn.MultiheadAttention)
+    queries, keys = event.args[0], event.args[1] if len(event.args) > 1 else event.args[0]
+    axis = 1 if module.batch_first else 0
+    return make_op(
+        "attention",
+        width=module.embed_dim,
+        heads=module.num_heads,
+        tokens=queries.shape[axis],
+        kv_tokens=keys.shape[axis],
+        bias=int(module.in_proj_bias is not None),
+    )
+
+
+def _read_sdpa(event: Event, batch: int) -> Op:
+    given = _bind(event, "query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    queries, keys = given["query"], given["key"]
+    return make_op(
+        "sdpa",
+        heads=queries.shape[-3] if queries.dim() > 3 else 1,
+        kv_heads=keys.shape[-3] if keys.dim() > 3 else 1,
+        head_dim=queries.shape[-1],
+        tokens=queries.shape[-2],
+        kv_tokens=keys.shape[-2],
+        causal=int(bool(given.get("is_causal"))),
+    )
+
+
+def _read_packed_sdpa(event: Event, batch: int) -> Op:
+    assert event.module is not None
+    op: Op = event.module.joulecast_sdpa  # type: ignore[assignment]
+    return op
+
+
+def _read_product(event: Event, batch: int) -> Op:
+    """A function that multiplies matrices: with a weight it is a linear, else a matmul."""
+    count, m, k, n = event.products[0]
+    if event.params:
+        lead = -(-(count * m) // batch)
+        bias = int(len(event.params) > 1 or event.name == "addmm")
+        return make_op("linear", cin=k, cout=n, lead=(lead,) if lead > 1 else (), bias=bias)
+    if count % batch == 0:
+        return make_op("matmul", count=count // batch * len(event.products), m=m, k=k, n=n)
+    return make_op("matmul", count=len(event.products), m=-(-(count * m) // batch), k=k, n=n)
+
+
+def _own_shape(event: Event, batch: int) -> Dict[str, Any]:
+    return {"shape": sample_shape(_first_input(event).shape, batch)}
+
+
+def _affine(given: Dict[str, Any]) -> int:
+    return int(given.get("weight") is not None)
+
+
+def _read_batch_norm(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "running_mean", "running_var", "weight", "bias")
+    return make_op("batch_norm", affine=_affine(given), **_own_shape(event, batch))
+
+
+def _read_layer_norm(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "normalized_shape", "weight", "bias")
+    return make_op(
+        "layer_norm",
+        dims=len(given["normalized_shape"]),
+        affine=_affine(given),
+        bias=int(given.get("bias") is not None),
+        **_own_shape(event, batch),
+    )
+
+
+def _read_group_norm(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "num_groups", "weight", "bias")
+    groups = given["num_groups"]
+    return make_op("group_norm", groups=groups, affine=_affine(given), **_own_shape(event, batch))
+
+
+def _read_instance_norm(event: Event, batch: int) -> Op:
+    given = _bind(event, "input", "running_mean", "running_var", "weight", "bias")
+    channels = given["input"].shape[1]
+    return make_op("group_norm", groups=channels, affine=_affine(given), **_own_shape(event, batch))
+
+
+def _read_rms_norm(event: Event, batch: int) -> Op:
+    return make_op("rms_norm", affine=int(bool(event.params)), **_own_shape(event, batch))
+
+
+def _read_pool(event: Event, batch: int) -> Op:
+    """max_pool2d, avg_pool1d, adaptive_avg_pool2d ...: the name says most of it."""
+    dims = int(event.name.split("_pool")[1][0])
+    fn = event.name.split("_pool")[0]
+    shape = _own_shape(event, batch)
+    if fn.startswith("adaptive"):
+        given = _bind(event, "input", "output_size")
+        out = tuple(event.results[0].shape[2:])
+        return make_op("pool", fn=fn, kernel=out, **shape)
+    given = _bind(event, "input", "kernel_size", "stride", "padding")
+    stride = given.get("stride")
+    kernel = _spread(given["kernel_size"], dims)
+    return make_op(
+        "pool",
+        fn=fn,
+        kernel=kernel,
+        stride=kernel if stride in (None, []) else _spread(stride, dims),
+        padding=_spread(given.get("padding", 0), dims),
+        ceil=int(bool(given.get("ceil_mode", False))),
+        **shape,
+    )
+
+
+def _read_dropout(event: Event, batch: int) -> Optional[Op]:
+    given = _bind(event, "input", "p", "training")
+    if not given.get("training", True) or not given.get("p", 0.5):
+        return None
+    return make_op("dropout", p=float(given.get("p", 0.5)), **_own_shape(event, batch))
+
+
+def _read_flatten(event: Event, batch: int) -> Optional[Op]:
+    shape = sample_shape(event.results[0].shape, batch)
+    if len(shape) == 1 and event.results[0].shape[0] == batch:
+        return make_op("flatten", **_own_shape(event, batch))
+    return _read_view(event, batch)
+
+
+def _read_view(event: Event, batch: int) -> Optional[Op]:
+    x, out = _first_input(event), event.results[0]
+    if len(event.results) != 1 or out.shape[:1] != x.shape[:1] or x.shape[:1] != (batch,):
+        return None
+    if event.name in ("view", "reshape", "unflatten", "squeeze", "unsqueeze"):
+        flat = out.dim() == 2 and x.dim() > 2
+        kind = "flatten" if flat else "view"
+        sizes = {} if flat else {"out": tuple(out.shape[1:])}
+        return make_op(kind, **sizes, **_own_shape(event, batch))
+    return None
+
+
+def _read_order(event: Event, batch: int) -> Optional[Op]:
+    """permute and transpose, as long as the batch stays in front."""
+    x = _first_input(event)
+    rest = event.args[1:]
+    if event.name == "permute":
+        order = list(rest[0]) if rest and isinstance(rest[0], (list, tuple)) else list(rest)
+    elif len(rest) == 2:
+        order = list(range(x.dim()))
+        first, second = (axis % x.dim() for axis in rest)
+        order[first], order[second] = second, first
+    else:
+        return None
+    order = [axis % x.dim() for axis in order]
+    if order[0] != 0 or x.shape[0] != batch:
+        return None
+    inner = tuple(axis - 1 for axis in order[1:])
+    return make_op("permute", order=inner, **_own_shape(event, batch))
+
+
+def _read_item(event: Event, batch: int) -> Optional[Op]:
+    index = event.args[1]
+    whole = slice(None, None, None)
+    if isinstance(index, tuple) and len(index) >= 2 and index[0] == whole:
+        last = isinstance(index[1], int) and index[1] == -1
+        if last and all(item == whole for item in index[2:]):
+            return make_op("last", **_own_shape(event, batch))
+    return _read_elementwise(event, batch) if event.forward.launches else None
+
+
+def _read_mean(event: Event, batch: int) -> Op:
+    x, out = _first_input(event), event.results[0]
+    given = _bind(event, "input", "dim", "keepdim")
+    axes = given.get("dim")
+    axes = (axes,) if isinstance(axes, int) else tuple(axes or ())
+    inner = tuple(sorted(axis % x.dim() - 1 for axis in axes))
+    shape = _own_shape(event, batch)
+    fn = function_name(event)
+    if not axes or min(inner) < 0 or given.get("keepdim") or x.shape[0] != batch:
+        return make_op("elementwise", fn=fn, out=sample_shape(out.shape, batch), **shape)
+    return make_op("elementwise", fn=fn, axes=inner, **shape)
+
+
+def _read_elementwise(event: Event, batch: int) -> Op:
+    """Whatever passes over elements: an activation, a sum, a product, a copy."""
+    fn = function_name(event)
+    out = sample_shape(event.results[0].shape, batch)
+    sizes: Dict[str, Any] = {"fn": fn}
+    inside = sample_shape(_first_input(event).shape, batch)
+    if fn in ("add", "mul", "sub", "div", "where", "concat"):
+        inside = out
+    if math.prod(out) != math.prod(inside):
+        sizes["out"] = out
+    if event.folded:
+        sizes["passes"] = max(1, event.forward.launches)
+    return make_op("elementwise", shape=inside, **sizes)
+
+
+_PASSES = {
+    "relu",
+    "relu6",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "hardswish",
+    "hardsigmoid",
+    "hardtanh",
+    "softplus",
+    "softmax",
+    "log_softmax",
+    "mish",
+    "logsigmoid",
+    "prelu",
+    "add",
+    "mul",
+    "sub",
+    "div",
+    "concat",
+}
+
+_READERS: Dict[str, Reader] = {
+    **{f"conv{dims}d": _read_conv for dims in (1, 2, 3)},
+    **{f"conv_transpose{dims}d": _read_conv for dims in (1, 2, 3)},
+    "linear": _read_linear,
+    "embedding": _read_embedding,
+    "lstm": _read_recurrent,
+    "gru": _read_recurrent,
+    "lstm_cell": _read_cell,
+    "gru_cell": _read_cell,
+    "attention": _read_attention,
+    "scaled_dot_product_attention": _read_sdpa,
+    PACKED_SDPA: _read_packed_sdpa,
+    "batch_norm": _read_batch_norm,
+    "layer_norm": _read_layer_norm,
+    "group_norm": _read_group_norm,
+    "instance_norm": _read_instance_norm,
+    "rms_norm": _read_rms_norm,
+    "rms_norm_module": _read_rms_norm,
+    **{
+        f"{adaptive}{fn}_pool{dims}d": _read_pool
+        for adaptive in ("", "adaptive_")
+        for fn in ("max", "avg")
+        for dims in (1, 2, 3)
+    },
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), _read_dropout),
+    "flatten": _read_flatten,
+    "permute": _read_order,
+    "transpose": _read_order,
+    "getitem": _read_item,
+    "mean": _read_mean,
+    **dict.fromkeys(_PASSES, _read_elementwise),
+}

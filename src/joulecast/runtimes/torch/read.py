@@ -1,0 +1,435 @@
+"""From any ``nn.Module`` with an example input to a Network.
+
+A layer is a parametric operator with the operators that follow it: an operator without weights of
+its own, and a norm, joins the layer whose result it alone reads. Where two things read a result,
+where a repeated block ends, or where an operator reads two results, a new layer begins. What cannot
+be described well enough to be rebuilt makes the Network not ``buildable``; its costs still count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joulecast.errors import InputError, NetError
+from joulecast.kinds import KINDS, Work, input_shape, network_work, output_shape
+from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals
+from joulecast.runtimes.torch.build import BUILDABLE_FUNCTIONS, Block
+from joulecast.runtimes.torch.ops import (
+    PACKED_SDPA,
+    function_name,
+    leaf_name,
+    read_op,
+)
+from joulecast.runtimes.torch.trace import INPUT, Event, ModuleCall, Trace, trace_fake, trace_real
+
+_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
+_JOINS = {"add", "mul", "concat"}
+_VIEWS = {"flatten", "view", "permute", "last"}
+_STANDING = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear"}
+
+
+def read_net(
+    net: nn.Module, inputs: Any, loss: Optional[Callable[[Any], Any]] = None, name: str = ""
+) -> Network:
+    """Read a net. Its weights may lie on ``meta``; the net itself is not changed.
+
+    Args:
+        net: Any module, in any mode.
+        inputs: A tensor, a tuple of positional ones or a dict of named ones; the first axis of
+            the first tensor is the batch.
+        loss: The net's output → a scalar to run backward from; the mean square by default.
+        name: A label for people.
+
+    Raises:
+        NetError: The net's forward or backward fails.
+    """
+    loss = loss or mean_square
+    trace = _trace_net(net, inputs, loss)
+    batch = _batch_of(trace)
+    network = _Reading(trace, batch).network(name or type(net).__name__)
+    return replace(network, totals=_count_totals(trace, network, batch))
+
+
+def mean_square(output: Any) -> torch.Tensor:
+    """A loss for any output: the mean square of its first floating tensor."""
+    for value in _leaves(output):
+        if value.is_floating_point():
+            return value.float().square().mean()
+    raise NetError("the net gives no floating-point tensor to train on; give a loss of your own")
+
+
+def cross_entropy(output: Any) -> torch.Tensor:
+    """Cross-entropy against random classes on the last axis, whatever stands before it."""
+    logits = output if isinstance(output, torch.Tensor) else next(_leaves(output))
+    flat = logits.reshape(-1, logits.shape[-1])
+    targets = torch.zeros(flat.shape[0], dtype=torch.long, device=flat.device)
+    return F.cross_entropy(flat.float(), targets)
+
+
+def _leaves(output: Any) -> Any:
+    from torch.utils import _pytree as pytree
+
+    values = [getattr(output, "logits", None), *pytree.tree_leaves(output)]
+    return (value for value in values if isinstance(value, torch.Tensor))
+
+
+def _trace_net(net: nn.Module, inputs: Any, loss: Callable[[Any], Any]) -> Trace:
+    try:
+        return trace_fake(net, inputs, loss, leaf_name)
+    except NetError:
+        raise
+    except Exception as fake_error:  # nets raise anything; real numbers may still carry them
+        on_meta = any(value.device.type == "meta" for value in net.parameters())
+        if on_meta:
+            raise NetError(_explain(fake_error)) from fake_error
+    try:
+        return trace_real(net, inputs, loss, leaf_name)
+    except NetError:
+        raise
+    except Exception as error:
+        raise NetError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    return f"the net's step fails on the example input: {type(error).__name__}: {text}"
+
+
+def _batch_of(trace: Trace) -> int:
+    if not trace.inputs or not trace.inputs[0].shape:
+        raise NetError("the example input needs a tensor whose first axis is the batch")
+    return int(trace.inputs[0].shape[0])
+
+
+@dataclass
+class _Draft:
+    """A layer in the making."""
+
+    op: Op
+    event: Event
+    group: int
+    sources: Tuple[int, ...]
+    join: str
+    tip: int
+    place: Tuple[str, int]
+    tail: List[Op] = field(default_factory=list)
+    tied: bool = False
+    calls: int = 1
+
+
+class _Reading:
+    """One pass over the events of a trace."""
+
+    def __init__(self, trace: Trace, batch: int) -> None:
+        self.trace = trace
+        self.batch = batch
+        self.events = _fold_plain_modules(trace)
+        self.blocks = _find_blocks(trace, self.events)
+        self.drafts: List[_Draft] = []
+        self.source: Dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
+        self.owned: Set[str] = set()
+        self.carried: Dict[int, Tuple[str, ...]] = {}  # views of parameters, by value
+        self.buildable = len(trace.inputs) == 1
+        self.consumers = Counter(
+            number for event in self.events if event.dynamic for number in set(event.inputs)
+        )
+        self.ordinals: Counter[Tuple[str, int]] = Counter()
+
+    def network(self, name: str) -> Network:
+        for place, event in enumerate(self.events):
+            if event.dynamic and event.results:
+                self._take(place, event)
+        if self.drafts and self.trace.output != self.drafts[-1].tip:
+            self.buildable = False
+        self.drafts = self._merge_calls()
+        layers = tuple(_finish(i, draft) for i, draft in enumerate(self.drafts))
+        groups = self._groups()
+        network = Network(layers, self._input(), groups, name=name)
+        buildable = self.buildable and _can_build(network)
+        if not buildable:
+            layers = tuple(replace(layer, tail=_without_views(layer.tail)) for layer in layers)
+        return replace(network, layers=layers, buildable=buildable)
+
+    def _take(self, place: int, event: Event) -> None:
+        for number in event.inputs:
+            event.params += self.carried.get(number, ())
+        op = read_op(event, self.batch)
+        follows = self._can_follow(place, event)
+        if op is None or (op.kind in _VIEWS and not follows):
+            self._pass_on(event)
+            self.buildable = False
+        elif follows and self._may_follow(op, event):
+            self._follow(op, event)
+        else:
+            self._begin(place, op, event)
+
+    def _pass_on(self, event: Event) -> None:
+        """A view: its result still belongs to whatever made its input."""
+        if event.params:
+            self.carried.update((number, event.params) for number in event.outputs)
+        dynamic = [number for number in event.inputs if number in self.source]
+        if not dynamic:
+            return
+        index = self.source[dynamic[0]]
+        for number in event.outputs:
+            self.source[number] = index
+        alone = self.consumers[dynamic[0]] == 1 and len(event.outputs) == 1
+        if index >= 0 and alone and self.drafts[index].tip == dynamic[0]:
+            self.drafts[index].tip = event.outputs[0]
+
+    def _can_follow(self, place: int, event: Event) -> bool:
+        """It alone reads the newest result of one layer, inside the same block."""
+        dynamic = [number for number in event.inputs if number in self.source]
+        if len(dynamic) != 1:
+            return False
+        number = dynamic[0]
+        index = self.source[number]
+        if index < 0 or self.consumers[number] != 1 or self.drafts[index].tip != number:
+            return False
+        return self.drafts[index].group == self._group(place)
+
+    def _may_follow(self, op: Op, event: Event) -> bool:
+        parametric = op.kind == "elementwise" and event.params
+        return KINDS[op.kind].tailable and not parametric
+
+    def _follow(self, op: Op, event: Event) -> None:
+        number = next(n for n in event.inputs if n in self.source)
+        draft = self.drafts[self.source[number]]
+        sizes = {key: value for key, value in op.sizes.items() if key != "shape"}
+        draft.tail.append(Op(op.kind, Sizes(sizes)))
+        self._own(event)
+        self._give(draft, self.source[number], event)
+
+    def _begin(self, place: int, op: Op, event: Event) -> None:
+        index = len(self.drafts)
+        fn = function_name(event)
+        dynamic = [number for number in event.inputs if number in self.source]
+        sources = [self.source[number] for number in dynamic]
+        if op.kind != "elementwise":
+            sources = list(dict.fromkeys(sources))
+        join = "none"
+        if op.kind == "elementwise" and len(sources) > 1:
+            join = fn if fn in _JOINS else "add"
+            inputs = 1 if fn == "concat" else len(sources)
+            op = Op(op.kind, Sizes({**op.sizes, "inputs": inputs}))
+        params, tied = self._own(event)
+        if op.kind == "elementwise" and params:
+            op = Op(op.kind, Sizes({**op.sizes, "params": params}))
+        ordinal = self.ordinals[(event.path, event.call)]
+        self.ordinals[(event.path, event.call)] += 1
+        group = self._group(place)
+        draft = _Draft(op, event, group, tuple(sources), join, -1, (event.path, ordinal))
+        draft.tied = tied
+        self.drafts.append(draft)
+        self._give(draft, index, event)
+
+    def _merge_calls(self) -> List[_Draft]:
+        """One draft for the same place in repeated calls of one module, with its calls counted."""
+        first: Dict[Any, int] = {}
+        merged: List[_Draft] = []
+        where: Dict[int, int] = {-1: -1}
+        for index, draft in enumerate(self.drafts):
+            key = (draft.place, draft.op, tuple(draft.tail))
+            if key in first:
+                merged[first[key]].calls += 1
+                self.buildable = False
+            else:
+                first[key] = len(merged)
+                merged.append(draft)
+            where[index] = first[key]
+        for draft in merged:
+            draft.sources = tuple(where[source] for source in draft.sources)
+        return merged
+
+    def _give(self, draft: _Draft, index: int, event: Event) -> None:
+        draft.tip = event.outputs[0]
+        for number in event.outputs:
+            self.source[number] = index
+
+    def _own(self, event: Event) -> Tuple[int, bool]:
+        """Parameters that this event is the first to use, and whether it only borrows."""
+        new = [name for name in event.params if name not in self.owned]
+        self.owned.update(new)
+        count = sum(self.trace.params[name].numel() for name in new)
+        return count, bool(event.params) and not new
+
+    def _group(self, place: int) -> int:
+        for number, (start, stop) in enumerate(self.blocks):
+            if start <= place < stop:
+                return number
+        return -1
+
+    def _groups(self) -> Tuple[Tuple[int, int], ...]:
+        ranges: Dict[int, List[int]] = {}
+        for index, draft in enumerate(self.drafts):
+            if draft.group >= 0:
+                ranges.setdefault(draft.group, []).append(index)
+        groups = [(found[0], found[-1] + 1) for _, found in sorted(ranges.items())]
+        return tuple((start, stop) for start, stop in groups if stop - start > 1)
+
+    def _input(self) -> Input:
+        first = self.trace.inputs[0]
+        vocabulary = 0
+        if not first.is_floating_point():
+            for draft in self.drafts:
+                if draft.op.kind == "embedding" and INPUT in draft.event.inputs:
+                    vocabulary = draft.op.sizes["vocabulary"]
+                    break
+        return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
+
+
+def _finish(index: int, draft: _Draft) -> Layer:
+    event = draft.event
+    return Layer(
+        draft.op.kind,
+        draft.op.sizes,
+        tail=tuple(draft.tail),
+        trains=event.trains or not event.params,
+        input_grad=event.input_grad,
+        reads=tuple(index - source for source in draft.sources),
+        join=draft.join,
+        calls=draft.calls,
+        tied=draft.tied,
+        name=_layer_name(draft),
+    )
+
+
+def _layer_name(draft: _Draft) -> str:
+    event = draft.event
+    path = event.path
+    plain = event.module is not None or draft.op.kind in path.rsplit(".", 1)[-1]
+    if draft.op.kind in ("elementwise", "matmul", "sdpa") and not plain:
+        word = draft.op.sizes.get("fn", draft.op.kind)
+        return f"{path}.{word}" if path else str(word)
+    return path or draft.op.kind
+
+
+def _without_views(tail: Tuple[Op, ...]) -> Tuple[Op, ...]:
+    return tuple(op for op in tail if op.kind not in ("view", "permute", "flatten"))
+
+
+def _fold_plain_modules(trace: Trace) -> List[Event]:
+    """Modules without weights, children and products become one elementwise event each.
+
+    This is what hand-written activations look like: several small functions in a row.
+    """
+    events = list(trace.events)
+    for call in trace.calls:
+        inside = [event for event in trace.events[call.start : call.stop] if event.dynamic]
+        if not call.leaf or len(inside) < 2 or not _is_plain(inside):
+            continue
+        made = {number for event in inside for number in event.outputs}
+        read = tuple(dict.fromkeys(n for event in inside for n in event.inputs if n not in made))
+        events[call.start] = replace(
+            inside[-1],
+            name=call.kind.lower(),
+            args=inside[0].args,
+            kwargs={},
+            inputs=read,
+            forward=sum((event.forward for event in inside), Work()),
+            backward=sum((event.backward for event in inside), Work()),
+            input_grad=inside[0].input_grad,
+            folded=True,
+        )
+        for place in range(call.start + 1, call.stop):
+            events[place] = replace(events[place], dynamic=False)
+    return events
+
+
+def _is_plain(events: List[Event]) -> bool:
+    return all(not event.params and not event.products and read_is_light(event) for event in events)
+
+
+def read_is_light(event: Event) -> bool:
+    """Whether an event is no operator with a row of its own."""
+    name = function_name(event)
+    return name not in _STANDING and name != PACKED_SDPA and "attention" not in name
+
+
+def _find_blocks(trace: Trace, events: List[Event]) -> List[Tuple[int, int]]:
+    """Event ranges of the module class that a net repeats.
+
+    Among the classes called at least twice whose calls hold at least two heavy events each, those
+    that cover nearly as much of the net as the best one compete, and the most often called wins.
+    """
+    heavy = [event.forward.flops > 0 for event in events]
+    by_class: Dict[str, List[ModuleCall]] = {}
+    for call in trace.calls:
+        if call.path and call.kind not in _CONTAINERS and sum(heavy[call.start : call.stop]) > 1:
+            by_class.setdefault(call.kind, []).append(call)
+    if Block.__name__ in by_class:
+        return sorted((call.start, call.stop) for call in by_class[Block.__name__])
+    repeated = {kind: calls for kind, calls in by_class.items() if len(calls) > 1}
+    if not repeated:
+        return []
+    cover = {
+        kind: sum(sum(heavy[call.start : call.stop]) for call in calls)
+        for kind, calls in repeated.items()
+    }
+    best = max(cover.values())
+    rivals = [kind for kind in repeated if cover[kind] >= 0.9 * best]
+    chosen = max(rivals, key=lambda kind: (len(repeated[kind]), cover[kind]))
+    ranges = sorted((call.start, call.stop) for call in repeated[chosen])
+    return [r for r in ranges if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)]
+
+
+def _can_build(network: Network) -> bool:
+    """Whether every operator can be rebuilt and every shape follows from what a layer reads."""
+    shapes: List[Tuple[int, ...]] = []
+    for index, layer in enumerate(network.layers):
+        if layer.calls > 1 or layer.tied or not layer.reads:
+            return False
+        ops = (Op(layer.kind, layer.sizes), *layer.tail)
+        if not all(_is_buildable(op) for op in ops):
+            return False
+        sources = [index - back for back in layer.reads]
+        found = [network.input.shape if s < 0 else shapes[s] for s in sources]
+        try:
+            if layer.kind != "matmul" and _joined(found, layer.join) != input_shape(layer):
+                return False
+            shapes.append(output_shape(layer))
+        except InputError:
+            return False
+    return bool(network.layers)
+
+
+def _is_buildable(op: Op) -> bool:
+    if op.kind != "elementwise":
+        return True
+    plain = not op.sizes["params"] and "out" not in op.sizes and op.sizes["passes"] == 1
+    return plain and (op.sizes["fn"], op.sizes["inputs"]) in BUILDABLE_FUNCTIONS
+
+
+def _joined(shapes: List[Tuple[int, ...]], join: str) -> Tuple[int, ...]:
+    if join == "concat":
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+    return shapes[0] if all(shape == shapes[0] for shape in shapes) else ()
+
+
+def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:
+    """The independent count, and what the layers do not account for."""
+    params = sum(value.numel() for value in trace.params.values())
+    formula = network_work(network, Setup(batch=batch))
+    flops = trace.total.flops
+    explained = formula.forward.flops + formula.backward.flops
+    owned = trace.loss.size_bytes + sum(
+        e.forward.size_bytes + e.backward.size_bytes for e in trace.events if e.dynamic
+    )
+    return Totals(
+        flops=flops,
+        size_bytes=trace.total.size_bytes,
+        params=params,
+        unattributed_flops_share=_share_left(flops, explained),
+        unattributed_bytes_share=_share_left(trace.total.size_bytes, owned),
+        unattributed_params_share=_share_left(params, formula.params),
+    )
+
+
+def _share_left(total: float, explained: float) -> float:
+    return max(0.0, 1.0 - explained / total) if total else 0.0

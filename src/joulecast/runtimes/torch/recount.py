@@ -1,0 +1,24 @@
+"""Counts a Network's step independently of the table of kinds: built on ``meta``, then read back."""
+
+from __future__ import annotations
+
+import torch
+
+from joulecast.records import Network, Totals
+from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.read import cross_entropy, read_net
+
+
+def recount(network: Network, batch: int) -> Totals:
+    """What PyTorch's own operators do in one step of a network; no memory is taken.
+
+    Raises:
+        NetError: The network cannot be built.
+    """
+    dtype = torch.long if network.input.vocabulary else torch.float32
+    with torch.device("meta"):
+        net = build_net(network)
+        inputs = torch.empty(batch, *network.input.shape, dtype=dtype)
+    totals = read_net(net, inputs, cross_entropy).totals
+    assert totals is not None, "reading always counts"
+    return totals

@@ -1,0 +1,329 @@
+"""From a net to steps that can be run again and again.
+
+A step is forward, loss, backward and update on one resident batch. ``prepare_step`` also checks it:
+after two steps the loss must be finite and every trainable weight must have moved, so that nothing
+is ever measured that only looks like training.
+
+Stages run apart keep what they need from a whole step before them: ``backward`` repeats the
+backward of one kept forward, ``update`` repeats the update with kept gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
+from joulecast.records import How, Setup
+
+_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_WARM_STEPS = 3
+
+
+@dataclass
+class Copy:
+    """One net with its own resident batch."""
+
+    net: nn.Module
+    inputs: Any
+    loss: Callable[[Any], torch.Tensor]
+
+
+def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable[..., torch.Tensor]:
+    """A loss against targets drawn once, in the shape that the net's output asks for."""
+    logits = first_floating(output)
+    if setup.loss == "mse":
+        aim = torch.randn(logits.shape, generator=generator).to(logits.device)
+        return lambda out: F.mse_loss(first_floating(out).float(), aim)
+    classes = logits.shape[-1]
+    shape = (math.prod(logits.shape[:-1]),)
+    aims = torch.randint(0, classes, shape, generator=generator).to(logits.device)
+    return lambda out: F.cross_entropy(first_floating(out).reshape(-1, classes).float(), aims)
+
+
+def first_floating(output: Any) -> torch.Tensor:
+    """The tensor of a net's output that a loss is taken of."""
+    if isinstance(output, torch.Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, torch.Tensor):
+        return logits
+    values = output.values() if isinstance(output, dict) else output
+    return next(v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
+
+
+class TorchStep:
+    """A checked step on one device: see ``runtimes.base.Step``."""
+
+    def __init__(self, copies: List[Copy], setup: Setup, how: How, device: torch.device) -> None:
+        self.copies = copies
+        self.setup = setup
+        self.how = how
+        self.device = device
+        self.training = setup.phase == "train"
+        weights = [w for copy in copies for w in copy.net.parameters() if w.requires_grad]
+        self.weights = weights if self.training else []
+        self.optimizer = _make_optimizer(self.weights, setup, how, device)
+        fp16 = self.training and setup.precision == "fp16" and device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
+        self.upstream: List[torch.Tensor] = []
+        self.last_losses: List[torch.Tensor] = []
+        self.kept: List[torch.Tensor] = []
+        self.graph: Optional[torch.cuda.CUDAGraph] = None
+        self.body = self._choose_body()
+
+    # -- what a Step offers ----------------------------------------------------------------
+
+    def run(self, count: int) -> None:
+        if self.graph is not None:
+            for _ in range(count):
+                self.graph.replay()
+            return
+        with _settings(self.setup, self.device):
+            for _ in range(count):
+                self.body()
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory_bytes(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return 0
+
+    def close(self) -> None:
+        self.copies, self.weights, self.upstream, self.kept = [], [], [], []
+        self.last_losses = []
+        self.optimizer = None
+        self.graph = None
+        self.body = _closed
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # -- making it trustworthy -------------------------------------------------------------
+
+    def check(self) -> None:
+        """Run two whole steps and refuse what does not train.
+
+        Raises:
+            NotTrainingError: With the reason and the weight's name.
+        """
+        if not self.training:
+            with _settings(self.setup, self.device):
+                self._infer()
+            return
+        if not self.weights:
+            raise NotTrainingError(
+                "no weight of the net needs a gradient: there is nothing to train"
+            )
+        before = [weight.detach().clone() for weight in self.weights]
+        with _settings(self.setup, self.device):
+            self._step()
+            self._step()
+        self.wait()
+        for loss in self.last_losses:
+            if not math.isfinite(float(loss)):
+                raise NotTrainingError(f"the loss is {float(loss)} after two steps: not measured")
+        names = [
+            name
+            for copy in self.copies
+            for name, w in copy.net.named_parameters()
+            if w.requires_grad
+        ]
+        rate = _RATES[self.setup.optimizer]
+        for name, old, weight in zip(names, before, self.weights):
+            if torch.equal(old, weight.detach()) and not _too_small_to_move(weight, rate):
+                raise NotTrainingError(
+                    f"weight {name} did not move in two steps: not measured; if it is not meant "
+                    "to train, set requires_grad to False"
+                )
+
+    def make_ready(self) -> None:
+        """What the chosen stage or mode needs before it can be repeated."""
+        with _settings(self.setup, self.device):
+            if self.how.stage == "backward":
+                self.kept = self._forward()
+            if self.how.mode == "graph":
+                self._capture()
+
+    def _capture(self) -> None:
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_STEPS):
+                self.body()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.body()
+        self.graph = graph
+
+    # -- the step --------------------------------------------------------------------------
+
+    def _choose_body(self) -> Callable[[], Any]:
+        if not self.training:
+            if self.how.stage not in ("step", "forward"):
+                raise InputError(f"inference has no stage {self.how.stage!r}: use step or forward")
+            return self._infer
+        bodies: Dict[str, Callable[[], Any]] = {
+            "step": self._step,
+            "forward": self._forward,
+            "backward": self._backward_again,
+            "update": self._update,
+        }
+        return bodies[self.how.stage]
+
+    def _infer(self) -> None:
+        with torch.no_grad():
+            for copy in self.copies:
+                call_net(copy.net, copy.inputs)
+
+    def _forward(self) -> List[torch.Tensor]:
+        """What backward starts from, for each copy: its loss, or its output."""
+        ends = []
+        for copy in self.copies:
+            output = call_net(copy.net, copy.inputs)
+            random = self.how.upstream == "random"
+            ends.append(first_floating(output) if random else copy.loss(output))
+        return ends
+
+    def _backward(self, ends: List[torch.Tensor], keep: bool = False) -> None:
+        if self.how.upstream == "random":
+            if not self.upstream:
+                self.upstream = [torch.randn_like(end) / math.sqrt(end.numel()) for end in ends]
+            torch.autograd.backward(ends, self.upstream, retain_graph=keep)
+            return
+        for end in ends:
+            (self.scaler.scale(end) if self.scaler else end).backward(retain_graph=keep)
+
+    def _backward_again(self) -> None:
+        self._clear()
+        self._backward(self.kept, keep=True)
+
+    def _update(self) -> None:
+        assert self.optimizer is not None
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
+    def _clear(self) -> None:
+        assert self.optimizer is not None
+        # A captured graph must keep writing to the same gradients.
+        self.optimizer.zero_grad(set_to_none=self.how.mode == "eager")
+
+    def _step(self) -> None:
+        self._clear()
+        ends = self._forward()
+        self._backward(ends)
+        self._update()
+        self.last_losses = [end.detach() for end in ends if end.numel() == 1]
+
+
+def call_net(net: nn.Module, inputs: Any) -> Any:
+    """Call a net with one tensor, a tuple of positional or a dict of named inputs."""
+    if isinstance(inputs, dict):
+        return net(**inputs)
+    return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
+
+
+def prepare_step(copies: List[Copy], setup: Setup, how: How, device: torch.device) -> TorchStep:
+    """A checked step, ready to be repeated."""
+    if how.mode == "graph" and device.type != "cuda":
+        raise InputError(f"graph capture needs a CUDA device, not {device}; use eager")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    step = None
+    try:
+        step = TorchStep(copies, setup, how, device)
+        step.check()
+        step.make_ready()
+        return step
+    except BaseException as error:
+        if step is not None:
+            step.close()
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"the step does not fit into the memory of {device}: use a smaller batch or net"
+            ) from error
+        raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the framework or Python says that memory ran out."""
+    text = str(error).lower()
+    return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError)
+        and ("can't allocate memory" in text or "out of memory" in text)
+    )
+
+
+def _closed() -> None:
+    raise InputError("this step is closed; prepare it again")
+
+
+def _too_small_to_move(weight: torch.Tensor, rate: float) -> bool:
+    """Its gradient is there but below what the weight's precision can show."""
+    gradient = weight.grad
+    if gradient is None or not bool(gradient.any()):
+        return False
+    largest = float(gradient.detach().abs().max())
+    scale = max(float(weight.detach().abs().max()), 1e-6)
+    return rate * largest < torch.finfo(torch.float32).eps * scale
+
+
+def _make_optimizer(
+    weights: List[nn.Parameter], setup: Setup, how: How, device: torch.device
+) -> Optional[torch.optim.Optimizer]:
+    if not weights:
+        return None
+    rate = _RATES[setup.optimizer]
+    on_gpu = device.type == "cuda"
+    if setup.optimizer == "sgd":
+        return torch.optim.SGD(weights, lr=rate, momentum=0.9)
+    capturable = on_gpu and how.mode == "graph"
+    if setup.optimizer == "adam":
+        return torch.optim.Adam(weights, lr=rate, capturable=capturable)
+    return torch.optim.AdamW(weights, lr=rate, fused=on_gpu, capturable=capturable)
+
+
+@contextlib.contextmanager
+def _settings(setup: Setup, device: torch.device) -> Iterator[None]:
+    """Threads, TF32, cudnn.benchmark and autocast as the Setup says; put back afterwards."""
+    with contextlib.ExitStack() as stack:
+        if setup.threads:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(setup.threads)
+        if device.type == "cuda":
+            stack.enter_context(_cuda_settings(setup))
+        if setup.precision in _HALF:
+            half = _HALF[setup.precision]
+            # A captured graph must not hold the cache of casts of another step.
+            stack.enter_context(torch.autocast(device.type, dtype=half, cache_enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def _cuda_settings(setup: Setup) -> Iterator[None]:
+    backends: Tuple[Tuple[Any, str, Any], ...] = (
+        (torch.backends.cuda.matmul, "allow_tf32", setup.precision == "tf32"),
+        (torch.backends.cudnn, "allow_tf32", setup.precision == "tf32"),
+        (torch.backends.cudnn, "benchmark", setup.cudnn_benchmark),
+    )
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in backends]
+    for owner, name, value in backends:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)

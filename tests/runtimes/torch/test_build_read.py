@@ -1,0 +1,257 @@
+"""read(build(n)) gives n back, for every kind and every family, and the two counts agree."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from joulecast.families import FAMILIES, draw_family, make_family
+from joulecast.kinds import KINDS, layer_work, make_layer, make_op, network_work
+from joulecast.records import Input, Layer, Network, Setup, fold_blocks
+from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+
+BATCH = 3
+RELU = make_op("elementwise", fn="relu")
+
+
+def network_of(*layers: Layer, shape: tuple[int, ...], vocabulary: int = 0) -> Network:
+    """Layers in a row; the first reads the input, which needs no gradient."""
+    first = replace(layers[0], input_grad=False)
+    return Network((first, *layers[1:]), Input(shape, vocabulary))
+
+
+def inputs_for(network: Network, batch: int = BATCH) -> torch.Tensor:
+    shape = (batch, *network.input.shape)
+    if network.input.vocabulary:
+        return torch.randint(0, network.input.vocabulary, shape)
+    return torch.randn(shape)
+
+
+def read_back(network: Network) -> Network:
+    return read_net(build_net(network), inputs_for(network), mean_square)
+
+
+def pool(dims: int, fn: str = "max") -> object:
+    return make_op("pool", fn=fn, kernel=(2,) * dims, stride=(2,) * dims, padding=(0,) * dims)
+
+
+def conv(kind: str, space: tuple[int, ...], **sizes: object) -> Layer:
+    return make_layer(kind, (RELU,), cin=4, cout=6, space=space, kernel=3, **sizes)
+
+
+TOKENS = make_layer("embedding", vocabulary=11, width=8, lead=(5,))
+TO_TOKENS = make_layer("linear", cin=6, cout=8, lead=(5,))
+IMAGE = make_layer("conv2d", cin=3, cout=8, space=(6, 6), kernel=3, padding=1)
+
+CASES: dict[str, Network] = {
+    "conv1d": network_of(conv("conv1d", (9,), stride=2, padding=1), shape=(4, 9)),
+    "conv2d": network_of(conv("conv2d", (9, 7), dilation=2), shape=(4, 9, 7)),
+    "conv3d": network_of(conv("conv3d", (5, 6, 7)), shape=(4, 5, 6, 7)),
+    "conv2d grouped": network_of(conv("conv2d", (6, 6), groups=2, bias=0), shape=(4, 6, 6)),
+    "conv2d depthwise": network_of(
+        make_layer("conv2d", cin=4, cout=4, groups=4, space=(6, 6), kernel=3), shape=(4, 6, 6)
+    ),
+    "conv2d lopsided": network_of(
+        make_layer("conv2d", cin=2, cout=4, space=(6, 8), kernel=(1, 5), padding=(0, 2)),
+        shape=(2, 6, 8),
+    ),
+    "conv_transpose1d": network_of(conv("conv_transpose1d", (5,), stride=2), shape=(4, 5)),
+    "conv_transpose2d": network_of(
+        conv("conv_transpose2d", (5, 4), stride=2, output_padding=1, groups=2), shape=(4, 5, 4)
+    ),
+    "conv_transpose3d": network_of(conv("conv_transpose3d", (3, 3, 3)), shape=(4, 3, 3, 3)),
+    "linear": network_of(
+        make_layer("linear", (RELU, make_op("dropout", p=0.25)), cin=5, cout=7), shape=(5,)
+    ),
+    "linear on tokens": network_of(
+        make_layer(
+            "linear", (make_op("elementwise", fn="gelu"),), cin=5, cout=7, lead=(4,), bias=0
+        ),
+        shape=(4, 5),
+    ),
+    "embedding": network_of(TOKENS, shape=(5,), vocabulary=11),
+    "lstm": network_of(
+        make_layer("lstm", (make_op("last"),), cin=6, hidden=7, tokens=5, depth=2),
+        make_layer("linear", cin=7, cout=3),
+        shape=(5, 6),
+    ),
+    "lstm both ways": network_of(
+        make_layer("lstm", cin=6, hidden=7, tokens=5, bidirectional=1, bias=0), shape=(5, 6)
+    ),
+    "gru": network_of(TO_TOKENS, make_layer("gru", cin=8, hidden=7, tokens=5), shape=(5, 6)),
+    "attention": network_of(
+        TO_TOKENS,
+        make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5),
+        shape=(5, 6),
+    ),
+    "sdpa": network_of(
+        make_layer("linear", cin=6, cout=24, lead=(5,)),
+        make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=5),
+        shape=(5, 6),
+    ),
+    "sdpa with few keys": network_of(
+        make_layer("linear", cin=6, cout=16, lead=(5,)),
+        make_layer("sdpa", heads=2, kv_heads=1, head_dim=4, tokens=5, kv_tokens=5, causal=1),
+        shape=(5, 6),
+    ),
+    "matmul": network_of(
+        make_layer("linear", cin=5, cout=4, lead=(6,)),
+        replace(
+            make_layer("linear", (make_op("permute", order=(1, 0)),), cin=5, cout=4, lead=(6,)),
+            reads=(2,),
+            input_grad=False,
+        ),
+        replace(make_layer("matmul", m=6, k=4, n=6), reads=(2, 1)),
+        shape=(6, 5),
+    ),
+    "batch_norm": network_of(make_layer("batch_norm", shape=(4, 5, 5)), shape=(4, 5, 5)),
+    "batch_norm in a tail": network_of(
+        make_layer("conv1d", (make_op("batch_norm"), RELU), cin=2, cout=3, space=(8,), kernel=3),
+        shape=(2, 8),
+    ),
+    "layer_norm": network_of(make_layer("layer_norm", shape=(4, 6)), shape=(4, 6)),
+    "group_norm": network_of(make_layer("group_norm", groups=2, shape=(4, 5, 5)), shape=(4, 5, 5)),
+    "rms_norm": network_of(make_layer("rms_norm", shape=(4, 6)), shape=(4, 6)),
+    "elementwise sum": network_of(
+        IMAGE,
+        make_layer("conv2d", cin=8, cout=8, space=(6, 6), kernel=3, padding=1),
+        replace(
+            make_layer("elementwise", (RELU,), fn="add", inputs=2, shape=(8, 6, 6)),
+            reads=(1, 2),
+            join="add",
+        ),
+        shape=(3, 6, 6),
+    ),
+    "elementwise of one": network_of(
+        IMAGE,
+        replace(
+            make_layer("elementwise", fn="add", inputs=2, shape=(8, 6, 6)), reads=(1, 1), join="add"
+        ),
+        shape=(3, 6, 6),
+    ),
+    "concat": network_of(
+        IMAGE,
+        replace(IMAGE, reads=(2,), input_grad=False),
+        replace(
+            make_layer("elementwise", fn="concat", shape=(16, 6, 6)), reads=(1, 2), join="concat"
+        ),
+        shape=(3, 6, 6),
+    ),
+    "pool": network_of(
+        make_layer("conv2d", (pool(2, "avg"),), cin=3, cout=4, space=(8, 8), kernel=1),
+        make_layer("linear", cin=4, cout=4, lead=(4, 4)),
+        shape=(3, 8, 8),
+    ),
+    "pool alone": network_of(
+        IMAGE,
+        replace(
+            make_layer(
+                "pool", (make_op("flatten"),), fn="adaptive_avg", kernel=(1, 1), shape=(8, 6, 6)
+            ),
+            name="pool",
+        ),
+        shape=(3, 6, 6),
+    ),
+    "view": network_of(
+        make_layer("linear", (make_op("view", out=(2, 3)),), cin=5, cout=6),
+        make_layer("linear", cin=3, cout=2, lead=(2,)),
+        shape=(5,),
+    ),
+    "mean of tokens": network_of(
+        make_layer(
+            "linear", (make_op("elementwise", fn="mean", axes=(0,)),), cin=4, cout=6, lead=(5,)
+        ),
+        shape=(5, 4),
+    ),
+}
+# A pooling that follows a convolution would join its tail: alone it needs a second reader.
+ALONE = {"pool alone"}
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - ALONE))
+def test_a_built_network_reads_back_the_same(name: str) -> None:
+    network = CASES[name]
+    again = read_back(network)
+    assert again == network
+    assert again.buildable
+
+
+def test_every_kind_has_a_case() -> None:
+    used = {op.kind for n in CASES.values() for layer in n.layers for op in (layer, *layer.tail)}
+    assert used == set(KINDS)
+
+
+def test_an_operator_joins_the_layer_that_it_follows() -> None:
+    again = read_back(CASES["pool alone"])
+    assert [op.kind for op in again.layers[0].tail] == ["pool", "flatten"]
+    assert len(again.layers) == 1
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_families_read_back_the_same(name: str) -> None:
+    network = make_family(name)
+    again = read_back(network)
+    assert again == network
+    assert again.buildable
+
+
+def test_random_members_read_back_the_same() -> None:
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (1,), generator=generator))
+
+    for name in ("cnn5", "har", "transformer", "resnet18"):
+        network = draw_family(name, draw)
+        assert read_back(network) == network
+
+
+@pytest.mark.parametrize("name", [*sorted(FAMILIES), *sorted(set(CASES) - ALONE)])
+def test_formulas_agree_with_the_independent_count(name: str) -> None:
+    network = make_family(name) if name in FAMILIES else CASES[name]
+    again = read_back(network)
+    assert again.totals is not None
+    work = network_work(network, Setup(batch=BATCH))
+    counted = again.totals
+    # The first token of a GRU has no state before it to send a gradient to.
+    close = 0.06 if "gru" in name else 1e-9
+    assert work.forward.flops + work.backward.flops == pytest.approx(counted.flops, rel=close)
+    assert work.params == counted.params
+    assert counted.unattributed_flops_share == 0.0
+    assert counted.unattributed_bytes_share < 0.01
+    assert counted.unattributed_params_share == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"lstm"}))
+def test_bytes_are_close_to_the_independent_count(name: str) -> None:
+    network = make_family(name)
+    counted = read_back(network).totals
+    assert counted is not None
+    work = network_work(network, Setup(batch=BATCH))
+    moved = work.forward.size_bytes + work.backward.size_bytes
+    assert moved == pytest.approx(counted.size_bytes, rel=0.15)
+
+
+def test_blocks_and_layers_cost_the_same() -> None:
+    network = read_back(make_family("resnet18"))
+    blocks = fold_blocks(network)
+    setup = Setup(batch=BATCH)
+    assert len(network.groups) == 8
+    assert network_work(blocks, setup) == network_work(network, setup)
+    folded = [layer for layer in blocks.layers if layer.parts]
+    assert len(folded) == 8
+    # Blocks of one structure share a kind, whatever their widths.
+    assert len({layer.kind for layer in folded}) == 2
+
+
+def test_training_the_first_layer_needs_no_input_gradient() -> None:
+    first = make_family("cnn5").layers[0]
+    alone = layer_work(first, Setup(batch=BATCH)).backward.flops
+    inside = layer_work(replace(first, input_grad=True), Setup(batch=BATCH)).backward.flops
+    assert inside == 2 * alone
+
+
+def test_cross_entropy_takes_any_shape_of_logits() -> None:
+    for shape in ((4, 3), (4, 5, 3)):
+        assert cross_entropy(torch.zeros(shape)).item() == pytest.approx(1.0986, abs=1e-3)
