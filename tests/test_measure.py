@@ -313,7 +313,7 @@ def test_many_trials_see_disturbances_too(what):
 
 def test_load_that_no_meter_notices_shows_in_the_step_time():
     world = still()
-    world.disturb("other load", 1.2, start_s=1.6, slowdown=1.5, power_w=30.0, noticed=False)
+    world.disturb("other load", 3.0, start_s=1.5, slowdown=4.0, power_w=30.0, noticed=False)
     seen = measure_in(world)
     assert seen.duration_s == pytest.approx(world.law(CNN).duration_s)
     assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)

@@ -15,8 +15,8 @@ Median and standard deviation over the rounds go into the Observation.
 A window is not trusted when the meter names a fault, when it saw no energy, or when its steps took
 far longer or shorter than in the others, which is how other load shows. It is then taken again
 after a while; beyond a limit the rig gives up and says what it saw. The tolerance is wide on
-purpose: steps on a shared processor differ by 20 % from round to round, and an honest spread is
-worth more than a refusal.
+purpose: steps on a shared processor easily differ by 20 % from round to round, the median bears one
+bad round in three, and an honest spread is worth more than a refusal.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Limits:
         warm_s: Warm-up lasts at least this long, and at most ``settle_s`` if times never agree.
         settle_share: Chunks of steps that differ by less than this share agree.
         issues: How often the time to issue one step is taken.
-        outlier_share: A window whose steps take longer or shorter than the median by more than this
-            share is not trusted.
+        outlier_share: A window whose steps take 1 + this times as long as the median of all, or as
+            much less, is not trusted.
         retries: Untrusted windows of one trial before the rig gives up.
-        recover_s: Pause before a window is taken again, doubled each time.
+        recover_s: Pause before a window is taken again, doubled each time up to eight times this.
     """
 
     window_s: float = 0.1
@@ -68,7 +68,7 @@ class Limits:
     settle_s: float = 1.0
     settle_share: float = 0.1
     issues: int = 9
-    outlier_share: float = 0.5
+    outlier_share: float = 1.0
     retries: int = 5
     recover_s: float = 0.25
 
@@ -227,8 +227,9 @@ class Rig:
 
     def _pause(self, step: Step, log: _Log) -> None:
         """Spread rounds over time, or let a disturbance pass; then warm up, as clocks fell."""
-        doubted = bool(log.doubts(log.windows[-1]))
-        pause_s = self.limits.recover_s * 2 ** (log.rejected() - 1) if doubted else self.pause_s
+        pause_s = self.pause_s
+        if log.doubts(log.windows[-1]):
+            pause_s = max(pause_s, self.limits.recover_s * 2 ** min(log.rejected() - 1, 3))
         if pause_s:
             self.sleep(pause_s)
             self._time_steps(step, _fill(self.limits.warm_s, log.paces_s[-1]))
