@@ -78,7 +78,7 @@ class Sizes(AbstractMapping):  # type: ignore[type-arg]  # subscripting needs Py
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: a row of the kinds table and its sizes (per sample: the batch is the Setup's)."""
+    """One operator: a row of the kinds table, its sizes (per sample; the batch is the Setup's)."""
 
     kind: str
     sizes: Sizes = field(default_factory=lambda: Sizes({}))
@@ -176,7 +176,7 @@ class Totals:
         flops: Floating-point operations of contractions in forward and backward (2 a multiply-add).
         size_bytes: Bytes that the operators of forward and backward read and write.
         params: Parameters of the net, each counted once.
-        unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise the others.
+        unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise others.
     """
 
     flops: float
@@ -397,7 +397,7 @@ class Observation:
 class Profile:
     """What one device has learnt: its observations and each estimator's fitted numbers.
 
-    Keyed by device with power mode, runtime, meter coverage and provenance: a fit never mixes those.
+    Keyed by device with power mode, runtime, meter coverage and provenance; a fit never mixes them.
     """
 
     device: Device

@@ -1,0 +1,241 @@
+"""The contract of stores: what any of them must do, whatever database stands behind.
+
+Subclass ``StoreContract`` in a test module and give it a fixture ``store`` that is an empty store
+without shipped profiles; pytest runs the laws.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from joulecast.errors import InputError, MissingError
+from joulecast.families import make_family
+from joulecast.records import Device, How, Network, Observation, Profile, Setup, Trial
+from joulecast.store import Store, profile_key
+from joulecast.testing import records as draw
+
+# Every law cleans up behind itself, so one store serves all its examples; and each kind of store
+# runs the same ones.
+_shared = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+        HealthCheck.too_slow,
+    ],
+)
+
+
+def make_observation(number: int = 0, board: str = "board", **changes: Any) -> Observation:
+    """One of many observations that differ: the number is its batch and its moment."""
+    trial = Trial(make_family("lenet5"), Setup(batch=number + 1), How(steps=10))
+    fields: dict[str, Any] = {
+        "energy_j": 1 / (number + 3),
+        "duration_s": 0.1 * (number + 1),
+        "run": "run 1",
+        "device": Device(board, power_mode="10 W"),
+        "runtime": "torch-2.13.0",
+        "meter": "rapl",
+        "covers": "cpu",
+        "taken_at_s": 1.7e9 + number,
+    }
+    return Observation(trial, **{**fields, **changes})
+
+
+def make_profile(*observations: Observation, **fits: Any) -> Profile:
+    """The profile of some observations of one device."""
+    one = observations[0]
+    return Profile(one.device, one.runtime, one.covers, one.provenance, observations, fits)
+
+
+class StoreContract:
+    """Laws of a store."""
+
+    @_shared
+    @given(profile=draw.profiles())
+    def test_what_is_kept_comes_back_equal(self, store: Store, profile: Profile) -> None:
+        assert store.import_profile(profile) == len(profile.observations)
+        back = store.profile(profile.key)
+        assert back == profile
+        # Names are no part of equality, and are kept all the same.
+        assert _json(back) == _json(profile)
+        store.remove_profile(profile.key)
+
+    @_shared
+    @given(profile=draw.profiles(), cut=st.integers(0, 3))
+    def test_importing_twice_is_importing_once(
+        self, store: Store, profile: Profile, cut: int
+    ) -> None:
+        part = replace(profile, observations=profile.observations[:cut])
+        assert store.import_profile(part) == len(part.observations)
+        assert store.import_profile(profile) == len(profile.observations[cut:])
+        assert store.import_profile(profile) == 0
+        assert store.profile(profile.key) == profile
+        store.remove_profile(profile.key)
+
+    @_shared
+    @given(numbers=st.lists(st.integers(0, 50), max_size=8))
+    def test_observations_keep_the_order_they_were_made_in(
+        self, store: Store, numbers: list[int]
+    ) -> None:
+        made = [make_observation(number) for number in numbers]
+        for one in made:
+            store.add_observation(one)
+        key = profile_key(make_observation())
+        assert store.observations(key) == tuple(dict.fromkeys(made))
+        if made:
+            store.remove_profile(key)
+
+    def test_the_same_trial_can_be_seen_again(self, store: Store) -> None:
+        first = make_observation()
+        again = replace(first, energy_j=1.5)
+        store.add_observation(first)
+        store.add_observation(again)
+        assert store.observations(profile_key(first)) == (first, again)
+
+    def test_time_probes_and_idling_belong_to_the_same_profile(self, store: Store) -> None:
+        probe = make_observation(energy_j=None)
+        idle = replace(make_observation(1), trial=Trial(Network(), Setup()))
+        for one in (probe, idle):
+            store.add_observation(one)
+        assert store.profile(profile_key(probe)).observations == (probe, idle)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"device": Device("board", power_mode="15 W")},
+            {"runtime": "torch-2.12.0"},
+            {"covers": "board"},
+            {"provenance": "modelled"},
+        ],
+    )
+    def test_what_a_fit_never_mixes_is_kept_apart(
+        self, store: Store, change: dict[str, Any]
+    ) -> None:
+        one, other = make_observation(), make_observation(**change)
+        store.add_observation(one)
+        store.add_observation(other)
+        assert store.observations(profile_key(one)) == (one,)
+        assert store.observations(profile_key(other)) == (other,)
+        assert len(store.profiles()) == 2
+
+    def test_a_profile_that_mixes_is_refused_whole(self, store: Store) -> None:
+        good, bad = make_observation(), make_observation(1, board="another")
+        with pytest.raises(InputError, match="another"):
+            store.import_profile(make_profile(good, bad))
+        assert store.profiles() == ()
+
+    @pytest.mark.parametrize("number", [math.nan, math.inf])
+    def test_numbers_that_are_none_are_refused(self, store: Store, number: float) -> None:
+        kept = make_observation()
+        store.add_observation(kept)
+        key = profile_key(kept)
+        with pytest.raises(InputError, match="finite"):
+            store.add_observation(make_observation(1, energy_j=number))
+        with pytest.raises(InputError, match="finite"):
+            store.save_fit(key, "flops", {"slope": number})
+        assert store.profile(key) == make_profile(kept)
+
+    def test_the_last_fit_is_kept(self, store: Store) -> None:
+        seen = make_observation()
+        store.add_observation(seen)
+        for slope in (1.0, 2.0):
+            store.save_fit(profile_key(seen), "flops", {"slope": slope})
+        store.save_fit(profile_key(seen), "forest", {})
+        assert store.profile(profile_key(seen)).fits == {"flops": {"slope": 2.0}, "forest": {}}
+
+    def test_an_imported_fit_never_replaces_one_that_rests_on_more(self, store: Store) -> None:
+        small = make_profile(make_observation(0), flops={"from": "import"})
+        for number in (1, 2):
+            store.add_observation(make_observation(number))
+        store.save_fit(small.key, "flops", {"from": "here"})
+        store.import_profile(small)
+        assert store.profile(small.key).fits == {"flops": {"from": "here"}}
+        large = make_profile(*map(make_observation, range(3)), flops={"from": "import"})
+        store.import_profile(large)
+        assert store.profile(small.key).fits == {"flops": {"from": "import"}}
+
+    def test_summaries_say_what_is_there(self, store: Store) -> None:
+        seen = [make_observation(number) for number in range(3)]
+        other = make_observation(7, board="phone")
+        for one in (*seen, other):
+            store.add_observation(one)
+        store.save_fit(profile_key(seen[0]), "subtractive", {})
+        store.save_fit(profile_key(seen[0]), "flops", {})
+        first, second = store.profiles()
+        assert {first.device, second.device} == {"board", "phone"}
+        board = first if first.device == "board" else second
+        assert board.key == profile_key(seen[0])
+        assert (board.observation_count, board.estimators) == (3, ("flops", "subtractive"))
+        assert (board.power_mode, board.runtime) == ("10 W", "torch-2.13.0")
+        assert (board.covers, board.provenance, board.shipped) == ("cpu", "measured", False)
+        assert board.changed_at_s >= seen[-1].taken_at_s
+
+    def test_removing_one_leaves_the_others(self, store: Store) -> None:
+        board, phone = make_observation(), make_observation(board="phone")
+        for one in (board, phone):
+            store.add_observation(one)
+            store.save_fit(profile_key(one), "flops", {})
+        store.remove_profile(profile_key(board))
+        assert store.observations(profile_key(board)) == ()
+        assert [one.device for one in store.profiles()] == ["phone"]
+        assert store.profile(profile_key(phone)).fits == {"flops": {}}
+
+    def test_what_is_not_there_is_said(self, store: Store) -> None:
+        assert store.observations("0123") == ()
+        for verb in (store.profile, store.remove_profile, store.find_profile):
+            with pytest.raises(MissingError, match="0123"):
+                verb("0123")
+        with pytest.raises(MissingError, match="0123"):
+            store.save_fit("0123", "flops", {})
+        assert store.profiles() == ()
+
+    @pytest.mark.parametrize("name", ["NVIDIA H200", "nvidia h200", "NVIDIA", "n"])
+    def test_a_device_is_found_by_how_its_name_begins(self, store: Store, name: str) -> None:
+        wanted = make_observation(board="NVIDIA H200")
+        store.add_observation(wanted)
+        store.add_observation(make_observation(board="board"))
+        assert store.find_profile(name).device.name == "NVIDIA H200"
+        assert store.find_profile(profile_key(wanted)).device.name == "NVIDIA H200"
+        assert store.find_profile(profile_key(wanted)[:8]).device.name == "NVIDIA H200"
+
+    def test_a_name_in_full_goes_before_a_longer_one(self, store: Store) -> None:
+        for name in ("H200", "H200 NVL"):
+            store.add_observation(make_observation(board=name))
+        assert store.find_profile("H200").device.name == "H200"
+        with pytest.raises(InputError, match="2 profiles match 'H2'"):
+            store.find_profile("H2")
+
+    def test_several_matches_are_listed_and_can_be_told_apart(self, store: Store) -> None:
+        one = make_observation()
+        other = make_observation(provenance="modelled", covers="board", runtime="mnn-3.6")
+        for seen in (one, other):
+            store.add_observation(seen)
+        with pytest.raises(InputError) as caught:
+            store.find_profile("board")
+        message = str(caught.value)
+        assert profile_key(one) in message
+        assert profile_key(other) in message
+        assert "\n" not in message
+        assert store.find_profile("board", runtime="torch").observations == (one,)
+        assert store.find_profile("board", covers="board").observations == (other,)
+        assert store.find_profile("board", provenance="measured").observations == (one,)
+        with pytest.raises(MissingError, match=r"provenance simulated.*known are board"):
+            store.find_profile("board", provenance="simulated")
+
+    def test_a_device_must_be_named(self, store: Store) -> None:
+        store.add_observation(make_observation())
+        with pytest.raises(InputError, match="named"):
+            store.find_profile("")
+
+
+def _json(profile: Profile) -> Any:
+    return json.loads(json.dumps(profile.to_dict()))

@@ -1,0 +1,426 @@
+"""The SQLite store: the contract, where it is, who may write, what goes wrong, and being killed."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from joulecast.errors import InputError, MissingError, StoreError
+from joulecast.files import write_profile
+from joulecast.store import find_url, open_store, profile_key
+from joulecast.store.database import HEAD, VERSION_TABLE, find_file
+from joulecast.store.tables import METADATA
+from joulecast.testing.stores import StoreContract, make_observation, make_profile
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def nothing():
+    """A folder without shipped profiles: one that is not there."""
+    return Path(os.devnull) / "nothing"
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+def store(place, nothing):
+    with open_store(place, shipped=nothing) as opened:
+        yield opened
+
+
+class TestFile(StoreContract):
+    """The contract, on a file."""
+
+
+class TestMemory(StoreContract):
+    """The contract, in memory."""
+
+    @pytest.fixture
+    def store(self, nothing):
+        with open_store(":memory:", shipped=nothing) as opened:
+            yield opened
+
+
+def one_line(caught):
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# ---------------------------------------------------------------------------------------------
+# Where it is
+
+
+def test_the_place_is_the_argument_then_the_environment_then_the_data_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("JOULECAST_STORE", raising=False)
+    assert find_file(find_url()) == tmp_path / ".local/share/joulecast/store.sqlite"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert find_file(find_url()) == tmp_path / "data/joulecast/store.sqlite"
+    monkeypatch.setenv("JOULECAST_STORE", "~/mine.sqlite")
+    assert find_file(find_url()) == tmp_path / "mine.sqlite"
+    assert find_file(find_url("other.sqlite")) == Path("other.sqlite")
+    assert find_file(find_url("sqlite:////data/other.sqlite")) == Path("/data/other.sqlite")
+
+
+@pytest.mark.parametrize("place", ["mysql://host/db", "oddity://host/db", "://"])
+def test_only_sqlite_and_postgresql_will_do(place):
+    with pytest.raises(InputError) as caught:
+        open_store(place)
+    assert one_line(caught)
+
+
+def test_a_missing_driver_is_named_and_no_password_is_shown(monkeypatch):
+    for driver in ("psycopg", "psycopg2"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(MissingError, match="pip install psycopg") as caught:
+        open_store("postgresql://me:secret@host/db")
+    assert "secret" not in one_line(caught)
+
+
+def test_folders_are_made_on_the_way(tmp_path, nothing):
+    place = tmp_path / "a b" / "c%d" / "store.sqlite"
+    with open_store(place, shipped=nothing) as store:
+        store.add_observation(make_observation())
+    with open_store(place, shipped=nothing) as store:
+        assert store.observations(profile_key(make_observation())) == (make_observation(),)
+    assert [path.name for path in place.parent.iterdir()] == ["store.sqlite"]
+
+
+def test_reading_where_there_is_no_store_leaves_no_trace(tmp_path, nothing):
+    place = tmp_path / "none" / "store.sqlite"
+    with open_store(place, create=False, shipped=nothing) as store:
+        assert store.profiles() == ()
+        with pytest.raises(StoreError, match="no store at"):
+            store.add_observation(make_observation())
+        assert store.profiles() == ()
+    assert not place.parent.exists()
+
+
+def test_an_empty_file_becomes_a_store_when_it_may(place, nothing):
+    place.touch()
+    with open_store(place, create=False, shipped=nothing) as store:
+        assert store.profiles() == ()
+    assert place.read_bytes() == b""
+    with open_store(place, shipped=nothing) as store:
+        store.add_observation(make_observation())
+        assert len(store.profiles()) == 1
+
+
+# ---------------------------------------------------------------------------------------------
+# The schema
+
+
+def test_the_migrations_make_the_tables_that_the_store_uses(store, place):
+    config = Config()
+    config.set_main_option("script_location", "joulecast:migrations")
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+    engine = sa.create_engine(f"sqlite:///{place}")
+    with engine.connect() as connection:
+        options = {"compare_type": True, "version_table": VERSION_TABLE}
+        context = MigrationContext.configure(connection, opts=options)
+        assert context.get_current_revision() == HEAD
+        assert compare_metadata(context, METADATA) == []
+        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
+    engine.dispose()
+
+
+def test_a_newer_store_is_refused_and_left_as_it_was(store, place, nothing):
+    store.close()
+    connection = sqlite3.connect(place)
+    with connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    connection.close()
+    before = place.read_bytes()
+    for create in (True, False):
+        with pytest.raises(StoreError, match=r"newer Joulecast \(schema 9999.*upgrade") as caught:
+            open_store(place, create=create, shipped=nothing)
+        assert str(place) in one_line(caught)
+    assert place.read_bytes() == before
+
+
+def test_another_programs_database_is_refused_and_left_as_it_was(place):
+    connection = sqlite3.connect(place)
+    connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    connection.close()
+    before = place.read_bytes()
+    with pytest.raises(StoreError, match="another program") as caught:
+        open_store(place)
+    assert one_line(caught)
+    assert place.read_bytes() == before
+
+
+# ---------------------------------------------------------------------------------------------
+# What goes wrong
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40])
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(place, content):
+    place.write_bytes(content)
+    with pytest.raises(StoreError, match="no SQLite database") as caught:
+        open_store(place)
+    assert str(place) in one_line(caught)
+    assert place.read_bytes() == content
+
+
+def test_a_damaged_file_is_said_to_be_damaged(store, place, nothing):
+    for number in range(30):
+        store.add_observation(make_observation(number))
+    store.close()
+    content = bytearray(place.read_bytes())
+    content[4096:] = os.urandom(16) * ((len(content) - 4096) // 16)
+    place.write_bytes(content)
+    with (
+        pytest.raises(StoreError, match=r"damaged; .* import what was exported") as caught,
+        open_store(place, shipped=nothing) as broken,
+    ):
+        broken.profiles()
+    assert one_line(caught)
+    assert place.read_bytes() == content
+
+
+@pytest.mark.parametrize("payload", ["{", "{}", '{"trial": 3}'])
+def test_a_damaged_row_is_named(store, place, payload):
+    seen = make_observation()
+    store.add_observation(seen)
+    connection = sqlite3.connect(place)
+    with connection:
+        connection.execute("UPDATE observations SET payload = ?", (payload,))
+    connection.close()
+    with pytest.raises(StoreError, match="observation 1 is damaged") as caught:
+        store.observations(profile_key(seen))
+    assert str(place) in one_line(caught)
+
+
+def test_a_full_disk_keeps_what_was_there(store, place, nothing):
+    kept = [make_observation(number) for number in range(3)]
+    for seen in kept:
+        store.add_observation(seen)
+    # SQLite's own limit stands for the disk's: the driver gives the same error.
+    with store._engine.connect() as connection:
+        pages = connection.scalar(sa.text("PRAGMA page_count"))
+        connection.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+    large = make_observation(9, source="x" * 100_000)
+    with pytest.raises(StoreError, match="no space left; free some") as caught:
+        store.add_observation(large)
+    assert str(place) in one_line(caught)
+    with pytest.raises(StoreError, match="no space left"):
+        store.import_profile(make_profile(make_observation(5), large))
+    assert store.observations(profile_key(large)) == tuple(kept)
+    store.close()
+    with open_store(place, shipped=nothing) as again:
+        again.add_observation(large)
+        assert again.observations(profile_key(large)) == (*kept, large)
+
+
+def test_a_store_that_another_program_holds_is_waited_for_and_then_given_up(store, place, nothing):
+    holder = sqlite3.connect(place, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with open_store(place, wait_s=0.0, shipped=nothing) as hasty:
+        assert hasty.profiles() == ()
+        with pytest.raises(StoreError, match="another program holds it; wait") as caught:
+            hasty.add_observation(make_observation())
+        assert one_line(caught)
+        holder.execute("COMMIT")
+        hasty.add_observation(make_observation())
+        assert len(hasty.profiles()) == 1
+    holder.close()
+
+
+def test_a_path_through_a_file_or_to_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("keep me")
+    with pytest.raises(StoreError, match="cannot be made") as caught:
+        open_store(tmp_path / "file" / "store.sqlite")
+    assert one_line(caught)
+    with pytest.raises(StoreError, match="is a folder: name a file in it") as caught:
+        open_store(tmp_path)
+    assert one_line(caught)
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
+@contextmanager
+def plain_user():
+    """Without the rights of root, who may write whatever the permissions say."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.fixture
+def locked_folder(nothing):
+    """A folder with a store of one observation, where a plain user may read but not write."""
+    folder = Path(tempfile.mkdtemp())
+    with open_store(folder / "store.sqlite", shipped=nothing) as store:
+        store.add_observation(make_observation())
+    (folder / "store.sqlite").chmod(0o444)
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_read_only_store_can_be_read_and_says_why_not_written(locked_folder, nothing, create):
+    place = locked_folder / "store.sqlite"
+    before = place.read_bytes()
+    with plain_user(), open_store(place, create=create, shipped=nothing) as store:
+        assert store.find_profile("board").observations == (make_observation(),)
+        with pytest.raises(StoreError, match="read but not written; allow writing") as caught:
+            store.add_observation(make_observation(1))
+        assert str(place) in one_line(caught)
+        assert len(store.profile(profile_key(make_observation())).observations) == 1
+    assert place.read_bytes() == before
+    assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
+
+
+def test_a_store_in_a_read_only_folder_cannot_be_made(locked_folder):
+    for place in (locked_folder / "new.sqlite", locked_folder / "deep" / "new.sqlite"):
+        with plain_user(), pytest.raises(StoreError, match="JOULECAST_STORE") as caught:
+            open_store(place)
+        assert one_line(caught)
+    assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
+
+
+def test_a_store_that_may_not_be_read_is_refused(locked_folder):
+    place = locked_folder / "store.sqlite"
+    place.chmod(0o000)
+    with plain_user(), pytest.raises(StoreError, match="permissions") as caught:
+        open_store(place)
+    assert str(place) in one_line(caught)
+
+
+# ---------------------------------------------------------------------------------------------
+# Shipped profiles
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    for name in ("H200", "Xavier"):
+        write_profile(make_profile(make_observation(board=name), flops={}), folder / f"{name}.json")
+    return folder
+
+
+def test_shipped_profiles_answer_where_the_store_knows_none(place, shipped):
+    with open_store(place, create=False, shipped=shipped) as store:
+        assert store.find_profile("h2").observations == (make_observation(board="H200"),)
+        assert [(one.device, one.shipped) for one in store.profiles()] == [
+            ("H200", True),
+            ("Xavier", True),
+        ]
+        assert store.profile(profile_key(make_observation(board="Xavier"))).fits == {"flops": {}}
+        with pytest.raises(MissingError, match=r"H200 \(shipped\), Xavier \(shipped\).*--on"):
+            store.find_profile("phone")
+
+
+def test_the_stores_own_profile_goes_before_a_shipped_one(place, shipped):
+    own = make_observation(4, board="H200")
+    other = make_observation(5, board="H200 here")
+    with open_store(place, shipped=shipped) as store:
+        store.add_observation(own)
+        assert store.find_profile("H200").observations == (own,)
+        assert [one.shipped for one in store.profiles()] == [False, True]
+        store.remove_profile(profile_key(own))
+        store.add_observation(other)
+        assert store.find_profile("H2").observations == (other,)
+        with pytest.raises(MissingError):
+            store.remove_profile(profile_key(own))
+
+
+def test_every_profile_of_the_package_is_sound():
+    with open_store(":memory:") as store:
+        for one in store.profiles():
+            assert one.shipped
+            assert one.provenance == "measured"
+            assert store.find_profile(one.key).key == one.key
+
+
+# ---------------------------------------------------------------------------------------------
+# Several processes
+
+WRITER = """
+import sys
+from joulecast.store import open_store
+from joulecast.testing.stores import make_observation
+
+place, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+with open_store(place) as store:
+    for number in range(first, first + count):
+        store.add_observation(make_observation(number))
+        print(number, flush=True)
+"""
+
+
+def start_writer(place, first, count):
+    command = [sys.executable, "-c", WRITER, str(place), str(first), str(count)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def let_write(*writers):
+    """Wait until all are ready, then let them go at once."""
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+
+
+def test_two_processes_that_make_a_store_and_write_at_once_lose_nothing(place, nothing):
+    writers = [start_writer(place, first, 25) for first in (0, 100)]
+    let_write(*writers)
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    with open_store(place, shipped=nothing) as store:
+        seen = store.observations(profile_key(make_observation()))
+    numbers = [one.trial.setup.batch - 1 for one in seen]
+    assert [number for number in numbers if number < 100] == list(range(25))
+    assert [number for number in numbers if number >= 100] == list(range(100, 125))
+
+
+def test_what_was_added_survives_a_kill(place, nothing):
+    with start_writer(place, 0, 10**9) as writer:
+        let_write(writer)
+        told = [int(writer.stdout.readline()) for _ in range(20)]
+        os.kill(writer.pid, signal.SIGKILL)
+        told += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
+    assert writer.returncode == -signal.SIGKILL
+    with open_store(place, shipped=nothing) as store:
+        seen = store.observations(profile_key(make_observation()))
+        # The last one may have been safe before the process could say so.
+        assert len(seen) in (len(told), len(told) + 1)
+        assert seen == tuple(map(make_observation, range(len(seen))))
+        store.add_observation(make_observation(len(seen)))
+        assert len(store.observations(profile_key(make_observation()))) == len(seen) + 1
+
+
+def test_opening_a_store_of_this_schema_is_light(store, place):
+    code = (
+        "import sys; from joulecast.store import open_store; open_store(sys.argv[1]).close();"
+        "sys.exit('alembic' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(place)], check=False).returncode == 0
