@@ -76,7 +76,7 @@ def build_family(family_name: str, params: Widths, input_shape: Optional[Shape] 
     return Network(
         layers=(replace(layers[0], input_grad=False), *layers[1:]),
         input=sample,
-        groups=tuple(groups) if len(groups) > 1 else (),
+        groups=tuple(groups),
         name=name,
     )
 

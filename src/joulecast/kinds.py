@@ -488,14 +488,11 @@ def _recurrent_kind(gates: int) -> Kind:
         return Work(c.batch * flops(s), moved(s, c), launches(s), float(kept) * c.item_bytes)
 
     def backward(s: Sizes, shape: Shape, c: Context) -> Work:
-        first, hidden = cells(s)[0]
-        sides = 1 + s["bidirectional"]
-        into_input = 2.0 * s["tokens"] * gates * hidden * first * sides
-        through = flops(s) - (0.0 if c.input_grad else into_input)
+        # Libraries compute the gradient of the input whether it is asked for or not.
         if not (c.trains or c.input_grad):
             return NO_WORK
         weights = flops(s) if c.trains else 0.0
-        return Work(c.batch * (through + weights), 2 * moved(s, c), 2 * launches(s))
+        return Work(c.batch * (flops(s) + weights), 2 * moved(s, c), 2 * launches(s))
 
     sizes = {
         "cin": REQUIRED,
