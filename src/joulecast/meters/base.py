@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
+from joulecast.errors import MissingError
+
 Json = Dict[str, Any]
 
 # Names of faults: what made a reading untrustworthy. A colon and details may follow.
@@ -51,6 +53,19 @@ class MeterInfo:
 
     def to_dict(self) -> Json:
         return dict(self.__dict__)
+
+
+class UnavailableError(MissingError):
+    """An instrument is not there, or may not be read: why, and what to do about it."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+        self.advice = advice
+
+    def to_info(self, name: str, covers: str) -> MeterInfo:
+        """The row of ``joulecast detect`` for a meter that is not there."""
+        return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)
 
 
 class Meter(ABC):

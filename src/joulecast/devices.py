@@ -1,0 +1,230 @@
+"""Which device is this: its name, processor, memory, driver and power mode.
+
+``detect_device`` takes what follows ``--on`` (``cpu``, ``cuda:0``) and gives a Device;
+``find_gpu`` gives the GPU behind ``cuda:1`` as NVML names it, for a meter to watch:
+
+    cuda:1 ──CUDA_VISIBLE_DEVICES──▶ "5", "GPU-8932…" or "MIG-…" ──NVML──▶ the whole uuid
+
+CUDA numbers only the GPUs that the variable shows, in its order; NVML numbers all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from joulecast.errors import InputError, MissingError
+from joulecast.records import Device
+
+_ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
+# What names of processors carry and no name needs.
+_NOISE = re.compile(
+    r"\((?:R|TM|C)\)|@.*|\bw(?:ith|/)\s.*|\b[0-9]+-Core\b|\b(?:CPU|Processor|APU)\b", re.IGNORECASE
+)
+
+
+def detect_device(
+    on: str,
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    system: Path = Path("/sys"),
+) -> Device:
+    """The device behind ``cpu``, ``cuda`` or ``cuda:1``.
+
+    Args:
+        on: Where something is to run.
+        environ: Holds CUDA_VISIBLE_DEVICES.
+        proc: Where Linux tells of processor and memory.
+        system: Where Linux tells of governors.
+
+    Raises:
+        InputError: There can be no such device, or several are asked for at once.
+        MissingError: It is not there.
+    """
+    _, index = parse_on(on)
+    return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
+
+
+def parse_on(on: str) -> Tuple[str, Optional[int]]:
+    """``cpu`` → (cpu, None); ``cuda:1`` → (cuda, 1); ``cuda`` → (cuda, 0)."""
+    if "," in on or "+" in on:
+        raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
+    match = _ON.fullmatch(on.strip())
+    if match is None or (match[1] == "cpu" and match[2]):
+        raise InputError(f"there is no device {on!r}: give cpu or cuda:0")
+    return match[1], None if match[1] == "cpu" else int(match[2] or 0)
+
+
+def make_slug(name: str) -> str:
+    """A name fit for files and commands: ``Intel(R) Xeon(R) CPU E5 @ 2GHz`` → ``intel-xeon-e5``."""
+    words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
+    return "-".join(words) or "unknown"
+
+
+# ---------------------------------------------------------------------------------------------
+# Processors
+
+
+def _detect_cpu(proc: Path, system: Path) -> Device:
+    processor = _read_processor(proc)
+    governor = system / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    return Device(
+        make_slug(processor),
+        processor,
+        _read_memory_bytes(proc / "meminfo"),
+        platform.release(),
+        _read(governor).strip(),
+    )
+
+
+def _read(path: Path) -> str:
+    """What a file says; nothing where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_processor(proc: Path) -> str:
+    """The processor's name; boards say it in their device tree instead."""
+    lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", _read(proc / "cpuinfo"), re.MULTILINE)
+    said: Dict[str, str] = {}
+    for key, value in lines:
+        said.setdefault(key.lower(), value)
+    board = _read(proc / "device-tree/model").strip("\0\n ")
+    names = (said.get("model name", ""), board, said.get("model", ""), said.get("hardware", ""))
+    # On x86 "model" is a number; a name has letters.
+    return next((name for name in names if re.search("[A-Za-z]", name)), platform.machine())
+
+
+def _read_memory_bytes(path: Path) -> int:
+    match = re.search(r"^MemTotal:\s*([0-9]+) kB", _read(path), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+# ---------------------------------------------------------------------------------------------
+# GPUs
+
+
+def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> Optional[str]:
+    """The uuid of the GPU behind ``cuda:1``, as NVML knows it; None for ``cpu``.
+
+    Raises:
+        InputError: There can be no such device, or nobody can tell which one is meant.
+        MissingError: It is not there.
+    """
+    _, index = parse_on(on)
+    if index is None:
+        return None
+    with _open_nvml(on) as nvml:
+        return _text(nvml.nvmlDeviceGetUUID(_find_handle(nvml, on, environ)))
+
+
+def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
+    """What CUDA takes for its GPU number ``index``: a number over all GPUs, or (part of) a uuid."""
+    shown = environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return str(index)
+    entries = [entry.strip() for entry in shown.split(",")]
+    # CUDA stops at the first entry that it does not understand; -1 is the usual way to hide all.
+    valid = [re.fullmatch(r"[0-9]+|(?:GPU|MIG)-.+", entry) is not None for entry in entries]
+    visible = entries[: (*valid, False).index(False)]
+    if index >= len(visible):
+        raise MissingError(
+            f"cuda:{index} is not there: CUDA_VISIBLE_DEVICES={shown!r} shows {len(visible)} GPUs; "
+            "change it or give another device"
+        )
+    return visible[index]
+
+
+@contextmanager
+def _open_nvml(on: str) -> Iterator[Any]:
+    """NVML, its errors saying that a device is not there."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise MissingError(f"{on} needs nvidia-ml-py: run pip install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise MissingError(
+            f"{on} is not there, no NVIDIA driver answers ({error}): use --on cpu, "
+            "or install the driver and see that nvidia-smi answers"
+        ) from error
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise MissingError(f"{on} does not answer ({error}): see what nvidia-smi says") from error
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
+    with _open_nvml(on) as nvml:
+        handle = _find_handle(nvml, on, environ)
+        processor = _text(nvml.nvmlDeviceGetName(handle))
+        try:
+            limit_w = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+        except nvml.NVMLError:
+            limit_w = 0.0
+        return Device(
+            make_slug(processor),
+            processor,
+            int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            _text(nvml.nvmlSystemGetDriverVersion()),
+            f"limit {limit_w:.0f}W" if limit_w else "",
+        )
+
+
+def _find_handle(nvml: Any, on: str, environ: Mapping[str, str]) -> Any:
+    """The physical GPU; a slice of one (MIG) is measured with the whole."""
+    entry = visible_gpu(parse_on(on)[1] or 0, environ)
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    find = next(find for prefix, find in _FINDERS.items() if entry.startswith(prefix))
+    handle = find(nvml, handles, entry, environ)
+    if handle is None:
+        raise MissingError(
+            f"{on} is not there: the GPU {entry} is not among the {len(handles)} that NVML sees; "
+            "see nvidia-smi -L"
+        )
+    return handle
+
+
+def _find_by_number(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+    names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        raise InputError(
+            f"which GPU is number {entry}? CUDA counts the fastest first, NVML by bus, and these "
+            f"differ ({', '.join(sorted(names))}): set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    return handles[int(entry)] if int(entry) < len(handles) else None
+
+
+def _find_by_uuid(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+    found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
+    return found[0] if len(found) == 1 else None
+
+
+def _find_by_slice(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+    # Drivers of before 2021 write MIG-GPU-<uuid>/<instance>/<compute instance>.
+    if entry.startswith("MIG-GPU-"):
+        return _find_by_uuid(nvml, handles, entry[len("MIG-") :].partition("/")[0], environ)
+    slice_ = nvml.nvmlDeviceGetHandleByUUID(entry)
+    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+
+
+_FINDERS: Dict[str, Callable[[Any, List[Any], str, Mapping[str, str]], Any]] = {
+    "GPU-": _find_by_uuid,
+    "MIG-": _find_by_slice,
+    "": _find_by_number,
+}
+
+
+def _text(value: Any) -> str:
+    # Bindings of before 2022 give bytes.
+    return value.decode() if isinstance(value, bytes) else str(value)

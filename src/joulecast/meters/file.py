@@ -1,0 +1,154 @@
+"""Power that another instrument writes to a file: a line ``time,watts`` for each sample.
+
+        time,watts                      a header may be there
+        1700000000.25,41.7              seconds since 1970, or 2023-11-14T22:13:20.25Z
+        …                               (without a zone: this machine's local time)
+
+Takes the path, gives Readings over the wall clock. The file may grow while it is read, or hold a
+whole day: only its end, back to the start of the window, is looked at. A last line without its
+newline is still being written and waits for the next look.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Callable, List, Tuple
+
+from joulecast.errors import FileError
+from joulecast.meters.base import MeterInfo, Reading, UnavailableError
+from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.trace import GAP_PERIODS, Sample, integrate, median_period_s
+
+_BLOCK_BYTES = 1 << 16
+_LOOK_S = 0.1
+_WINDOW_PERIODS = 10
+# Seconds since 1970 stay below this for some thousand years; milliseconds do not.
+_LATEST_S = 1e11
+_STARTS_SAMPLE = re.compile(r"\s*[-+]?[0-9]")
+
+
+class FileMeter(GuardedMeter):
+    """A CSV file of time and watts that another instrument writes."""
+
+    name = "file"
+    window_s = 1.0
+
+    def __init__(
+        self,
+        path: Path,
+        covers: str = "board",
+        limit_s: float = 5.0,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            path: The file.
+            covers: What the instrument sees.
+            limit_s: How long to wait for the file to reach the end of a window.
+            wall: Seconds since 1970.
+            sleep: Waits.
+        """
+        self.covers = covers
+        self._path = path
+        self._limit_s = limit_s
+        self._wall = wall
+        self._sleep = sleep
+        self._begun_s = 0.0
+
+    def _connect(self) -> None:
+        samples = read_samples(self._path, math.inf)
+        self.period_s = median_period_s(samples)
+        self.window_s = max(FileMeter.window_s, _WINDOW_PERIODS * self.period_s)
+        self._limit_s = max(self._limit_s, GAP_PERIODS * self.period_s)
+
+    def _start(self) -> None:
+        self._begun_s = self._wall()
+
+    def _stop(self) -> Reading:
+        end_s = self._wall()
+        samples = self._await(end_s)
+        reading = integrate(samples, self._begun_s, end_s)
+        if samples and samples[-1].time_s >= end_s:
+            return reading
+        last = f"{end_s - samples[-1].time_s:.3g} s before" if samples else "without a sample by"
+        fault = f"gap: the file ends {last} the end of the window"
+        return Reading(reading.energy_j, reading.duration_s, (*reading.faults, fault))
+
+    def _await(self, end_s: float) -> List[Sample]:
+        """The samples since the start, once the file has reached the end or time is up."""
+        for _ in range(int(self._limit_s / _LOOK_S)):
+            samples = read_samples(self._path, self._begun_s)
+            if samples and samples[-1].time_s >= end_s:
+                return samples
+            self._sleep(_LOOK_S)
+        return read_samples(self._path, self._begun_s)
+
+
+def read_samples(path: Path, since_s: float) -> List[Sample]:
+    """The samples of a file's end, back to a moment or a little before."""
+    try:
+        with path.open("rb") as file:
+            size = start = file.seek(0, 2)
+            samples: List[Sample] = []
+            while start > 0 and (not samples or samples[0].time_s >= since_s):
+                # Twice as far back each time, so that a long file is not read over and over.
+                start = max(0, min(start, size - 2 * (size - start)) - _BLOCK_BYTES)
+                file.seek(start)
+                samples = _parse(file.read(size - start), start == 0, path)
+            return samples
+    except OSError as error:
+        reason = f"{path} cannot be read ({error.strerror})"
+        raise UnavailableError(reason, "start the instrument that writes it") from error
+
+
+def _parse(data: bytes, is_whole: bool, path: Path) -> List[Sample]:
+    lines = data.decode("utf-8-sig", errors="replace").split("\n")[:-1]
+    # A block from the middle starts within a line; a whole file may start with a header.
+    if lines and (not is_whole or not _STARTS_SAMPLE.match(lines[0])):
+        lines = lines[1:]
+    return [parse_sample(line, path) for line in lines if line.strip()]
+
+
+def parse_sample(line: str, path: Path) -> Sample:
+    """One line: time and watts, whatever stands in further columns."""
+    try:
+        moment, power = line.split(",")[:2]
+        sample = Sample(_parse_time(moment.strip()), float(power))
+    except ValueError as error:
+        raise FileError(f"{path}: the line {line.strip()!r} is not time,watts") from error
+    if not (math.isfinite(sample.power_w) and abs(sample.time_s) < _LATEST_S):
+        raise FileError(
+            f"{path}: the line {line.strip()!r} needs finite watts and a time in seconds since 1970"
+        )
+    return sample
+
+
+def _parse_time(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        # Python before 3.11 does not know Z.
+        zoned = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+        return datetime.fromisoformat(zoned).timestamp()
+
+
+def make_file(argument: str) -> FileMeter:
+    """The meter of ``file:PATH``."""
+    path = Path(argument)
+    if not argument or not path.is_file():
+        reason = f"there is no file {argument!r} to read power from"
+        advice = "start the instrument that writes it, and give its path: file:power.csv"
+        raise UnavailableError(reason, advice)
+    return FileMeter(path)
+
+
+def detect_file() -> Tuple[MeterInfo, ...]:
+    """There for anybody who has an instrument that writes a file."""
+    reason = "ask for it with a file of time,watts that an instrument writes: file:power.csv"
+    return (MeterInfo(FileMeter.name, True, reason, covers="board"),)

@@ -1,0 +1,103 @@
+"""The meter for machines without a sensor: CPU time of this process times a stated power.
+
+Takes watts for each busy core (and, if wanted, watts that flow anyway), gives Readings whose
+provenance is "modelled": it ranks loads by the work they make the processor do, and its joules are
+only as good as the watts it was told. CPU time counts all threads, and children once they have
+ended. Threads that spin while they wait count as busy.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Callable, Tuple
+
+from joulecast.errors import InputError
+from joulecast.meters.base import MeterInfo, Reading
+from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.quantity import Quantity, read_quantity
+
+# A round number for one busy core of a desktop or server chip, its share of the chip included.
+CORE_W = 10.0
+
+
+def cpu_time_s() -> float:
+    """CPU seconds of this process with all its threads, and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+class ModelledMeter(GuardedMeter):
+    """CPU time x a stated power: not measured, and says so."""
+
+    name = "modelled"
+    covers = "cpu"
+    provenance = "modelled"
+    window_s = 0.2
+
+    def __init__(
+        self,
+        power_w: float = CORE_W,
+        idle_w: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+        cpu_time: Callable[[], float] = cpu_time_s,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            power_w: Watts of one busy core.
+            idle_w: Watts that flow whether a core is busy or not.
+            now: The clock.
+            cpu_time: CPU seconds used so far.
+        """
+        if not (0 < power_w < float("inf") and 0 <= idle_w < float("inf")):
+            raise InputError(
+                f"modelled power of {power_w} W a busy core and {idle_w} W idle: give watts above 0"
+            )
+        self.power_w = power_w
+        self.idle_w = idle_w
+        self._now = now
+        self._cpu_time = cpu_time
+        self._since = (0.0, 0.0)
+
+    def _start(self) -> None:
+        self._since = (self._now(), self._cpu_time())
+
+    def _stop(self) -> Reading:
+        busy_s = self._cpu_time() - self._since[1]
+        duration_s = self._now() - self._since[0]
+        energy_j = max(busy_s, 0.0) * self.power_w + duration_s * self.idle_w
+        return Reading(energy_j, duration_s)
+
+
+def make_modelled(argument: str) -> ModelledMeter:
+    """The meter of ``modelled`` or ``modelled:8W``, the watts being those of one busy core."""
+    if not argument:
+        return ModelledMeter()
+    plain = argument.replace(".", "", 1).isdigit()
+    try:
+        power = read_quantity(argument + "W" if plain else argument)
+    except InputError:
+        power = Quantity(0.0, "")
+    if power.unit != "W":
+        raise InputError(f"modelled:{argument} is no power: give watts, like modelled:8W")
+    return ModelledMeter(power.value)
+
+
+def detect_modelled() -> Tuple[MeterInfo, ...]:
+    """Always there: it needs no sensor."""
+    reason = (
+        f"CPU time of this process x {CORE_W:g} W a busy core: stated, not measured "
+        "(modelled:8W states another)"
+    )
+    meter = ModelledMeter
+    row = MeterInfo(
+        meter.name,
+        True,
+        reason,
+        covers=meter.covers,
+        provenance=meter.provenance,
+        period_s=time.get_clock_info("process_time").resolution,
+        idle_power_w=0.0,
+    )
+    return (row,)

@@ -1,0 +1,106 @@
+"""The door to NVML: one GPU's few numbers, in SI units, with its errors turned into ours.
+
+Takes a GPU as ``"0"`` (NVML's own index) or ``"GPU-…"`` (its uuid). pynvml is imported when the
+door is opened and nowhere else in this room.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Iterator, Optional, Tuple, TypeVar
+
+from joulecast.errors import MeasurementError
+from joulecast.meters.base import UnavailableError
+
+T = TypeVar("T")
+
+_SEE_DRIVER = "install the NVIDIA driver and see that nvidia-smi answers, or use another meter"
+
+
+@contextmanager
+def open_nvml() -> Iterator[Any]:
+    """The started pynvml module, for the length of a ``with``."""
+    try:
+        import pynvml
+    except ImportError as error:
+        reason = "the package nvidia-ml-py is not installed"
+        raise UnavailableError(reason, "run: pip install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnavailableError(f"NVML does not start ({error})", _SEE_DRIVER) from error
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise MeasurementError(f"NVML failed ({error}); see what nvidia-smi says") from error
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+class Gpu:
+    """One GPU as NVML sees it."""
+
+    def __init__(self, nvml: Any, gpu: str) -> None:
+        self._nvml = nvml
+        find = nvml.nvmlDeviceGetHandleByUUID
+        if gpu.isdigit():
+            find = nvml.nvmlDeviceGetHandleByIndex
+        try:
+            self._handle = find(int(gpu) if gpu.isdigit() else gpu)
+        except nvml.NVMLError as error:
+            reason = f"NVML has no GPU {gpu} ({error})"
+            raise UnavailableError(reason, "joulecast detect lists those that are there") from error
+
+    @property
+    def name(self) -> str:
+        """The product's name."""
+        name: Any = self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU")
+        # Bindings of before 2022 give bytes.
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    @property
+    def has_counter(self) -> bool:
+        """Whether it counts its joules; GPUs before Volta do not."""
+        return self._try(self._nvml.nvmlDeviceGetTotalEnergyConsumption, None) is not None
+
+    def energy_j(self) -> float:
+        """Joules since the driver was loaded."""
+        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+
+    def power_w(self) -> float:
+        """Power now, as the driver averages it."""
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
+
+    def idle_power_w(self) -> Optional[float]:
+        """Power now, where it can be read."""
+        power_mw = self._try(self._nvml.nvmlDeviceGetPowerUsage, None)
+        return None if power_mw is None else power_mw / 1e3
+
+    def temperature_c(self) -> float:
+        """Degrees Celsius of the chip; 0 where they cannot be read."""
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        return float(self._try(self._nvml.nvmlDeviceGetTemperature, 0, sensor))
+
+    def clock_hz(self) -> float:
+        """Clock of the multiprocessors; 0 where it cannot be read."""
+        return 1e6 * self._try(self._nvml.nvmlDeviceGetClockInfo, 0, self._nvml.NVML_CLOCK_SM)
+
+    def throttle_bits(self) -> int:
+        """NVML's reasons for lowered clocks, as bits; 0 where they cannot be read."""
+        # Drivers of before 2023 know the call by its older name only.
+        older: Callable[[Any], int] = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        newer = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
+        bits = self._try(newer, None)
+        return int(self._try(older, 0) if bits is None else bits)
+
+    def pids(self) -> Optional[Tuple[int, ...]]:
+        """Processes that hold a compute context; None where they cannot be listed."""
+        running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, None)
+        return None if running is None else tuple(sorted(process.pid for process in running))
+
+    def _try(self, call: Callable[..., T], otherwise: T, *args: Any) -> T:
+        try:
+            return call(self._handle, *args)
+        except self._nvml.NVMLError:
+            return otherwise

@@ -1,0 +1,43 @@
+"""Joules or watts out of text: ``123.4 J``, ``55 W``, ``0.2 mWh``, ``1,234.5 Joules``.
+
+Takes what a program printed, gives the LAST number with a unit: programs print banners first and
+results last. Joules and watts only; scaling stays with units.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from joulecast.errors import InputError
+from joulecast.units import parse_energy
+
+_QUANTITY = re.compile(
+    r"(?<![\w.,])"  # not from the middle of a word or a number
+    r"(?P<sign>[-+]?)"
+    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
+    r"\s*(?P<prefix>[nuµμmkKMG]?)(?P<unit>Wh|J|W|[jJ]oules?|[wW]atts?)(?!\w)"
+)
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its unit: ``J`` or ``W``."""
+
+    value: float
+    unit: str
+
+
+def read_quantity(text: str) -> Quantity:
+    """The last number of joules or watts in a text."""
+    matches = list(_QUANTITY.finditer(text))
+    if not matches:
+        shown = " ".join(text.split())[-_SHOWN:]
+        raise InputError(f"no joules or watts in {shown!r}: print a number with J, Wh or W")
+    found = matches[-1].groupdict()
+    is_power = found["unit"][0] in "Ww" and found["unit"] != "Wh"
+    # A watt is a joule a second, so that its prefixes mean the same.
+    energy_unit = "Wh" if found["unit"] == "Wh" else "J"
+    size = parse_energy(found["number"].replace(",", "") + found["prefix"] + energy_unit)
+    return Quantity(-size if found["sign"] == "-" else size, "W" if is_power else "J")

@@ -1,0 +1,78 @@
+"""Several meters as one: ``nvml+rapl``.
+
+        begin   slowest first, so that the others start close to the load
+        end     fastest first, for the same reason
+
+Energies add, faults join, the weakest provenance counts, the longest window is needed.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import combinations
+from typing import Sequence, Tuple
+
+from joulecast.errors import InputError
+from joulecast.meters.base import Meter, Reading
+from joulecast.meters.guarded import GuardedMeter
+from joulecast.records import weakest_provenance
+
+
+class SumMeter(GuardedMeter):
+    """Meters of different parts of a machine, added up."""
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        if len(meters) < 2:
+            raise InputError(f"a sum needs two meters or more, not {len(meters)}")
+        for one, other in combinations(meters, 2):
+            _check_apart(one, other)
+        self.meters = tuple(meters)
+        self.name = "+".join(meter.name for meter in meters)
+        self._describe()
+
+    def _describe(self) -> None:
+        parts = [part for meter in self.meters for part in meter.covers.split("+")]
+        self.covers = "+".join(dict.fromkeys(parts))
+        self.provenance = weakest_provenance(meter.provenance for meter in self.meters)
+        self.window_s = max(meter.window_s for meter in self.meters)
+        self.period_s = max(meter.period_s for meter in self.meters)
+
+    def _connect(self) -> None:
+        with ExitStack() as opened:
+            for meter in self.meters:
+                opened.enter_context(meter)
+            opened.pop_all()
+        # Some meters know their period only now.
+        self._describe()
+
+    def _release(self) -> None:
+        with ExitStack() as closing:
+            for meter in self.meters:
+                closing.callback(meter.close)
+
+    def _start(self) -> None:
+        for meter in self._fastest_first()[::-1]:
+            meter.begin()
+
+    def _stop(self) -> Reading:
+        readings = [meter.end() for meter in self._fastest_first()]
+        return Reading(
+            sum(reading.energy_j for reading in readings),
+            max(reading.duration_s for reading in readings),
+            tuple(fault for reading in readings for fault in reading.faults),
+        )
+
+    def _fastest_first(self) -> Tuple[Meter, ...]:
+        return tuple(sorted(self.meters, key=lambda meter: meter.window_s))
+
+
+def _check_apart(one: Meter, other: Meter) -> None:
+    """Two meters that see the same part would count it twice; ``nvml:0`` and ``nvml:1`` do not."""
+    shared = set(one.covers.split("+")) & set(other.covers.split("+"))
+    (instrument, colon, which), other_parts = one.name.partition(":"), other.name.partition(":")
+    told_apart = (instrument, colon) == other_parts[:2] and colon and which != other_parts[2]
+    if shared and not told_apart:
+        raise InputError(
+            f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
+            "their sum would count it twice, choose one"
+        )

@@ -1,0 +1,78 @@
+"""Power samples inside a window become a Reading.
+
+        ·   ·  │·   ·   ·   ·│  ·         only samples inside the window count: those outside
+               t0            t1           saw another load
+
+Between samples power is a straight line; from each end of the window to the nearest sample inside
+it is taken as that sample's.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Iterator, List, NamedTuple, Sequence, Tuple, TypeVar
+
+from joulecast.meters.base import Reading
+
+T = TypeVar("T")
+
+MIN_SAMPLES = 3
+# An instrument that keeps quiet for this many of its own periods has missed something.
+GAP_PERIODS = 5.0
+
+
+class Sample(NamedTuple):
+    """Power at a moment."""
+
+    time_s: float
+    power_w: float
+
+
+def pairs(items: Sequence[T]) -> Iterator[Tuple[T, T]]:
+    """Each item with the one after it."""
+    return zip(items, items[1:])  # noqa: RUF007 - itertools.pairwise needs Python 3.10
+
+
+def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Reading:
+    """The energy of a window from the samples inside it, with what is wrong with them."""
+    inside = [sample for sample in samples if start_s <= sample.time_s <= end_s]
+    faults = tuple(_find_faults(inside, start_s, end_s))
+    duration_s = end_s - start_s
+    if not inside or duration_s <= 0 or any(fault.startswith("reset") for fault in faults):
+        return Reading(0.0, max(duration_s, 0.0), faults)
+    first, last = inside[0], inside[-1]
+    held = [Sample(start_s, first.power_w), *inside, Sample(end_s, last.power_w)]
+    energy_j = sum(
+        (after.time_s - before.time_s) * (after.power_w + before.power_w) / 2
+        for before, after in pairs(held)
+    )
+    return Reading(max(energy_j, 0.0), duration_s, faults)
+
+
+def median_period_s(samples: Sequence[Sample]) -> float:
+    """How far apart samples typically are; 0 for fewer than two."""
+    steps = [after.time_s - before.time_s for before, after in pairs(samples)]
+    return max(median(steps), 0.0) if steps else 0.0
+
+
+def _find_faults(inside: List[Sample], start_s: float, end_s: float) -> List[str]:
+    faults = []
+    if len(inside) < MIN_SAMPLES:
+        window = f"{max(end_s - start_s, 0.0):.3g} s"
+        faults.append(f"too short: {len(inside)} power samples in {window}")
+    else:
+        faults.extend(_find_gap(inside, start_s, end_s))
+    if any(after.time_s < before.time_s for before, after in pairs(inside)):
+        faults.append("reset: the instrument's clock went back")
+    lowest_w = min((sample.power_w for sample in inside), default=0.0)
+    if lowest_w < 0:
+        faults.append(f"negative: a sample of {lowest_w:.3g} W")
+    return faults
+
+
+def _find_gap(inside: List[Sample], start_s: float, end_s: float) -> Tuple[str, ...]:
+    times = [start_s, *(sample.time_s for sample in inside), end_s]
+    widest_s = max(after - before for before, after in pairs(times))
+    if widest_s > GAP_PERIODS * median_period_s(inside):
+        return (f"gap: {widest_s:.3g} s without a sample",)
+    return ()

@@ -1,0 +1,101 @@
+"""Virtual clocks and instruments for the meters' tests: nothing sleeps, nothing is random."""
+
+import queue
+from pathlib import Path
+
+from joulecast.meters.nvml_edges import Edge, format_edge
+
+
+class VirtualClock:
+    """Time that passes only when somebody sleeps; ``hooks`` see every step of it."""
+
+    def __init__(self, start_s=1000.0, step_s=0.01):
+        self.time_s, self.step_s = start_s, step_s
+        self.hooks = []
+
+    def now(self):
+        return self.time_s
+
+    def sleep(self, duration_s):
+        end_s = self.time_s + duration_s
+        while self.time_s < end_s:
+            self.time_s = min(self.time_s + self.step_s, end_s)
+            for hook in list(self.hooks):
+                hook()
+
+    def make_ticker(self, every_s, tick):
+        return VirtualTicker(self, every_s, tick)
+
+
+class VirtualTicker:
+    """A ticker on the virtual clock."""
+
+    def __init__(self, clock, every_s, tick):
+        self.clock, self.every_s, self.tick = clock, every_s, tick
+
+    def start(self):
+        self.stop()
+        self.next_s = self.clock.now() + self.every_s
+        self.clock.hooks.append(self.look)
+
+    def stop(self):
+        if self.look in self.clock.hooks:
+            self.clock.hooks.remove(self.look)
+
+    def look(self):
+        if self.clock.now() >= self.next_s:
+            self.next_s += self.every_s
+            self.tick()
+
+
+class VirtualPoller:
+    """Writes what the NVML poller writes, for a GPU of constant power on a virtual clock."""
+
+    PERIOD_S = 0.1
+
+    def __init__(self, clock, power_w=400.0):
+        self.clock, self.power_w = clock, power_w
+        self.lines = queue.Queue()
+        self.number = int(clock.now() / self.PERIOD_S)
+        self.tell(f"ready {self.PERIOD_S}")
+        self.tell(f"beat {clock.now()!r}")
+        clock.hooks.append(self.look)
+
+    def tell(self, line):
+        self.lines.put(line + "\n")
+
+    def look(self):
+        while (self.number + 1) * self.PERIOD_S <= self.clock.now():
+            self.number += 1
+            time_s = self.number * self.PERIOD_S
+            self.tell(format_edge(Edge(time_s + 0.0005, time_s * self.power_w, 0.001)))
+        self.tell(f"beat {self.clock.now()!r}")
+
+    def __iter__(self):
+        return iter(self.lines.get, None)
+
+    def stop(self):
+        self.clock.hooks.remove(self.look)
+        self.lines.put(None)
+
+
+class PowercapTree:
+    """A powercap folder whose counters follow a clock."""
+
+    RANGE_UJ = 262_143_328_850
+
+    def __init__(self, root: Path, range_uj=RANGE_UJ):
+        self.root, self.range_uj = root, range_uj
+        self.zones = {}
+
+    def add(self, folder, name, count_uj=0):
+        path = self.root / folder
+        path.mkdir(parents=True)
+        (path / "name").write_text(f"{name}\n")
+        (path / "max_energy_range_uj").write_text(f"{self.range_uj}\n")
+        self.zones[folder] = path / "energy_uj"
+        self.set(folder, count_uj)
+        return self
+
+    def set(self, folder, count_uj):
+        self.zones[folder].write_text(f"{int(count_uj) % self.range_uj}\n")

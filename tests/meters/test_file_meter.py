@@ -1,0 +1,147 @@
+"""Power from a file that another instrument writes, on a virtual clock."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from meter_bench import VirtualClock
+
+from joulecast.errors import FileError, MissingError
+from joulecast.meters import make_meter
+from joulecast.meters.file import FileMeter, detect_file, parse_sample, read_samples
+from joulecast.testing.meters import MeterContract
+
+POWER_W = 40.0
+
+
+class Instrument:
+    """Appends a sample every ``period_s`` of the virtual clock."""
+
+    def __init__(self, path, clock, period_s=0.05):
+        self.path, self.clock, self.period_s = path, clock, period_s
+        self.next_s = clock.now()
+        self.look()
+        clock.hooks.append(self.look)
+
+    def look(self):
+        while self.next_s <= self.clock.now():
+            with self.path.open("a") as file:
+                file.write(f"{self.next_s!r},{POWER_W}\n")
+            self.next_s += self.period_s
+
+
+class TestFileMeter(MeterContract):
+    @pytest.fixture(autouse=True)
+    def instrument(self, tmp_path):
+        self.clock = VirtualClock(1.7e9)
+        self.path = tmp_path / "power.csv"
+        self.path.write_text("time,watts\n")
+        self.instrument = Instrument(self.path, self.clock)
+
+    def make_meter(self):
+        return FileMeter(self.path, wall=self.clock.now, sleep=self.clock.sleep)
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+    def test_it_reads_the_files_power(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 1.5).energy_j == pytest.approx(1.5 * POWER_W, rel=1e-6)
+
+    def test_it_waits_for_a_slow_instrument(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(1.0)
+            self.instrument.next_s += 0.04
+            end_s = self.clock.now()
+            assert meter.end().faults == ()
+            assert self.clock.now() > end_s
+
+    def test_an_instrument_that_stops_is_a_gap(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(1.0)
+            self.instrument.next_s = float("inf")
+            self.load(1.0)
+            reading = meter.end()
+        assert reading.faults[-1].startswith("gap: the file ends 1")
+        assert reading.duration_s == pytest.approx(2.0)
+
+    def test_it_learns_the_instruments_period(self):
+        self.instrument.period_s = 2.0
+        self.load(20.0)
+        with self.make_meter() as meter:
+            assert meter.period_s == pytest.approx(2.0)
+            assert meter.window_s == pytest.approx(20.0)
+
+
+def write_ramp(path, count, header=""):
+    """A line each tenth of a second, its watts counting up to 96 over and over."""
+    path.write_text(header + "".join(f"{i / 10},{i % 97}\n" for i in range(count)))
+
+
+@given(st.integers(0, 2000), st.integers(20, 3000))
+def test_the_end_of_a_long_file_is_enough(tmp_path_factory, since, block_bytes):
+    path = tmp_path_factory.mktemp("long") / "power.csv"
+    write_ramp(path, 2000, "time,watts\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("joulecast.meters.file._BLOCK_BYTES", block_bytes)
+        samples = read_samples(path, since / 10)
+    start = round(samples[0].time_s * 10)
+    assert start <= since
+    assert [sample.power_w for sample in samples] == [i % 97 for i in range(start, 2000)]
+
+
+@pytest.mark.parametrize("header", ["", "time,watts\n", "\ufefftime,watts\n", "t1,power 2\n"])
+def test_a_header_may_be_there(tmp_path, header):
+    path = tmp_path / "power.csv"
+    write_ramp(path, 5, header)
+    assert [sample.time_s for sample in read_samples(path, 0.0)] == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_line_that_is_still_being_written_waits(tmp_path):
+    path = tmp_path / "power.csv"
+    path.write_text("1,5\n2,5\n3,")
+    assert len(read_samples(path, 0.0)) == 2
+    path.write_text("1,5\n2,5\n3,5\n\n")
+    assert len(read_samples(path, 0.0)) == 3
+
+
+@given(st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
+def test_times_are_seconds_or_iso(tmp_path_factory, moment):
+    path = tmp_path_factory.getbasetemp()
+    zulu = moment.replace(tzinfo=None).isoformat() + "Z"
+    for text in (moment.isoformat(), zulu, repr(moment.timestamp())):
+        assert parse_sample(f" {text} , 4.5 ,more\r", path).time_s == moment.timestamp()
+
+
+@pytest.mark.parametrize(
+    "line", ["1", "1;2", "1,", "x,3", "1,three", "1,nan", "1,inf", "nan,1", "1700000000000,3"]
+)
+def test_a_bad_line_is_quoted(tmp_path, line):
+    path = tmp_path / "power.csv"
+    path.write_text(f"0,1\n{line}\n")
+    with pytest.raises(FileError, match=r"power\.csv: the line '.+' ") as caught:
+        read_samples(path, 0.0)
+    assert repr(line) in str(caught.value)
+
+
+def test_no_file_no_meter(tmp_path):
+    for spec in ("file", "file:", f"file:{tmp_path}", f"file:{tmp_path}/none.csv"):
+        with pytest.raises(MissingError, match="start the instrument"):
+            make_meter(spec)
+    with pytest.raises(MissingError, match="cannot be read"):
+        FileMeter(tmp_path / "none.csv").open()
+
+
+def test_a_plus_in_a_path_is_part_of_it(tmp_path):
+    path = tmp_path / "a+b+raplx.csv"
+    path.write_text("1,2\n")
+    assert make_meter(f"file:{path}").name == f"file:{path}"
+
+
+def test_detect_says_how_to_ask():
+    (row,) = detect_file()
+    assert row.available
+    assert "file:" in row.reason

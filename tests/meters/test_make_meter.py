@@ -1,0 +1,74 @@
+"""What a person may write after --meter, and what detect says."""
+
+import subprocess
+import sys
+
+import pytest
+from meter_bench import PowercapTree
+
+from joulecast import meters
+from joulecast.errors import InputError, MissingError
+from joulecast.meters import METERS, detect_meters, make_meter
+from joulecast.meters.rapl import make_rapl
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+
+def use_powercap(monkeypatch, root):
+    row = meters.Row("rapl", lambda wanted: make_rapl(str(root)))
+    monkeypatch.setitem(METERS, "rapl", row)
+
+
+def test_importing_meters_imports_no_outsider():
+    script = "import sys, joulecast.meters; sys.exit('pynvml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_auto_takes_rapl_where_it_can_be_read(monkeypatch, tmp_path):
+    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
+    use_powercap(monkeypatch, tmp_path)
+    assert make_meter("auto").name == "rapl"
+
+
+def test_auto_falls_back_to_modelled(monkeypatch, tmp_path):
+    use_powercap(monkeypatch, tmp_path)
+    assert make_meter("auto").name == "modelled"
+
+
+def test_auto_does_not_fall_back_for_a_gpu(no_gpu):
+    with pytest.raises(MissingError, match="nvidia-ml-py"):
+        make_meter("auto", on="cuda:0", gpu="0")
+
+
+def test_meters_are_joined(monkeypatch, tmp_path):
+    path = tmp_path / "a+b.csv"
+    path.write_text("1,2\n")
+    assert make_meter(f"file:{path}+modelled:8W").name == f"file:{path}+modelled:8W"
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "nvm", "modelled+", "+modelled", "modelled+watts", "simulated"]
+)
+def test_an_unknown_meter_is_refused_with_the_known(spec):
+    with pytest.raises(InputError, match="there is no meter") as caught:
+        make_meter(spec)
+    for row in METERS.values():
+        assert row.form in str(caught.value)
+
+
+def test_a_missing_meter_says_why_and_what_to_do(no_gpu):
+    with pytest.raises(MissingError, match=r"meter nvml is not available: .+; run: pip install"):
+        make_meter("nvml+modelled")
+
+
+def test_detect_has_a_row_for_each_meter(no_gpu):
+    rows = detect_meters()
+    assert [row.name for row in rows] == ["nvml", "rapl", "modelled", "file", "command"]
+    for row in rows:
+        assert row.reason
+        assert row.covers
+        assert row.available or row.advice
+        assert set(row.to_dict()) >= {"name", "available", "reason", "covers", "period_s"}

@@ -1,0 +1,72 @@
+"""The modelled meter: CPU time x watts, and never more than that."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from meter_bench import VirtualClock
+
+from joulecast.errors import InputError
+from joulecast.meters import make_meter
+from joulecast.meters.modelled import CORE_W, ModelledMeter, cpu_time_s, detect_modelled
+from joulecast.testing.meters import MeterContract
+
+
+class TestModelledMeter(MeterContract):
+    @pytest.fixture(autouse=True)
+    def clock(self):
+        self.clock = VirtualClock()
+
+    def make_meter(self):
+        return ModelledMeter(8.0, 1.0, now=self.clock.now, cpu_time=lambda: 2 * self.clock.now())
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+
+@given(st.floats(0.1, 500), st.floats(0, 100), st.floats(0, 64), st.floats(0.1, 100))
+def test_energy_is_busy_time_and_idle_time(power_w, idle_w, cores, window_s):
+    clock = VirtualClock(0.0)
+    meter = ModelledMeter(power_w, idle_w, clock.now, lambda: cores * clock.now())
+    with meter:
+        meter.begin()
+        clock.time_s = window_s
+        reading = meter.end()
+    assert reading.energy_j == pytest.approx((cores * power_w + idle_w) * window_s)
+    assert reading.duration_s == window_s
+    assert reading.faults == ()
+
+
+def test_work_of_this_process_is_seen():
+    with ModelledMeter() as meter:
+        meter.begin()
+        begin_s = cpu_time_s()
+        while cpu_time_s() == begin_s:
+            pass
+        assert meter.end().energy_j > 0
+
+
+def test_it_always_says_modelled():
+    (row,) = detect_modelled()
+    assert row.available
+    assert row.provenance == ModelledMeter().provenance == "modelled"
+    assert "not measured" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "power_w"),
+    [
+        ("modelled", CORE_W),
+        ("modelled:65W", 65.0),
+        ("modelled:65", 65.0),
+        ("modelled:2.5", 2.5),
+        ("modelled:800mW", 0.8),
+    ],
+)
+def test_the_watts_are_what_was_said(spec, power_w):
+    assert make_meter(spec).power_w == pytest.approx(power_w)
+
+
+@pytest.mark.parametrize("words", ["much", "5J", "-3W", "0W", "W", "1e999W"])
+def test_other_words_are_refused(words):
+    with pytest.raises(InputError, match=r"modelled|too large"):
+        make_meter(f"modelled:{words}")

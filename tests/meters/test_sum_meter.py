@@ -1,0 +1,100 @@
+"""Meters added up."""
+
+import pytest
+from meter_bench import VirtualClock, VirtualPoller
+
+from joulecast.errors import InputError, MissingError
+from joulecast.meters.base import Meter, Reading, UnavailableError
+from joulecast.meters.modelled import ModelledMeter
+from joulecast.meters.nvml import NvmlMeter
+from joulecast.meters.sum import SumMeter
+from joulecast.testing.meters import MeterContract
+
+
+class TestSumMeter(MeterContract):
+    @pytest.fixture(autouse=True)
+    def clock(self):
+        self.clock = VirtualClock()
+
+    def make_meter(self):
+        now = self.clock.now
+        gpu = NvmlMeter(now=now, start=lambda gpu: VirtualPoller(self.clock, 400.0))
+        return SumMeter([gpu, ModelledMeter(10.0, now=now, cpu_time=now)])
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+    def test_energies_add_and_the_weakest_claim_counts(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 2.0).energy_j == pytest.approx(820.0, rel=1e-6)
+        assert meter.name == "nvml+modelled"
+        assert meter.covers == "gpu+cpu"
+        assert meter.provenance == "modelled"
+        assert (meter.window_s, meter.period_s) == (1.0, 0.1)
+
+
+class Note(Meter):
+    """Writes down what is done to it."""
+
+    def __init__(self, name, covers, window_s=1.0, log=None, fails=False):
+        self.name, self.covers, self.window_s = name, covers, window_s
+        self.log = [] if log is None else log
+        self.fails = fails
+
+    def open(self):
+        if self.fails:
+            raise UnavailableError(f"{self.name} is broken", "mend it")
+        self.log.append(f"open {self.name}")
+
+    def close(self):
+        self.log.append(f"close {self.name}")
+
+    def begin(self):
+        self.log.append(f"begin {self.name}")
+
+    def end(self):
+        self.log.append(f"end {self.name}")
+        return Reading(1.0, self.window_s, (f"gap: {self.name}",))
+
+
+def test_the_slowest_begins_first_and_ends_last():
+    log = []
+    meters = [Note("quick", "a", 0.1, log), Note("slow", "b", 9.0, log), Note("mid", "c", 1.0, log)]
+    with SumMeter(meters) as meter:
+        log.clear()
+        meter.begin()
+        reading = meter.end()
+        order = [f"begin {name}" for name in ("slow", "mid", "quick")]
+        assert log == [*order, *(f"end {name}" for name in ("quick", "mid", "slow"))]
+    assert reading == Reading(3.0, 9.0, ("gap: quick", "gap: mid", "gap: slow"))
+
+
+def test_where_one_does_not_open_the_others_are_closed():
+    log = []
+    meter = SumMeter([Note("one", "a", log=log), Note("two", "b", log=log, fails=True)])
+    with pytest.raises(MissingError, match="two is broken"):
+        meter.open()
+    assert log == ["open one", "close one"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("rapl", "cpu+dram"), ("modelled", "cpu")),
+        (("nvml", "gpu"), ("nvml", "gpu")),
+        (("nvml", "gpu"), ("nvml:0", "gpu")),
+        (("nvml:0", "gpu"), ("nvml:0", "gpu")),
+    ],
+)
+def test_nothing_is_counted_twice(one, other):
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([Note(*one), Note(*other)])
+
+
+def test_two_gpus_are_two_parts():
+    assert SumMeter([Note("nvml:0", "gpu"), Note("nvml:1", "gpu")]).covers == "gpu"
+
+
+def test_a_sum_of_one_is_refused():
+    with pytest.raises(InputError, match="two meters"):
+        SumMeter([Note("one", "a")])

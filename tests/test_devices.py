@@ -1,0 +1,172 @@
+"""Which device is this: names, files of the system, and the GPU behind a CUDA number."""
+
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fake_pynvml
+from joulecast.devices import detect_device, find_gpu, make_slug, parse_on, visible_gpu
+from joulecast.errors import InputError, MissingError
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml)
+    return fake_pynvml
+
+
+@given(st.text())
+def test_a_slug_is_fit_for_files_and_commands(name):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", make_slug(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("NVIDIA H200", "nvidia-h200"),
+        ("AMD EPYC 9R14 96-Core Processor", "amd-epyc-9r14"),
+        ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "intel-xeon-e5-2680-v4"),
+        ("AMD Ryzen 7 5800H with Radeon Graphics", "amd-ryzen-7-5800h"),
+        ("Intel(R) Xeon(R) Processor", "intel-xeon"),
+    ],
+)
+def test_slugs_of_known_processors(name, slug):
+    assert make_slug(name) == slug
+
+
+@pytest.mark.parametrize("on", ["cuda:0,1", "cuda:0+cuda:1", "cpu,cuda:0"])
+def test_one_device_at_a_time(on):
+    with pytest.raises(InputError, match="one device at a time"):
+        detect_device(on)
+
+
+@pytest.mark.parametrize("on", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "mps"])
+def test_an_unknown_device_is_refused(on):
+    with pytest.raises(InputError, match="give cpu or cuda:0"):
+        find_gpu(on)
+
+
+def test_what_on_means():
+    assert parse_on("cpu") == ("cpu", None)
+    assert parse_on("cuda") == parse_on("cuda:0") == ("cuda", 0)
+    assert parse_on("cuda:12") == ("cuda", 12)
+
+
+# ---------------------------------------------------------------------------------------------
+# Processors
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_processor_is_read_from_the_system(tmp_path):
+    cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9R14 96-Core Processor\n"
+    write(tmp_path / "proc/cpuinfo", cpuinfo * 2)
+    write(tmp_path / "proc/meminfo", "MemFree: 1 kB\nMemTotal:       24682416 kB\n")
+    write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
+    device = detect_device("cpu", proc=tmp_path / "proc", system=tmp_path / "sys")
+    assert device.name == "amd-epyc-9r14"
+    assert device.processor == "AMD EPYC 9R14 96-Core Processor"
+    assert device.memory_bytes == 24682416 * 1024
+    assert device.power_mode == "performance"
+    assert device.driver
+
+
+def test_a_board_says_its_name_in_the_device_tree(tmp_path):
+    write(tmp_path / "cpuinfo", "processor\t: 0\nBogoMIPS\t: 62.50\nCPU part\t: 0x004\n")
+    write(tmp_path / "device-tree/model", "NVIDIA Jetson Xavier NX\0")
+    device = detect_device("cpu", proc=tmp_path, system=tmp_path)
+    assert device.name == "nvidia-jetson-xavier-nx"
+
+
+def test_a_silent_system_still_has_a_name(tmp_path):
+    device = detect_device("cpu", proc=tmp_path, system=tmp_path)
+    assert device.name
+    assert (device.memory_bytes, device.power_mode) == (0, "")
+
+
+def test_this_machine_is_a_device():
+    device = detect_device("cpu")
+    assert device.name
+    assert device.memory_bytes > 0
+
+
+# ---------------------------------------------------------------------------------------------
+# GPUs
+
+
+def test_a_gpu_is_read_from_nvml(nvml, monkeypatch):
+    device = detect_device("cuda:1", environ={})
+    assert (device.name, device.processor) == ("nvidia-h200", "NVIDIA H200")
+    assert device.memory_bytes == 150_000_000_001
+    assert (device.driver, device.power_mode) == ("580.159.04", "limit 700W")
+    monkeypatch.setattr(nvml, "nvmlDeviceGetEnforcedPowerLimit", nvml.fail)
+    assert detect_device("cuda", environ={}).power_mode == ""
+
+
+def test_old_bindings_give_bytes(nvml, monkeypatch):
+    monkeypatch.setattr(nvml, "NAMES", [b"NVIDIA H200", b"NVIDIA H200"])
+    assert detect_device("cuda", environ={}).processor == "NVIDIA H200"
+
+
+@given(st.lists(st.integers(0, 15), min_size=1, unique=True), st.data())
+def test_cuda_counts_what_the_variable_shows(shown, data):
+    index = data.draw(st.integers(0, len(shown) - 1))
+    environ = {"CUDA_VISIBLE_DEVICES": ", ".join(map(str, shown))}
+    assert visible_gpu(index, environ) == str(shown[index])
+    assert visible_gpu(index, {}) == str(index)
+
+
+@pytest.mark.parametrize("shown", ["", "-1", "none", "-1,0", "1,-1,0", "1,,0"])
+def test_what_the_variable_hides_is_not_there(shown):
+    with pytest.raises(MissingError, match="CUDA_VISIBLE_DEVICES"):
+        visible_gpu(1, {"CUDA_VISIBLE_DEVICES": shown})
+
+
+@pytest.mark.parametrize(
+    ("on", "shown", "number"),
+    [
+        ("cpu", None, None),
+        ("cuda:1", None, 1),
+        ("cuda:0", "1", 1),
+        ("cuda:1", "1,0", 0),
+        ("cuda:0", "GPU-1a2b3c4d-0000-1111-2222-333344445555", 1),
+        ("cuda:0", "GPU-1a2b", 1),
+        ("cuda:0", "MIG-77777777-0000-0000-0000-000000000000", 1),
+        ("cuda:0", "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555/7/0", 1),
+    ],
+)
+def test_the_gpu_behind_a_number(nvml, on, shown, number):
+    environ = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    assert find_gpu(on, environ) == (None if number is None else nvml.UUIDS[number])
+
+
+@pytest.mark.parametrize("shown", ["2", "GPU-ffff", "GPU-", "MIG-1"])
+def test_a_gpu_that_nvml_does_not_see_is_missing(nvml, shown):
+    with pytest.raises(MissingError, match=r"cuda:0 (is not there|does not answer)"):
+        find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": shown})
+
+
+def test_unlike_gpus_are_told_apart_by_bus_or_not_at_all(nvml, monkeypatch):
+    monkeypatch.setattr(nvml, "NAMES", ["NVIDIA T400", "NVIDIA H200"])
+    with pytest.raises(InputError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        find_gpu("cuda:0", {})
+    assert find_gpu("cuda:0", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == nvml.UUIDS[0]
+    assert find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": "GPU-1a"}) == nvml.UUIDS[1]
+
+
+def test_without_a_driver_a_gpu_is_missing(nvml, monkeypatch):
+    monkeypatch.setattr(nvml, "nvmlInit", nvml.fail)
+    with pytest.raises(MissingError, match="use --on cpu"):
+        detect_device("cuda:0")
+
+
+def test_without_the_package_a_gpu_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(MissingError, match="pip install nvidia-ml-py"):
+        find_gpu("cuda:0")
