@@ -23,6 +23,7 @@ from joulecast.records import (
     Trial,
     fold_blocks,
 )
+from joulecast.testing.meters import MeterContract
 from joulecast.worlds import DISTURBANCES, World, draw_chip, make_world
 from joulecast.worlds.law import unfold
 
@@ -306,6 +307,29 @@ def test_unknown_disturbances_are_refused():
 
 # ---------------------------------------------------------------------------------------------
 # The meter
+
+
+class MeterOfAWorld(MeterContract):
+    @pytest.fixture(autouse=True)
+    def world(self):
+        self._world = still(0)
+
+    def load(self, duration_s):
+        cost = self._world.law(Trial(make_family("lenet5"), Setup()))
+        self._world.issue(cost, round(duration_s / cost.duration_s))
+        self._world.wait()
+
+
+class TestExactMeter(MeterOfAWorld):
+    def make_meter(self):
+        return SimulatedMeter(self._world, period_s=0.0)
+
+
+class TestCounter(MeterOfAWorld):
+    tolerance_share = 0.06  # one period of 0.1 s more or less in a window of 2 s
+
+    def make_meter(self):
+        return SimulatedMeter(self._world)
 
 
 def read_load(world, period_s, window_s=1.0):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import List, Optional, Tuple
 
-from joulecast.errors import MeasurementError
-from joulecast.meters.base import Meter, Reading
+from joulecast.meters.base import Reading
+from joulecast.meters.guarded import GuardedMeter
 from joulecast.worlds import Disturbance, World
 
 _EXACT_POLLS = 10
@@ -19,7 +19,7 @@ _EXACT_POLLS = 10
 Edges = List[Tuple[float, float]]
 
 
-class SimulatedMeter(Meter):
+class SimulatedMeter(GuardedMeter):
     """Reads a world's energy account through a counter."""
 
     name = "simulated"
@@ -37,15 +37,13 @@ class SimulatedMeter(Meter):
         self.period_s = period_s
         self.window_s = window_s
         self._world = world
-        self._begun_s: Optional[float] = None
+        self._begun_s = 0.0
 
-    def begin(self) -> None:
+    def _start(self) -> None:
         self._begun_s = self._world.now()
 
-    def end(self) -> Reading:
-        if self._begun_s is None:
-            raise MeasurementError("the meter was ended before it was begun: call begin() first")
-        begin_s, end_s, self._begun_s = self._begun_s, self._world.now(), None
+    def _stop(self) -> Reading:
+        begin_s, end_s = self._begun_s, self._world.now()
         edges = [(time_s, self._count(time_s)) for time_s in self._moments(begin_s, end_s)]
         seen = [edge for edge in edges if not self._befalls("gap", edge[0])]
         if len(seen) < 2:
