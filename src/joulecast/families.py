@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from joulecast.errors import InputError, NetError
+from joulecast.errors import NetError
 from joulecast.kinds import make_layer, make_op, output_shape
 from joulecast.records import Input, Layer, Network, Op
 
@@ -58,7 +58,7 @@ def is_family(name: str) -> bool:
 
 
 def make_family(name: str, input_shape: Optional[Shape] = None) -> Network:
-    """The Network that a name like ``cnn5:16,32,64,128`` or ``transformer:width=64,depth=2`` means."""
+    """The Network that ``cnn5:16,32,64,128`` or ``transformer:width=64,depth=2`` means."""
     family_name, _, text = name.partition(":")
     if family_name not in FAMILIES:
         raise NetError(f"there is no family {family_name!r}; known are {', '.join(FAMILIES)}")
@@ -87,6 +87,8 @@ def draw_family(
     """A random member as the paper draws them: every parameter uniform in 1..original.
 
     Args:
+        family_name: The name of a family, without parameters.
+        input_shape: Shape of one sample, where it is not the family's own.
         draw: ``draw(low, high)`` gives a whole number in low..high, both included.
     """
     family = FAMILIES[family_name]

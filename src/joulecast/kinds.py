@@ -1,9 +1,9 @@
-"""One table: what each kind of operator is, and what it costs to run forward, backward and in the update.
+"""One table: what each kind of operator is, and what forward, backward and the update cost.
 
-A row of ``KINDS`` says which sizes an operator has, which of them are widths (what the paper varies),
-how it changes the shape of a sample, how many parameters it holds, and its work. Everything is per
-call and for a whole batch. Conventions, so that the numbers can be checked against a count of the
-real operators:
+A row of ``KINDS`` says which sizes an operator has, which of them are widths (what the paper
+varies), how it changes the shape of a sample, how many parameters it holds, and its work.
+Everything is per call and for a whole batch. Conventions, so that the numbers can be checked
+against a count of the real operators:
 
 - FLOPs count contractions only, two a multiply-add, as torch's FlopCounterMode does. Elementwise
   work shows in the bytes.
@@ -28,7 +28,7 @@ from joulecast.records import Layer, Network, Op, Setup, Sizes
 Shape = Tuple[int, ...]
 
 WEIGHT_BYTES = 4
-# Elements moved and kept per parameter by an update: (moved, kept beside weight and gradient, launches).
+# Of an update, per parameter: elements moved, elements kept beside weight and gradient; launches.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
 
 
@@ -218,9 +218,9 @@ def width_step(op: Op) -> int:
     """Widths come in multiples of this (groups of a convolution, heads of an attention)."""
     if op.kind == "attention":
         return int(op.sizes["heads"])
-    groups = op.sizes.get("groups", 1)
+    groups = int(op.sizes.get("groups", 1))
     depthwise = groups > 1 and groups == op.sizes.get("cin")
-    return 1 if depthwise else int(groups)
+    return int(op.sizes["cout"]) // groups if depthwise else groups
 
 
 def resize(layer: Layer, **widths: int) -> Layer:
@@ -228,11 +228,13 @@ def resize(layer: Layer, **widths: int) -> Layer:
     sizes: Dict[str, Any] = dict(layer.sizes)
     groups = sizes.get("groups", 1)
     if "cout" in widths and layer.kind.startswith("conv") and groups > 1:
-        ratio = sizes["cout"] // sizes["cin"] or 1
-        depthwise = groups == sizes["cin"]
-        sizes["cin"] = max(1, widths["cout"] // ratio)
-        sizes["groups"] = sizes["cin"] if depthwise else groups
-        widths = {**widths, "cout": sizes["cin"] * ratio}
+        share = widths["cout"] / sizes["cout"]
+        if groups == sizes["cin"]:
+            multiplier = sizes["cout"] // groups
+            sizes["groups"] = sizes["cin"] = max(1, round(groups * share))
+            widths = {**widths, "cout": sizes["cin"] * multiplier}
+        else:
+            sizes["cin"] = groups * max(1, round(sizes["cin"] // groups * share))
     if "channels" in widths:
         axis = channel_axis(layer)
         shape = list(sizes["shape"])
@@ -472,10 +474,10 @@ def _recurrent_kind(gates: int) -> Kind:
         return tuple(tensors)
 
     def flops(s: Sizes) -> float:
-        return sum(2.0 * s["tokens"] * gates * h * (w + h) for w, h in cells(s))
+        return float(sum(2 * s["tokens"] * gates * h * (w + h) for w, h in cells(s)))
 
     def moved(s: Sizes, c: Context) -> float:
-        """Bytes of one pass: input and gates of every token, weights of the recurrence again and again."""
+        """Bytes of one pass: every token's input and gates, the recurrent weights each time."""
         activations = sum(c.batch * s["tokens"] * (w + (2 * gates + 3) * h) for w, h in cells(s))
         weights = sum(gates * h * (w + s["tokens"] * h) for w, h in cells(s))
         return float(activations + weights) * c.item_bytes
@@ -609,7 +611,7 @@ def _matmul_kind() -> Kind:
     """A product of two activations: ``count`` times (m, k) with (k, n) for each sample."""
 
     def flops(s: Sizes) -> float:
-        return 2.0 * s["count"] * s["m"] * s["k"] * s["n"]
+        return float(2 * s["count"] * s["m"] * s["k"] * s["n"])
 
     def moved(s: Sizes, c: Context) -> float:
         elements = s["m"] * s["k"] + s["k"] * s["n"] + s["m"] * s["n"]
@@ -695,7 +697,9 @@ def _pool_kind() -> Kind:
         for i, size in enumerate(shape[1:]):
             reach = size + 2 * s["padding"][i] - s["kernel"][i]
             rounded = -(-reach // s["stride"][i]) if s["ceil"] else reach // s["stride"][i]
-            space.append(rounded + 1)
+            # A window that would begin in the padding behind the input is left out.
+            outside = s["ceil"] and rounded * s["stride"][i] >= size + s["padding"][i]
+            space.append(rounded + (0 if outside else 1))
         if min(space) < 1:
             raise InputError(
                 f"pooling of {s['kernel']} does not fit on {tuple(shape[1:])}: give a larger input"

@@ -1,0 +1,208 @@
+"""Laws of the families: names that print back, layers that chain, draws in bounds, known sizes."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import InputError, NetError
+from joulecast.families import FAMILIES, build_family, draw_family, is_family, make_family
+from joulecast.kinds import input_shape, network_work, output_shape
+from joulecast.records import Network, Setup
+
+every_family = pytest.mark.parametrize("name", FAMILIES)
+SMALL = {"cnn5": (3, 32, 32), "resnet18": (3, 32, 32), "resnet34": (3, 32, 32)}
+
+
+def drawn_networks():
+    """Random members of all families."""
+    return st.builds(
+        lambda name, seed: draw_family(name, random.Random(seed).randint),
+        st.sampled_from(list(FAMILIES)),
+        st.integers(0, 10**6),
+    )
+
+
+def read_shapes(network, index):
+    """Shapes of what a layer reads; before the first layer stands the network's input."""
+    for back in network.layers[index].reads:
+        source = index - back
+        yield network.input.shape if source < 0 else output_shape(network.layers[source])
+
+
+@given(drawn_networks())
+def test_layers_chain(network):
+    for index, layer in enumerate(network.layers):
+        shapes = list(read_shapes(network, index))
+        assert set(shapes) == {input_shape(layer)}, layer.name
+        assert (len(shapes) > 1) == (layer.join != "none")
+        assert layer.sizes.get("inputs", 1) == len(shapes)
+
+
+@given(drawn_networks())
+def test_every_layer_but_the_last_is_read(network):
+    read = {index - back for index, layer in enumerate(network.layers) for back in layer.reads}
+    assert set(range(len(network.layers) - 1)) <= read
+
+
+@given(drawn_networks())
+def test_json_and_the_name_bring_a_network_back(network):
+    assert Network.from_dict(network.to_dict()) == network
+    again = make_family(network.name)
+    assert again == network
+    assert again.name == network.name
+    assert is_family(network.name)
+
+
+@given(drawn_networks())
+def test_only_the_first_layer_needs_no_gradient_of_its_input(network):
+    assert [layer.input_grad for layer in network.layers] == [False] + [True] * (
+        len(network.layers) - 1
+    )
+
+
+@given(drawn_networks())
+def test_groups_are_ranges_of_layers_in_order(network):
+    edges = [edge for group in network.groups for edge in group]
+    assert edges == sorted(edges)
+    assert all(0 <= start < stop <= len(network.layers) for start, stop in network.groups)
+
+
+@given(st.sampled_from(list(FAMILIES)), st.integers(0, 10**6))
+def test_draws_stay_in_bounds(name, seed):
+    family = FAMILIES[name]
+    asked = []
+
+    def draw(low, high):
+        asked.append((low, high))
+        return random.Random(seed).randint(low, high)
+
+    network = draw_family(name, draw)
+    values = dict(zip(family.params, map(int, network.name.split(":")[1].split(",")), strict=True))
+    assert all(1 <= values[key] <= original for key, original in family.params.items())
+    assert all(values[key] % step == 0 for key, step in family.steps.items())
+    assert all(values[key] == family.params[key] for key in family.fixed)
+    assert len(asked) == len(family.params) - len(family.fixed)
+
+
+@every_family
+def test_the_largest_draw_is_the_original_and_the_smallest_works(name):
+    original = draw_family(name, lambda low, high: high)
+    smallest = draw_family(name, lambda low, high: low)
+    assert original == make_family(name)
+    setup = Setup()
+    assert 0 < network_work(smallest, setup).params < network_work(original, setup).params
+
+
+@every_family
+def test_every_parameter_changes_the_work(name):
+    family = FAMILIES[name]
+    original = network_work(make_family(name), Setup())
+    for key in family.params:
+        more = {**family.params, key: family.params[key] + family.steps.get(key, 1)}
+        larger = network_work(build_family(name, more), Setup())
+        assert larger.params > original.params
+        assert larger.total.flops > original.total.flops
+
+
+@every_family
+def test_a_family_says_what_it_is(name):
+    family = FAMILIES[name]
+    assert family.about
+    assert family.batch >= 1
+    for key in family.params:
+        assert key.upper() in family.about
+    names = [layer.name for layer in make_family(name).layers]
+    assert len(set(names)) == len(names)
+    assert all(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("lenet5", 61_706),
+        ("resnet18", 11_181_642),
+        ("resnet34", 21_289_802),
+        ("resnet50", 23_528_522),
+        ("lstm", 10_000 * 128 + 4 * 128 * (128 + 128 + 2) + 128 * 10 + 10),
+    ],
+)
+def test_parameters_are_those_that_are_known(name, params):
+    assert network_work(make_family(name), Setup()).params == params
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        ("cnn5", "cnn5:64,128,256,512"),
+        ("cnn5:8", "cnn5:8,128,256,512"),
+        ("cnn5:c3=8", "cnn5:64,128,8,512"),
+        ("cnn5:8,c4=16", "cnn5:8,128,256,16"),
+        ("transformer:width=64,depth=2", "transformer:64,2"),
+        ("resnet18:32", "resnet18:32,2,2,2,2"),
+    ],
+)
+def test_names_may_be_short(written, same):
+    assert make_family(written) == make_family(same)
+    assert make_family(written).name == same
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet",
+        "",
+        "cnn5:0",
+        "cnn5:-3",
+        "cnn5:a",
+        "cnn5:1.5",
+        "cnn5:,",
+        "cnn5:1,2,3,4,5",
+        "cnn5:depth=3",
+        "cnn5:c1=",
+        "cnn5:=4",
+        "transformer:30",
+        "transformer:width=2",
+    ],
+)
+def test_bad_names_give_one_line_that_says_what_is_possible(name):
+    with pytest.raises(NetError) as caught:
+        make_family(name)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 96), (3, 96, 96, 1), (3, 0, 96), (0, 96, 96)])
+def test_an_input_of_another_form_is_refused(shape):
+    with pytest.raises(NetError, match="3x96x96") as caught:
+        make_family("cnn5", shape)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn5", (3, 8, 8)), ("lenet5", (1, 4, 4))])
+def test_an_input_that_is_too_small_is_refused(name, shape):
+    with pytest.raises(InputError, match="larger input") as caught:
+        make_family(name, shape)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("lenet5", (3, 32, 32)),
+        ("cnn5", (1, 33, 47)),
+        ("har", (3, 50)),
+        ("lstm", (5,)),
+        ("transformer", (3,)),
+        ("resnet18", (1, 32, 32)),
+        ("resnet50", (3, 224, 224)),
+    ],
+)
+def test_other_inputs_chain_too(name, shape):
+    network = make_family(name, shape)
+    assert network.input.shape == shape
+    assert input_shape(network.layers[0]) == shape
+    for index, layer in enumerate(network.layers):
+        assert set(read_shapes(network, index)) == {input_shape(layer)}
