@@ -665,7 +665,8 @@ def _elementwise_kind() -> Kind:
         inside = c.batch * math.prod(shape) * s["inputs"]
         outside = c.batch * math.prod(out_shape(s, shape))
         size = float(inside + outside) * c.item_bytes
-        return Work(0.0, size * s["passes"], s["passes"], inside * float(c.item_bytes))
+        kept = 0 if s["fn"] == "add" else outside * s["passes"]
+        return Work(0.0, size * s["passes"], s["passes"], float(kept * c.item_bytes))
 
     def backward(s: Sizes, shape: Shape, c: Context) -> Work:
         if not c.input_grad:
@@ -709,7 +710,7 @@ def _pool_kind() -> Kind:
     def forward(s: Sizes, shape: Shape, c: Context) -> Work:
         inside = c.batch * math.prod(shape) * c.item_bytes
         outside = c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
-        kept = inside + 2 * outside if "max" in s["fn"] else 0
+        kept = 2 * outside if "max" in s["fn"] else 0  # where each maximum stood
         return Work(0.0, float(inside + outside), 1, float(kept))
 
     def backward(s: Sizes, shape: Shape, c: Context) -> Work:

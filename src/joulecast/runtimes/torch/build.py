@@ -8,6 +8,7 @@ back.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
@@ -95,35 +96,60 @@ class BuiltLayer(nn.Module):
         return x
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a layer stands: which results it reads, and which nobody reads after it.
+
+    Result 0 is the network's input, result i + 1 that of layer i.
+    """
+
+    reads: Tuple[int, ...]
+    drops: Tuple[int, ...]
+
+
+def plan_places(network: Network) -> List[Place]:
+    """The place of every layer of a network."""
+    reads = [
+        tuple(max(0, index + 1 - back) for back in layer.reads)
+        for index, layer in enumerate(network.layers)
+    ]
+    last_reader = {result: index for index, results in enumerate(reads) for result in results}
+    return [
+        Place(results, tuple(r for r in set(results) if last_reader[r] == index))
+        for index, results in enumerate(reads)
+    ]
+
+
 class Block(nn.Module):
     """Layers that a net repeats together."""
 
-    def __init__(self, layers: Sequence[Tuple[int, Layer]]) -> None:
+    def __init__(self, layers: Sequence[Layer], places: Sequence[Place]) -> None:
         super().__init__()
-        self.plan = [(index, layer.reads) for index, layer in layers]
-        self.layers = nn.ModuleList(BuiltLayer(layer) for _, layer in layers)
+        self.places = places
+        self.layers = nn.ModuleList(BuiltLayer(layer) for layer in layers)
 
     def forward(self, results: List[Any]) -> None:
-        run_layers(self.plan, self.layers, results)
+        for place, layer in zip(self.places, self.layers):
+            run_layer(place, layer, results)
 
 
 class BuiltNet(nn.Module):
-    """All layers in call order, each handed what it reads."""
+    """All layers in call order; a result is dropped after its last reader."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        self.plan: List[Any] = []
-        starts = dict(network.groups)
+        self.places = plan_places(network)
+        self.starts: List[int] = []
+        ends = dict(network.groups)
         index = 0
         while index < len(network.layers):
-            stop = starts.get(index, index + 1)
-            layers = [(i, network.layers[i]) for i in range(index, stop)]
-            if index in starts:
-                self.parts.append(Block(layers))
+            self.starts.append(index)
+            stop = ends.get(index, index + 1)
+            if index in ends:
+                self.parts.append(Block(network.layers[index:stop], self.places[index:stop]))
             else:
-                self.parts.append(BuiltLayer(layers[0][1]))
-            self.plan.append([(i, layer.reads) for i, layer in layers])
+                self.parts.append(BuiltLayer(network.layers[index]))
             index = stop
 
     def layer_modules(self) -> List[nn.Module]:
@@ -134,19 +160,21 @@ class BuiltNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         results: List[Any] = [x]
-        for plan, part in zip(self.plan, self.parts):
+        for start, part in zip(self.starts, self.parts):
             if isinstance(part, Block):
                 part(results)
             else:
-                run_layers(plan, [part], results)
+                run_layer(self.places[start], part, results)
         last: torch.Tensor = results[-1]
         return last
 
 
-def run_layers(plan: Sequence[Any], modules: Any, results: List[Any]) -> None:
-    """Run layers that read ``results``, where place 0 is the input and place i + 1 layer i."""
-    for (index, reads), module in zip(plan, modules):
-        results.append(module(*[results[max(0, index + 1 - back)] for back in reads]))
+def run_layer(place: Place, layer: nn.Module, results: List[Any]) -> None:
+    """Run one layer on what it reads, keep its result, and let go of what nobody reads again."""
+    result = layer(*[results[read] for read in place.reads])
+    for dropped in place.drops:
+        results[dropped] = None
+    results.append(result)
 
 
 class PackedSdpa(nn.Module):
