@@ -26,8 +26,6 @@ from joulecast.store.tables import METADATA
 
 HEAD = "0001"
 VERSION_TABLE = "joulecast_version"
-# What SQLite says of a good file whose folder it may not write to.
-_UNSHARED = ("SQLITE_CANTOPEN", "SQLITE_READONLY")
 
 _ELSEWHERE = "or choose another place with JOULECAST_STORE"
 # SQLite's names of errors, each with what happened and what to do.
@@ -114,20 +112,27 @@ def _make_folder(file: Path) -> None:
 
 def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
     """An engine and the revision of the schema behind it, None where there is no schema yet."""
-    engine = make_engine(url, wait_s=wait_s)
     try:
-        return engine, _find_revision(engine)
+        return _look_into(make_engine(url, wait_s=wait_s))
     except sa.exc.OperationalError as error:
         file = find_file(url)
-        if file is None or not file.is_file() or not _name(error).startswith(_UNSHARED):
+        if file is None or not _can_only_be_read(file, error):
             raise
-        # SQLite cannot share a file in a folder where it may not write; it can still read it.
         query = {"mode": "ro", "immutable": "1", "uri": "true"}
         frozen = sa.URL.create("sqlite", database=file.absolute().as_uri(), query=query)
-        engine.dispose()
-        engine = make_engine(frozen)
+        return _look_into(make_engine(frozen))
+
+
+def _can_only_be_read(file: Path, error: Exception) -> bool:
+    """SQLite cannot share a file in a folder where it may not write; a file at rest it can read."""
+    unshared = _name(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
+    return unshared and file.is_file() and not Path(f"{file}-wal").exists()
+
+
+def _look_into(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
+    try:
         return engine, _find_revision(engine)
-    except StoreError:
+    except BaseException:
         engine.dispose()
         raise
 
