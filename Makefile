@@ -23,7 +23,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/vermin --quiet --no-tips --eval-annotations --target=3.8- --violations $(DEVICE_SIDE) || true
+	$(BIN)/vermin --quiet --no-tips --eval-annotations --target=3.8- --violations $(DEVICE_SIDE)
 
 test: check
 	$(BIN)/pytest -n 2

@@ -139,7 +139,7 @@ class _Reading:
         self.consumers = Counter(
             number for event in self.events if event.dynamic for number in set(event.inputs)
         )
-        self.ordinals: Counter[Tuple[str, int]] = Counter()
+        self.ordinals: Dict[Tuple[str, int], int] = Counter()
 
     def network(self, name: str) -> Network:
         for place, event in enumerate(self.events):
