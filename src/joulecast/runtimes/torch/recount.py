@@ -1,4 +1,4 @@
-"""Counts a Network's step independently of the table of kinds: built on ``meta``, then read back."""
+"""Counts a Network's step without the table of kinds: it is built on ``meta`` and read back."""
 
 from __future__ import annotations
 

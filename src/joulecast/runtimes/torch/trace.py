@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -96,7 +97,7 @@ def trace_fake(net: nn.Module, inputs: Any, loss: Any, leaf_name: Leaf) -> Trace
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state = {name: _fake(mode, value) for name, value in _named_state(net).items()}
     fake_inputs = pytree.tree_map_only(torch.Tensor, lambda x: _fake(mode, x), inputs)
-    with mode, _training(net):
+    with mode, _training(net), _quiet("torch._subclasses.fake_tensor"):
         return _trace(net, state, fake_inputs, loss, leaf_name)
 
 
@@ -121,6 +122,17 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         fake: torch.Tensor = FakeTensor(mode, tensor.detach(), torch.device("cpu"))
         return fake.requires_grad_(tensor.requires_grad)
     return mode.from_tensor(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Mute a logger: it prints tracebacks of what is tried and may well fail."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @contextlib.contextmanager

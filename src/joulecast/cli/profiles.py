@@ -1,0 +1,182 @@
+"""``joulecast profiles``: what devices have learnt, in the store and as files."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import click
+
+from joulecast.cli import options
+from joulecast.cli.show import make_console, print_json, print_table, say_basis
+from joulecast.errors import InputError
+from joulecast.files import read_profile, write_profile
+from joulecast.records import Profile
+from joulecast.store import ProfileSummary, open_store
+
+Json = dict[str, Any]
+
+
+@click.group()
+@click.pass_context
+def profiles(ctx: click.Context) -> None:
+    """List, show, export, import and remove profiles.
+
+    DEVICE is a device's name or a profile's key, or how one of them begins.
+    """
+    # Settings of [profiles] hold for each of its commands.
+    ctx.default_map = dict.fromkeys(profiles.commands, ctx.default_map)
+
+
+@profiles.command("list")
+@options.store
+@options.json
+def list_profiles(store: str | None, json: bool) -> None:
+    """List all profiles, those that ship with Joulecast too."""
+    with open_store(store, create=False) as opened:
+        known = opened.profiles()
+    if json:
+        print_json({"profiles": [one.to_dict() for one in known]})
+        return
+    console = make_console()
+    if not known:
+        console.print("There are no profiles yet: make one with `joulecast profile NET --on cpu`.")
+        return
+    columns = ("key", "device", "runtime", "covers", "basis", ">points", "fitted", "changed")
+    print_table(console, columns, map(_show_summary, known))
+
+
+@profiles.command()
+@click.argument("device")
+@options.store
+@options.json
+def show(device: str, store: str | None, json: bool) -> None:
+    """Show what DEVICE has learnt."""
+    with open_store(store, create=False) as opened:
+        profile = opened.find_profile(device)
+    data = describe_profile(profile)
+    if json:
+        print_json(data)
+    else:
+        _print_profile(profile, data)
+
+
+@profiles.command()
+@click.argument("device")
+@click.argument("file")
+@options.store
+@options.json
+def export(device: str, file: str, store: str | None, json: bool) -> None:
+    """Write the profile of DEVICE to FILE, as JSON with a checksum."""
+    with open_store(store, create=False) as opened:
+        profile = opened.find_profile(device)
+    write_profile(profile, file)
+    data = {"file": file, "key": profile.key, "observations": len(profile.observations)}
+    _report(data, f"Wrote {len(profile.observations)} points to {file}.", json)
+
+
+@profiles.command("import")
+@click.argument("file")
+@options.store
+@options.json
+def import_profile(file: str, store: str | None, json: bool) -> None:
+    """Add the profile in FILE to the store; what is there already stays."""
+    profile = read_profile(file)
+    with open_store(store) as opened:
+        new = opened.import_profile(profile)
+    data = {"key": profile.key, "device": profile.device.name, "new_observations": new}
+    _report(data, f"Added {new} new points to the profile of {profile.device.name}.", json)
+
+
+@profiles.command()
+@click.argument("device")
+@options.store
+@options.json
+def remove(device: str, store: str | None, json: bool) -> None:
+    """Forget the profile of DEVICE."""
+    with open_store(store, create=False) as opened:
+        profile = opened.find_profile(device)
+        if not any(one.key == profile.key and not one.shipped for one in opened.profiles()):
+            raise InputError(f"the profile of {device} ships with Joulecast and cannot be removed")
+        opened.remove_profile(profile.key)
+    data = {"key": profile.key, "observations": len(profile.observations)}
+    words = f"Forgot {len(profile.observations)} points of {profile.device.name}."
+    _report(data, words, json)
+
+
+def describe_profile(profile: Profile) -> Json:
+    """A profile for programs, without its observations one by one."""
+    setups = Counter(_key_setup(seen.trial.setup.to_dict()) for seen in profile.observations)
+    return {
+        "key": profile.key,
+        "device": profile.device.to_dict(),
+        "runtime": profile.runtime,
+        "covers": profile.covers,
+        "provenance": profile.provenance,
+        "observations": len(profile.observations),
+        "device_seconds": sum(seen.cost_s for seen in profile.observations),
+        "setups": [{**dict(key), "observations": count} for key, count in setups.items()],
+        "estimators": {name: _describe_fit(fit) for name, fit in profile.fits.items()},
+    }
+
+
+def _key_setup(setup: Json) -> tuple[tuple[str, Any], ...]:
+    return tuple(setup.items())
+
+
+def _describe_fit(fit: Json) -> Json:
+    curves = [{"label": c["label"], "points": c["n"]} for c in fit.get("curves", {}).values()]
+    return {"curves": curves}
+
+
+def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
+    where = " (shipped)" if one.shipped else ""
+    mode = f" ({one.power_mode})" if one.power_mode else ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed_at_s))
+    return (
+        one.key[:8],
+        one.device + mode + where,
+        one.runtime,
+        one.covers,
+        one.provenance,
+        str(one.observation_count),
+        ", ".join(one.estimators) or "-",
+        when,
+    )
+
+
+def _print_profile(profile: Profile, data: Json) -> None:
+    console = make_console()
+    device = profile.device
+    facts = [
+        ("device", f"{device.name} ({device.processor})"),
+        ("power mode", device.power_mode or "-"),
+        ("key", profile.key),
+        ("runtime", profile.runtime),
+        ("covers", profile.covers),
+        ("basis", say_basis(profile.provenance)),
+        ("points", str(len(profile.observations))),
+    ]
+    print_table(console, ("profile", "~"), facts)
+    for setup in data["setups"]:
+        console.print(_say_setup(setup))
+    for name, fit in data["estimators"].items():
+        rows = [(curve["label"], str(curve["points"])) for curve in fit["curves"]]
+        if rows:
+            console.print()
+            print_table(console, (f"curve of {name}", ">points"), rows)
+
+
+def _say_setup(setup: Json) -> str:
+    from joulecast.records import Setup
+
+    words = options.say_setup(Setup(**{k: v for k, v in setup.items() if k != "observations"}))
+    return f"{setup['observations']} points at {words}"
+
+
+def _report(data: Json, words: str, json: bool) -> None:
+    if json:
+        print_json(data)
+    else:
+        make_console().print(words)

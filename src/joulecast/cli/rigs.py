@@ -1,0 +1,104 @@
+"""Makes rigs: from what stands behind ``--on`` and ``--meter`` to something that measures.
+
+cpu, cuda:0      PyTorch there, under the meter asked for
+simulated:7      a simulated world with a meter of its own, on its own clock: for trying out
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from joulecast.cli.nets import need_torch
+from joulecast.devices import detect_device, find_gpu, parse_on
+from joulecast.errors import InputError
+from joulecast.measure import Rig, make_rig
+from joulecast.meters import Meter, make_meter
+from joulecast.records import Device, Trial
+from joulecast.runtimes.base import Runtime, Step
+
+if TYPE_CHECKING:
+    from joulecast.runtimes.torch.load import LoadedNet
+    from joulecast.runtimes.torch.runtime import TorchRuntime
+
+SIMULATED = "simulated"
+
+
+class OwnNetRuntime:
+    """PyTorch that runs a user's own net, whatever network a trial describes it as."""
+
+    def __init__(self, runtime: TorchRuntime, loaded: LoadedNet) -> None:
+        self.name = runtime.name
+        self.device = runtime.device
+        self._runtime = runtime
+        self._loaded = loaded
+
+    def prepare(self, trial: Trial) -> Step:
+        """The user's net as a step; the trial says how it is trained."""
+        net = self._loaded
+        return self._runtime.prepare_net(net.net, net.inputs, net.loss, trial.setup, trial.how)
+
+
+def open_rig(
+    on: str = "cpu",
+    meter: str = "auto",
+    *,
+    device_name: str = "",
+    rounds: int = 3,
+    loaded: LoadedNet | None = None,
+) -> Rig:
+    """A rig; use it with ``with``.
+
+    Args:
+        on: ``cpu``, ``cuda:0`` or ``simulated:SEED``.
+        meter: What ``make_meter`` takes.
+        device_name: Another name for the device than the one it has.
+        rounds: Windows of each trial.
+        loaded: A user's own net, to be run in the place of what trials describe.
+
+    Raises:
+        InputError: There can be no such device or meter, or several are asked for.
+        MissingError: The device, the meter or PyTorch is not there.
+    """
+    run = uuid.uuid4().hex[:12]
+    if on.partition(":")[0] == SIMULATED:
+        return _make_simulated(on, meter, device_name, rounds, run)
+    device = name_device(detect_device(on), device_name)
+    found_meter = find_meter(meter, on)
+    return make_rig(_make_torch(on, device, loaded), found_meter, rounds=rounds, run=run)
+
+
+def find_meter(meter: str, on: str) -> Meter:
+    """The meter asked for, watching the device where the load runs."""
+    is_gpu = parse_on(on)[1] is not None
+    # A GPU is looked for only where a meter has to know which one it is.
+    return make_meter(meter, on, find_gpu(on) if is_gpu else None)
+
+
+def name_device(device: Device, name: str) -> Device:
+    """A device under the name that a person gives it."""
+    return replace(device, name=name) if name else device
+
+
+def _make_torch(on: str, device: Device, loaded: LoadedNet | None) -> Runtime:
+    need_torch(f"measuring on {on}")
+    from joulecast.runtimes.torch.runtime import TorchRuntime
+
+    runtime = TorchRuntime(on, device)
+    return OwnNetRuntime(runtime, loaded) if loaded else runtime
+
+
+def _make_simulated(on: str, meter: str, device_name: str, rounds: int, run: str) -> Rig:
+    from joulecast.meters.simulated import SimulatedMeter
+    from joulecast.runtimes.simulated import SimulatedRuntime
+    from joulecast.worlds import make_world
+
+    _, colon, seed = on.partition(":")
+    if not seed.isdigit() and colon:
+        raise InputError(f"{on!r} is no simulated device: give one by its seed, like simulated:7")
+    if meter != "auto":
+        raise InputError(f"a simulated device has a meter of its own: leave --meter {meter} out")
+    world = make_world(int(seed or 0), device_name)
+    clock: Any = {"now": world.now, "sleep": world.sleep}
+    return make_rig(SimulatedRuntime(world), SimulatedMeter(world), rounds=rounds, run=run, **clock)
