@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-DEVICE_SIDE := $(addprefix src/joulecast/,errors.py units.py records.py kinds.py families.py \
+DEVICE_SIDE := $(addprefix src/joulecast/,errors.py units.py records.py kinds families.py \
 	devices.py variants.py measure.py meters runtimes)
 
 .PHONY: setup test check format demo clean

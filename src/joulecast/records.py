@@ -487,17 +487,22 @@ def weakest_provenance(provenances: Any) -> str:
 
 def fold_blocks(network: Network) -> Network:
     """The block view: each repeated group becomes one layer with its parts."""
-    folded = []
-    start_of = dict(network.groups)
+    stops = dict(network.groups)
+    spans = []
     index = 0
     while index < len(network.layers):
-        stop = start_of.get(index, index)
-        if stop == index:
-            folded.append(network.layers[index])
-            index += 1
-            continue
-        folded.append(_make_block(network.layers[index:stop]))
-        index = stop
+        spans.append((index, stops.get(index, index + 1)))
+        index = spans[-1][1]
+    where = {flat: place for place, span in enumerate(spans) for flat in range(*span)}
+    folded = []
+    for place, (start, stop) in enumerate(spans):
+        layers = network.layers[start:stop]
+        layer = _make_block(layers) if start in stops else layers[0]
+        sources = [start + i - back for i, part in enumerate(layers) for back in part.reads]
+        if start in stops:
+            sources = [source for source in dict.fromkeys(sources) if source < start]
+        reads = tuple(place - where.get(source, -1) for source in sources)
+        folded.append(replace(layer, reads=reads))
     return replace(network, layers=tuple(folded), groups=(), buildable=False)
 
 
