@@ -107,9 +107,7 @@ def _describe_layer(layer: Layer, setup: Setup) -> Json:
         "bytes": _per_stage(stages, "size_bytes"),
         "launches": _per_stage(stages, "launches"),
         "memory_bytes": _per_stage(stages, "memory_bytes"),
-        **(
-            {"parts": [_describe_layer(part, setup) for part in layer.parts]} if layer.parts else {}
-        ),
+        "parts": [_describe_layer(part, setup) for part in layer.parts],
     }
 
 

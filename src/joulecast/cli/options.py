@@ -18,9 +18,26 @@ from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
+class Joined(click.Option):
+    """An option whose values are joined by commas: whoever reads them sees that there are two."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra, multiple=True)
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> str:
+        # Settings files give a word, the command line a list.
+        return value if isinstance(value, str) else ",".join(super().type_cast_value(ctx, value))
+
+
 json = click.option("--json", is_flag=True, help="Print JSON, for programs.")
 on = click.option(
-    "--on", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda:0 or simulated:7."
+    "--on",
+    cls=Joined,
+    default=("cpu",),
+    show_default=True,
+    metavar="DEVICE",
+    help="cpu, cuda:0 or simulated:7.",
 )
 meter = click.option(
     "--meter", default="auto", show_default=True, help="See `joulecast detect`; nvml+rapl adds up."

@@ -1,0 +1,70 @@
+"""A command line of its own for every test: its store, its settings, its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from joulecast.cli.main import cli
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in a folder where nothing else is."""
+
+    folder: Path
+
+    def __call__(self, *words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(cli, words, prog_name="joulecast")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *words: str) -> Any:
+        """What a command prints for programs."""
+        return json.loads(self(*words, "--json").stdout)
+
+    def fails(self, *words: str, code: int = 1) -> str:
+        """The one line that a command complains with; it must leave everything as it was."""
+        before = self.snapshot()
+        result = self(*words, code=code)
+        assert result.stdout == ""
+        lines = result.stderr.splitlines()
+        assert len(lines) == 1, result.stderr
+        assert lines[0].startswith("joulecast: ")
+        assert self.snapshot() == before
+        return lines[0]
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Every file there is and what it holds."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        return {str(p): p.read_bytes() for p in files if "__pycache__" not in p.parts}
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("JOULECAST_STORE", str(folder / "store.sqlite"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    return Shell(folder)
+
+
+@pytest.fixture
+def write(shell: Shell) -> Callable[[str, str], str]:
+    """Writes a file into the test's folder."""
+
+    def put(name: str, text: str) -> str:
+        (shell.folder / name).write_text(text)
+        return name
+
+    return put

@@ -1,0 +1,131 @@
+"""The group: help without imports, errors in one line, settings in their order."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from joulecast.cli.main import COMMANDS, cli
+from joulecast.cli.settings import find_user_file
+
+HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
+
+
+def imported_by(code: str) -> set[str]:
+    """Which heavy modules a piece of Python leaves imported."""
+    check = f"import sys\n{code}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "from joulecast.cli.main import cli\n"
+        "try: cli.main(['--help'], prog_name='joulecast')\n"
+        "except SystemExit: pass"
+    )
+    assert imported_by(code) == set()
+
+
+def test_the_package_imports_nothing_heavy():
+    assert imported_by("import joulecast") == set()
+
+
+def test_help_lists_every_command_under_its_heading(shell):
+    text = shell("--help").stdout
+    places = [text.index(f"{title}:") for title in COMMANDS]
+    assert places == sorted(places)
+    for title, rows in COMMANDS.items():
+        for name in rows:
+            assert text.index(f"\n  {name} ") > text.index(f"{title}:")
+
+
+@pytest.mark.parametrize("name", [name for rows in COMMANDS.values() for name in rows])
+def test_every_command_explains_itself_and_prints_json(shell, name):
+    text = shell(name, "--help").stdout
+    assert text.startswith(f"Usage: joulecast {name}")
+    command = getattr(importlib.import_module(f"joulecast.cli.{name}"), name)
+    inner = command.commands.values() if isinstance(command, click.Group) else [command]
+    for one in inner:
+        assert any("--json" in param.opts for param in one.params), one.name
+
+
+def test_version(shell):
+    assert shell("--version").stdout.startswith("joulecast, version ")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nonsense"], "nonsense"),
+        (["detect", "--nonsense"], "--nonsense"),
+        (["inspect"], "NET"),
+        (["inspect", "cnn5", "--batch", "many"], "--batch"),
+        (["inspect", "cnn5", "--input", "3x"], "3x96x96"),
+        (["inspect", "cnn5", "--optimizer", "adagrad"], "sgd"),
+        (["measure"], "NET"),
+        (["measure", "cnn5", "--", "true"], "NET"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(shell, words, part):
+    assert part in shell.fails(*words, code=2)
+
+
+def test_a_bug_shows_its_traceback(shell, monkeypatch):
+    monkeypatch.setattr("joulecast.cli.detect.detect_meters", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        shell("detect")
+
+
+def test_an_interrupt_says_that_nothing_is_lost(shell, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joulecast.cli.detect.detect_meters", interrupt)
+    result = shell("detect", code=130)
+    assert "what was measured is kept" in result.stderr
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+def batch_of(shell, *words):
+    return shell.json("inspect", "lenet5", *words)["setup"]["batch"]
+
+
+def test_arguments_go_before_environment_before_files(shell, write, monkeypatch):
+    user = find_user_file()
+    user.parent.mkdir(parents=True)
+    user.write_text("batch = 2")
+    assert batch_of(shell) == 2
+    write("joulecast.toml", "batch = 3\n[measure]\nbatch = 9")
+    assert batch_of(shell) == 3
+    write("joulecast.toml", "batch = 3\n[inspect]\nbatch = 4")
+    assert batch_of(shell) == 4
+    monkeypatch.setenv("JOULECAST_BATCH", "5")
+    assert batch_of(shell) == 5
+    assert batch_of(shell, "--batch", "6") == 6
+
+
+def test_settings_reach_commands_of_commands(shell, write, monkeypatch):
+    monkeypatch.delenv("JOULECAST_STORE")
+    write("joulecast.toml", 'store = "nowhere/at/all.sqlite"\njson = true')
+    assert shell("profiles", "list").stdout.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("text", ["batch = ", "[nonsense]\nbatch = 1"])
+def test_wrong_settings_are_named(shell, write, text):
+    write("joulecast.toml", text)
+    assert "joulecast.toml" in shell.fails("detect")
+
+
+def test_every_option_has_a_variable():
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        params = [p for p in command.params if isinstance(p, click.Option) and p.name != "help"]
+        assert all(p.envvar == f"JOULECAST_{p.name.upper()}" for p in params)
