@@ -17,7 +17,7 @@ from joulecast.families import make_family
 from joulecast.records import OPTIMIZERS, STAGES, How, Network, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
-SMALL = Trial(make_family("lenet5:2,3,8,8"), Setup(batch=4))
+SMALL = Trial(make_family("lenet5:2,3,8,8"), Setup(batch=4, threads=1))
 MANY = 64
 
 
