@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DEVICE_SIDE := $(addprefix src/joulecast/,errors.py units.py records.py kinds families.py \
-	devices.py variants.py measure.py meters runtimes)
+	devices.py variants measure.py meters runtimes)
 
 .PHONY: setup test check format demo clean
 .DEFAULT_GOAL := test

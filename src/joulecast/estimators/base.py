@@ -9,15 +9,16 @@ Fitted numbers are plain JSON, so that predicting needs numpy alone and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Protocol, Sequence, Tuple
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
@@ -44,11 +45,13 @@ class Proposal:
     Attributes:
         uncertainty_share: Largest standard deviation over its curve's profiled values, all curves.
         why: One line for people: which curve, at which widths; or why there is nothing to do.
+        points: Observations that already show what the target needs.
     """
 
-    trial: Optional[Trial]
+    trial: Trial | None
     uncertainty_share: float
     why: str
+    points: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class Prediction:
     energy_j: Floats
     energy_cov: Floats
     duration_s: Floats
-    layers: Tuple[Tuple[LayerEstimate, ...], ...]
-    unseen_share: Tuple[float, ...]
+    layers: tuple[tuple[LayerEstimate, ...], ...]
+    unseen_share: tuple[float, ...]
 
 
 class Estimator(Protocol):

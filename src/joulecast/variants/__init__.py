@@ -1,0 +1,48 @@
+"""The small networks that show one layer: a layer and its widths → a variant, and back.
+
+    role      variant                     what it shows (equations 1 and 2 of the paper)
+    output    [output]                    E_output(C)     = E
+    input     [input, output]             E_input(C)      = E - Ê_output
+    hidden    [input, hidden, output]     E_hidden(C, C') = E - Ê_input - Ê_output
+
+A network is split into **parts** (parts.py): a layer in its role, or, at the end, a pooling with
+the linear behind it. A variant (make.py) is nothing but a network of one, two or three parts, so
+the function that splits a whole net also reads a variant back, and an observation needs no label to
+say what it shows. Which curves a net needs, and over which widths, says plan.py.
+Standard library only: a device agent can carry this package.
+"""
+
+from joulecast.variants.make import make_variant
+from joulecast.variants.parts import (
+    ROLES,
+    Part,
+    Place,
+    Widths,
+    curve_key,
+    describe_part,
+    part_frame,
+    part_widths,
+    read_variant,
+    resize_part,
+    split_network,
+    width_names,
+)
+from joulecast.variants.plan import Range, plan_curves
+
+__all__ = [
+    "ROLES",
+    "Part",
+    "Place",
+    "Range",
+    "Widths",
+    "curve_key",
+    "describe_part",
+    "make_variant",
+    "part_frame",
+    "part_widths",
+    "plan_curves",
+    "read_variant",
+    "resize_part",
+    "split_network",
+    "width_names",
+]

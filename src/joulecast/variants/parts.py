@@ -1,0 +1,202 @@
+"""Parts: a network as a row of layers in their roles, and the curve that each lies on.
+
+Takes Networks and gives Parts, their widths (what the paper varies) and their frames (everything
+else). Parts that differ in nothing but widths lie on one curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from joulecast.kinds import channel_axis, free_widths, output_shape, resize, width_of
+from joulecast.records import Layer, Network, Setup, stable_hash
+
+Widths = Tuple[int, ...]
+
+ROLES = ("output", "input", "hidden")
+"""In the order in which they are profiled: each is subtracted from those behind it."""
+
+# They move no data: such a layer costs nothing and has no curve.
+_VIEWS = ("flatten", "view", "permute", "last")
+_CHANNELS_FIRST = ("batch_norm", "group_norm", "pool")
+# Which widths are given by the data in an input layer, and by the classes in an output layer.
+_DATA_SIDE = ("cin", "channels", "head_dim", "m", "k", "n")
+_CLASS_SIDE = ("cout", "hidden")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer in its role, stripped of what a variant cannot show (other reads, calls, ties)."""
+
+    role: str
+    layers: Tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part stands in a network.
+
+    Attributes:
+        index: Place of its first layer among the network's layers, blocks opened.
+        layers: Its layers as they stand there.
+        calls: How often a step calls it.
+    """
+
+    part: Part
+    index: int
+    layers: Tuple[Layer, ...]
+    calls: int = 1
+
+
+def open_blocks(layers: Iterable[Layer]) -> List[Layer]:
+    """Leaves in call order."""
+    leaves: List[Layer] = []
+    for layer in layers:
+        leaves += open_blocks(layer.parts) if layer.parts else [layer]
+    return leaves
+
+
+def split_network(network: Network) -> Tuple[Place, ...]:
+    """The parts of a network in call order; blocks are opened, what costs nothing is left out."""
+    layers = tuple(open_blocks(network.layers))
+    start = len(layers) - _output_size(layers)
+    places = []
+    for index, layer in enumerate(layers[:start]):
+        if layer.kind not in _VIEWS or layer.tail:
+            role = "input" if _reads_data(index, layer) else "hidden"
+            places.append(Place(Part(role, (_strip(layer),)), index, (layer,), layer.calls))
+    if layers:
+        part = Part("output", tuple(_strip(layer) for layer in layers[start:]))
+        places.append(Place(part, start, layers[start:], layers[-1].calls))
+    return tuple(places)
+
+
+def read_variant(network: Network) -> Optional[Tuple[Part, ...]]:
+    """The part that a variant shows, then those to subtract; None where it is no variant."""
+    layers = open_blocks(network.layers)
+    if len(layers) > 4 or any(set(layer.reads) != {1} for layer in layers):
+        return None
+    if any(layer.calls > 1 or layer.tied for layer in layers):
+        return None
+    parts = [place.part for place in split_network(network)]
+    roles = [part.role for part in parts]
+    if roles not in (["output"], ["input", "output"], ["input", "hidden", "output"]):
+        return None
+    subject = parts.pop(max(0, len(parts) - 2))
+    return (subject, *parts)
+
+
+@lru_cache(maxsize=4096)
+def width_names(part: Part) -> Tuple[str, ...]:
+    """The widths of a part that can be varied: its features."""
+    first = part.layers[0]
+    if any(_is_rigid(layer) for layer in part.layers):
+        return ()
+    names = free_widths(first)
+    if part.role == "input" and first.kind != "embedding":
+        follows = first.sizes.get("groups", 1) > 1 or first.kind == "attention"
+        return () if follows else tuple(name for name in names if name not in _DATA_SIDE)
+    if part.role == "output" and "cin" in names:
+        return tuple(name for name in names if name not in _CLASS_SIDE)
+    return names
+
+
+def part_widths(part: Part) -> Widths:
+    """The features of a part: the values of its free widths."""
+    return tuple(width_of(part.layers[0], name) for name in width_names(part))
+
+
+def resize_part(part: Part, widths: Sequence[int]) -> Part:
+    """The same part at other widths."""
+    layers = [resize(part.layers[0], **dict(zip(width_names(part), widths)))]
+    for layer in part.layers[1:]:
+        layers.append(resize(layer, cin=output_shape(layers[-1])[-1]))
+    return replace(part, layers=tuple(layers))
+
+
+@lru_cache(maxsize=4096)
+def curve_key(part: Part, setup: Setup) -> str:
+    """A stable name of the curve that a part lies on, the same whatever its widths."""
+    return stable_hash([part_frame(part), setup.to_dict()])
+
+
+def part_frame(part: Part) -> Dict[str, Any]:
+    """All of a part that is no width, as JSON."""
+    names = width_names(part)
+    layers = [_layer_frame(part.layers[0], names)]
+    layers += [_layer_frame(layer, ("cin",) if names else ()) for layer in part.layers[1:]]
+    return {"role": part.role, "layers": layers}
+
+
+def describe_part(part: Part) -> str:
+    """A few words for people: ``hidden conv2d 48x48 kernel 3x3``."""
+    first = part.layers[0]
+    sizes = first.sizes
+    words = [part.role, "+".join(layer.kind for layer in part.layers)]
+    places = sizes.get("space") or sizes.get("lead") or ()
+    if "tokens" in sizes:
+        places = (sizes["tokens"],)
+    elif "shape" in sizes:
+        channels = channels_at(first) % len(sizes["shape"])
+        places = sizes["shape"][:channels] + sizes["shape"][channels + 1 :]
+    if places:
+        words.append("x".join(str(size) for size in places))
+    if "space" in sizes:
+        words.append("kernel " + "x".join(str(size) for size in sizes["kernel"]))
+    return " ".join(words)
+
+
+def channels_at(layer: Layer) -> int:
+    """Which axis of a layer's input holds its channels: 0 or -1."""
+    if layer.kind.startswith("conv") or layer.kind in _CHANNELS_FIRST:
+        return 0
+    return channel_axis(layer) if "shape" in layer.sizes else -1
+
+
+def _output_size(layers: Tuple[Layer, ...]) -> int:
+    """Layers of the output part: two where a pooling or mean stands before the last one."""
+    if len(layers) < 2 or layers[-1].reads != (1,) or "cin" not in layers[-1].sizes:
+        return min(1, len(layers))
+    before = layers[-2]
+    reduces = before.kind == "pool" or bool(before.sizes.get("axes"))
+    return 2 if reduces and len(before.reads) == 1 else 1
+
+
+def _reads_data(index: int, layer: Layer) -> bool:
+    return layer.kind == "embedding" or all(back > index for back in layer.reads)
+
+
+def _strip(layer: Layer) -> Layer:
+    return replace(layer, reads=(1,) * len(layer.reads), calls=1, tied=False, name="")
+
+
+def _is_rigid(layer: Layer) -> bool:
+    """Whether its widths cannot be changed apart from other sizes that repeat them."""
+    groups = layer.sizes.get("groups", 1)
+    uneven = groups > 1 and "cin" in layer.sizes and layer.sizes["cout"] % layer.sizes["cin"]
+    return bool(uneven) or any(
+        op.kind == "view" or "out" in op.sizes or op.sizes.get("params", 0) > 1
+        for op in (layer, *layer.tail)
+    )
+
+
+def _layer_frame(layer: Layer, names: Tuple[str, ...]) -> Dict[str, Any]:
+    sizes = layer.sizes.to_dict()
+    if "channels" in names:
+        sizes["shape"][channels_at(layer)] = 0
+    if names == ("cout",) and sizes.get("groups", 1) > 1:
+        sizes["ratio"] = sizes["cout"] // sizes["cin"]
+        sizes["groups"] = 0 if sizes["groups"] == sizes.pop("cin") else sizes["groups"]
+    for name in names:
+        sizes.pop(name, None)
+    return {
+        "kind": layer.kind,
+        "sizes": sizes,
+        "tail": [op.to_dict() for op in layer.tail],
+        "trains": layer.trains,
+        "input_grad": layer.input_grad,
+        "inputs": len(layer.reads),
+        "join": layer.join,
+    }
