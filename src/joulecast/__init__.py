@@ -1,1 +1,215 @@
-"""Joulecast."""
+"""What training a neural network costs in joules on your device, before you run it.
+
+    import joulecast
+
+    joulecast.profile("cnn5", on="cpu", seconds=120)           # once: learn what layers cost here
+    answer = joulecast.estimate("cnn5:8,16,32,64")             # then ask, for any net
+    print(answer.energy_j, answer.interval_j, answer.basis)
+
+A net is a name (a family, ``file.py:make_net``, ``package.module:make_net``, a ``network.json``), a
+Network, or a PyTorch module with example inputs. How it is trained say a ``Setup`` or its words
+(``batch=128, precision="tf32"``); without them it is the net's own batch, SGD and fp32. Importing
+this imports nothing else: neither PyTorch nor numpy before they are needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joulecast.errors import JoulecastError
+    from joulecast.records import Estimate, Network, Observation, Profile, Setup
+
+    Shape = tuple[int, ...]
+
+__all__ = [
+    "Estimate",
+    "JoulecastError",
+    "Network",
+    "Observation",
+    "Profile",
+    "Setup",
+    "__version__",
+    "estimate",
+    "load_profile",
+    "observe",
+    "profile",
+    "read",
+]
+
+_HOMES = {
+    "Estimate": "joulecast.records",
+    "JoulecastError": "joulecast.errors",
+    "Network": "joulecast.records",
+    "Observation": "joulecast.records",
+    "Profile": "joulecast.records",
+    "Setup": "joulecast.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("joulecast")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
+
+
+def read(
+    net: Any, inputs: Any = None, *, loss: Any = None, input_shape: Shape | None = None
+) -> Network:
+    """What a net consists of.
+
+    Args:
+        net: A name or a module.
+        inputs: For a module, what it is called on: a tensor, a tuple or a dict of them.
+        loss: For a module, its output → a scalar to run backward from.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+    """
+    from joulecast.cli.nets import take_net
+
+    return take_net(net, inputs, loss, input_shape=input_shape).network
+
+
+def load_profile(device: str = "", *, store: str | None = None) -> Profile:
+    """What a device has learnt.
+
+    Args:
+        device: Its name or a profile's key, or how one begins, or a profile's ``.json``; this
+            machine's processor by default.
+        store: Where the store is, if not where it usually is.
+    """
+    from joulecast.cli.known import resolve_profile
+
+    return resolve_profile(device, store)
+
+
+def estimate(
+    net: Any,
+    inputs: Any = None,
+    *,
+    device: str | Profile = "",
+    input_shape: Shape | None = None,
+    setup: Setup | None = None,
+    estimator: str = "subtractive",
+    level: float = 0.95,
+    store: str | None = None,
+    **words: Any,
+) -> Estimate:
+    """What a step of training a net costs, with an interval that holds with ``level``.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``.
+        inputs: For a module, what it is called on.
+        device: Whose profile answers (see ``load_profile``), or the profile.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+        setup: How the net is trained.
+        estimator: Which method answers.
+        level: Probability that the interval holds.
+        store: Where the store is, if not where it usually is.
+        words: Fields of the setup, like ``batch=128``.
+    """
+    from joulecast.estimators import estimate_network
+
+    found, setup = _take(net, inputs, None, input_shape, setup, words)
+    known = load_profile(device, store=store) if isinstance(device, str) else device
+    return estimate_network(known, found.network, setup, estimator, level)
+
+
+def observe(
+    net: Any,
+    inputs: Any = None,
+    *,
+    loss: Any = None,
+    on: str = "cpu",
+    meter: str = "auto",
+    input_shape: Shape | None = None,
+    setup: Setup | None = None,
+    rounds: int = 3,
+    **words: Any,
+) -> Observation:
+    """What a step of training a net really costs: it is trained under a meter.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``, whose weights will train.
+        inputs: For a module, what it is called on.
+        loss: For a module, its output → a scalar to run backward from.
+        on: ``cpu``, ``cuda:0`` or ``simulated:SEED``.
+        meter: As behind ``--meter`` of the command line.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+        setup: How the net is trained.
+        rounds: Windows to take the median of.
+        words: Fields of the setup, like ``batch=128``.
+    """
+    from joulecast.cli.rigs import observe_net
+
+    found, setup = _take(net, inputs, loss, input_shape, setup, words)
+    return observe_net(found, setup, on, meter, rounds=rounds)
+
+
+def profile(
+    net: Any,
+    inputs: Any = None,
+    *,
+    on: str = "cpu",
+    meter: str = "auto",
+    input_shape: Shape | None = None,
+    setup: Setup | None = None,
+    points: int | None = None,
+    seconds: float | None = None,
+    uncertainty_share: float = 0.05,
+    guide: str = "energy",
+    rounds: int = 3,
+    store: str | None = None,
+    on_progress: Callable[[Any], None] | None = None,
+    **words: Any,
+) -> Profile:
+    """Learn what layers like those of a net cost on a device, up to the net's widths.
+
+    What is measured is kept in the store at once: interrupted, it goes on where it stopped.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``.
+        inputs: For a module, what it is called on.
+        on: ``cpu``, ``cuda:0`` or ``simulated:SEED``.
+        meter: As behind ``--meter`` of the command line.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+        setup: How the net is trained.
+        points: Measurements at most.
+        seconds: Seconds at most; ten minutes where neither is said.
+        uncertainty_share: Stop when every curve is known this well.
+        guide: What decides where to measure next: ``energy`` or ``time``.
+        rounds: Windows of each measurement.
+        store: Where the store is, if not where it usually is.
+        on_progress: Is told where it stands before every measurement and at the end.
+        words: Fields of the setup, like ``batch=128``.
+    """
+    from joulecast.cli.rigs import Budget, learn_net
+
+    found, setup = _take(net, inputs, None, input_shape, setup, words)
+    budget = Budget(points, seconds, uncertainty_share, guide)
+    rig = {"on": on, "meter": meter, "rounds": rounds}
+    return learn_net(found, setup, budget, rig, store, on_progress)[1]
+
+
+def _take(
+    net: Any,
+    inputs: Any,
+    loss: Any,
+    input_shape: Shape | None,
+    setup: Setup | None,
+    words: dict[str, Any],
+) -> Any:
+    """The net that is meant, and its setup with the batch that holds for it."""
+    from dataclasses import replace
+
+    from joulecast.cli.nets import take_net
+    from joulecast.records import Setup
+
+    asked = replace(setup or Setup(), **words)
+    said = setup is not None or "batch" in words
+    found = take_net(net, inputs, loss, asked.batch if said else None, input_shape)
+    return found, replace(asked, batch=found.batch)

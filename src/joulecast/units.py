@@ -132,6 +132,11 @@ def format_energy(energy_j: float) -> str:
     return _format_si(energy_j, "J", ("n", "µ", "m", "", "k", "M", "G"))
 
 
+def format_kwh(energy_j: float) -> str:
+    """``0.0000123 kWh``: what a bill counts."""
+    return f"{_three_digits(joules_to_kwh(energy_j))} kWh"
+
+
 def format_power(power_w: float) -> str:
     """``81.0 W``."""
     return _format_si(power_w, "W", ("m", "", "k", "M"))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from joulecast.cli import options
-from joulecast.cli.nets import NamedNet
-from joulecast.cli.rigs import find_meter, open_rig
+from joulecast.cli.rigs import find_meter, observe_net
 from joulecast.cli.show import make_console, mark_basis, print_json, print_table, say_basis
 from joulecast.errors import InputError
 from joulecast.meters import Meter, Reading
-from joulecast.records import Observation, Setup, Trial
+from joulecast.records import Observation
 from joulecast.units import format_bytes, format_duration, format_energy, format_power
 
 Json = dict[str, Any]
@@ -80,21 +79,12 @@ def _measure_net(
     json: bool,
 ) -> None:
     found, setup = asked.resolve()
-    seen = observe(found, setup, on, meter, device_name=device, rounds=rounds)
+    seen = observe_net(found, setup, on, meter, device_name=device, rounds=rounds)
     place = "" if no_save else save(seen, store)
     if json:
         print_json(describe_observation(seen, place))
     else:
         _print_observation(seen, place)
-
-
-def observe(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) -> Observation:
-    """Measure a net: the user's own module where there is one, else the network built anew."""
-    loaded = found.load() if found.load and not on.startswith("simulated") else None
-    if loaded is not None and loaded.loss is not None:
-        setup = replace(setup, loss="own")
-    with open_rig(on, meter, loaded=loaded, **rig) as opened:
-        return opened.measure(Trial(found.network, setup))
 
 
 def save(seen: Observation, store: str | None) -> str:

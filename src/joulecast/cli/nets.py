@@ -12,6 +12,7 @@ there is one, since that is what ``measure`` runs.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,38 @@ def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None =
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
         "package.module:make_net or a network's .json"
     )
+
+
+def take_net(
+    net: Any,
+    inputs: Any = None,
+    loss: Any = None,
+    batch: int | None = None,
+    input_shape: Shape | None = None,
+) -> NamedNet:
+    """The net that a program hands over: a name, a Network, or a module with example inputs.
+
+    Args:
+        net: One of those.
+        inputs: For a module: a tensor, a tuple of positional ones or a dict of named ones.
+        loss: For a module: its output → a scalar to run backward from.
+        batch: Samples of a step; the net's own by default.
+        input_shape: For a name: shape of one sample, where the net allows another than its own.
+    """
+    if isinstance(net, (str, os.PathLike)):
+        return resolve_net(os.fspath(net), batch, input_shape)
+    if isinstance(net, Network):
+        return NamedNet(net, batch or DEFAULT_BATCH)
+    if inputs is None:
+        raise InputError(
+            f"a {type(net).__name__} comes without inputs: give an example of what it is called on"
+        )
+    need_torch("reading a module")
+    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net, with_batch
+
+    loaded = LoadedNet(net, with_batch(inputs, batch) if batch else inputs, loss)
+    network = read_loaded_net(type(net).__name__, loaded)
+    return NamedNet(network, loaded.batch, lambda: loaded)
 
 
 def has_torch() -> bool:

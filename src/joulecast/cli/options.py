@@ -23,7 +23,7 @@ class Joined(click.Option):
     """An option whose values are joined by commas: whoever reads them sees that there are two."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **extra, multiple=True)
+        super().__init__(*args, **{**extra, "multiple": True})
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> str:
         # Settings files give a word, the command line a list.

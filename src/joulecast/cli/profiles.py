@@ -43,7 +43,7 @@ def list_profiles(store: str | None, json: bool) -> None:
     if not known:
         console.print("There are no profiles yet: make one with `joulecast profile NET --on cpu`.")
         return
-    columns = ("key", "device", "runtime", "covers", "basis", ">points", "fitted", "changed")
+    columns = ("key", "device", "runtime", "covers", "basis", ">observed", "fitted", "changed")
     print_table(console, columns, map(_show_summary, known))
 
 
@@ -73,7 +73,7 @@ def export(device: str, file: str, store: str | None, json: bool) -> None:
         profile = opened.find_profile(device)
     write_profile(profile, file)
     data = {"file": file, "key": profile.key, "observations": len(profile.observations)}
-    _report(data, f"Wrote {len(profile.observations)} points to {file}.", json)
+    _report(data, f"Wrote {len(profile.observations)} observations to {file}.", json)
 
 
 @profiles.command("import")
@@ -86,7 +86,7 @@ def import_profile(file: str, store: str | None, json: bool) -> None:
     with open_store(store) as opened:
         new = opened.import_profile(profile)
     data = {"key": profile.key, "device": profile.device.name, "new_observations": new}
-    _report(data, f"Added {new} new points to the profile of {profile.device.name}.", json)
+    _report(data, f"Added {new} new observations to the profile of {profile.device.name}.", json)
 
 
 @profiles.command()
@@ -101,13 +101,15 @@ def remove(device: str, store: str | None, json: bool) -> None:
             raise InputError(f"the profile of {device} ships with Joulecast and cannot be removed")
         opened.remove_profile(profile.key)
     data = {"key": profile.key, "observations": len(profile.observations)}
-    words = f"Forgot {len(profile.observations)} points of {profile.device.name}."
+    words = f"Forgot {len(profile.observations)} observations of {profile.device.name}."
     _report(data, words, json)
 
 
 def describe_profile(profile: Profile) -> Json:
     """A profile for programs, without its observations one by one."""
-    setups = Counter(_key_setup(seen.trial.setup.to_dict()) for seen in profile.observations)
+    # The empty network is the waiting device: its setup means nothing.
+    loads = [seen.trial for seen in profile.observations if seen.trial.network.layers]
+    setups = Counter(tuple(trial.setup.to_dict().items()) for trial in loads)
     return {
         "key": profile.key,
         "device": profile.device.to_dict(),
@@ -121,13 +123,10 @@ def describe_profile(profile: Profile) -> Json:
     }
 
 
-def _key_setup(setup: Json) -> tuple[tuple[str, Any], ...]:
-    return tuple(setup.items())
-
-
 def _describe_fit(fit: Json) -> Json:
-    curves = [{"label": c["label"], "points": c["n"]} for c in fit.get("curves", {}).values()]
-    return {"curves": curves}
+    curves = fit.get("curves", {}).values()
+    keys = {"role": "role", "kind": "kind", "label": "label", "features": "features", "points": "n"}
+    return {"curves": [{key: curve[own] for key, own in keys.items()} for curve in curves]}
 
 
 def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
@@ -156,23 +155,29 @@ def _print_profile(profile: Profile, data: Json) -> None:
         ("runtime", profile.runtime),
         ("covers", profile.covers),
         ("basis", say_basis(profile.provenance)),
-        ("points", str(len(profile.observations))),
+        ("observed", f"{len(profile.observations)} times"),
     ]
     print_table(console, ("profile", "~"), facts)
     for setup in data["setups"]:
         console.print(_say_setup(setup))
-    for name, fit in data["estimators"].items():
-        rows = [(curve["label"], str(curve["points"])) for curve in fit["curves"]]
+    console.print()
+    print_curves(console, profile)
+
+
+def print_curves(console: Any, profile: Profile) -> None:
+    """Print the curves that were fitted, each with its points."""
+    for name, fit in profile.fits.items():
+        curves = sorted(_describe_fit(fit)["curves"], key=lambda curve: str(curve["label"]))
+        rows = [(c["label"], ", ".join(c["features"]), str(c["points"])) for c in curves]
         if rows:
-            console.print()
-            print_table(console, (f"curve of {name}", ">points"), rows)
+            print_table(console, (f"curve ({name})", "over", ">points"), rows)
 
 
 def _say_setup(setup: Json) -> str:
     from joulecast.records import Setup
 
     words = options.say_setup(Setup(**{k: v for k, v in setup.items() if k != "observations"}))
-    return f"{setup['observations']} points at {words}"
+    return f"{setup['observations']} times at {words}"
 
 
 def _report(data: Json, words: str, json: bool) -> None:

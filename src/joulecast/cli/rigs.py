@@ -1,4 +1,4 @@
-"""Makes rigs: from what stands behind ``--on`` and ``--meter`` to something that measures.
+"""Makes rigs, and has them measure a net or learn a device.
 
 cpu, cuda:0      PyTorch there, under the meter asked for
 simulated:7      a simulated world with a meter of its own, on its own clock: for trying out
@@ -7,22 +7,24 @@ simulated:7      a simulated world with a meter of its own, on its own clock: fo
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulecast.cli.nets import need_torch
+from joulecast.cli.nets import NamedNet, need_torch
 from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError
 from joulecast.measure import Rig, make_rig
 from joulecast.meters import Meter, make_meter
-from joulecast.records import Device, Trial
+from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 if TYPE_CHECKING:
+    from joulecast.campaign import CampaignResult, Progress
     from joulecast.runtimes.torch.load import LoadedNet
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
-SIMULATED = "simulated"
+DEFAULT_SECONDS = 600.0
 
 
 class OwnNetRuntime:
@@ -62,11 +64,71 @@ def open_rig(
         MissingError: The device, the meter or PyTorch is not there.
     """
     run = uuid.uuid4().hex[:12]
-    if on.partition(":")[0] == SIMULATED:
+    if _is_simulated(on):
         return _make_simulated(on, meter, device_name, rounds, run)
     device = name_device(detect_device(on), device_name)
     found_meter = find_meter(meter, on)
     return make_rig(_make_torch(on, device, loaded), found_meter, rounds=rounds, run=run)
+
+
+def observe_net(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) -> Observation:
+    """Measure a net: the user's own module where there is one, else the network built anew."""
+    loaded = found.load() if found.load and not _is_simulated(on) else None
+    if loaded is not None and loaded.loss is not None:
+        setup = replace(setup, loss="own")
+    with open_rig(on, meter, loaded=loaded, **rig) as opened:
+        return opened.measure(Trial(found.network, setup))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop learning: at so many points, after so much time, or when it is known enough."""
+
+    points: int | None = None
+    seconds: float | None = None
+    uncertainty_share: float = 0.05
+    guide: str = "energy"
+
+    def limit_s(self) -> float | None:
+        """Seconds at most; a person who says nothing gets ten minutes."""
+        return DEFAULT_SECONDS if self.points is None and self.seconds is None else self.seconds
+
+
+def learn_net(
+    found: NamedNet,
+    setup: Setup,
+    budget: Budget,
+    rig: Mapping[str, Any],
+    store: str | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> tuple[CampaignResult, Profile]:
+    """Learn what layers like those of a net cost: how it went, and what the device knows now.
+
+    Args:
+        found: The net whose widths are the largest that are profiled.
+        setup: How it is trained.
+        budget: When to stop.
+        rig: Arguments of ``open_rig``.
+        store: Where what is measured is kept, as it is made.
+        on_progress: Is told where it stands.
+    """
+    from joulecast.campaign import run_campaign
+    from joulecast.estimators import find_estimator
+    from joulecast.estimators.base import Target
+    from joulecast.store import open_store
+
+    target = Target(found.network, setup, budget.guide, budget.uncertainty_share)
+    with open_rig(**rig) as opened, open_store(store) as kept:
+        result = run_campaign(
+            opened,
+            kept,
+            find_estimator(),
+            target,
+            points=budget.points,
+            seconds=budget.limit_s(),
+            on_progress=on_progress,
+        )
+        return result, kept.profile(result.profile_key)
 
 
 def find_meter(meter: str, on: str) -> Meter:
@@ -79,6 +141,10 @@ def find_meter(meter: str, on: str) -> Meter:
 def name_device(device: Device, name: str) -> Device:
     """A device under the name that a person gives it."""
     return replace(device, name=name) if name else device
+
+
+def _is_simulated(on: str) -> bool:
+    return on.partition(":")[0] == "simulated"
 
 
 def _make_torch(on: str, device: Device, loaded: LoadedNet | None) -> Runtime:

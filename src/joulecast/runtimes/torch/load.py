@@ -58,7 +58,7 @@ def load_net(
     if inputs is None or input_shape is not None:
         inputs = _default_inputs(name, batch, input_shape)
     elif batch is not None:
-        inputs = _with_batch(inputs, batch)
+        inputs = with_batch(inputs, batch)
     return LoadedNet(net, inputs, loss)
 
 
@@ -68,13 +68,14 @@ def read_named_net(
     """The Network behind a name, and the batch it was read with."""
     try:
         loaded = load_net(name, batch, input_shape, on_meta=True)
-        return _read(name, loaded), loaded.batch
+        return read_loaded_net(name, loaded), loaded.batch
     except NetError:
         loaded = load_net(name, batch, input_shape)
-        return _read(name, loaded), loaded.batch
+        return read_loaded_net(name, loaded), loaded.batch
 
 
-def _read(name: str, loaded: LoadedNet) -> Network:
+def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
+    """The Network of a net with its own loss, else cross-entropy, else the mean square."""
     if loaded.loss is not None:
         return read_net(loaded.net, loaded.inputs, loaded.loss, name)
     try:
@@ -151,7 +152,7 @@ def _default_inputs(
     return torch.zeros(batch or 32, *input_shape)
 
 
-def _with_batch(inputs: Any, batch: int) -> Any:
+def with_batch(inputs: Any, batch: int) -> Any:
     """The same inputs at another batch: samples are repeated or dropped."""
 
     def resize(value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,216 @@
+"""``joulecast estimate NET``: what training a net will cost, before it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from joulecast.cli import options
+from joulecast.cli.known import resolve_profile
+from joulecast.cli.show import (
+    make_bar,
+    make_console,
+    mark_basis,
+    print_json,
+    print_notes,
+    print_table,
+    say_basis,
+)
+from joulecast.estimators import estimate_network
+from joulecast.records import Estimate, LayerEstimate, Profile, Setup
+from joulecast.units import (
+    battery_share,
+    co2e_g,
+    cost,
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_kwh,
+    format_mass,
+    format_money,
+    format_share,
+    joules_to_kwh,
+    parse_energy,
+    parse_grid,
+    parse_price,
+)
+
+Json = dict[str, Any]
+TOP_LAYERS = 8
+_NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person wants beside joules: how many steps, and in which other units."""
+
+    steps: int
+    grid: str | None
+    price: str | None
+    battery: str | None
+
+
+@click.command()
+@click.argument("net")
+@options.net_options
+@click.option("--device", default="", help="Whose profile answers.  [default: this machine's]")
+@click.option("--profile", "file", metavar="FILE", help="A profile's file, instead of --device.")
+@click.option("--estimator", default="subtractive", show_default=True)
+@click.option("--level", default="95%", callback=options.read_share, help="Of the interval.")
+@click.option("--steps", type=click.IntRange(1), help="Steps of the whole training.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over --samples.")
+@click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
+@click.option("--battery", metavar="15Wh", help="Also say which share of this charge it takes.")
+@click.option("--grid", metavar="400|de", help="Also say CO2e: grams a kWh, or a region.")
+@click.option("--price", metavar="0.30EUR", help="Also say what it costs: money a kWh.")
+@options.store
+@options.json
+def estimate(
+    asked: options.Asked,
+    device: str,
+    file: str | None,
+    estimator: str,
+    level: float,
+    store: str | None,
+    json: bool,
+    **wishes: Any,
+) -> None:
+    """Say what training NET will cost in joules, with an interval, before it runs.
+
+    A step is forward, loss, backward and update on a batch that is already there.
+    """
+    found, setup = asked.resolve()
+    wanted = read_wishes(setup, **wishes)
+    profile = resolve_profile(file or device, store)
+    answer = estimate_network(profile, found.network, setup, estimator, level=level)
+    data = describe_estimate(answer, wanted)
+    if json:
+        print_json(data)
+    else:
+        _print_estimate(found.network.name, setup, answer, data, wanted, profile)
+
+
+def read_wishes(
+    setup: Setup,
+    steps: int | None,
+    epochs: int | None,
+    samples: int | None,
+    **units: str | None,
+) -> Wishes:
+    """How many steps are meant: as they are, or epochs over samples."""
+    if (epochs is None) != (samples is None):
+        raise click.UsageError(
+            "--epochs and --samples belong together", click.get_current_context()
+        )
+    if epochs is None or samples is None:
+        return Wishes(steps or 1, **units)
+    if steps is not None:
+        raise click.UsageError(
+            "give --steps, or --epochs and --samples", click.get_current_context()
+        )
+    return Wishes(epochs * math.ceil(samples / setup.batch), **units)
+
+
+def describe_estimate(answer: Estimate, wanted: Wishes) -> Json:
+    """An estimate for programs; every unit that was asked for."""
+    total_j = answer.energy_j * wanted.steps
+    data = {
+        **answer.to_dict(),
+        "steps": wanted.steps,
+        "total_energy_j": total_j,
+        "total_interval_j": [end * wanted.steps for end in answer.interval_j],
+        "total_duration_s": answer.duration_s * wanted.steps,
+        "kwh": joules_to_kwh(total_j),
+    }
+    if wanted.grid:
+        data["co2e_g"] = co2e_g(total_j, parse_grid(wanted.grid))
+    if wanted.price:
+        price = parse_price(wanted.price)
+        data["cost"] = cost(total_j, price.amount_per_kwh)
+        data["currency"] = price.currency
+    if wanted.battery:
+        data["battery_share"] = battery_share(total_j, parse_energy(wanted.battery))
+    return data
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def _print_estimate(
+    name: str, setup: Setup, answer: Estimate, data: Json, wanted: Wishes, profile: Profile
+) -> None:
+    console = make_console()
+    verb = "Running" if setup.phase == "inference" else "Training"
+    console.print(f"{verb} {name} on {answer.device}: {options.say_setup(setup)}\n")
+    step = _say_cost(answer.energy_j, answer.interval_j, answer.duration_s, answer)
+    console.print(f"A step takes {step}.", style="bold")
+    if wanted.steps > 1:
+        ends, duration_s = data["total_interval_j"], data["total_duration_s"]
+        whole = _say_cost(data["total_energy_j"], ends, duration_s, answer)
+        console.print(f"{wanted.steps:,} steps take {whole}.", style="bold")
+    console.print(" · ".join(_list_units(data, wanted)) + "\n")
+    rows = [_show_layer(layer, answer) for layer in merge_layers(answer.layers)]
+    print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
+    print_notes(console, _list_notes(answer, setup, profile))
+
+
+def _say_cost(energy_j: float, interval_j: Any, duration_s: float, answer: Estimate) -> str:
+    low, high = (format_energy(end) for end in interval_j)
+    return (
+        f"{format_energy(energy_j)}{mark_basis(answer.basis)}, {low} to {high} with "
+        f"{100 * answer.level:g} %, and {format_duration(duration_s)}"
+    )
+
+
+def merge_layers(layers: tuple[LayerEstimate, ...]) -> list[LayerEstimate]:
+    """The layers that cost most, and the rest as one."""
+    ranked = sorted(layers, key=lambda layer: -layer.energy_j)
+    top, rest = ranked[:TOP_LAYERS], ranked[TOP_LAYERS:]
+    if len(rest) < 2:
+        return ranked
+    total_j = sum(layer.energy_j for layer in rest)
+    seen = all(layer.seen for layer in rest)
+    return [*top, LayerEstimate(f"other {len(rest)} layers", "", total_j, seen=seen)]
+
+
+def _show_layer(layer: LayerEstimate, answer: Estimate) -> tuple[str, ...]:
+    share = layer.energy_j / answer.energy_j if answer.energy_j else 0.0
+    kind = layer.kind if layer.calls == 1 else f"{layer.kind} x{layer.calls}"
+    energy = ("" if layer.seen else "about ") + format_energy(layer.energy_j)
+    return (layer.name, kind, energy, format_share(share), make_bar(share))
+
+
+def _list_units(data: Json, wanted: Wishes) -> list[str]:
+    words = [format_kwh(data["total_energy_j"])]
+    if "co2e_g" in data:
+        words.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {wanted.grid})")
+    if "cost" in data:
+        words.append(format_money(data["cost"], data["currency"]))
+    if "battery_share" in data:
+        words.append(f"{format_share(data['battery_share'])} of a charge of {wanted.battery}")
+    return words
+
+
+def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:
+    notes = [
+        f"Peak memory about {format_bytes(answer.peak_memory_bytes)}. {_NOT_INCLUDED}",
+        f"Basis: {say_basis(answer.basis)}; the meter covers {answer.covers}.",
+    ]
+    if answer.unseen_share > 0:
+        notes.append(_say_unseen(answer, setup, profile))
+    return notes
+
+
+def _say_unseen(answer: Estimate, setup: Setup, profile: Profile) -> str:
+    share = format_share(answer.unseen_share)
+    loaded = [seen.trial for seen in profile.observations if seen.trial.network.layers]
+    setups = dict.fromkeys(trial.setup for trial in loaded)
+    advice = "run `joulecast profile` with this net to learn them"
+    if setups and setup not in setups:
+        known = "; ".join(map(options.say_setup, setups))
+        advice = f"profiled was {known}; ask for that, or profile this setup too"
+    return f"{share} of the energy is a guess: such layers were never profiled here; {advice}."
