@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from joulecast.cli.main import cli
 
+PROFILED = ("lenet5:4,8,16,16", "--batch", "8")
+
 
 @dataclass(frozen=True)
 class Shell:
@@ -44,8 +46,14 @@ class Shell:
 
     def snapshot(self) -> dict[str, bytes]:
         """Every file there is and what it holds."""
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
-        return {str(p): p.read_bytes() for p in files if "__pycache__" not in p.parts}
+        held = {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        # Neither what Python compiles nor SQLite's own bookkeeping is content.
+        passing = ("__pycache__", "-shm")
+        return {name: data for name, data in held.items() if data and not _has(name, passing)}
+
+
+def _has(name: str, parts: tuple[str, ...]) -> bool:
+    return any(part in name for part in parts)
 
 
 @pytest.fixture
@@ -68,3 +76,25 @@ def write(shell: Shell) -> Callable[[str, str], str]:
         return name
 
     return put
+
+
+@pytest.fixture(scope="session")
+def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile of a simulated device that knows lenet5 up to some widths, as a file."""
+    folder = tmp_path_factory.mktemp("profile")
+    store, path = str(folder / "store.sqlite"), folder / "simulated.json"
+    words = (*PROFILED, "--on", "simulated:7", "--points", "30", "--store", store)
+    for command in (
+        ("profile", *words),
+        ("profiles", "export", "sim", str(path), "--store", store),
+    ):
+        result = CliRunner().invoke(cli, command, prog_name="joulecast")
+        assert result.exit_code == 0, result.output
+    return path
+
+
+@pytest.fixture
+def profiled(shell: Shell, profile_file: Path) -> Shell:
+    """A command line whose store knows a simulated device."""
+    shell("profiles", "import", str(profile_file))
+    return shell

@@ -1,0 +1,135 @@
+"""``estimate``: the question that everything is for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from joulecast.families import make_family
+from joulecast.files import write_network
+from joulecast.records import Device
+from joulecast.units import joules_to_kwh
+
+NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
+PROMISED = {"energy_j", "interval_j", "level", "duration_s", "total_energy_j", "unseen_share"}
+PROMISED |= {"peak_memory_bytes", "basis", "device", "estimator", "layers", "covers", "steps"}
+PROMISED |= {"total_interval_j", "total_duration_s", "kwh"}
+
+
+def test_an_answer_holds_what_is_promised(profiled):
+    data = profiled.json("estimate", *NET)
+    assert set(data) >= PROMISED
+    low, high = data["interval_j"]
+    assert 0 < low < data["energy_j"] < high and data["level"] == 0.95
+    assert data["basis"] == "simulated" and data["device"] == "simulated-7"
+    assert data["unseen_share"] == 0 and data["steps"] == 1
+    assert all({"name", "kind", "energy_j", "calls"} <= set(layer) for layer in data["layers"])
+    assert sum(layer["energy_j"] for layer in data["layers"]) == pytest.approx(data["energy_j"])
+
+
+def test_an_answer_is_near_what_is_measured(profiled):
+    seen = profiled.json("measure", NET[0], "--on", "simulated:7", "--batch", "8", "--no-save")
+    data = profiled.json("estimate", *NET)
+    assert data["energy_j"] == pytest.approx(seen["energy_j"], rel=0.25)
+
+
+def test_steps_and_epochs_say_the_same(profiled):
+    step = profiled.json("estimate", *NET)
+    whole = profiled.json("estimate", *NET, "--steps", "26")
+    epochs = profiled.json("estimate", *NET, "--epochs", "2", "--samples", "100")
+    assert whole == epochs and whole["steps"] == 26
+    assert whole["total_energy_j"] == pytest.approx(26 * step["energy_j"])
+    assert whole["total_duration_s"] == pytest.approx(26 * step["duration_s"])
+    assert whole["total_interval_j"] == pytest.approx([26 * end for end in step["interval_j"]])
+
+
+def test_other_units_follow_from_joules(profiled):
+    words = ("--grid", "400", "--price", "0.5EUR", "--battery", "10Wh", "--steps", "1000")
+    data = profiled.json("estimate", *NET, *words)
+    kwh = joules_to_kwh(data["total_energy_j"])
+    assert data["kwh"] == kwh and data["co2e_g"] == pytest.approx(400 * kwh)
+    assert data["cost"] == pytest.approx(0.5 * kwh) and data["currency"] == "EUR"
+    assert data["battery_share"] == pytest.approx(data["total_energy_j"] / 36_000)
+    text = profiled("estimate", *NET, *words).stdout
+    assert "CO2e" in text and "EUR" in text and "of a charge of 10Wh" in text
+
+
+def test_a_higher_level_is_a_wider_interval(profiled):
+    narrow, wide = (
+        profiled.json("estimate", *NET, "--level", level)["interval_j"] for level in ("50%", "0.99")
+    )
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_people_read_what_it_rests_on(profiled):
+    text = profiled("estimate", *NET, "--steps", "1000").stdout
+    assert "(simulated)" in text and "simulated: no real device" in text
+    assert "Not included: loading data, evaluation and checkpoints." in text
+    assert "the meter covers device" in text and "1,000 steps" in text
+    assert "guess" not in text and "█" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_many_layers_are_summed_up(profiled):
+    text = profiled("estimate", "resnet18", "--device", "sim").stdout
+    assert "other 22 layers" in text and "100 % of the energy is a guess" in text
+
+
+def test_what_was_never_profiled_is_said_with_what_to_do(profiled):
+    net = ("lenet5:3,5,9,11", "--device", "sim")
+    assert profiled.json("estimate", *net, "--batch", "9")["unseen_share"] == pytest.approx(1.0)
+    text = " ".join(profiled("estimate", *net, "--batch", "9").stdout.split())
+    assert "profiled was batch 8, sgd, fp32" in text
+
+
+def test_a_file_answers_as_the_store_does(profiled, profile_file):
+    by_file = profiled.json("estimate", NET[0], "--batch", "8", "--profile", str(profile_file))
+    assert by_file == profiled.json("estimate", *NET)
+
+
+def test_a_networks_file_is_the_same_net(profiled):
+    write_network(make_family(NET[0]), "net.json")
+    assert profiled.json("estimate", "net.json", *NET[1:]) == profiled.json("estimate", *NET)
+
+
+def test_this_machine_answers_by_default(profiled, monkeypatch):
+    assert "this machine" in profiled.fails("estimate", "lenet5")
+    monkeypatch.setattr("joulecast.cli.known.detect_device", lambda on: Device("simulated-7"))
+    assert profiled.json("estimate", NET[0], "--batch", "8") == profiled.json("estimate", *NET)
+
+
+def test_a_networks_file_needs_nothing_heavy(profiled):
+    write_network(make_family(NET[0]), "net.json")
+    code = (
+        "import sys\nfrom joulecast.cli.main import cli\n"
+        "try: cli.main(sys.argv[1:], prog_name='joulecast')\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = ('torch', 'sklearn', 'scipy', 'alembic', 'transformers')\n"
+        "assert not [name for name in heavy if name in sys.modules]"
+    )
+    words = [sys.executable, "-c", code, "estimate", "net.json", *NET[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["nix", "--device", "sim"], 1, "cnn5"),
+        (["lenet5", "--device", "elsewhere"], 1, "no profile of 'elsewhere'"),
+        (["lenet5", "--device", "sim", "--estimator", "stars"], 1, "subtractive"),
+        (["lenet5", "--device", "sim", "--batch", "0"], 1, "batch is 0"),
+        (["lenet5", "--device", "sim", "--battery", "5000mAh"], 1, "Wh"),
+        (["lenet5", "--device", "sim", "--grid", "moon"], 1, "grid"),
+        (["lenet5", "--device", "sim", "--price", "cheap"], 1, "price"),
+        (["lenet5", "--profile", "nowhere.json"], 1, "nowhere.json"),
+        (["lenet5", "--steps", "0"], 2, "--steps"),
+        (["lenet5", "--epochs", "3"], 2, "--samples"),
+        (["lenet5", "--steps", "3", "--epochs", "3", "--samples", "9"], 2, "--steps"),
+        (["lenet5", "--level", "150%"], 2, "--level"),
+    ],
+)
+def test_bad_questions_are_one_line(profiled, words, code, part):
+    assert part in profiled.fails("estimate", *words, code=code)

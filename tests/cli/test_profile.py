@@ -1,0 +1,173 @@
+"""``profile`` and ``profiles``: learning a device, and what was learnt."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from joulecast.campaign import Progress
+from joulecast.cli.progress import guess_left, say_progress, share_done
+from joulecast.files import read_profile
+from joulecast.records import Device, Profile
+from joulecast.store import open_store
+
+SMALL = ("lenet5:4,8,16,16", "--on", "simulated:7", "--batch", "8")
+
+
+def test_a_campaign_ends_at_its_points_and_says_what_it_learnt(shell):
+    data = shell.json("profile", *SMALL, "--points", "12")
+    assert data["points"] == data["new"] == 12
+    assert data["basis"] == "simulated" and "12 points" in data["stopped"]
+    curves = data["profile"]["estimators"]["subtractive"]["curves"]
+    assert sum(curve["points"] for curve in curves) == 12
+
+
+def test_the_same_command_goes_on(shell):
+    shell("profile", *SMALL, "--points", "8")
+    data = shell.json("profile", *SMALL, "--points", "12")
+    assert data["points"] == 12 and data["new"] == 4
+    assert shell.json("profile", *SMALL, "--points", "12")["new"] == 0
+
+
+def test_people_read_what_comes_next_and_can_run_it(shell):
+    text = shell("profile", *SMALL, "--points", "12", "--device", "toy").stdout
+    assert "(simulated)" in text and "toy has learnt 12 points" in text
+    command = text.split("Ask it now: joulecast ")[1].split()
+    assert command[:4] == ["estimate", "lenet5:4,8,16,16", "--device", "toy"]
+    assert shell.json(*command)["device"] == "toy"
+
+
+def test_time_is_a_budget_too(shell):
+    data = shell.json("profile", *SMALL, "--seconds", "30")
+    assert data["elapsed_s"] <= 30 and "budget" in data["stopped"]
+
+
+def test_time_can_guide(shell):
+    data = shell.json("profile", *SMALL, "--points", "10", "--guide", "time")
+    assert data["points"] == 10
+
+
+def test_a_wide_tolerance_is_soon_reached(shell):
+    data = shell.json("profile", "lenet5:1,1,1,1", *SMALL[1:], "--uncertainty", "90%")
+    assert data["uncertainty_share"] < 0.9 and "known within" in data["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["nix"], 1, "cnn5"),
+        (["cnn5", "--batch", "0"], 1, "batch is 0"),
+        (["cnn5", "--on", "cuda:0,cuda:1"], 1, "one device at a time"),
+        (["cnn5", "--meter", "command:no-such-program"], 1, "no-such-program"),
+        (["cnn5", "--points", "0"], 2, "--points"),
+        (["cnn5", "--uncertainty", "5"], 2, "5%"),
+        (["cnn5", "--guide", "stars"], 2, "energy"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_line(shell, words, code, part):
+    assert part in shell.fails("profile", *words, code=code)
+
+
+@pytest.mark.parametrize("place", ["/proc/store.sqlite", "mysql://here/there"])
+def test_a_store_that_cannot_be_is_one_line(shell, place):
+    assert "store" in shell.fails("profile", *SMALL, "--points", "2", "--store", place)
+
+
+def test_a_store_that_may_only_be_read_is_one_line(profiled):
+    place = f"sqlite:///file:{profiled.folder / 'store.sqlite'}?mode=ro&uri=true"
+    assert "store" in profiled.fails("profile", *SMALL, "--points", "99", "--store", place)
+    assert profiled.json("profiles", "list", "--store", place)["profiles"]
+
+
+# -- progress -----------------------------------------------------------------------------------
+
+
+def test_time_left_is_that_of_the_nearer_end():
+    first, now = Progress(10, 1.0, 0.0, 100.0, ""), Progress(14, 0.5, 40.0, 60.0, "why")
+    assert guess_left(now, first, None) == 60.0
+    assert guess_left(now, first, 17) == 30.0
+    assert guess_left(first, first, None) == 100.0
+    assert share_done(now, first, 17) == pytest.approx(40 / 70)
+
+
+def test_nobody_knows_at_the_start_of_points_alone():
+    first = Progress(0, 1.0, 0.0, None, "bounds " * 20)
+    assert guess_left(first, first, 12) is None and share_done(first, first, 12) is None
+    words = say_progress(first, first, 12)
+    assert words["points"] == "0 of 12 points" and len(words["why"]) < 50
+
+
+def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
+    assert shell("profile", *SMALL, "--points", "6").stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = shell("profile", *SMALL, "--points", "8").stderr
+    assert "8 of 8 points" in text
+
+
+# -- profiles -----------------------------------------------------------------------------------
+
+
+def test_what_is_exported_comes_back(profiled):
+    profiled("profiles", "export", "sim", "again.json")
+    with open_store(create=False) as store:
+        kept = store.find_profile("simulated-7")
+    assert read_profile("again.json") == kept
+    assert profiled.json("profiles", "import", "again.json")["new_observations"] == 0
+    assert profiled.json("profiles", "remove", "sim")["observations"] == len(kept.observations)
+    assert all(one["shipped"] for one in profiled.json("profiles", "list")["profiles"])
+    data = profiled.json("profiles", "import", "again.json")
+    assert data["new_observations"] == len(kept.observations)
+
+
+def test_profiles_are_listed_and_shown(profiled):
+    (one,) = [p for p in profiled.json("profiles", "list")["profiles"] if not p["shipped"]]
+    assert one["device"] == "simulated-7" and one["estimators"] == ["subtractive"]
+    assert one["key"][:8] in profiled("profiles", "list").stdout
+    shown = profiled.json("profiles", "show", one["key"][:6])
+    assert shown["key"] == one["key"]
+    assert shown["observations"] == one["observation_count"]
+    text = profiled("profiles", "show", "simulated-7").stdout
+    assert "simulated: no real device" in text and "batch 8" in text
+
+
+def test_reading_makes_no_store(shell):
+    before = shell.snapshot()
+    shell("profiles", "list")
+    assert shell.snapshot() == before
+
+
+def test_nothing_to_show_is_one_line(shell):
+    for words in (["show", "x"], ["export", "x", "x.json"], ["remove", "x"]):
+        assert "no profile of 'x'" in shell.fails("profiles", *words)
+
+
+def damage(text: str) -> str:
+    return text.replace('"energy_j": 0.', '"energy_j": 9.', 1)
+
+
+def make_newer(text: str) -> str:
+    return text.replace('"version": 1', '"version": 99', 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (damage, "checksum"),
+        (make_newer, "newer"),
+        (lambda text: text[:1000], "damaged"),
+        (lambda text: json.dumps({"format": "something-else"}), "no joulecast-profile"),
+        (lambda text: "", "damaged"),
+    ],
+)
+def test_bad_profile_files_are_one_line(profiled, profile_file, write, change, part):
+    write("bad.json", change(profile_file.read_text()))
+    assert part in profiled.fails("profiles", "import", "bad.json")
+    assert part in profiled.fails("estimate", "lenet5", "--profile", "bad.json")
+
+
+def test_an_empty_profile_is_one_line(shell):
+    empty = Profile(Device("new-board"), "torch-2.13.0", "board", "measured")
+    with open_store() as store:
+        store.import_profile(empty)
+    assert "profile of new-board" in shell.fails("estimate", "lenet5", "--device", "new-board")

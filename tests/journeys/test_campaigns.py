@@ -1,0 +1,89 @@
+"""End to end, as a person meets it: on this machine, interrupted, and with a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecast.store import open_store
+
+pytestmark = pytest.mark.journey
+PROGRAM = [sys.executable, "-c", "from joulecast.cli.main import main; main()"]
+SIMULATED = ("profile", "cnn5", "--on", "simulated:3", "--points", "24")
+
+
+@pytest.fixture
+def environ(tmp_path):
+    own = {"JOULECAST_STORE": str(tmp_path / "store.sqlite"), "XDG_CONFIG_HOME": str(tmp_path)}
+    return {**os.environ, **own}
+
+
+def run(environ, *words, **extra):
+    return subprocess.run(
+        [*PROGRAM, *words], env=environ, capture_output=True, text=True, check=False, **extra
+    )
+
+
+def run_json(environ, *words):
+    done = run(environ, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def observed(environ):
+    with open_store(environ["JOULECAST_STORE"], create=False) as store:
+        own = [one for one in store.profiles() if not one.shipped]
+        return store.observations(own[0].key) if own else ()
+
+
+def test_this_machine_learns_answers_and_is_measured(environ):
+    """The whole way on the real processor, with the smallest budget that can be fitted."""
+    how = ("--batch", "2", "--threads", "1")
+    work = ("--on", "cpu", "--meter", "modelled", "--rounds", "1")
+    learnt = run_json(environ, "profile", "lenet5:2,2,4,4", *how, *work, "--points", "6")
+    assert learnt["points"] == 6 and learnt["basis"] == "modelled"
+    answer = run_json(environ, "estimate", "lenet5:1,2,3,4", *how)
+    assert answer["basis"] == "modelled" and answer["energy_j"] > 0
+    seen = run_json(environ, "measure", "lenet5:1,2,3,4", *how, *work)
+    assert seen["energy_j"] > 0 and seen["device"]["name"] == answer["device"]
+    text = run(environ, "estimate", "lenet5:1,2,3,4", *how).stdout
+    assert "modelled, not measured" in text
+
+
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_done_twice(environ):
+    started = subprocess.Popen([*PROGRAM, *SIMULATED], env=environ, stdout=subprocess.DEVNULL)
+    while len(observed(environ)) < 5 and started.poll() is None:
+        time.sleep(0.02)
+    started.send_signal(signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL, "it ended before it could be killed"
+    before = observed(environ)
+    data = run_json(environ, *SIMULATED)
+    after = observed(environ)
+    assert after[: len(before)] == before
+    loads = [seen.trial.key for seen in after if seen.trial.network.layers]
+    assert len(loads) == len(set(loads)) == data["points"] == 24
+    assert data["new"] == 24 - len([seen for seen in before if seen.trial.network.layers])
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_there(environ):
+    assert run(environ, *SIMULATED[:-1], "4").returncode == 0
+    before = observed(environ)
+    size = Path(environ["JOULECAST_STORE"]).stat().st_size
+
+    def fill_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    done = run(environ, *SIMULATED, preexec_fn=fill_disk)
+    assert done.returncode == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("joulecast: the store ")
+    assert observed(environ)[: len(before)] == before
+    assert run_json(environ, *SIMULATED)["points"] == 24
