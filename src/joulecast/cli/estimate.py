@@ -57,9 +57,15 @@ class Wishes:
 @click.argument("net")
 @options.net_options
 @click.option("--device", default="", help="Whose profile answers.  [default: this machine's]")
-@click.option("--profile", "file", metavar="FILE", help="A profile's file, instead of --device.")
+@click.option("--profile", metavar="FILE", help="A profile's file, instead of --device.")
 @click.option("--estimator", default="subtractive", show_default=True)
-@click.option("--level", default="95%", callback=options.read_share, help="Of the interval.")
+@click.option(
+    "--level",
+    default="95%",
+    show_default=True,
+    callback=options.read_share,
+    help="How probable the interval shall be.",
+)
 @click.option("--steps", type=click.IntRange(1), help="Steps of the whole training.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over --samples.")
 @click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
@@ -71,7 +77,7 @@ class Wishes:
 def estimate(
     asked: options.Asked,
     device: str,
-    file: str | None,
+    profile: str | None,
     estimator: str,
     level: float,
     store: str | None,
@@ -84,13 +90,13 @@ def estimate(
     """
     found, setup = asked.resolve()
     wanted = read_wishes(setup, **wishes)
-    profile = resolve_profile(file or device, store)
-    answer = estimate_network(profile, found.network, setup, estimator, level=level)
+    known = resolve_profile(profile or device, store)
+    answer = estimate_network(known, found.network, setup, estimator, level=level)
     data = describe_estimate(answer, wanted)
     if json:
         print_json(data)
     else:
-        _print_estimate(found.network.name, setup, answer, data, wanted, profile)
+        _print_estimate(found.network.name, setup, answer, data, wanted, known)
 
 
 def read_wishes(

@@ -84,7 +84,7 @@ class Asked:
 
 _NET_OPTIONS = (
     click.option("--batch", type=int, help="Samples of a step.  [default: the net's own]"),
-    click.option("--input", callback=read_shape, metavar="3x96x96", help="One sample."),
+    click.option("--input", callback=read_shape, metavar="3x96x96", help="Shape of one sample."),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="sgd", show_default=True),
     click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True),
     click.option(

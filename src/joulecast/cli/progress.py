@@ -14,6 +14,7 @@ from joulecast.cli.show import make_console
 from joulecast.units import format_duration, format_share
 
 _WHY_SIZE = 44
+_MINUTE = 59.5
 
 
 def guess_left(now: Progress, first: Progress, points: int | None) -> float | None:
@@ -59,6 +60,11 @@ def show_progress(points: int | None) -> Iterator[Callable[[Progress], None]]:
         yield tell
 
 
+def _say_left(left_s: float) -> str:
+    """Whole seconds: nobody believes in tenths of what is only guessed."""
+    return f"{left_s:.0f} s" if left_s < _MINUTE else format_duration(left_s)
+
+
 def say_progress(now: Progress, first: Progress, points: int | None) -> dict[str, Any]:
     """A campaign's progress in words."""
     left_s = guess_left(now, first, points)
@@ -67,6 +73,6 @@ def say_progress(now: Progress, first: Progress, points: int | None) -> dict[str
     return {
         "points": f"{now.points}{of} points",
         "unsure": f"± {format_share(now.uncertainty_share)}",
-        "left": "" if left_s is None else f"{format_duration(round(left_s))} left",
+        "left": "" if left_s is None else f"{_say_left(left_s)} left",
         "why": why,
     }
