@@ -1,6 +1,12 @@
 """How laws are tried: the same examples every time, and no clock in the verdict."""
 
-from hypothesis import HealthCheck, settings
+import os
+
+# Before numpy and torch are imported: tests run side by side, and threads that spin while they
+# wait for each other take twice the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
     "joulecast",
