@@ -1,0 +1,35 @@
+"""Every example runs and says what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.journey
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUNS = {
+    "demo.py": (["--seconds", "6", "--seed", "1"], ["Side by side", "measured", "interval"]),
+    "own_net.py": ([], ["layers: conv2d, conv2d", "(simulated)"]),
+}
+
+
+def test_every_example_is_run():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS)
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_an_example_runs(name, tmp_path):
+    words, promised = RUNS[name]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(words in done.stdout for words in promised), done.stdout
+    assert not list(tmp_path.iterdir())
