@@ -6,8 +6,8 @@
 
 Every observation is stored as it is made, and a proposal depends on the stored observations alone,
 so a campaign that was cut, even by kill -9, goes on where it was: nothing is lost and nothing is
-measured twice. A trial that the device refuses (it cannot be built, does not fit, does not train) is
-left out for the rest of the campaign. The rig is given; this module makes none.
+measured twice. A trial that the device refuses (it cannot be built, does not fit, does not train)
+is left out for the rest of the campaign. The rig is given; this module makes none.
 """
 
 from __future__ import annotations

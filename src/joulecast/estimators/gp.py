@@ -14,7 +14,7 @@ A Gp is plain numbers, kept as JSON, so that predicting never loads scikit-learn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,14 @@ Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
 # In units of the scaled values and widths. A handful of points says little about how smooth their
-# curve is: left alone, the likelihood finds that one of two widths does not matter, and the guide
-# then never looks there again. The bounds were chosen in simulated worlds that no benchmark shows,
-# and agree with the nets measured on a real GPU that the project started from.
-SIGNAL_BOUNDS = (0.25, 100.0)
-LENGTH_BOUNDS = (0.5, 1.5)
-WHITE_BOUNDS = (1e-6, 0.3)
+# curve is: left alone, the likelihood of two points finds nothing but noise, and that of seven finds
+# that one of two widths does not matter, where the guide then never looks again. So each number has
+# a log-normal prior (median, deviation of the logarithm), chosen in simulated worlds that no
+# benchmark shows.
+SIGNAL_PRIOR = (3.0, 1.0)
+LENGTH_PRIOR = (0.7, 0.7)
+WHITE_PRIOR = (1e-3, 1.5)
+_WITHIN = 4.0  # deviations that the search may go
 _JITTER = 1e-10
 
 
@@ -128,19 +130,42 @@ def _scale_of(values: Floats) -> float:
 
 
 def _fit_kernel(u: Floats, z: Floats, noise: Floats) -> tuple[float, Floats, float]:
-    """Signal, lengths and white of largest likelihood within their bounds."""
+    """Signal, lengths and white of largest likelihood times prior."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-    start = np.ones(u.shape[1])
-    matern = Matern(length_scale=start, length_scale_bounds=LENGTH_BOUNDS, nu=2.5)
-    kernel = ConstantKernel(1.0, SIGNAL_BOUNDS) * matern + WhiteKernel(1e-3, WHITE_BOUNDS)
-    process = GaussianProcessRegressor(kernel, alpha=noise + _JITTER)
+    lengths = np.full(u.shape[1], LENGTH_PRIOR[0])
+    matern = Matern(lengths, _bounds(LENGTH_PRIOR), nu=2.5)
+    signal = ConstantKernel(SIGNAL_PRIOR[0], _bounds(SIGNAL_PRIOR))
+    kernel = signal * matern + WhiteKernel(WHITE_PRIOR[0], _bounds(WHITE_PRIOR))
+    process = GaussianProcessRegressor(kernel, alpha=noise + _JITTER, optimizer=_climb)
     with warnings.catch_warnings():
-        # A bound that is reached is what bounds are for.
+        # Reaching a bound is no accident here: that is what the priors' bounds are for.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        process.fit(u, z)
-    fitted = process.kernel_
+        fitted = process.fit(u, z).kernel_
     lengths = np.atleast_1d(np.asarray(fitted.k1.k2.length_scale, dtype=float))
     return float(fitted.k1.k1.constant_value), lengths, float(fitted.k2.noise_level)
+
+
+def _bounds(prior: tuple[float, float]) -> tuple[float, float]:
+    reach = float(np.exp(_WITHIN * prior[1]))
+    return (prior[0] / reach, prior[0] * reach)
+
+
+def _climb(
+    negative: Callable[[Floats], tuple[float, Floats]], start: Floats, bounds: Floats
+) -> tuple[Floats, float]:
+    """scikit-learn's search with the priors added: the start lies at their medians."""
+    from scipy.optimize import minimize
+
+    lengths = [LENGTH_PRIOR[1]] * (len(start) - 2)
+    deviations = np.array([SIGNAL_PRIOR[1], *lengths, WHITE_PRIOR[1]])
+
+    def penalised(theta: Floats) -> tuple[float, Floats]:
+        value, slope = negative(theta)
+        off = (theta - start) / deviations
+        return value + 0.5 * float(off @ off), slope + off / deviations
+
+    found = minimize(penalised, start, jac=True, bounds=bounds, method="L-BFGS-B")
+    return found.x, float(found.fun)

@@ -1,7 +1,8 @@
 """Where to measure next: both ends of every curve first, then wherever a curve is least sure.
 
     corners   low … low, high … high, then the mixed ones; output curves, then input, then hidden
-    then      of all curves that are not known yet, the widths of largest standard deviation
+    then      of all curves that are not known yet, the widths of largest standard deviation, in
+              joules of the target's step: a curve counts as often as the step counts on it
 
 A curve is known when its largest standard deviation is below a share (5 %) of its profiled values.
 An observation without any number stands for a trial that the device refused: it is not proposed
@@ -79,7 +80,7 @@ def _choose(target: Target, quests: Sequence[Quest], doubts: Sequence[Doubt]) ->
     for quest in quests:
         for corner in _list_corners(quest):
             return _propose(target, quest, corner, "bound")
-    for worst in sorted(doubts, key=lambda doubt: -doubt.sd):
+    for worst in sorted(doubts, key=lambda doubt: -doubt.sd * doubt.quest.range.calls):
         if worst.widths is not None:
             return _propose(target, worst.quest, worst.widths, f"off by {worst.share:.0%}")
     if all(doubt.share < target.uncertainty_share for doubt in doubts):

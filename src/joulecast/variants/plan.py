@@ -30,10 +30,18 @@ from joulecast.variants.parts import (
 
 @dataclass(frozen=True)
 class Range:
-    """A curve to be profiled: a part at its largest widths; widths are multiples of ``steps``."""
+    """A curve to be profiled.
+
+    Attributes:
+        part: One of its points, at the largest widths.
+        steps: Widths are multiples of these, which are also the smallest ones.
+        calls: How often a step of the network counts on it, as a layer of its own or as one that is
+            subtracted to learn another.
+    """
 
     part: Part
     steps: Widths
+    calls: int = 1
 
     @property
     def highs(self) -> Widths:
@@ -49,7 +57,7 @@ def plan_curves(network: Network) -> Tuple[Range, ...]:
         low = make_variant(resize_part(wanted.part, steps), network)
         high = make_variant(wanted.part, network)
         for small, large in zip(split_network(low), split_network(high)):
-            found = Range(large.part, part_widths(small.part))
+            found = Range(large.part, part_widths(small.part), place.calls)
             key = stable_hash(part_frame(large.part))
             ranges[key] = _join_ranges(ranges[key], found) if key in ranges else found
     return tuple(sorted(ranges.values(), key=lambda found: ROLES.index(found.part.role)))
@@ -103,7 +111,7 @@ def _fit_range(part: Part, steps: Widths) -> Range:
 def _join_ranges(one: Range, two: Range) -> Range:
     steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps))
     highs = tuple(max(a, b) for a, b in zip(one.highs, two.highs))
-    return Range(resize_part(one.part, highs), steps)
+    return Range(resize_part(one.part, highs), steps, one.calls + two.calls)
 
 
 def _lcm(a: int, b: int) -> int:
