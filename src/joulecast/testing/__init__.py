@@ -1,1 +1,1 @@
-"""Contract suites: what every meter, runtime, store and estimator must keep to, as tests to inherit."""
+"""Contract suites: what every meter, runtime, store and estimator must keep to, to inherit."""
