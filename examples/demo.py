@@ -57,7 +57,7 @@ def tell_story(seconds: int, rng: random.Random) -> None:
 def compare(net: str) -> None:
     """Print estimate, interval and measured value side by side."""
     answer = joulecast.estimate(net, input_shape=(3, 32, 32), batch=16, threads=1)
-    seen = joulecast.load_profile().observations[-1]
+    *profiled, seen = joulecast.load_profile().observations
     assert seen.energy_j is not None
     low, high = answer.interval_j
     error = answer.energy_j / seen.energy_j - 1
@@ -67,11 +67,26 @@ def compare(net: str) -> None:
     print(f"  interval   {format_energy(low):>9} to {format_energy(high)} with 95 %")
     print(f"  measured   {format_energy(seen.energy_j):>9}   under the meter {seen.meter!r}")
     say(f"The estimate is off by {100 * error:+.1f} %, and the interval {held}.")
+    drift = find_drift(profiled)
+    if abs(drift) > 0.05:
+        print(
+            f"The machine itself changed by {100 * drift:+.1f} % meanwhile: one of the variants\n"
+            "was measured again. Other programs do that; on a quiet machine it is less.\n"
+        )
     if seen.provenance == "modelled":
         print(
             "The joules above are modelled, not measured: CPU time x a stated power, as no energy\n"
             "sensor can be read here. The method is the same where one can."
         )
+
+
+def find_drift(profiled: list[joulecast.Observation]) -> float:
+    """By which share the costliest variant costs more now than when it was profiled."""
+    loads = [seen for seen in profiled if seen.trial.network.layers]
+    before = max(loads, key=lambda seen: seen.energy_j or 0.0)
+    now = joulecast.observe(before.trial.network, setup=before.trial.setup, rounds=5)
+    assert before.energy_j and now.energy_j
+    return now.energy_j / before.energy_j - 1
 
 
 def say(text: str) -> None:
