@@ -43,7 +43,7 @@ def list_profiles(store: str | None, json: bool) -> None:
     if not known:
         console.print("There are no profiles yet: make one with `joulecast profile NET --on cpu`.")
         return
-    columns = ("key", "device", "runtime", "covers", "basis", ">observed", "fitted", "changed")
+    columns = ("key", "device", "runtime", "covers", "basis", ">seen", "fitted", "changed")
     print_table(console, columns, map(_show_summary, known))
 
 
@@ -130,18 +130,17 @@ def _describe_fit(fit: Json) -> Json:
 
 
 def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
-    where = " (shipped)" if one.shipped else ""
     mode = f" ({one.power_mode})" if one.power_mode else ""
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed_at_s))
+    when = time.strftime("%Y-%m-%d", time.localtime(one.changed_at_s))
     return (
         one.key[:8],
-        one.device + mode + where,
+        one.device + mode,
         one.runtime,
         one.covers,
         one.provenance,
         str(one.observation_count),
         ", ".join(one.estimators) or "-",
-        when,
+        when + (", shipped" if one.shipped else ""),
     )
 
 
