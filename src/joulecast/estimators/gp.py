@@ -25,10 +25,10 @@ Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
 # In units of the scaled values and widths. A handful of points says little about how smooth their
-# curve is: left alone, the likelihood of two points finds nothing but noise, and that of seven finds
-# that one of two widths does not matter, where the guide then never looks again. So each number has
-# a log-normal prior (median, deviation of the logarithm), chosen in simulated worlds that no
-# benchmark shows.
+# curve is: left alone, the likelihood of two points finds nothing but noise, and that of seven that
+# one of two widths does not matter, where the guide then never looks again. So each number has a
+# log-normal prior (median, deviation of the logarithm), chosen in simulated worlds that are in no
+# benchmark.
 SIGNAL_PRIOR = (3.0, 1.0)
 LENGTH_PRIOR = (0.7, 0.7)
 WHITE_PRIOR = (1e-3, 1.5)

@@ -6,7 +6,8 @@
 
 A curve is known when its largest standard deviation is below a share (5 %) of its profiled values.
 An observation without any number stands for a trial that the device refused: it is not proposed
-again, nor anything at least as wide in every width.
+again, nor anything at least as wide in every width. What is refused at the smallest widths is tried
+a little wider; a curve that is refused again and again is left alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Widths = tuple[int, ...]
 
 # How many values of each width are candidates, by number of widths.
 _GRID = {1: 256, 2: 24, 3: 8}
+# Refusals before a curve of which nothing was measured is left alone.
+_PATIENCE = 4
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,15 @@ class Quest:
 
     def is_open(self, widths: Widths) -> bool:
         """Whether a point may be measured."""
-        too_wide = (all(a >= b for a, b in zip(widths, bad, strict=True)) for bad in self.refused)
-        return widths not in self.tried and not any(too_wide)
+        if widths in self.tried or widths in self.refused or self.is_hopeless:
+            return False
+        walls = self.refused - {self.range.lows}
+        return not any(all(map(int.__ge__, widths, wall)) for wall in walls)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the device has refused whatever was tried."""
+        return len(self.refused) >= _PATIENCE and not self.tried
 
 
 @dataclass(frozen=True)
@@ -110,25 +120,40 @@ def _list_quests(target: Target, observations: Iterable[Observation]) -> list[Qu
 
 
 def _list_corners(quest: Quest) -> Iterator[Widths]:
-    """Bounds that are still open; one that the device refused shrinks by halves."""
-    lows, highs = quest.range.steps, quest.range.highs
+    """Bounds that are still open: all low, all high, then the mixed ones."""
     choices = sorted(
-        itertools.product((0, 1), repeat=len(lows)), key=lambda c: (len(set(c)) > 1, c)
+        itertools.product((0, 1), repeat=len(quest.range.lows)), key=lambda c: (len(set(c)) > 1, c)
     )
     for choice in choices:
-        corner = tuple(h if up else w for up, w, h in zip(choice, lows, highs, strict=True))
-        while not quest.is_open(corner) and corner not in quest.tried and corner != lows:
-            corner = tuple(max(w, size // 2 // w * w) for size, w in zip(corner, lows, strict=True))
+        corner = _shift_corner(quest, choice)
         if quest.is_open(corner):
             yield corner
+
+
+def _shift_corner(quest: Quest, choice: Sequence[int]) -> Widths:
+    """A corner of the range, or what stands for it where the device refused it."""
+    lows, highs, steps = quest.range.lows, quest.range.highs, quest.range.steps
+    corner = tuple(high if up else low for up, low, high in zip(choice, lows, highs, strict=True))
+    while not quest.is_open(corner) and corner not in quest.tried:
+        if any(choice):
+            moved = tuple(
+                size // 2 // step * step for size, step in zip(corner, steps, strict=True)
+            )
+        else:
+            moved = tuple(2 * size for size in corner)
+        nearer = tuple(map(max, map(min, moved, highs), lows))
+        if nearer == corner:
+            return corner
+        corner = nearer
+    return corner
 
 
 def list_candidates(found: Range) -> list[Widths]:
     """A grid over the widths of a curve, in whole steps, both ends included."""
     per_width = _GRID.get(len(found.steps), 4)
     axes = []
-    for step, high in zip(found.steps, found.highs, strict=True):
-        places = np.linspace(1, max(1, high // step), per_width).round().astype(int)
+    for low, high, step in zip(found.lows, found.highs, found.steps, strict=True):
+        places = np.linspace(low // step, max(low, high) // step, per_width).round().astype(int)
         axes.append([int(place) * step for place in np.unique(places)])
     return list(itertools.product(*axes))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from joulecast.kinds import output_shape, width_step
 from joulecast.records import Layer, Network, stable_hash
@@ -18,6 +18,7 @@ from joulecast.variants.make import make_variant
 from joulecast.variants.parts import (
     ROLES,
     Part,
+    Place,
     Widths,
     open_blocks,
     part_frame,
@@ -34,12 +35,14 @@ class Range:
 
     Attributes:
         part: One of its points, at the largest widths.
-        steps: Widths are multiples of these, which are also the smallest ones.
+        lows: The smallest widths.
+        steps: Widths are multiples of these.
         calls: How often a step of the network counts on it, as a layer of its own or as one that is
             subtracted to learn another.
     """
 
     part: Part
+    lows: Widths
     steps: Widths
     calls: int = 1
 
@@ -53,14 +56,28 @@ def plan_curves(network: Network) -> Tuple[Range, ...]:
     """Every curve that a network needs, those of entries and heads included, in profiling order."""
     ranges: Dict[str, Range] = {}
     for place, steps in zip(split_network(network), _place_steps(network)):
-        wanted = _fit_range(place.part, steps)
-        low = make_variant(resize_part(wanted.part, steps), network)
-        high = make_variant(wanted.part, network)
-        for small, large in zip(split_network(low), split_network(high)):
-            found = Range(large.part, part_widths(small.part), place.calls)
-            key = stable_hash(part_frame(large.part))
+        for found in _find_ranges(place, steps, network):
+            key = stable_hash(part_frame(found.part))
             ranges[key] = _join_ranges(ranges[key], found) if key in ranges else found
     return tuple(sorted(ranges.values(), key=lambda found: ROLES.index(found.part.role)))
+
+
+def _find_ranges(place: Place, steps: Widths, network: Network) -> Iterator[Range]:
+    """The ranges of a part and of what its variants subtract, which follow its widths."""
+    highs = tuple(
+        max(step, size - size % step) for size, step in zip(part_widths(place.part), steps)
+    )
+    lows = tuple(min(_find_low(place.part, step), high) for step, high in zip(steps, highs))
+    variants = (make_variant(resize_part(place.part, at), network) for at in (steps, lows, highs))
+    for unit, low, high in zip(*map(split_network, variants)):
+        yield Range(high.part, part_widths(low.part), part_widths(unit.part), place.calls)
+
+
+def _find_low(part: Part, step: int) -> int:
+    """The smallest width: a norm over very few features leaves nothing to learn before it."""
+    ops = [op for layer in part.layers for op in (layer, *layer.tail)]
+    least = 4 if any(op.kind in ("layer_norm", "rms_norm") for op in ops) else 1
+    return step * -(-least // step)
 
 
 def _place_steps(network: Network) -> List[Widths]:
@@ -103,15 +120,11 @@ def _flattened(before: Optional[Layer]) -> int:
     return max(1, int(math.prod(shape[1:])))
 
 
-def _fit_range(part: Part, steps: Widths) -> Range:
-    highs = tuple(max(step, size - size % step) for size, step in zip(part_widths(part), steps))
-    return Range(resize_part(part, highs), steps)
-
-
 def _join_ranges(one: Range, two: Range) -> Range:
     steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps))
-    highs = tuple(max(a, b) for a, b in zip(one.highs, two.highs))
-    return Range(resize_part(one.part, highs), steps, one.calls + two.calls)
+    lows = tuple(map(min, one.lows, two.lows))
+    highs = tuple(map(max, one.highs, two.highs))
+    return Range(resize_part(one.part, highs), lows, steps, one.calls + two.calls)
 
 
 def _lcm(a: int, b: int) -> int:
