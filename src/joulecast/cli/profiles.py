@@ -140,7 +140,7 @@ def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
         one.provenance,
         str(one.observation_count),
         ", ".join(one.estimators) or "-",
-        when + (", shipped" if one.shipped else ""),
+        "shipped" if one.shipped else when,
     )
 
 
