@@ -93,3 +93,10 @@ class Estimator(Protocol):
 
     def predict(self, fitted: Json, networks: Sequence[Network], setup: Setup) -> Prediction:
         """What a step of each network costs."""
+
+
+def share_doubt(networks: Sequence[Network], doubt: Floats) -> Floats:
+    """Covariance of doubts of which half is the device's habit and half each network's own."""
+    alike = [[0.5 + 0.5 * (one == two) for two in networks] for one in networks]
+    cov: Floats = np.array(alike) * np.outer(doubt, doubt)
+    return cov

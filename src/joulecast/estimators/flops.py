@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Prediction, Proposal, Target
+from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import is_plain_step
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, stable_hash
@@ -53,10 +53,11 @@ class FlopsEstimator:
         rows: dict[str, list[Observation]] = {ANY: used}
         for seen in used:
             rows.setdefault(_row_name(seen.trial.setup), []).append(seen)
-        return {"rows": {name: _fit_row(row) for name, row in sorted(rows.items())}}
+        fits = {name: _fit_row(row) for name, row in sorted(rows.items())}
+        return {"seen": len(used), "rows": fits}
 
     def predict(self, fitted: Json, networks: Sequence[Network], setup: Setup) -> Prediction:
-        """A factor times FLOPs; networks of one Setup err together."""
+        """A factor times FLOPs; half of what it is wrong by, all networks share."""
         name = _row_name(setup)
         seen = name in fitted["rows"]
         row = fitted["rows"][name if seen else ANY]
@@ -65,7 +66,7 @@ class FlopsEstimator:
         doubt = row["spread"] * energy
         return Prediction(
             energy_j=energy,
-            energy_cov=np.outer(doubt, doubt),
+            energy_cov=share_doubt(networks, doubt),
             duration_s=row["s_per_flop"] * flops,
             layers=tuple(_list_layers(network, setup, row, seen) for network in networks),
             unseen_share=(0.0 if seen else 1.0,) * len(networks),

@@ -20,10 +20,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Prediction, Proposal, Target
+from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import QUANTITIES, Curve, learn_curves, read_shown
 from joulecast.estimators.gp import fit_gp
 from joulecast.estimators.guide import choose_next
@@ -79,12 +77,9 @@ class SubtractiveEstimator:
         """Sums over the layers of each network, with their joint covariance."""
         nets = [split_network(network) for network in networks]
         energy = add_up(fitted, "energy", nets, setup)
-        off = fitted["off_share"] * energy.totals
-        # Half of what does not add up is the device's habit, half is the network's own.
-        alike = np.array([[0.5 + 0.5 * (one == two) for two in networks] for one in networks])
         return Prediction(
             energy_j=energy.totals,
-            energy_cov=energy.cov + alike * np.outer(off, off),
+            energy_cov=energy.cov + share_doubt(networks, fitted["off_share"] * energy.totals),
             duration_s=add_up(fitted, "time", nets, setup).totals,
             layers=tuple(map(_list_layers, nets, energy.costs, [setup] * len(nets))),
             unseen_share=tuple(map(_share_unseen, energy.costs)),

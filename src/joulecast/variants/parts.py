@@ -169,7 +169,9 @@ def _reads_data(index: int, layer: Layer) -> bool:
 
 
 def _strip(layer: Layer) -> Layer:
-    return replace(layer, reads=(1,) * len(layer.reads), calls=1, tied=False, name="")
+    # Without a join several inputs are one side by side (queries, keys, values), or constants.
+    inputs = 1 if layer.join == "none" else len(layer.reads)
+    return replace(layer, reads=(1,) * inputs, calls=1, tied=False, name="")
 
 
 def _is_rigid(layer: Layer) -> bool:

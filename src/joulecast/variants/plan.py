@@ -68,13 +68,19 @@ def _find_ranges(place: Place, steps: Widths, network: Network) -> Iterator[Rang
         max(step, size - size % step) for size, step in zip(part_widths(place.part), steps)
     )
     lows = tuple(min(_find_low(place.part, step), high) for step, high in zip(steps, highs))
-    variants = (make_variant(resize_part(place.part, at), network) for at in (steps, lows, highs))
-    for unit, low, high in zip(*map(split_network, variants)):
-        yield Range(high.part, part_widths(low.part), part_widths(unit.part), place.calls)
+    nexts = tuple(map(int.__add__, lows, steps))
+    variants = (make_variant(resize_part(place.part, at), network) for at in (lows, nexts, highs))
+    for low, following, high in zip(*map(split_network, variants)):
+        one, two = part_widths(low.part), part_widths(following.part)
+        yield Range(high.part, one, tuple(b - a or 1 for a, b in zip(one, two)), place.calls)
 
 
 def _find_low(part: Part, step: int) -> int:
-    """The smallest width: a norm over very few features leaves nothing to learn before it."""
+    """The smallest width at which a part is still what it is."""
+    first = part.layers[0]
+    if "cin" in first.sizes and first.sizes.get("groups", 1) > 1:
+        return 2 * step  # below, a group would be a channel, and a depthwise one an ordinary one
+    # A norm over very few features leaves nothing to learn before it.
     ops = [op for layer in part.layers for op in (layer, *layer.tail)]
     least = 4 if any(op.kind in ("layer_norm", "rms_norm") for op in ops) else 1
     return step * -(-least // step)
@@ -86,7 +92,7 @@ def _place_steps(network: Network) -> List[Widths]:
     steps = []
     for place in split_network(network):
         first = place.layers[0]
-        index = place.index - first.reads[0]
+        index = place.index - first.reads[0] if first.reads else -1
         before = layers[index] if index >= 0 else None
         steps.append(tuple(_find_step(first, name, before) for name in width_names(place.part)))
     return steps
@@ -96,9 +102,8 @@ def _find_step(layer: Layer, name: str, before: Optional[Layer]) -> int:
     groups = int(layer.sizes.get("groups", 1))
     step = 1
     if name == "cout" and groups > 1:
-        # Below two groups a depthwise convolution would be an ordinary one.
         depthwise = groups == layer.sizes["cin"]
-        step = (2 if depthwise else groups) * int(layer.sizes["cout"] // layer.sizes["cin"])
+        step = (1 if depthwise else groups) * int(layer.sizes["cout"] // layer.sizes["cin"])
     elif "cin" not in layer.sizes:
         step = width_step(layer)
     if name in ("cout", "hidden", "channels"):
