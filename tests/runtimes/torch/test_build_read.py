@@ -90,6 +90,11 @@ CASES: dict[str, Network] = {
         make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=5),
         shape=(5, 6),
     ),
+    "sdpa to others": network_of(
+        make_layer("linear", cin=6, cout=24, lead=(5,)),
+        make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=7),
+        shape=(5, 6),
+    ),
     "sdpa with few keys": network_of(
         make_layer("linear", cin=6, cout=16, lead=(5,)),
         make_layer("sdpa", heads=2, kv_heads=1, head_dim=4, tokens=5, kv_tokens=5, causal=1),

@@ -12,8 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import Network, Setup
+from joulecast.records import Device, Network, Setup, Trial
 from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.variants import make_variant, plan_curves, resize_part
 
 X = torch.randn(4, 8)
 
@@ -256,6 +258,19 @@ def test_real_nets_are_read_without_help(name: str, blocks: int) -> None:
     # Attention with dropout takes another way on a CPU than the fused one that is assumed.
     assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops, rel=0.03)
     assert len(network.groups) == blocks
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "llama", "t5", "mobilenet"])
+def test_variants_of_real_nets_train(name: str) -> None:
+    """Also where a function cannot be rebuilt: something that moves as much stands in for it."""
+    net, inputs = make_real(name)
+    network = read_net(net, inputs, cross_entropy)
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    curves = plan_curves(network)
+    assert len(curves) > 10
+    for found in curves:
+        variant = make_variant(resize_part(found.part, found.lows), network)
+        runtime.prepare(Trial(variant, Setup(batch=2, threads=1))).close()
 
 
 @pytest.mark.journey

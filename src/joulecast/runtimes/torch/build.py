@@ -35,6 +35,11 @@ _FUNCTIONS: Dict[str, Callable[..., torch.Tensor]] = {
     "hardsigmoid": F.hardsigmoid,
     "softplus": F.softplus,
     "mish": F.mish,
+    "hardtanh": F.hardtanh,
+    "neg": torch.neg,
+    "copy": torch.clone,
+    "add": lambda x: x + 1.0,
+    "mul": lambda x: x * 0.5,
     "softmax": lambda x: F.softmax(x, dim=-1),
     "log_softmax": lambda x: F.log_softmax(x, dim=-1),
 }
@@ -50,6 +55,15 @@ BUILDABLE_FUNCTIONS = {
     ("mul", 2),
     ("concat", 1),
 }
+
+
+def can_rebuild(op: Op) -> bool:
+    """Whether an operator can be built so that it reads back the same."""
+    if op.kind != "elementwise":
+        return True
+    plain = not op.sizes["params"] and "out" not in op.sizes and op.sizes["passes"] == 1
+    known = (op.sizes["fn"], op.sizes["inputs"]) in BUILDABLE_FUNCTIONS
+    return plain and known and bool(op.sizes["axes"]) == (op.sizes["fn"] == "mean")
 
 
 def build_net(network: Network) -> nn.Module:
@@ -186,15 +200,18 @@ class PackedSdpa(nn.Module):
         self.heads, self.kv_heads = op.sizes["heads"], op.sizes["kv_heads"]
         self.head_dim = op.sizes["head_dim"]
         self.causal = bool(op.sizes["causal"])
-        if op.sizes["tokens"] != op.sizes["kv_tokens"]:
-            raise NetError("attention over other tokens than its own cannot be built by itself")
+        self.kv_tokens = op.sizes["kv_tokens"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, tokens, _ = x.shape
         sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        query, key, value = x.split(sizes, dim=-1)
+        if tokens != self.kv_tokens:
+            # Attention to another sequence: its tokens stand in for that one's.
+            key, value = (fit_shape(part, (self.kv_tokens, sizes[1])) for part in (key, value))
         query, key, value = (
-            part.view(batch, tokens, -1, self.head_dim).transpose(1, 2)
-            for part in x.split(sizes, dim=-1)
+            part.view(batch, part.shape[1], -1, self.head_dim).transpose(1, 2)
+            for part in (query, key, value)
         )
         grouped = self.heads != self.kv_heads
         out = F.scaled_dot_product_attention(
@@ -225,6 +242,49 @@ class SelfAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
         return out
+
+
+class StandIn(nn.Module):
+    """As many passes over its input as a function makes that nobody can rebuild.
+
+    What is measured is moved memory, not meaning: a hand-written activation costs what its passes
+    cost. A net with such a function is not ``buildable``, but a variant can still show its layer.
+    """
+
+    def __init__(self, passes: int, out: Shape) -> None:
+        super().__init__()
+        self.passes = passes
+        self.out = out
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        x = inputs[0]
+        for other in inputs[1:]:
+            x = x + other
+        for _ in range(self.passes - (len(inputs) > 1)):
+            x = x * 0.5
+        return x if tuple(x.shape[1:]) == self.out else fit_shape(x, self.out)
+
+
+class SelfProduct(nn.Module):
+    """A matrix product of two results, or of one result with itself."""
+
+    def __init__(self, second: Shape) -> None:
+        super().__init__()
+        self.second = second
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        one = inputs[0]
+        two = inputs[1] if len(inputs) > 1 else fit_shape(one, self.second)
+        return torch.matmul(one, two)
+
+
+def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """The same elements in another shape, cut or repeated to fit."""
+    flat = x.flatten(1)
+    wanted = math.prod(shape)
+    if wanted > flat.shape[1]:
+        flat = flat.repeat(1, -(-wanted // flat.shape[1]))
+    return flat[:, :wanted].reshape(x.shape[0], *shape)
 
 
 class Apply(nn.Module):
@@ -320,12 +380,18 @@ def _build_pool(op: Op, shape: Shape) -> nn.Module:
 
 def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     fn = op.sizes["fn"]
-    if (fn, op.sizes["inputs"]) not in BUILDABLE_FUNCTIONS:
-        raise NetError(f"the function {fn!r} of {op.sizes['inputs']} inputs cannot be rebuilt")
+    if not can_rebuild(op):
+        return StandIn(op.sizes["passes"], find_kind(op.kind).out_shape(op.sizes, shape))
     if fn == "mean":
         axes = [axis + 1 for axis in op.sizes["axes"]]
         return Apply(lambda x: x.mean(axes))
-    return Apply(_JOINS[fn] if fn in _JOINS else _FUNCTIONS[fn])
+    if fn in _JOINS and (op.sizes["inputs"] > 1 or fn not in _FUNCTIONS):
+        return Apply(_JOINS[fn])
+    return Apply(_FUNCTIONS[fn])
+
+
+def _build_matmul(op: Op, shape: Shape) -> nn.Module:
+    return SelfProduct((*shape[:-2], op.sizes["k"], op.sizes["n"]))
 
 
 def _build_view(op: Op, shape: Shape) -> nn.Module:
@@ -351,7 +417,7 @@ _BUILDERS: Dict[str, Callable[[Op, Shape], nn.Module]] = {
         op.sizes["width"], op.sizes["heads"], bool(op.sizes["bias"])
     ),
     "sdpa": lambda op, shape: PackedSdpa(op),
-    "matmul": lambda op, shape: Apply(torch.matmul),
+    "matmul": _build_matmul,
     "batch_norm": _build_batch_norm,
     "layer_norm": _build_layer_norm,
     "group_norm": lambda op, shape: nn.GroupNorm(

@@ -73,7 +73,13 @@ def function_name(event: Event) -> str:
 
 
 _OPERATORS = {"add", "mul", "sub", "truediv", "matmul", "pow"}
-_SYNONYMS = {"truediv": "div", "cat": "concat", "concatenate": "concat"}
+_SYNONYMS = {
+    "truediv": "div",
+    "cat": "concat",
+    "concatenate": "concat",
+    "contiguous": "copy",
+    "clone": "copy",
+}
 
 
 def _bind(event: Event, *names: str) -> Dict[str, Any]:
@@ -347,7 +353,7 @@ def _read_elementwise(event: Event, batch: int) -> Op:
     """Whatever passes over elements: an activation, a sum, a product, a copy."""
     fn = function_name(event)
     out = sample_shape(event.results[0].shape, batch)
-    sizes: Dict[str, Any] = {"fn": fn}
+    sizes: Dict[str, Any] = {"fn": _with_axis(event) if fn == "concat" else fn}
     inside = sample_shape(_first_input(event).shape, batch)
     if fn in ("add", "mul", "sub", "div", "where", "concat"):
         inside = out
@@ -356,6 +362,13 @@ def _read_elementwise(event: Event, batch: int) -> Op:
     if event.folded:
         sizes["passes"] = max(1, event.forward.launches)
     return make_op("elementwise", shape=inside, **sizes)
+
+
+def _with_axis(event: Event) -> str:
+    """Joining channels of images is what can be rebuilt; along other axes it has another name."""
+    given = _bind(event, "tensors", "dim")
+    axis = given.get("dim", 0) % event.results[0].dim()
+    return "concat" if axis == 1 else f"concat along {axis}"
 
 
 _PASSES = {

@@ -19,7 +19,7 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import KINDS, Work, input_shape, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals
-from joulecast.runtimes.torch.build import BUILDABLE_FUNCTIONS, Block
+from joulecast.runtimes.torch.build import Block, can_rebuild
 from joulecast.runtimes.torch.ops import (
     PACKED_SDPA,
     function_name,
@@ -386,7 +386,7 @@ def _can_build(network: Network) -> bool:
         if layer.calls > 1 or layer.tied or not layer.reads:
             return False
         ops = (Op(layer.kind, layer.sizes), *layer.tail)
-        if not all(_is_buildable(op) for op in ops):
+        if not all(can_rebuild(op) for op in ops):
             return False
         sources = [index - back for back in layer.reads]
         found = [network.input.shape if s < 0 else shapes[s] for s in sources]
@@ -397,13 +397,6 @@ def _can_build(network: Network) -> bool:
         except InputError:
             return False
     return bool(network.layers)
-
-
-def _is_buildable(op: Op) -> bool:
-    if op.kind != "elementwise":
-        return True
-    plain = not op.sizes["params"] and "out" not in op.sizes and op.sizes["passes"] == 1
-    return plain and (op.sizes["fn"], op.sizes["inputs"]) in BUILDABLE_FUNCTIONS
 
 
 def _joined(shapes: List[Tuple[int, ...]], join: str) -> Tuple[int, ...]:
