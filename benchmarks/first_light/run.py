@@ -4,20 +4,19 @@ Profiles ``cnn5`` with guided variants, measures random nets that were never pro
 the paper's method with FLOPs-proportional on the same nets. Everything measured is kept: the store
 and the results in ``--out``, so that a run that was cut goes on where it stopped.
 
-    python benchmarks/first_light/run.py --on cuda:0 --out benchmarks/first_light/results
+    python benchmarks/first_light/run.py --on cuda:0 --out DIR
+    python benchmarks/first_light/run.py --offline DIR/nvidia-h200-observations.json --out DIR
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import subprocess
-import time
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,11 @@ from joulecast.devices import detect_device, find_gpu
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
-from joulecast.files import write_profile
+from joulecast.files import read_profile, write_profile
+from joulecast.kinds import network_work
 from joulecast.measure import Rig, make_rig
 from joulecast.meters import make_meter
-from joulecast.records import Observation, Profile, Setup, Trial
+from joulecast.records import Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.store import Store, open_store
 
@@ -41,22 +41,35 @@ FIT_NETS = 6
 
 
 def main() -> None:
-    """Measure, learn, compare, write."""
+    """Measure where a device is given, then compare and write."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     setup = Setup(batch=args.batch, precision=args.precision, threads=args.threads)
+    tests = draw_trials(TEST_SEED, args.nets, setup, args.input)
+    fits = draw_trials(FIT_SEED, FIT_NETS, setup, args.input)
+    if args.offline:
+        profile = read_profile(args.offline)
+    else:
+        profile = measure_everything(args, setup, tests, fits)
+        write_profile(profile, args.out / f"{profile.device.name}-observations.json")
+    report = compare(profile, tests, fits)
+    report["about"] = describe(args, profile)
+    write_results(args.out, report, profile)
+
+
+def measure_everything(
+    args: argparse.Namespace, setup: Setup, tests: list[Trial], fits: list[Trial]
+) -> Profile:
+    """All observations: whole nets, the campaign, and the test nets again at another time."""
     device = detect_device(args.on)
     runtime = TorchRuntime(args.on, device)
     meter = make_meter(args.meter, on=args.on, gpu=find_gpu(args.on))
-    run = datetime.now(timezone.utc).strftime("first-light-%Y%m%dT%H%M%S")
-    started_s = time.monotonic()
+    run = datetime.now(UTC).strftime("first-light-%Y%m%dT%H%M%S")
     with (
         make_rig(runtime, meter, rounds=args.rounds, run=run) as rig,
         open_store(args.out / "store.sqlite") as store,
     ):
-        tests = draw_trials(TEST_SEED, args.nets, setup, args.input)
-        fits = draw_trials(FIT_SEED, FIT_NETS, setup, args.input)
-        before = measure_missing(rig, store, [*fits, *tests], args.input)
+        measure_missing(rig, store, [*fits, *tests], args.input)
         result = run_campaign(
             rig,
             store,
@@ -66,13 +79,10 @@ def main() -> None:
             seconds=args.seconds,
             on_progress=lambda progress: print(progress, flush=True),
         )
-        print("profiled:", result.stopped, f"{time.monotonic() - started_s:.0f} s", flush=True)
-        # The test nets again, at another time: what repeated measurements differ by.
-        after = rig.measure_all(tests, rng=random.Random(1))
-        profile = store.find_profile(device.name)
-    report = compare(profile, tests, before, after, fits)
-    report["about"] = describe(args, profile, run, started_s)
-    write_results(args.out, report, profile)
+        print("profiled:", result.stopped, flush=True)
+        for seen in replace(rig, run=run + "-again").measure_all(tests, rng=random.Random(1)):
+            store.add_observation(seen)
+        return store.profile(result.profile_key)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,6 +98,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--nets", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--offline", type=Path, help="compare again from kept observations")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
@@ -103,64 +114,60 @@ def draw_trials(seed: int, count: int, setup: Setup, shape: tuple[int, ...]) -> 
     return [Trial(draw_family(FAMILY, rng.randint, shape), setup) for _ in range(count)]
 
 
-def measure_missing(
-    rig: Rig, store: Store, trials: list[Trial], shape: tuple[int, ...]
-) -> dict[str, Observation]:
+def measure_missing(rig: Rig, store: Store, trials: list[Trial], shape: tuple[int, ...]) -> None:
     """Whole nets in interleaved rounds; those that the store has already are not measured again."""
     # The first load on a cold device is slower than all others: let it pass.
     rig.time(Trial(make_family(FAMILY, shape), trials[0].setup))
-    known: dict[str, Observation] = {}
-    for summary in store.profiles():
-        if not summary.shipped:
-            known.update({seen.trial.key: seen for seen in store.observations(summary.key)})
+    known = {
+        seen.trial.key
+        for summary in store.profiles()
+        if not summary.shipped
+        for seen in store.observations(summary.key)
+    }
     missing = [trial for trial in trials if trial.key not in known]
     for seen in rig.measure_all(missing, rng=random.Random(0)):
         store.add_observation(seen)
-        known[seen.trial.key] = seen
-    return known
 
 
-def compare(
-    profile: Profile,
-    tests: list[Trial],
-    before: dict[str, Observation],
-    after: list[Observation],
-    fits: list[Trial],
-) -> dict[str, Any]:
+def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str, Any]:
     """Errors of both methods on the same nets, and how far two measurements of a net differ."""
     held_out = {trial.key for trial in tests}
     fit_keys = {trial.key for trial in fits}
     # No estimator ever sees a test net; FLOPs-proportional learns from whole nets of its own draw.
     variants = only(profile, lambda key: key not in held_out and key not in fit_keys)
     whole = only(profile, lambda key: key in fit_keys)
-    nets = []
-    for trial, again in zip(tests, after, strict=True):
-        first = before[trial.key]
-        assert first.energy_j is not None and again.energy_j is not None
-        truth = (first.energy_j + again.energy_j) / 2
+    nets: list[dict[str, Any]] = []
+    for trial in tests:
+        seen = [o for o in profile.observations if o.trial.key == trial.key]
+        energies_j = [o.energy_j for o in seen if o.energy_j is not None]
+        truth_j = statistics.fmean(energies_j)
         ours = estimate_network(variants, trial.network, trial.setup, "subtractive")
         theirs = estimate_network(whole, trial.network, trial.setup, "flops")
         nets.append(
             {
                 "net": trial.network.name,
-                "measured_j": truth,
-                "repeat_difference_percent": 100 * abs(first.energy_j - again.energy_j) / truth,
-                "duration_s": first.duration_s,
-                "issue_s": first.issue_s,
+                "measured_j": truth_j,
+                "repeat_difference_percent": 100 * (max(energies_j) - min(energies_j)) / truth_j,
+                "duration_s": seen[0].duration_s,
+                "issue_s": seen[0].issue_s,
                 "subtractive_j": ours.energy_j,
                 "subtractive_interval_j": list(ours.interval_j),
                 "flops_j": theirs.energy_j,
+                "flops": network_work(trial.network, trial.setup).total.flops,
             }
         )
+    repeats = [float(net["repeat_difference_percent"]) for net in nets]
     return {
         "mape_percent": {name: mape(nets, name) for name in ("subtractive", "flops")},
         "bias_percent": {name: bias(nets, name) for name in ("subtractive", "flops")},
+        "max_percent": {
+            name: max(map(abs, errors(nets, name))) for name in ("subtractive", "flops")
+        },
+        "flops_best_factor_mape_percent": best_factor_mape(nets),
         "coverage95_percent": coverage(nets),
-        "repeat_difference_percent": statistics.median(
-            n["repeat_difference_percent"] for n in nets
-        ),
+        "repeat_difference_percent": statistics.median(repeats),
+        "points": sum(seen.energy_j is not None for seen in variants.observations),
         "device_seconds": sum(seen.cost_s for seen in variants.observations),
-        "points": len(variants.observations),
         "nets": nets,
     }
 
@@ -186,6 +193,15 @@ def bias(nets: list[dict[str, Any]], name: str) -> float:
     return statistics.fmean(errors(nets, name))
 
 
+def best_factor_mape(nets: list[dict[str, Any]]) -> float:
+    """What FLOPs-proportional would reach with the factor that suits these very nets best."""
+    factors = [net["measured_j"] / net["flops"] for net in nets]
+    return min(
+        100 * statistics.fmean(abs(a * net["flops"] / net["measured_j"] - 1) for net in nets)
+        for a in factors
+    )
+
+
 def coverage(nets: list[dict[str, Any]]) -> float:
     """Share of nets whose measured energy lies in the 95 % interval."""
     inside = [
@@ -195,27 +211,33 @@ def coverage(nets: list[dict[str, Any]]) -> float:
     return 100 * statistics.fmean(inside)
 
 
-def describe(
-    args: argparse.Namespace, profile: Profile, run: str, started_s: float
-) -> dict[str, Any]:
+def describe(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
     """Where, when and how this was measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    last = profile.observations[-1]
     return {
         "device": profile.device.to_dict(),
         "runtime": profile.runtime,
         "covers": profile.covers,
         "provenance": profile.provenance,
-        "python": platform.python_version(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "commit": commit,
-        "run": run,
+        "date": datetime.fromtimestamp(last.taken_at_s, UTC).date().isoformat(),
+        "commit": find_commit(),
+        "run": profile.observations[0].run,
         "test_seed": TEST_SEED,
         "fit_seed": FIT_SEED,
-        "settings": {key: str(value) for key, value in vars(args).items() if key != "out"},
-        "wall_seconds": time.monotonic() - started_s,
+        "fit_nets": FIT_NETS,
+        "batch": args.batch,
+        "precision": args.precision,
+        "input": list(args.input),
     }
+
+
+def find_commit() -> str:
+    """The commit that compared; empty outside a clone."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def write_results(out: Path, report: dict[str, Any], profile: Profile) -> None:
@@ -234,9 +256,9 @@ def write_results(out: Path, report: dict[str, Any], profile: Profile) -> None:
             f"{net['net']:24s} {net['measured_j']:8.4f} J {net['subtractive_j']:8.4f} "
             f"[{low:.3f}, {high:.3f}] {net['flops_j']:8.4f} J"
         )
-    for key in ("mape_percent", "bias_percent", "coverage95_percent", "repeat_difference_percent"):
-        print(key, report[key])
-    print("points", report["points"], "device seconds", round(report["device_seconds"]))
+    for key, value in report.items():
+        if key not in ("nets", "about"):
+            print(key, value)
 
 
 if __name__ == "__main__":
