@@ -132,18 +132,29 @@ class TorchStep:
         for loss in self.last_losses:
             if not math.isfinite(float(loss)):
                 raise NotTrainingError(f"the loss is {float(loss)} after two steps: not measured")
+        self._check_moved(before)
+
+    def _check_moved(self, before: List[torch.Tensor]) -> None:
+        """Every weight moved, or has a gradient too small to show beside a sibling that moved.
+
+        A bias in front of a norm, and that of attention's keys, change nothing that follows: their
+        gradient is zero up to rounding although they train.
+        """
         names = [
-            name
-            for copy in self.copies
-            for name, w in copy.net.named_parameters()
-            if w.requires_grad
+            f"{number}.{name}"
+            for number, copy in enumerate(self.copies)
+            for name, weight in copy.net.named_parameters()
+            if weight.requires_grad
         ]
+        still = [torch.equal(old, new.detach()) for old, new in zip(before, self.weights)]
+        moved = {_owner(name) for name, stands in zip(names, still) if not stands}
         rate = _RATES[self.setup.optimizer]
-        for name, old, weight in zip(names, before, self.weights):
-            if torch.equal(old, weight.detach()) and not _too_small_to_move(weight, rate):
+        for name, stands, weight in zip(names, still, self.weights):
+            excused = weight.grad is not None and _owner(name) in moved
+            if stands and not excused and not _too_small_to_move(weight, rate):
                 raise NotTrainingError(
-                    f"weight {name} did not move in two steps: not measured; if it is not meant "
-                    "to train, set requires_grad to False"
+                    f"weight {name.partition('.')[2]} did not move in two steps: not measured; if "
+                    "it is not meant to train, set requires_grad to False"
                 )
 
     def make_ready(self) -> None:
@@ -269,6 +280,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _closed() -> None:
     raise InputError("this step is closed; prepare it again")
+
+
+def _owner(name: str) -> str:
+    """The module that a weight belongs to."""
+    return name.rpartition(".")[0]
 
 
 def _too_small_to_move(weight: torch.Tensor, rate: float) -> bool:
