@@ -47,6 +47,7 @@ LAYERS = {
     "lstm": make_layer("lstm", cin=5, hidden=6, tokens=7),
     "lstm both ways": make_layer("lstm", cin=5, hidden=6, tokens=7, depth=2, bidirectional=1),
     "gru": make_layer("gru", cin=5, hidden=6, tokens=7, bias=0),
+    "rnn": make_layer("rnn", cin=5, hidden=6, tokens=7),
     "attention": make_layer("attention", width=8, heads=2, **TOKENS),
     "sdpa": make_layer("sdpa", heads=4, kv_heads=2, head_dim=8, **TOKENS),
     "matmul": make_layer("matmul", count=3, m=4, k=5, n=6),

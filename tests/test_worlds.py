@@ -36,6 +36,7 @@ EXAMPLES = {
     "embedding": {"vocabulary": 20, "width": 8, "lead": (6,)},
     "lstm": {"cin": 8, "hidden": 8, "tokens": 6},
     "gru": {"cin": 8, "hidden": 8, "tokens": 6},
+    "rnn": {"cin": 8, "hidden": 8, "tokens": 6},
     "attention": {"width": 8, "heads": 2, "tokens": 6, "kv_tokens": 6},
     "sdpa": {"heads": 2, "kv_heads": 2, "head_dim": 4, "tokens": 6, "kv_tokens": 6},
     "matmul": {"m": 4, "k": 5, "n": 6},

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from joulecast.errors import FileError, InputError
 
@@ -185,6 +185,8 @@ class Totals:
     unattributed_flops_share: float = 0.0
     unattributed_bytes_share: float = 0.0
     unattributed_params_share: float = 0.0
+    overcounted_flops_share: float = 0.0
+    overcounted_bytes_share: float = 0.0
 
     def to_dict(self) -> Json:
         return dict(self.__dict__)
@@ -409,8 +411,9 @@ class Profile:
 
     @property
     def key(self) -> str:
-        parts = (self.device.to_dict(), self.runtime, self.covers, self.provenance)
-        return stable_hash(list(parts))
+        # How much memory is free for use changes with the kernel; the device stays what it is.
+        device = {k: v for k, v in self.device.to_dict().items() if k != "memory_bytes"}
+        return stable_hash([device, self.runtime, self.covers, self.provenance])
 
     def to_dict(self) -> Json:
         return {
@@ -533,8 +536,19 @@ def _make_block(parts: Tuple[Layer, ...]) -> Layer:
         input_grad=first.input_grad,
         calls=first.calls,
         parts=parts,
-        name=first.name.rsplit(".", 1)[0] if "." in first.name else first.name,
+        name=_common_name([part.name for part in parts]),
     )
+
+
+def _common_name(names: Sequence[str]) -> str:
+    """The dotted path that all names begin with, or the first name."""
+    paths = [name.split(".") for name in names]
+    common = []
+    for words in zip(*paths):
+        if len(set(words)) > 1:
+            break
+        common.append(words[0])
+    return ".".join(common) or names[0]
 
 
 def _bare(network: Json) -> Json:

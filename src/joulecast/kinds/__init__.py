@@ -18,20 +18,24 @@ Standing alone they have the size ``shape``.
 
 from __future__ import annotations
 
+from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, network_work, peak_memory
 from joulecast.kinds.make import input_shape, make_layer, make_op, output_shape
-from joulecast.kinds.table import KINDS, find_kind
+from joulecast.kinds.table import KINDS, VIEWS, find_kind
 from joulecast.kinds.widths import channel_axis, free_widths, resize, width_of, width_step
 from joulecast.kinds.work import Context, Kind, Shape, StepWork, Work
 
 __all__ = [
     "KINDS",
+    "VIEWS",
     "Context",
     "Kind",
     "Shape",
     "StepWork",
     "Work",
     "channel_axis",
+    "check_chain",
+    "check_network",
     "find_kind",
     "free_widths",
     "input_shape",

@@ -118,7 +118,10 @@ def make_embedding() -> Kind:
 
 
 def make_recurrent(gates: int) -> Kind:
-    """LSTM (4 gates) and GRU (3); each layer and direction reads its weights once a token."""
+    """LSTM (4 gates), GRU (3) and plain RNN (1).
+
+    Each layer and direction reads its recurrent weights once a token.
+    """
 
     def cells(s: Sizes) -> List[Tuple[int, int]]:
         sides = 1 + s["bidirectional"]

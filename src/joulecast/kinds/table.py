@@ -37,6 +37,7 @@ KINDS: Dict[str, Kind] = {
     "embedding": make_embedding(),
     "lstm": make_recurrent(4),
     "gru": make_recurrent(3),
+    "rnn": make_recurrent(1),
     "attention": make_attention(),
     "sdpa": make_sdpa(),
     "matmul": make_matmul(),
@@ -52,6 +53,9 @@ KINDS: Dict[str, Kind] = {
     "permute": make_view(lambda s, shape: tuple(shape[i] for i in s["order"]), {"order": REQUIRED}),
     "last": make_view(lambda s, shape: shape[1:], {}),
 }
+
+# Kinds that only look at data in another way: none of it moves.
+VIEWS = frozenset(("flatten", "view", "permute", "last"))
 
 
 def find_kind(name: str) -> Kind:

@@ -16,7 +16,7 @@ from joulecast.errors import InputError
 from joulecast.kinds import Work, input_shape, layer_work, output_shape
 from joulecast.records import Layer, Setup, Sizes, Trial
 
-_RECURRENT = ("lstm", "gru")
+_RECURRENT = ("lstm", "gru", "rnn")
 
 
 class Cost(NamedTuple):

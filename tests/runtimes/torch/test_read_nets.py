@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Network, Setup, Trial
+from joulecast.runtimes.torch.load import with_batch
 from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import make_variant, plan_curves, resize_part
@@ -67,11 +68,12 @@ class Looped(nn.Module):
         return self.head(x)
 
 
-def test_a_looped_layer_is_one_layer_with_its_calls() -> None:
+def test_a_looped_layer_counts_its_calls() -> None:
+    """The first call has no gradient to hand on, so it stands apart from the other four."""
     network = read_net(Looped(), X)
-    cell, head = network.layers
-    assert (cell.calls, head.calls) == (5, 1)
-    assert [op.sizes["fn"] for op in cell.tail] == ["tanh"]
+    cell, again, head = network.layers
+    assert (cell.calls, again.calls, head.calls) == (1, 4, 1)
+    assert [op.sizes["fn"] for op in again.tail] == ["tanh"]
     assert network.totals is not None
     assert network.totals.params == 8 * 8 + 8 + 8 * 2 + 2
     assert network_work(network, Setup(batch=4)).params == network.totals.params
@@ -295,3 +297,125 @@ def test_shares_are_finite_for_a_net_without_products() -> None:
     assert totals is not None
     assert totals.flops == 0
     assert math.isfinite(totals.unattributed_flops_share)
+
+
+def test_calls_after_the_first_keep_their_input_gradient() -> None:
+    """The first call of a looped layer reads the data, the others read a result."""
+    network = read_net(nn.Sequential(Loop(), nn.Linear(8, 2)), X)
+    first, others, _ = network.layers
+    assert (first.calls, others.calls) == (1, 3)
+    assert (first.input_grad, others.input_grad) == (False, True)
+    assert (first.tied, others.tied) == (False, True)
+    assert network.totals is not None
+    work = network_work(network, Setup(batch=4))
+    assert work.forward.flops + work.backward.flops == network.totals.flops
+
+
+class Loop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = F.relu(self.fc(x))
+        return x
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_norm_joins_only_what_trains_as_it_does(frozen: int) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+    net[frozen].requires_grad_(False)
+    network = read_net(net, torch.randn(2, 3, 8, 8))
+    assert kinds_of(network) == ["conv2d", "batch_norm", "conv2d"]
+    assert [layer.trains for layer in network.layers[:2]] == [frozen == 1, frozen == 0]
+    trained = sum(w.numel() for w in net.parameters() if w.requires_grad)
+    updated = network_work(network, Setup(batch=2)).update.size_bytes
+    assert updated == trained * 5 * 4
+
+
+def check_flops_and_params(net: nn.Module, inputs: object) -> Network:
+    network = read_net(net, inputs)
+    totals = network.totals
+    assert totals is not None
+    work = network_work(network, Setup(batch=2))
+    assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops, rel=0.05)
+    assert work.params == totals.params
+    return network
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(query=x, key=x, value=x, need_weights=False)[0]
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = torch.full((x.shape[0],), x.shape[1])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        out, _ = self.lstm(packed)
+        return out.data
+
+
+def test_plain_recurrences_and_keywords_are_read() -> None:
+    x = torch.randn(2, 5, 8)
+    assert kinds_of(read_net(Keywords(), x)) == ["attention"]
+    rnn = nn.Sequential(nn.Linear(8, 8), nn.RNN(8, 4, batch_first=True))
+    assert kinds_of(check_flops_and_params(rnn, x)) == ["linear", "rnn"]
+    assert "lstm" in kinds_of(read_net(Packed(), x))
+
+
+def test_a_weight_that_is_computed_is_counted_once() -> None:
+    linear = nn.Linear(8, 8, bias=False)
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(linear), nn.Linear(8, 2))
+    network = check_flops_and_params(net, torch.randn(2, 8))
+    assert not network.buildable
+
+
+class Hidden(nn.Module):
+    """Does more than its layers say: a product that depends on nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+        self.register_buffer("ballast", torch.randn(50, 50))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + 0 * (self.ballast @ self.ballast).sum()
+
+
+def test_a_net_that_does_more_than_its_layers_is_not_buildable() -> None:
+    network = read_net(Hidden(), X)
+    assert network.totals is not None
+    assert network.totals.unattributed_flops_share > 0.5
+    assert not network.buildable
+
+
+def test_a_nested_output_can_be_read_and_trained() -> None:
+    net = Nested()
+    read_net(net, X)
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    runtime.prepare_net(net, X, None, Setup(batch=4, threads=1)).run(1)
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        return {"all": [self.fc(x)]}
+
+
+def test_only_samples_are_resized_to_another_batch() -> None:
+    inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
+    resized = with_batch(inputs, 16)
+    assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]

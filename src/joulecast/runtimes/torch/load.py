@@ -52,7 +52,7 @@ def load_net(
     try:
         with torch.device("meta" if on_meta else "cpu"):
             made = make()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise NetError(f"{name} fails: {type(error).__name__}: {_one_line(error)}") from error
     net, inputs, loss = _unpack(name, made)
     if inputs is None or input_shape is not None:
@@ -109,7 +109,7 @@ def _import_file(path: Path) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise NetError(
             f"{path} does not import: {type(error).__name__}: {_one_line(error)}"
         ) from error
@@ -122,7 +122,7 @@ def _import_module(place: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise NetError(
             f"{place} does not import: {type(error).__name__}: {_one_line(error)}"
         ) from error
@@ -153,10 +153,15 @@ def _default_inputs(
 
 
 def with_batch(inputs: Any, batch: int) -> Any:
-    """The same inputs at another batch: samples are repeated or dropped."""
+    """The same inputs at another batch: samples are repeated or dropped.
+
+    Only tensors as long as the first one hold samples; a mask or positions stay as they are.
+    """
+    first = next(t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
+    before = first.shape[:1]
 
     def resize(value: torch.Tensor) -> torch.Tensor:
-        if not value.shape or value.shape[0] in (0, batch):
+        if not value.shape or value.shape[:1] != before or not value.shape[0]:
             return value
         if value.device.type == "meta":
             return value.new_empty(batch, *value.shape[1:])

@@ -149,14 +149,23 @@ def _read_embedding(event: Event, batch: int) -> Op:
     return make_op("embedding", vocabulary=vocabulary, width=width, lead=lead)
 
 
+_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
 def _read_recurrent(event: Event, batch: int) -> Op:
-    x, _, weights, bias, depth, _, _, bidirectional, *first = event.args
-    gates = 4 if event.name == "lstm" else 3
-    steps = x.shape[1] if first and first[0] else x.shape[0]
+    x, second, *rest = event.args
+    kind = event.name.split("_")[0]
+    packed = isinstance(second, torch.Tensor) and not second.is_floating_point()
+    if packed:  # a packed sequence: all tokens of all samples in one row
+        _, weights, bias, depth, _, _, bidirectional = rest[:7]
+        steps = -(-x.shape[0] // batch)
+    else:
+        weights, bias, depth, _, _, bidirectional, *first = rest
+        steps = x.shape[1] if first and first[0] else x.shape[0]
     return make_op(
-        event.name,
+        kind,
         cin=x.shape[-1],
-        hidden=weights[0].shape[0] // gates,
+        hidden=weights[0].shape[0] // _GATES[kind],
         tokens=steps,
         depth=depth,
         bidirectional=int(bidirectional),
@@ -167,14 +176,14 @@ def _read_recurrent(event: Event, batch: int) -> Op:
 def _read_cell(event: Event, batch: int) -> Op:
     x, _, weight, *_ = event.args
     kind = event.name.split("_")[0]
-    gates = 4 if kind == "lstm" else 3
-    return make_op(kind, cin=x.shape[-1], hidden=weight.shape[0] // gates, tokens=1)
+    return make_op(kind, cin=x.shape[-1], hidden=weight.shape[0] // _GATES[kind], tokens=1)
 
 
 def _read_attention(event: Event, batch: int) -> Op:
     module = event.module
     assert isinstance(module, nn.MultiheadAttention)
-    queries, keys = event.args[0], event.args[1] if len(event.args) > 1 else event.args[0]
+    given = _bind(event, "query", "key", "value")
+    queries, keys = given["query"], given["key"]
     axis = 1 if module.batch_first else 0
     return make_op(
         "attention",
@@ -209,13 +218,15 @@ def _read_packed_sdpa(event: Event, batch: int) -> Op:
 def _read_product(event: Event, batch: int) -> Op:
     """A function that multiplies matrices: with a weight it is a linear, else a matmul."""
     count, m, k, n = event.products[0]
+    # Several products in one function are counted as more rows of the first.
+    rows = sum(c * a * b * d for c, a, b, d in event.products) / (k * n)
     if event.params:
-        lead = -(-(count * m) // batch)
+        lead = max(1, round(rows / batch))
         bias = int(len(event.params) > 1 or event.name == "addmm")
         return make_op("linear", cin=k, cout=n, lead=(lead,) if lead > 1 else (), bias=bias)
     if count % batch == 0:
-        return make_op("matmul", count=count // batch * len(event.products), m=m, k=k, n=n)
-    return make_op("matmul", count=len(event.products), m=-(-(count * m) // batch), k=k, n=n)
+        return make_op("matmul", count=max(1, round(rows / (m * batch))), m=m, k=k, n=n)
+    return make_op("matmul", count=1, m=max(1, round(rows / batch)), k=k, n=n)
 
 
 def _own_shape(event: Event, batch: int) -> Dict[str, Any]:
@@ -405,6 +416,10 @@ _READERS: Dict[str, Reader] = {
     "embedding": _read_embedding,
     "lstm": _read_recurrent,
     "gru": _read_recurrent,
+    "rnn_tanh": _read_recurrent,
+    "rnn_relu": _read_recurrent,
+    "rnn_tanh_cell": _read_cell,
+    "rnn_relu_cell": _read_cell,
     "lstm_cell": _read_cell,
     "gru_cell": _read_cell,
     "attention": _read_attention,

@@ -8,6 +8,7 @@ be described well enough to be rebuilt makes the Network not ``buildable``; its 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
@@ -17,21 +18,28 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import KINDS, Work, input_shape, network_work, output_shape
+from joulecast.kinds import KINDS, input_shape, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals
-from joulecast.runtimes.torch.build import Block, can_rebuild
+from joulecast.runtimes.torch.blocks import find_blocks, fold_plain_modules
+from joulecast.runtimes.torch.build import can_rebuild
 from joulecast.runtimes.torch.ops import (
-    PACKED_SDPA,
     function_name,
     leaf_name,
     read_op,
 )
-from joulecast.runtimes.torch.trace import INPUT, Event, ModuleCall, Trace, trace_fake, trace_real
+from joulecast.runtimes.torch.trace import (
+    INPUT,
+    Event,
+    Trace,
+    first_floating,
+    trace_fake,
+    trace_real,
+)
 
-_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
 _JOINS = {"add", "mul", "concat"}
 _VIEWS = {"flatten", "view", "permute", "last"}
-_STANDING = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear"}
+# Up to this share of work or weights may be without a layer in a net that is rebuilt.
+_NEARLY_ALL = 0.01
 
 
 def read_net(
@@ -49,34 +57,34 @@ def read_net(
     Raises:
         NetError: The net's forward or backward fails.
     """
-    loss = loss or mean_square
-    trace = _trace_net(net, inputs, loss)
+    with warnings.catch_warnings():
+        # What a framework has to say about somebody's net is not for the reader of its layers.
+        warnings.simplefilter("ignore")
+        trace = _trace_net(net, inputs, loss or mean_square)
     batch = _batch_of(trace)
-    network = _Reading(trace, batch).network(name or type(net).__name__)
-    return replace(network, totals=_count_totals(trace, network, batch))
+    try:
+        network = _Reading(trace, batch).network(name or type(net).__name__)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise NetError(f"the net calls something in a way that is not known: {error}") from error
+    totals = _count_totals(trace, network, batch)
+    # A net that does more than its layers say cannot be rebuilt from them.
+    complete = totals.unattributed_flops_share < _NEARLY_ALL
+    complete = complete and totals.unattributed_params_share < _NEARLY_ALL
+    complete = complete and _share_off(trace, network, batch) < _NEARLY_ALL
+    return replace(network, totals=totals, buildable=network.buildable and complete)
 
 
 def mean_square(output: Any) -> torch.Tensor:
     """A loss for any output: the mean square of its first floating tensor."""
-    for value in _leaves(output):
-        if value.is_floating_point():
-            return value.float().square().mean()
-    raise NetError("the net gives no floating-point tensor to train on; give a loss of your own")
+    return first_floating(output).float().square().mean()
 
 
 def cross_entropy(output: Any) -> torch.Tensor:
     """Cross-entropy against random classes on the last axis, whatever stands before it."""
-    logits = output if isinstance(output, torch.Tensor) else next(_leaves(output))
+    logits = first_floating(output)
     flat = logits.reshape(-1, logits.shape[-1])
     targets = torch.zeros(flat.shape[0], dtype=torch.long, device=flat.device)
     return F.cross_entropy(flat.float(), targets)
-
-
-def _leaves(output: Any) -> Any:
-    from torch.utils import _pytree as pytree
-
-    values = [getattr(output, "logits", None), *pytree.tree_leaves(output)]
-    return (value for value in values if isinstance(value, torch.Tensor))
 
 
 def _trace_net(net: nn.Module, inputs: Any, loss: Callable[[Any], Any]) -> Trace:
@@ -129,8 +137,8 @@ class _Reading:
     def __init__(self, trace: Trace, batch: int) -> None:
         self.trace = trace
         self.batch = batch
-        self.events = _fold_plain_modules(trace)
-        self.blocks = _find_blocks(trace, self.events)
+        self.events = fold_plain_modules(trace)
+        self.blocks = find_blocks(trace, self.events)
         self.drafts: List[_Draft] = []
         self.source: Dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
         self.owned: Set[str] = set()
@@ -195,8 +203,13 @@ class _Reading:
         return self.drafts[index].group == self._group(place)
 
     def _may_follow(self, op: Op, event: Event) -> bool:
-        parametric = op.kind == "elementwise" and event.params
-        return KINDS[op.kind].tailable and not parametric
+        if not KINDS[op.kind].tailable:
+            return False
+        if not event.params:
+            return True
+        # A norm's weights may join only a layer that trains, or does not, as they do.
+        draft = self.drafts[self.source[next(n for n in event.inputs if n in self.source)]]
+        return op.kind != "elementwise" and _trains(draft.event) == event.trains
 
     def _follow(self, op: Op, event: Event) -> None:
         number = next(n for n in event.inputs if n in self.source)
@@ -219,6 +232,7 @@ class _Reading:
             inputs = 1 if fn == "concat" else len(sources)
             op = Op(op.kind, Sizes({**op.sizes, "inputs": inputs}))
         params, tied = self._own(event)
+        tied = tied or _computed_weight(event) is not None
         if op.kind == "elementwise" and params:
             op = Op(op.kind, Sizes({**op.sizes, "params": params}))
         ordinal = self.ordinals[(event.path, event.call)]
@@ -235,7 +249,8 @@ class _Reading:
         merged: List[_Draft] = []
         where: Dict[int, int] = {-1: -1}
         for index, draft in enumerate(self.drafts):
-            key = (draft.place, draft.op, tuple(draft.tail))
+            flags = (draft.event.trains, draft.event.input_grad)
+            key = (draft.place, draft.op, tuple(draft.tail), flags)
             if key in first:
                 merged[first[key]].calls += 1
                 self.buildable = False
@@ -290,14 +305,37 @@ def _finish(index: int, draft: _Draft) -> Layer:
         draft.op.kind,
         draft.op.sizes,
         tail=tuple(draft.tail),
-        trains=event.trains or not event.params,
-        input_grad=event.input_grad,
+        trains=_trains(event),
+        input_grad=_input_grad(event),
         reads=tuple(index - source for source in draft.sources),
         join=draft.join,
         calls=draft.calls,
         tied=draft.tied,
         name=_layer_name(draft),
     )
+
+
+def _trains(event: Event) -> bool:
+    """Whether its weights get a gradient, be they parameters or computed from some."""
+    computed = _computed_weight(event)
+    if computed is not None:
+        return computed.requires_grad
+    return event.trains or not event.params
+
+
+def _input_grad(event: Event) -> bool:
+    """Whether its input gets a gradient; a weight that was computed is no input."""
+    if _computed_weight(event) is None:
+        return event.input_grad
+    return bool(event.args[0].requires_grad)
+
+
+def _computed_weight(event: Event) -> Optional[torch.Tensor]:
+    """The weight of a convolution or linear that is no parameter itself (a weight norm)."""
+    heavy = event.name == "linear" or event.name.startswith("conv")
+    if not heavy or event.params or len(event.args) < 2:
+        return None
+    return event.args[1] if isinstance(event.args[1], torch.Tensor) else None
 
 
 def _layer_name(draft: _Draft) -> str:
@@ -312,71 +350,6 @@ def _layer_name(draft: _Draft) -> str:
 
 def _without_views(tail: Tuple[Op, ...]) -> Tuple[Op, ...]:
     return tuple(op for op in tail if op.kind not in ("view", "permute", "flatten"))
-
-
-def _fold_plain_modules(trace: Trace) -> List[Event]:
-    """Modules without weights, children and products become one elementwise event each.
-
-    This is what hand-written activations look like: several small functions in a row.
-    """
-    events = list(trace.events)
-    for call in trace.calls:
-        inside = [event for event in trace.events[call.start : call.stop] if event.dynamic]
-        if not call.leaf or len(inside) < 2 or not _is_plain(inside):
-            continue
-        made = {number for event in inside for number in event.outputs}
-        read = tuple(dict.fromkeys(n for event in inside for n in event.inputs if n not in made))
-        events[call.start] = replace(
-            inside[-1],
-            name=call.kind.lower(),
-            args=inside[0].args,
-            kwargs={},
-            inputs=read,
-            forward=sum((event.forward for event in inside), Work()),
-            backward=sum((event.backward for event in inside), Work()),
-            input_grad=inside[0].input_grad,
-            folded=True,
-        )
-        for place in range(call.start + 1, call.stop):
-            events[place] = replace(events[place], dynamic=False)
-    return events
-
-
-def _is_plain(events: List[Event]) -> bool:
-    return all(not event.params and not event.products and read_is_light(event) for event in events)
-
-
-def read_is_light(event: Event) -> bool:
-    """Whether an event is no operator with a row of its own."""
-    name = function_name(event)
-    return name not in _STANDING and name != PACKED_SDPA and "attention" not in name
-
-
-def _find_blocks(trace: Trace, events: List[Event]) -> List[Tuple[int, int]]:
-    """Event ranges of the module class that a net repeats.
-
-    Among the classes called at least twice whose calls hold at least two heavy events each, those
-    that cover nearly as much of the net as the best one compete, and the most often called wins.
-    """
-    heavy = [event.forward.flops > 0 for event in events]
-    by_class: Dict[str, List[ModuleCall]] = {}
-    for call in trace.calls:
-        if call.path and call.kind not in _CONTAINERS and sum(heavy[call.start : call.stop]) > 1:
-            by_class.setdefault(call.kind, []).append(call)
-    if Block.__name__ in by_class:
-        return sorted((call.start, call.stop) for call in by_class[Block.__name__])
-    repeated = {kind: calls for kind, calls in by_class.items() if len(calls) > 1}
-    if not repeated:
-        return []
-    cover = {
-        kind: sum(sum(heavy[call.start : call.stop]) for call in calls)
-        for kind, calls in repeated.items()
-    }
-    best = max(cover.values())
-    rivals = [kind for kind in repeated if cover[kind] >= 0.9 * best]
-    chosen = max(rivals, key=lambda kind: (len(repeated[kind]), cover[kind]))
-    ranges = sorted((call.start, call.stop) for call in repeated[chosen])
-    return [r for r in ranges if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)]
 
 
 def _can_build(network: Network) -> bool:
@@ -421,8 +394,24 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:
         unattributed_flops_share=_share_left(flops, explained),
         unattributed_bytes_share=_share_left(trace.total.size_bytes, owned),
         unattributed_params_share=_share_left(params, formula.params),
+        overcounted_flops_share=_share_over(flops, explained),
+        overcounted_bytes_share=_share_over(
+            trace.total.size_bytes - trace.loss.size_bytes,
+            formula.forward.size_bytes + formula.backward.size_bytes,
+        ),
     )
+
+
+def _share_off(trace: Trace, network: Network, batch: int) -> float:
+    """By which share the formulas of forward differ from what was counted there."""
+    counted = sum(event.forward.flops for event in trace.events if event.dynamic)
+    formula = network_work(network, Setup(batch=batch)).forward.flops
+    return abs(formula / counted - 1.0) if counted else 0.0
 
 
 def _share_left(total: float, explained: float) -> float:
     return max(0.0, 1.0 - explained / total) if total else 0.0
+
+
+def _share_over(total: float, explained: float) -> float:
+    return max(0.0, explained / total - 1.0) if total else 0.0

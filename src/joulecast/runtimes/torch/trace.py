@@ -153,8 +153,7 @@ def _trace(
     args, kwargs = _as_call(inputs)
     with tracer.watching():
         output = torch.func.functional_call(net, state, args, kwargs)
-        result = _first_tensor(output)
-        last = tracer.number_of(result)
+        last = tracer.number_of(first_floating(output))
         tracer.enter_loss()
         value = loss(output)
         if value.requires_grad:
@@ -168,15 +167,20 @@ def _as_call(inputs: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
 
 
-def _first_tensor(output: Any) -> torch.Tensor:
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(output, name, None), torch.Tensor):
-            found: torch.Tensor = getattr(output, name)
-            return found
-    for leaf in pytree.tree_leaves(output):
-        if isinstance(leaf, torch.Tensor):
+def first_floating(output: Any) -> torch.Tensor:
+    """The tensor of a net's output that a loss is taken of.
+
+    Raises:
+        NetError: There is none.
+    """
+    leaves = [getattr(output, "logits", None), getattr(output, "last_hidden_state", None)]
+    for leaf in [*leaves, *pytree.tree_leaves(output)]:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf
-    raise NetError("the net's forward gives no tensor; return one, or a structure that holds one")
+    raise NetError(
+        "the net's forward gives no floating-point tensor to train on; return one, or a "
+        "structure that holds one"
+    )
 
 
 class Tracer:
@@ -210,7 +214,8 @@ class Tracer:
         """Hooks on every module, the dispatch mode, and on top the function mode."""
         with contextlib.ExitStack() as stack:
             for path, module in self.net.named_modules():
-                before = module.register_forward_pre_hook(self._make_enter(path))
+                enter = self._make_enter(path)
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
                 after = module.register_forward_hook(self._make_leave(path), always_call=True)
                 stack.callback(before.remove)
                 stack.callback(after.remove)
@@ -231,14 +236,14 @@ class Tracer:
     # -- modules ---------------------------------------------------------------------------
 
     def _make_enter(self, path: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: Any) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: Dict[str, Any]) -> None:
             number = self.call_counts.get(path, 0)
             self.call_counts[path] = number + 1
             leaf = not any(True for _ in module.children())
             self.stack.append((path, number, len(self.events), type(module).__name__, leaf))
             name = self.leaf_name(module)
             if name and self.folding is None and not self.in_loss:
-                self.folding = self._open(name, args, {}, module)
+                self.folding = self._open(name, args, kwargs, module)
 
         return enter
 

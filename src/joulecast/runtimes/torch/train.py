@@ -21,6 +21,7 @@ from torch import nn
 
 from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
 from joulecast.records import How, Setup
+from joulecast.runtimes.torch.trace import first_floating
 
 _RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -46,17 +47,6 @@ def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable
     shape = (math.prod(logits.shape[:-1]),)
     aims = torch.randint(0, classes, shape, generator=generator).to(logits.device)
     return lambda out: F.cross_entropy(first_floating(out).reshape(-1, classes).float(), aims)
-
-
-def first_floating(output: Any) -> torch.Tensor:
-    """The tensor of a net's output that a loss is taken of."""
-    if isinstance(output, torch.Tensor):
-        return output
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, torch.Tensor):
-        return logits
-    values = output.values() if isinstance(output, dict) else output
-    return next(v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
 
 
 class TorchStep:
