@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from joulecast.errors import FileError, InputError
 from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_network, read_profile, write_network, write_profile
-from joulecast.records import Device, Network, Observation, Profile, Setup, Trial
+from joulecast.kinds import network_work, peak_memory
+from joulecast.records import Device, Network, Observation, Profile, Setup, Trial, fold_blocks
 from joulecast.testing import records as draw
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
@@ -179,7 +180,9 @@ def test_a_network_can_be_written_by_hand(path):
         ({"kind": "teleport", "sizes": {}}, "teleport"),
         ({"kind": "linear", "sizes": {"cin": 3}}, "layer 1 (linear)"),
         ({"kind": "linear", "sizes": {"cin": 3, "cout": "x", "lead": [], "bias": 1}}, "layer 1"),
-        ({"kind": "pool", "sizes": {"fn": "max"}}, "shape"),
+        ({"kind": "pool", "sizes": {"fn": "max"}}, "kernel"),
+        ({"kind": "dropout", "sizes": {"p": 0.5}}, "shape"),
+        ({"kind": "linear", "sizes": [7]}, "damaged"),
         ({"sizes": {}}, "kind"),
         (3, "damaged"),
     ],
@@ -189,6 +192,132 @@ def test_layers_that_cannot_be_are_named(path, layer, reason):
     network = {**Network().to_dict(), "layers": [layer]}
     change(path, sha256=None, network=network)
     assert reason in read_badly(read_network, path)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """A network's JSON: five layers, the first a convolution, its second a linear."""
+    return make_family("lenet5").to_dict()
+
+
+def write_by_hand(path, network):
+    path.write_text(json.dumps({"format": "joulecast-network", "version": 1, "network": network}))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "part"),
+    [
+        (("layers", 0, "sizes", "cin"), 0, "layer 1 (conv1, conv2d) cannot be: cin is 0"),
+        (("layers", 0, "sizes", "cin"), -3, "cin is -3"),
+        (("layers", 0, "sizes", "cin"), 1.5, "cin is 1.5"),
+        (("layers", 0, "sizes", "cin"), None, "cin is None"),
+        (("layers", 0, "sizes", "cin"), 10**30, "whole number from 1"),
+        (("layers", 0, "sizes", "stride"), [0, 1], "stride is 0"),
+        (("layers", 0, "sizes", "stride"), 2, "stride is 2; give a list"),
+        (("layers", 0, "sizes", "padding"), [-1, 0], "padding is -1"),
+        (("layers", 0, "sizes", "kernel"), [5], "conv2d needs 2 numbers"),
+        (("layers", 0, "sizes", "kernel"), [99, 99], "does not fit"),
+        (("layers", 0, "sizes", "groups"), 0, "groups is 0"),
+        (("layers", 0, "sizes", "groups"), 4, "cin is 1; give a multiple"),
+        (("layers", 0, "sizes", "bias"), 2, "bias is 2"),
+        (("layers", 0, "sizes", "widht"), 2, "no size 'widht'"),
+        (("layers", 0, "tail"), [{"kind": "linear", "sizes": {}}], "linear stands in its tail"),
+        (("layers", 0, "tail", 1, "sizes", "kernel"), [2], "do not fit each other"),
+        (("layers", 0, "calls"), 0, "calls is 0"),
+        (("layers", 0, "calls"), "many", "calls is 'many'"),
+        (("layers", 0, "join"), "glue", "join is 'glue'"),
+        (("layers", 0, "reads"), [0], "reads is 0"),
+        (("layers", 0, "reads"), "ab", "reads is 'a'"),
+        (("layers", 0, "reads"), [], "reads is empty"),
+        (("layers", 0, "trains"), "yes", "trains is 'yes'"),
+        (("layers", 0, "name"), 3, "name is 3"),
+        (("layers", 2, "calls"), 2, "layer 3 (fc1, linear) cannot be: calls is 2"),
+        (("layers", 2, "tied"), True, "tied is true"),
+        (("layers", 2, "sizes", "cin"), 7, "it takes [7] and reads [400]"),
+        (("layers", 3, "reads"), [1, 2], "it takes [120] and reads [120], [400] (join none)"),
+        (("groups",), [[0, 0]], "group [0, 0]"),
+        (("groups",), [[3, 1]], "group [3, 1]"),
+        (("groups",), [[0, 6]], "group [0, 6]"),
+        (("groups",), [[0, 2], [1, 3]], "group [1, 3]"),
+        (("groups",), [[2, 3], [0, 1]], "group [0, 1]"),
+        (("groups",), [["a", "b"]], "an edge of a group is 'a'"),
+        (("input", "shape"), [0, 2], "input is 0"),
+        (("input", "shape"), "ab", "input is 'a'"),
+        (("input", "shape"), [1, 32, 32], "layer 1 (conv1, conv2d) cannot be: it takes"),
+        (("input", "vocabulary"), -1, "vocabulary is -1"),
+        (("name",), 3, "name is 3"),
+        (("buildable",), "no", "buildable is 'no'"),
+        (("totals",), {"flops": "x", "size_bytes": 1, "params": 1}, "flops of the totals is 'x'"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(path, plain, place, value, part):
+    network = json.loads(json.dumps(plain))
+    *way, last = place
+    inner = network
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    write_by_hand(path, network)
+    assert part in read_badly(read_network, path)
+
+
+def test_depth_and_directions_of_recurrences_have_an_end(path):
+    network = make_family("lstm").to_dict()
+    for name, value in (("depth", 10**9), ("bidirectional", 10**9)):
+        broken = json.loads(json.dumps(network))
+        broken["layers"][1]["sizes"][name] = value
+        write_by_hand(path, broken)
+        assert f"{name} is 1000000000" in read_badly(read_network, path)
+
+
+def test_blocks_within_blocks_without_end_are_refused(path):
+    layer = {"kind": "block", "sizes": {}}
+    text = json.dumps({**Network().to_dict(), "layers": [{**layer, "parts": ["HERE"]}]})
+    deep = '{"kind": "block", "sizes": {}, "parts": [' * 900 + "]}" * 900
+    text = '{"format": "joulecast-network", "version": 1, "network": ' + text + "}"
+    path.write_text(text.replace('"HERE"', deep))
+    read_badly(read_network, path)
+
+
+def test_only_a_network_that_is_to_be_rebuilt_must_chain(path, plain):
+    network = json.loads(json.dumps({**plain, "buildable": False}))
+    network["layers"][2].update(calls=3, reads=[])
+    network["layers"][3]["tied"] = True
+    network["input"]["shape"] = [4, 4]
+    write_by_hand(path, network)
+    assert read_network(path) == Network.from_dict(network)
+
+
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.sampled_from([10**18, 0.5, 1e300, "add", "", [], [0], [2, 2, 2], {}, {"a": 1}])
+)
+
+
+@given(st.data())
+def test_whatever_a_file_holds_is_read_and_counted_or_refused(data):
+    network = make_family(data.draw(st.sampled_from(["lenet5", "lstm", "transformer:4,1"])))
+    content = network.to_dict()
+    inner, key = content, data.draw(st.sampled_from(sorted(content)))
+    while isinstance(inner[key], (dict, list)) and inner[key] and data.draw(st.integers(0, 4)):
+        inner = inner[key]
+        key = data.draw(
+            st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
+        )
+    inner[key] = data.draw(values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.json"
+        write_by_hand(path, content)
+        try:
+            found = read_network(path)
+        except FileError as error:
+            assert "\n" not in str(error) and str(path) in str(error)
+            return
+        fold_blocks(found)
+        assert network_work(found, Setup()).total.size_bytes >= 0
+        assert peak_memory(found, Setup()) >= 0
 
 
 def test_numbers_that_are_none_are_not_written(path):

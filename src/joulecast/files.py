@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import FileError, InputError
-from joulecast.kinds import layer_work
-from joulecast.records import Json, Network, Profile, Setup, load_record
+from joulecast.kinds import check_network
+from joulecast.records import Json, Network, Profile, Totals, load_record
 
 VERSION = 1
 
@@ -58,19 +58,30 @@ def read_network(path: str | Path) -> Network:
     """The network in a file; each layer is checked against the table of kinds.
 
     Raises:
-        FileError: It is absent, damaged, no network, or of a newer Joulecast.
+        FileError: It is absent, damaged, no network, of a newer Joulecast, or cannot be.
     """
     data = read_content("network", Path(path), sealed=False)
-    network: Network = load_record(Network, data, str(path))
-    for number, layer in enumerate(network.layers, start=1):
-        try:
-            layer_work(layer, Setup())
-        except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
-            reason = f"it needs {error}" if isinstance(error, KeyError) else _first_line(error)
-            raise FileError(
-                f"{path}: layer {number} ({layer.kind}) cannot be: {reason}; correct the file"
-            ) from error
+    try:
+        network: Network = load_record(Network, data, str(path))
+        _check_labels(network)
+        check_network(network)
+    except InputError as error:
+        raise FileError(f"{path}: {_first_line(error)}; correct the file") from error
+    except (LookupError, OverflowError, RecursionError) as error:
+        reason = _first_line(error)
+        raise FileError(f"{path} is damaged ({reason}); export it again") from error
     return network
+
+
+def _check_labels(network: Network) -> None:
+    """What is no part of a network's equality, and would only fail when it is shown."""
+    if not isinstance(network.name, str):
+        raise InputError(f"the network's name is {network.name!r}; give a word")
+    if not isinstance(network.buildable, bool):
+        raise InputError(f"buildable is {network.buildable!r}; give true or false")
+    for name, value in (network.totals or Totals(0.0, 0.0, 0)).to_dict().items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f"{name} of the totals is {value!r}; give a number")
 
 
 # ---------------------------------------------------------------------------------------------
