@@ -3,7 +3,13 @@
 import pytest
 
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.errors import ContaminatedError, NetError
+from joulecast.errors import (
+    ContaminatedError,
+    MeasurementError,
+    MissingError,
+    NetError,
+    NotTrainingError,
+)
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
@@ -143,6 +149,21 @@ def test_what_can_never_be_built_ends_in_words(rig, store, monkeypatch):
     assert result.new == 0
     assert result.stopped
     assert "no such layer here" in result.skipped[0]
+
+
+def test_where_everything_is_refused_the_first_reason_is_the_error(rig, store, monkeypatch):
+    def refuse(self, trial):
+        raise NotTrainingError("no weight of the net moved")
+
+    monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
+    with pytest.raises(MeasurementError, match="no weight of the net moved") as caught:
+        profile(rig, store, points=30)
+    assert "\n" not in str(caught.value)
+
+
+def test_where_nothing_was_tried_that_is_the_error(rig, store):
+    with pytest.raises(MissingError):
+        profile(rig, store, points=0)
 
 
 def test_a_device_that_cannot_be_measured_is_an_error_and_keeps_what_was(rig, store):

@@ -99,7 +99,7 @@ def test_keys_stay_what_they_are_from_version_to_version():
     layer = Layer("linear", Sizes({"cin": 4, "cout": 2, "lead": (), "bias": 1}), name="fc")
     trial = Trial(Network((layer,), Input((4,))), Setup(batch=8), How(steps=3))
     assert trial.key == "02d30849ceff0766"
-    assert Profile(Device("board"), "torch-2.13.0", "gpu", "measured").key == "fa2e74bcc2213deb"
+    assert Profile(Device("board"), "torch-2.13.0", "gpu", "measured").key == "79f66f4a79c8e465"
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.booleans()))
@@ -130,6 +130,8 @@ def test_what_a_fit_never_mixes_makes_another_profile(device, runtime, covers, p
     ]
     assert len({profile.key, *(other.key for other in others)}) == 5
     assert replace(profile, fits={"flops": {}}).key == profile.key
+    grown = replace(device, memory_bytes=device.memory_bytes + 1)
+    assert replace(profile, device=grown).key == profile.key
 
 
 @given(draw.networks())

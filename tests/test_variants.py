@@ -102,9 +102,25 @@ def test_cnn5_needs_these_curves():
     plan = {describe_part(found.part): found for found in plan_curves(make_family("cnn5"))}
     assert plan["output linear"].steps == (36,)
     assert plan["output linear"].highs == (512 * 36,)
-    assert plan["input conv2d 96x96 kernel 3x3"].highs == (64,)
-    assert plan["hidden conv2d 24x24 kernel 3x3"].highs == (128, 256)
+    assert plan["input conv2d 96x96 kernel 3x3, relu, max pool"].highs == (64,)
+    assert plan["hidden conv2d 24x24 kernel 3x3, relu, max pool"].highs == (128, 256)
     assert len(plan) == 11
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_curves_are_told_apart_by_their_words(name):
+    words = [describe_part(found.part) for found in plan_curves(make_family(name))]
+    assert len(set(words)) == len(words)
+    assert max(map(len, words)) < 72
+
+
+def test_words_say_what_does_not_train():
+    (first, *_, last) = split_network(make_family("lenet5"))
+    for part in (first.part, last.part):
+        frozen = replace(part, layers=(replace(part.layers[0], trains=False),))
+        assert describe_part(frozen) == f"{describe_part(part)}, frozen"
+    behind = replace(last.part, layers=(replace(last.part.layers[0], input_grad=False),))
+    assert describe_part(behind) == f"{describe_part(last.part)}, first to train"
 
 
 def test_a_curve_counts_as_often_as_a_step_counts_on_it():
@@ -112,7 +128,7 @@ def test_a_curve_counts_as_often_as_a_step_counts_on_it():
         describe_part(found.part): found.calls
         for found in plan_curves(make_family("transformer:width=64,depth=3"))
     }
-    assert counts["hidden elementwise 64"] == 6
+    assert counts["hidden elementwise 64, add 2"] == 6
     assert counts["hidden sdpa 64"] == 3
     assert counts["input embedding 64"] == 1
 

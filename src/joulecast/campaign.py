@@ -5,9 +5,11 @@
                    └────────────────────────────────────────┘
 
 Every observation is stored as it is made, and a proposal depends on the stored observations alone,
-so a campaign that was cut, even by kill -9, goes on where it was: nothing is lost and nothing is
-measured twice. A trial that the device refuses (it cannot be built, does not fit, does not train)
-is left out for the rest of the campaign. The rig is given; this module makes none.
+so a campaign that was cut, even by kill -9, goes on where it was: nothing is lost and no trial is
+measured twice; only the waiting device is observed anew in each run. A trial that the device
+refuses (it cannot be built, does not fit, does not train) is left out for the rest of the campaign;
+where it refuses all of them, the first reason is the error. The rig is given; this module makes
+none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from joulecast.errors import NetError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import (
+    MeasurementError,
+    MissingError,
+    NetError,
+    NotTrainingError,
+    OutOfMemoryError,
+)
 from joulecast.estimators.base import Estimator, Proposal, Target
 from joulecast.measure import Rig
 from joulecast.records import Observation, Profile
@@ -101,7 +109,8 @@ def run_campaign(
         on_progress: Is told before every measurement and at the end.
 
     Raises:
-        MeasurementError: The device could not be measured; what was measured so far is kept.
+        MeasurementError: The device could not be measured, or refused everything; what was
+            measured so far is kept.
         MissingError: Too little was measured to fit anything.
     """
     key = find_profile_key(rig)
@@ -130,11 +139,23 @@ def run_campaign(
         if new == 1:
             # After the first load, so that the clocks are up as they are between steps.
             store.add_observation(rig.idle())
-    store.save_fit(key, estimator.name, estimator.fit(store.observations(key)))
+    store.save_fit(key, estimator.name, _fit(estimator, store.observations(key), skipped))
     share = proposal.uncertainty_share
     return CampaignResult(
         key, proposal.points, new, share, rig.now() - started_s, stopped, tuple(skipped)
     )
+
+
+def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[str]) -> Json:
+    """What the estimator learns; where there is nothing, what the device said first."""
+    try:
+        return estimator.fit(known)
+    except MissingError as error:
+        if not skipped:
+            raise
+        raise MeasurementError(
+            f"nothing could be measured, {len(skipped)} trials were refused: {skipped[0]}"
+        ) from error
 
 
 def _why_stop(

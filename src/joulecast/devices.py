@@ -72,12 +72,12 @@ def make_slug(name: str) -> str:
 def _detect_cpu(proc: Path, system: Path) -> Device:
     processor = _read_processor(proc)
     governor = system / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    # No driver: a new kernel makes no new device, and its profile goes on.
     return Device(
         make_slug(processor),
         processor,
         _read_memory_bytes(proc / "meminfo"),
-        platform.release(),
-        _read(governor).strip(),
+        power_mode=_read(governor).strip(),
     )
 
 

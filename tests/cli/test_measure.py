@@ -49,7 +49,13 @@ def test_a_net_of_ones_own_is_what_runs(shell, write):
     data = shell.json(*words)
     assert data["setup"]["loss"] == "own" and data["setup"]["batch"] == 8
     assert data["basis"] == "modelled" and data["energy_j"] > 0
-    assert "modelled, not measured" in shell(*words).stdout
+    assert data["source"] == "own net"
+    text = shell(*words).stdout
+    assert "modelled, not measured" in text and "covers cpu at 10 W a core" in text
+
+
+def test_what_is_built_anew_has_no_source(shell):
+    assert not shell.json("measure", "lenet5:2,2,8,8", "--on", "simulated:5")["source"]
 
 
 def test_a_command_is_run_and_its_exit_code_passed_on(shell, capfd):

@@ -8,6 +8,7 @@ import pytest
 
 from joulecast.campaign import Progress
 from joulecast.cli.progress import guess_left, say_progress, share_done
+from joulecast.errors import NotTrainingError
 from joulecast.files import read_profile
 from joulecast.records import Device, Profile
 from joulecast.store import open_store
@@ -36,6 +37,31 @@ def test_people_read_what_comes_next_and_can_run_it(shell):
     command = text.split("Ask it now: joulecast ")[1].split()
     assert command[:4] == ["estimate", "lenet5:4,8,16,16", "--device", "toy"]
     assert shell.json(*command)["device"] == "toy"
+
+
+def test_the_command_that_comes_next_names_the_profile_where_its_name_is_shared(shell):
+    older = Profile(Device("toy"), "torch-1.0", "board", "measured")
+    with open_store() as store:
+        store.import_profile(older)
+    text = shell("profile", *SMALL, "--points", "12", "--device", "toy").stdout
+    command = text.split("Ask it now: joulecast ")[1].split()
+    assert command[3] != "toy"
+    assert shell.json(*command)["basis"] == "simulated"
+    # A name alone means the stronger claim, and says so.
+    result = shell("estimate", "lenet5:4,8,16,16", "--device", "toy", code=1)
+    taken, problem = result.stderr.splitlines()
+    assert older.key[:8] in taken and "1 other matches 'toy'" in taken
+    assert "--device KEY" in taken and "profile of toy" in problem
+
+
+def test_where_nothing_can_be_profiled_the_reason_is_said(shell, monkeypatch):
+    def refuse(self, trial):
+        raise NotTrainingError("no weight of the net moved: train one of its layers")
+
+    monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare", refuse)
+    result = shell("profile", *SMALL, "--points", "12", code=1)
+    assert "no weight of the net moved" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_time_is_a_budget_too(shell):
@@ -135,6 +161,15 @@ def test_reading_makes_no_store(shell):
     before = shell.snapshot()
     shell("profiles", "list")
     assert shell.snapshot() == before
+
+
+def test_only_the_one_that_is_meant_is_removed(profiled):
+    other = Profile(Device("simulated-7"), "torch-1.0", "board", "measured")
+    with open_store() as store:
+        store.import_profile(other)
+    assert other.key in profiled.fails("profiles", "remove", "simulated-7")
+    assert profiled.json("profiles", "remove", other.key)["key"] == other.key
+    assert profiled.json("profiles", "show", "simulated-7")["provenance"] == "simulated"
 
 
 def test_nothing_to_show_is_one_line(shell):

@@ -8,10 +8,11 @@ import pytest
 from joulecast.estimators.base import Target
 from joulecast.estimators.curves import learn_curves, read_shown
 from joulecast.estimators.gp import fit_gp
+from joulecast.estimators.rates import guess_cost
 from joulecast.estimators.subtractive import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
-from joulecast.records import How, Observation, Setup, Trial
+from joulecast.records import How, Observation, Setup, Totals, Trial
 from joulecast.testing.estimators import (
     FAMILY,
     SETUP,
@@ -223,3 +224,69 @@ def test_setups_are_never_mixed():
     alone = estimator.predict(estimator.fit(make_observations()), networks, SETUP)
     both = estimator.predict(estimator.fit([*make_observations(), *other]), networks, SETUP)
     assert both.energy_j == pytest.approx(alone.energy_j)
+
+
+def strange_observations():
+    """A variant's network under which something else ran, as each of them shows itself."""
+    seen = make_observations()[0]
+    odd = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
+    network, setup = odd.trial.network, odd.trial.setup
+    stray = Totals(1.0, 1.0, 1, unattributed_flops_share=0.02)
+    moved = replace(stray, unattributed_flops_share=0.0, unattributed_bytes_share=0.02)
+    yield replace(odd, source="own net")
+    for other in (replace(network, totals=stray), replace(network, totals=moved)):
+        yield replace(odd, trial=replace(odd.trial, network=other))
+    yield replace(odd, trial=replace(odd.trial, network=replace(network, buildable=False)))
+    yield replace(odd, trial=replace(odd.trial, setup=replace(setup, loss="own")))
+
+
+def test_what_joulecast_did_not_build_teaches_nothing():
+    estimator, networks, known = SubtractiveEstimator(), draw_networks(3), make_observations()
+    before = estimator.predict(estimator.fit(known), networks, SETUP)
+    for strange in strange_observations():
+        after = estimator.predict(estimator.fit([*known, strange]), networks, SETUP)
+        assert not estimator.uses(strange)
+        assert (after.energy_j == before.energy_j).all()
+        # Nor does it stand in for a point that is still to be measured.
+        assert estimator.propose(TARGET, [strange]) == estimator.propose(TARGET, [])
+
+
+def blur(fitted, energy):
+    """A fit whose hidden curves are ``energy`` joules and noise as large as their old values."""
+    curves = {}
+    for key, curve in fitted["curves"].items():
+        gp = dict(curve["energy"])
+        if curve["role"] == "hidden":
+            scale = float(np.mean(np.abs(gp["values"])))
+            gp |= {"values": [energy] * len(gp["values"]), "mean": energy, "scale": scale}
+            gp["variances"] = [scale**2] * len(gp["values"])
+        curves[key] = {**curve, "energy": gp}
+    return {**fitted, "curves": curves}
+
+
+@pytest.mark.parametrize("energy", [-1e-6, 0.0, 1e-9])
+def test_a_layer_that_drowns_in_noise_is_not_free(energy):
+    estimator, network = SubtractiveEstimator(), make_family(FAMILY)
+    fitted = estimator.fit(make_observations())
+    answer = estimator.predict(blur(fitted, energy), [network], SETUP)
+    for place, row in zip(split_network(network), answer.layers[0], strict=True):
+        guess, _, _ = guess_cost(fitted["rates"]["energy"], place.part, SETUP)
+        if place.part.role == "hidden":
+            assert 0 < row.energy_j <= guess
+    assert answer.energy_cov[0, 0] > estimator.predict(fitted, [network], SETUP).energy_cov[0, 0]
+
+
+def test_weights_are_updated_once_however_often_they_are_called():
+    estimator, network = SubtractiveEstimator(), make_family(FAMILY)
+    fitted = estimator.fit(make_observations())
+    layers = list(network.layers)
+
+    def cost(**change):
+        changed = (*layers[:2], replace(layers[2], **change), *layers[3:])
+        answer = estimator.predict(fitted, [replace(network, layers=changed)], SETUP)
+        return answer.layers[0][2].energy_j
+
+    once, tied = cost(), cost(tied=True)
+    assert 0 < tied < once
+    assert cost(calls=3) == pytest.approx(once + 2 * tied)
+    assert cost(calls=3, tied=True) == pytest.approx(3 * tied)

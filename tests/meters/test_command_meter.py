@@ -1,5 +1,6 @@
 """Programs as meters: which number counts, counters and powers, and what can go wrong."""
 
+import shutil
 import sys
 import threading
 
@@ -156,7 +157,13 @@ def test_arguments_are_kept_as_quoted():
     meter = make_meter("command:echo '1 and' 2+3 '7 J'")
     assert meter._command == ("echo", "1 and", "2+3", "7 J")
     with meter:
-        assert meter.covers == "board"
+        assert meter.covers == "board by echo"
+
+
+def test_programs_are_told_apart_without_their_folders():
+    path = shutil.which("echo")
+    assert make_meter(f"command:{path} 7 J").covers == "board by echo"
+    assert make_meter("command:printf 7J").covers == "board by printf"
 
 
 def test_detect_says_how_to_ask():

@@ -138,7 +138,9 @@ def test_no_file_no_meter(tmp_path):
 def test_a_plus_in_a_path_is_part_of_it(tmp_path):
     path = tmp_path / "a+b+raplx.csv"
     path.write_text("1,2\n")
-    assert make_meter(f"file:{path}").name == f"file:{path}"
+    meter = make_meter(f"file:{path}")
+    assert meter.name == f"file:{path}"
+    assert meter.covers == "board by a+b+raplx.csv"
 
 
 def test_detect_says_how_to_ask():

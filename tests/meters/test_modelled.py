@@ -70,3 +70,10 @@ def test_the_watts_are_what_was_said(spec, power_w):
 def test_other_words_are_refused(words):
     with pytest.raises(InputError, match=r"modelled|too large"):
         make_meter(f"modelled:{words}")
+
+
+def test_other_watts_are_another_profile():
+    covers = [make_meter(f"modelled{watts}").covers for watts in ("", ":10W", ":100W", ":0.5W")]
+    assert covers[0] == covers[1] == "cpu at 10 W a core"
+    assert covers[2:] == ["cpu at 100 W a core", "cpu at 0.5 W a core"]
+    assert ModelledMeter(8.0, 1.5).covers == "cpu at 8 W a core and 1.5 W always"

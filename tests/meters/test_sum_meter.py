@@ -28,7 +28,7 @@ class TestSumMeter(MeterContract):
         with self.make_meter() as meter:
             assert self.read(meter, 2.0).energy_j == pytest.approx(820.0, rel=1e-6)
         assert meter.name == "nvml+modelled"
-        assert meter.covers == "gpu+cpu"
+        assert meter.covers == "gpu+cpu at 10 W a core"
         assert meter.provenance == "modelled"
         assert (meter.window_s, meter.period_s) == (1.0, 0.1)
 
@@ -81,6 +81,8 @@ def test_where_one_does_not_open_the_others_are_closed():
     ("one", "other"),
     [
         (("rapl", "cpu+dram"), ("modelled", "cpu")),
+        (("rapl", "cpu+dram"), ("modelled", "cpu at 10 W a core")),
+        (("file:a", "board by a+b.csv"), ("command:c", "board by c")),
         (("nvml", "gpu"), ("nvml", "gpu")),
         (("nvml", "gpu"), ("nvml:0", "gpu")),
         (("nvml:0", "gpu"), ("nvml:0", "gpu")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -90,7 +91,7 @@ def estimate(
     """
     found, setup = asked.resolve()
     wanted = read_wishes(setup, **wishes)
-    known = resolve_profile(profile or device, store)
+    known = resolve_profile(profile or device, store, partial(click.echo, err=True))
     answer = estimate_network(known, found.network, setup, estimator, level=level)
     data = describe_estimate(answer, wanted)
     if json:

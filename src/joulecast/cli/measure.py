@@ -229,9 +229,9 @@ def _print_cost(cost: CommandCost, meter: Meter) -> None:
     energy = _show(cost.energy_j, format_energy)
     power = _show(cost.power_w, format_power)
     duration = format_duration(cost.duration_s)
-    console.print(f"\n{energy}{mark_basis(meter.provenance)} in {duration}, {power} on average")
     console.print(
-        f"meter {meter.name} covers {meter.covers}: {say_basis(meter.provenance)}; "
-        f"exit code {cost.exit_code}",
-        style="dim",
+        f"\n{energy}{mark_basis(meter.provenance)} in {duration}, {power} on average; "
+        f"exit code {cost.exit_code}"
     )
+    words = f"meter {meter.name} covers {meter.covers}: {say_basis(meter.provenance)}"
+    console.print(words, style="dim")

@@ -8,6 +8,7 @@ import click
 
 from joulecast.campaign import CampaignResult
 from joulecast.cli import options
+from joulecast.cli.known import name_profile
 from joulecast.cli.nets import show_shape
 from joulecast.cli.profiles import describe_profile, print_curves
 from joulecast.cli.progress import show_progress
@@ -72,7 +73,7 @@ def profile(
     if json:
         print_json(describe_result(result, learnt))
     else:
-        _print_result(result, learnt, suggest(asked, setup, learnt))
+        _print_result(result, learnt, suggest(asked, setup, name_profile(learnt, store)))
 
 
 def describe_result(result: CampaignResult, learnt: Profile) -> Json:
@@ -86,11 +87,11 @@ def describe_result(result: CampaignResult, learnt: Profile) -> Json:
     }
 
 
-def suggest(asked: options.Asked, setup: Setup, learnt: Profile) -> str:
+def suggest(asked: options.Asked, setup: Setup, name: str) -> str:
     """The command to run next."""
     shape = f" --input {show_shape(asked.input_shape)}" if asked.input_shape else ""
     flags = options.list_flags(setup)
-    return f"joulecast estimate {asked.net} --device {learnt.device.name} {flags}{shape}"
+    return f"joulecast estimate {asked.net} --device {name} {flags}{shape}"
 
 
 def _print_result(result: CampaignResult, learnt: Profile, command: str) -> None:

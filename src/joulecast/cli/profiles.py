@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from joulecast.cli import options
+from joulecast.cli.known import SHORT_KEY
 from joulecast.cli.show import make_console, print_json, print_table, say_basis
 from joulecast.errors import InputError
 from joulecast.files import read_profile, write_profile
@@ -96,11 +97,15 @@ def import_profile(file: str, store: str | None, json: bool) -> None:
 def remove(device: str, store: str | None, json: bool) -> None:
     """Forget the profile of DEVICE."""
     with open_store(store, create=False) as opened:
-        profile = opened.find_profile(device)
-        if not any(one.key == profile.key and not one.shipped for one in opened.profiles()):
+        matches = opened.list_matches(device)
+        if len(matches) > 1:
+            keys = "; ".join(map(str, matches))
+            raise InputError(f"{len(matches)} profiles match {device!r}: {keys}; give one's key")
+        if matches[0].shipped:
             raise InputError(f"the profile of {device} ships with Joulecast and cannot be removed")
-        opened.remove_profile(profile.key)
-    data = {"key": profile.key, "observations": len(profile.observations)}
+        profile = opened.profile(matches[0].key)
+        opened.remove_profile(matches[0].key)
+    data = {"key": matches[0].key, "observations": len(profile.observations)}
     words = f"Forgot {len(profile.observations)} observations of {profile.device.name}."
     _report(data, words, json)
 
@@ -133,7 +138,7 @@ def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
     mode = f" ({one.power_mode})" if one.power_mode else ""
     when = time.strftime("%Y-%m-%d", time.localtime(one.changed_at_s))
     return (
-        one.key[:8],
+        one.key[:SHORT_KEY],
         one.device + mode,
         one.runtime,
         one.covers,

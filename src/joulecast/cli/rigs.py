@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
 DEFAULT_SECONDS = 600.0
+OWN_NET = "own net"
+"""Source of what a user's own module took: it may do more than its network says."""
 
 
 class OwnNetRuntime:
@@ -77,7 +79,8 @@ def observe_net(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) 
     if loaded is not None and loaded.loss is not None:
         setup = replace(setup, loss="own")
     with open_rig(on, meter, loaded=loaded, **rig) as opened:
-        return opened.measure(Trial(found.network, setup))
+        seen = opened.measure(Trial(found.network, setup))
+    return seen if loaded is None else replace(seen, source=OWN_NET)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
     output curves first ─▶ input curves: value - Ê_output ─▶ hidden: value - Ê_input - Ê_output
 
 The variance of what is subtracted is added to the point's own. An observation whose others have no
-curve yet waits until they have. The same works for joules and for seconds.
+curve yet waits until they have. The same works for joules and for seconds. Only nets that Joulecast
+built itself are read: a user's own module may do work that its layers do not show.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _USUAL_SHARE = 0.02
 _LEAST_SHARE = 0.005
 # A median of n readings spreads as 1.25 times their mean does.
 _MEDIAN = 1.25
+# Work of a net that no layer accounts for, and that a curve would then be blamed for.
+_STRAY_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,27 @@ def read_shown(observation: Observation, quantity: str) -> Shown | None:
     value, variance = _per_step(observation, quantity)
     if value is None or not is_plain_step(observation.trial.how):
         return None
-    parts = read_variant(observation.trial.network)
+    parts = read_parts(observation)
     if parts is None:
         return None
     return Shown(parts[0], parts[1:], observation.trial.setup, value, variance)
+
+
+def read_parts(observation: Observation) -> tuple[Part, ...] | None:
+    """The part that an observation shows, then those to subtract; None where it is no variant."""
+    network, setup = observation.trial.network, observation.trial.setup
+    if observation.source or setup.loss == "own" or not network.buildable:
+        return None
+    totals = network.totals
+    if totals is not None:
+        stray = max(
+            totals.unattributed_flops_share,
+            totals.unattributed_bytes_share,
+            totals.unattributed_params_share,
+        )
+        if stray > _STRAY_SHARE:
+            return None
+    return read_variant(network)
 
 
 def learn_curves(

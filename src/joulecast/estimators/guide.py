@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.curves import Curve, as_rows
+from joulecast.estimators.curves import Curve, as_rows, read_parts
 from joulecast.records import Observation, Trial
 from joulecast.variants import (
     Range,
@@ -28,7 +28,6 @@ from joulecast.variants import (
     make_variant,
     part_widths,
     plan_curves,
-    read_variant,
     resize_part,
     width_names,
 )
@@ -102,7 +101,7 @@ def _list_quests(target: Target, observations: Iterable[Observation]) -> list[Qu
     tried: dict[str, set[Widths]] = {}
     refused: dict[str, set[Widths]] = {}
     for seen in observations:
-        parts = read_variant(seen.trial.network) if seen.trial.setup == target.setup else None
+        parts = read_parts(seen) if seen.trial.setup == target.setup else None
         if parts is None:
             continue
         missing = seen.energy_j is None and seen.duration_s is None

@@ -57,13 +57,26 @@ def guess_cost(rates: Mapping[str, Json], part: Part, setup: Setup) -> tuple[flo
     return 0.0, _OTHER_KIND_SPREAD, ""
 
 
+def guess_update_share(rates: Mapping[str, Json], part: Part, setup: Setup) -> float:
+    """Share of a part's cost that its weights' update takes, once a step however often it runs."""
+    guess, _, name = guess_cost(rates, part, setup)
+    if guess <= 0:
+        return 0.0
+    updates = [layer_work(layer, setup).update for layer in part.layers]
+    update = _count(sum(updates[1:], updates[0]))
+    return float(update @ np.array(rates[name]["per"])) / guess
+
+
 def _row_names(part: Part, setup: Setup) -> tuple[str, ...]:
     kind, place = f"kind:{part.layers[0].kind}", f"setup:{stable_hash(setup.to_dict())}"
     return (f"{place} {kind}", place, kind, "*")
 
 
 def _features(part: Part, setup: Setup) -> Floats:
-    work = part_work(part, setup)
+    return _count(part_work(part, setup))
+
+
+def _count(work: Work) -> Floats:
     return np.array([work.flops, work.size_bytes, float(work.launches)])
 
 

@@ -6,6 +6,11 @@ A counts how often each network runs each distinct point of a curve; m and Σ ar
 posterior there, so that layers which networks share err together. d_r is the doubt about layers
 that no curve shows, one direction for each row of rates that guessed them. Beyond the widths that
 were profiled a curve is not asked: its nearest point is carried on in proportion to that guess.
+
+Where a curve's mean is below its own standard deviation, subtraction has left little but noise. A
+plain sum would count such a layer as free; instead mean and guess are weighed by their variances,
+and both variances stay in the sum. Weights are updated once a step, however often their layer is
+called and whoever shares them: a further call counts without the guessed share of the update.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from numpy.typing import NDArray
 
 from joulecast.estimators.curves import Widths, as_rows
 from joulecast.estimators.gp import Gp
-from joulecast.estimators.rates import guess_cost
+from joulecast.estimators.rates import guess_cost, guess_update_share
 from joulecast.records import Setup
 from joulecast.variants import Part, Place, curve_key, part_widths, resize_part
 
@@ -89,7 +94,7 @@ def _ask_curves(gps: dict[str, Gp], parts: Iterable[Part], setup: Setup) -> dict
     for key, places in index.items():
         means, cov = gps[key].predict(as_rows(places))
         cov += gps[key].white_variance * np.eye(len(places))
-        points[key] = _Points(places, np.maximum(means, 0.0), cov)
+        points[key] = _Points(places, means, cov)
     return points
 
 
@@ -109,19 +114,38 @@ def _cost_place(
     points: dict[str, _Points],
     rates: Json,
 ) -> Cost:
-    part, calls, key = place.part, place.calls, curve_key(place.part, setup)
+    part, key = place.part, curve_key(place.part, setup)
+    times = _count_calls(place, rates, setup)
+    guess, spread, row = guess_cost(rates, part, setup)
     if key not in gps:
-        guess, spread, row = guess_cost(rates, part, setup)
-        return Cost(guess * calls, seen=False, doubt=guess * calls * spread, row=row)
+        return Cost(guess * times, seen=False, doubt=guess * times * spread, row=row)
     near = _nearest(gps[key], part)
     at = points[key].index[near]
-    mean = float(points[key].means[at])
     if near == part_widths(part):
-        return Cost(mean * calls, curve=key, at=at, weight=calls)
-    guess, spread, row = guess_cost(rates, part, setup)
-    ratio = guess / (guess_cost(rates, resize_part(part, near), setup)[0] or guess or 1.0)
-    doubt = abs(ratio - 1.0) * mean * calls * spread
-    return Cost(mean * ratio * calls, False, key, at, ratio * calls, doubt, row)
+        mean, trust, doubt = _weigh(points[key], at, guess, spread)
+        return Cost(mean * times, True, key, at, trust * times, doubt * times, row)
+    known = guess_cost(rates, resize_part(part, near), setup)[0]
+    ratio = guess / (known or guess or 1.0)
+    mean, trust, doubt = _weigh(points[key], at, known, spread)
+    doubt = ratio * doubt + abs(ratio - 1.0) * mean * spread
+    return Cost(mean * ratio * times, False, key, at, trust * ratio * times, doubt * times, row)
+
+
+def _count_calls(place: Place, rates: Json, setup: Setup) -> float:
+    """How often a place counts what its part costs: further calls and tied weights update less."""
+    repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
+    return place.calls - (repeats * guess_update_share(rates, place.part, setup) if repeats else 0)
+
+
+def _weigh(points: _Points, at: int, guess: float, spread: float) -> tuple[float, float, float]:
+    """A curve's cost at a point, the curve's weight in it, and the deviation that a guess adds."""
+    mean, variance = float(points.means[at]), float(points.cov[at, at])
+    if guess <= 0 or mean >= variance**0.5:
+        return max(mean, 0.0), 1.0, 0.0
+    doubt = guess * spread
+    trust = doubt**2 / (variance + doubt**2)
+    mixed = trust * mean + (1.0 - trust) * guess
+    return max(mixed, 0.0), trust, (1.0 - trust) * doubt
 
 
 def _curve_cov(costs: Sequence[Sequence[Cost]], points: dict[str, _Points]) -> Floats:

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from pathlib import Path
 from typing import Callable, List, Sequence, Tuple
 
 from joulecast.errors import InputError, MeasurementError
@@ -154,7 +155,8 @@ def make_command(argument: str) -> CommandMeter:
         program = command[0] if command else ""
         advice = "give one that prints joules or watts: command:PROGRAM ARGUMENTS"
         raise UnavailableError(f"there is no program {program!r}", advice)
-    return CommandMeter(command)
+    # The file's name without its folders: what it says of whoever ran it stays at home.
+    return CommandMeter(command, covers=f"board by {Path(command[0]).name}")
 
 
 def detect_command() -> Tuple[MeterInfo, ...]:

@@ -145,7 +145,7 @@ def make_file(argument: str) -> FileMeter:
         reason = f"there is no file {argument!r} to read power from"
         advice = "start the instrument that writes it, and give its path: file:power.csv"
         raise UnavailableError(reason, advice)
-    return FileMeter(path)
+    return FileMeter(path, covers=f"board by {path.name}")
 
 
 def detect_file() -> Tuple[MeterInfo, ...]:

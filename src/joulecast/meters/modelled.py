@@ -56,6 +56,9 @@ class ModelledMeter(GuardedMeter):
             )
         self.power_w = power_w
         self.idle_w = idle_w
+        # Joules of different stated watts must never meet in one profile.
+        always = f" and {idle_w:g} W always" if idle_w else ""
+        self.covers = f"cpu at {power_w:g} W a core{always}"
         self._now = now
         self._cpu_time = cpu_time
         self._since = (0.0, 0.0)

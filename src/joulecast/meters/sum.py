@@ -8,9 +8,10 @@ Energies add, faults join, the weakest provenance counts, the longest window is 
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from itertools import combinations
-from typing import Sequence, Tuple
+from typing import Sequence, Set, Tuple
 
 from joulecast.errors import InputError
 from joulecast.meters.base import Meter, Reading
@@ -66,9 +67,14 @@ class SumMeter(GuardedMeter):
         return tuple(sorted(self.meters, key=lambda meter: meter.window_s))
 
 
+def _list_regions(meter: Meter) -> Set[str]:
+    """What a meter sees, without how: ``cpu at 10 W a core`` is the cpu."""
+    return set(re.findall(r"(?:^|\+)(\w+)", meter.covers))
+
+
 def _check_apart(one: Meter, other: Meter) -> None:
     """Two meters that see the same part would count it twice; ``nvml:0`` and ``nvml:1`` do not."""
-    shared = set(one.covers.split("+")) & set(other.covers.split("+"))
+    shared = _list_regions(one) & _list_regions(other)
     (instrument, colon, which), other_parts = one.name.partition(":"), other.name.partition(":")
     told_apart = (instrument, colon) == other_parts[:2] and colon and which != other_parts[2]
     if shared and not told_apart:

@@ -24,7 +24,7 @@ from joulecast.store.database import (
 )
 from joulecast.store.summaries import (
     ProfileSummary,
-    choose_profile,
+    match_profiles,
     select_summaries,
     summarise_shipped,
 )
@@ -149,7 +149,10 @@ class Store:
         covers: str | None = None,
         provenance: str | None = None,
     ) -> Profile:
-        """The one profile of a device; the store's own goes before one that is shipped.
+        """The best profile of a device; the store's own go before those that are shipped.
+
+        Of several the one with the strongest provenance answers (measured, imported, modelled,
+        simulated), then the one that changed last; ``list_matches`` gives all of them.
 
         Args:
             device_name: The device's name or the profile's key, or how one of them begins.
@@ -158,12 +161,21 @@ class Store:
             provenance: Likewise, the provenance.
 
         Raises:
-            InputError: Several profiles match.
+            InputError: Several devices match.
             MissingError: None does.
         """
         asked = {"runtime": runtime, "covers": covers, "provenance": provenance}
         demands = {field: word for field, word in asked.items() if word is not None}
-        return self.profile(choose_profile(self.profiles(), device_name, demands).key)
+        return self.profile(match_profiles(self.profiles(), device_name, demands)[0].key)
+
+    def list_matches(self, device_name: str) -> list[ProfileSummary]:
+        """All profiles of the device that a name means, the one that ``find_profile`` gives first.
+
+        Raises:
+            InputError: Several devices match.
+            MissingError: None does.
+        """
+        return match_profiles(self.profiles(), device_name, {})
 
     def import_profile(self, profile: Profile) -> int:
         """Add a profile's observations and fits; returns how many observations were new.

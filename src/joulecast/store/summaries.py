@@ -1,7 +1,8 @@
 """Profiles at a glance, and which of them a person means.
 
 A device is named in full or by how its name or a profile's key begins. The best way of matching
-that finds anything decides: the name, the key, the beginning of a name, the beginning of a key.
+that finds anything decides: the name, the key, the beginning of a name, the beginning of a key. Of
+several profiles of one device the one with the strongest claim answers, then the newest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError
-from joulecast.records import Json, Profile
+from joulecast.records import PROVENANCES, Json, Profile
 from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
 
 SHORTEST_KEY = 4
@@ -107,10 +108,12 @@ def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
     )
 
 
-def choose_profile(
+def match_profiles(
     known: Sequence[ProfileSummary], device_name: str, demands: Mapping[str, str]
-) -> ProfileSummary:
-    """The one profile that a name means; the store's own go before shipped ones.
+) -> list[ProfileSummary]:
+    """The profiles of the one device that a name means, the best one first.
+
+    The store's own go before shipped ones: those are left out where there are any.
 
     Args:
         known: All profiles there are.
@@ -118,7 +121,7 @@ def choose_profile(
         demands: How fields of its summary must begin (``{"runtime": "torch"}``).
 
     Raises:
-        InputError: Several match.
+        InputError: Several devices match.
         MissingError: None does.
     """
     if not device_name:
@@ -126,14 +129,14 @@ def choose_profile(
     fitting = [one for one in known if _meets(one, demands)]
     own = _match([one for one in fitting if not one.shipped], device_name)
     matches = own or _match([one for one in fitting if one.shipped], device_name)
-    if len(matches) > 1:
+    if len({one.device for one in matches}) > 1:
         raise InputError(
             f"{len(matches)} profiles match {device_name!r}: {'; '.join(map(str, matches))}; "
-            "name one by its key, or say which runtime, coverage or provenance"
+            "give the whole name of a device, or a profile's key"
         )
     if not matches:
         raise MissingError(_explain_none(known, device_name, demands))
-    return matches[0]
+    return sorted(matches, key=lambda one: (PROVENANCES.index(one.provenance), -one.changed_at_s))
 
 
 def _meets(summary: ProfileSummary, demands: Mapping[str, str]) -> bool:

@@ -153,8 +153,8 @@ class EstimatorContract:
             assert sum(row.energy_j for row in rows) == pytest.approx(answer.energy_j[place])
             assert 0.0 <= answer.unseen_share[place] <= 1.0
 
-    def test_a_layer_that_is_called_twice_costs_twice(self) -> None:
-        """Calls count, not modules."""
+    def test_a_layer_that_is_called_twice_costs_more(self) -> None:
+        """Calls count, not modules; what is done once a step, an update, may count once."""
         estimator, network = self.make_estimator(), draw_networks(1)[0]
         layers = list(network.layers)
         layers[2] = replace(layers[2], calls=2)
@@ -162,7 +162,7 @@ class EstimatorContract:
         twice = replace(network, layers=tuple(layers))
         answer = estimator.predict(fitted, [network, twice], SETUP)
         once_j = answer.layers[0][2].energy_j
-        assert answer.energy_j[1] - answer.energy_j[0] == pytest.approx(once_j)
+        assert 0 < answer.energy_j[1] - answer.energy_j[0] <= once_j * (1 + 1e-9)
 
     def test_it_says_that_it_knows_nothing(self) -> None:
         """An empty profile is an error that says what to do, not a number."""

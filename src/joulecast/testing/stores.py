@@ -214,22 +214,31 @@ class StoreContract:
         with pytest.raises(InputError, match="2 profiles match 'H2'"):
             store.find_profile("H2")
 
-    def test_several_matches_are_listed_and_can_be_told_apart(self, store: Store) -> None:
-        one = make_observation()
-        other = make_observation(provenance="modelled", covers="board", runtime="mnn-3.6")
-        for seen in (one, other):
+    def test_of_several_profiles_of_a_device_the_best_answers(self, store: Store) -> None:
+        modelled = make_observation(9, provenance="modelled", covers="board", runtime="mnn-3.6")
+        newer = make_observation(8, runtime="torch-2.12.0")
+        # Past the store's own clock, so that the moment of an observation decides.
+        newer = replace(newer, taken_at_s=9e9)
+        older = make_observation(7)
+        for seen in (modelled, newer, older):
             store.add_observation(seen)
-        with pytest.raises(InputError) as caught:
-            store.find_profile("board")
-        message = str(caught.value)
-        assert profile_key(one) in message
-        assert profile_key(other) in message
-        assert "\n" not in message
-        assert store.find_profile("board", runtime="torch").observations == (one,)
-        assert store.find_profile("board", covers="board").observations == (other,)
-        assert store.find_profile("board", provenance="measured").observations == (one,)
+        assert store.find_profile("board").observations == (newer,)
+        found = [one.key for one in store.list_matches("boa")]
+        assert found == [profile_key(seen) for seen in (newer, older, modelled)]
+        assert store.find_profile("board", runtime="torch-2.13").observations == (older,)
+        assert store.find_profile("board", covers="board").observations == (modelled,)
+        assert store.find_profile(profile_key(modelled)[:8]).observations == (modelled,)
         with pytest.raises(MissingError, match=r"provenance simulated.*known are board"):
             store.find_profile("board", provenance="simulated")
+
+    def test_several_devices_are_listed_in_one_line(self, store: Store) -> None:
+        both = [make_observation(board="board one"), make_observation(board="board two")]
+        for seen in both:
+            store.add_observation(seen)
+        with pytest.raises(InputError, match="2 profiles match 'board'") as caught:
+            store.find_profile("board")
+        assert all(profile_key(seen) in str(caught.value) for seen in both)
+        assert "\n" not in str(caught.value)
 
     def test_a_device_must_be_named(self, store: Store) -> None:
         store.add_observation(make_observation())

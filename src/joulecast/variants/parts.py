@@ -131,7 +131,7 @@ def part_frame(part: Part) -> Dict[str, Any]:
 
 
 def describe_part(part: Part) -> str:
-    """A few words for people: ``hidden conv2d 48x48 kernel 3x3``."""
+    """A few words for people: ``hidden conv2d 48x48 kernel 3x3, relu``."""
     first = part.layers[0]
     sizes = first.sizes
     words = [part.role, "+".join(layer.kind for layer in part.layers)]
@@ -145,7 +145,34 @@ def describe_part(part: Part) -> str:
         words.append("x".join(str(size) for size in places))
     if "space" in sizes:
         words.append("kernel " + "x".join(str(size) for size in sizes["kernel"]))
-    return " ".join(words)
+    return ", ".join([" ".join(words), *_list_marks(part)])
+
+
+def _list_marks(part: Part) -> List[str]:
+    """What tells apart layers of the same kind and places."""
+    first, marks = part.layers[0], []
+    strides = [size for size in _as_tuple(first.sizes.get("stride", 1)) if size != 1]
+    if strides:
+        marks.append("stride {}".format(strides[0]))
+    groups = int(first.sizes.get("groups", 1))
+    if groups > 1:
+        marks.append("depthwise" if groups == first.sizes.get("cin") else f"{groups} groups")
+    if first.sizes.get("fn", first.join) != first.join:
+        marks.append(str(first.sizes["fn"]))
+    if first.join != "none":
+        marks.append("{} {}".format(first.join, len(first.reads)))
+    for op in (op for layer in part.layers for op in layer.tail if op.kind != "flatten"):
+        kind = " pool" if op.kind == "pool" else ""
+        marks.append(str(op.sizes.get("fn", op.kind)) + kind)
+    if not first.trains:
+        marks.append("frozen")
+    if part.role != "input" and not first.input_grad:
+        marks.append("first to train")
+    return marks
+
+
+def _as_tuple(size: Any) -> Tuple[int, ...]:
+    return size if isinstance(size, tuple) else (size,)
 
 
 def channels_at(layer: Layer) -> int:
