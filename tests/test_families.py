@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError, NetError
-from joulecast.families import FAMILIES, build_family, draw_family, is_family, make_family
+from joulecast.families import (
+    FAMILIES,
+    WIDEST,
+    build_family,
+    draw_family,
+    is_family,
+    make_family,
+)
 from joulecast.kinds import input_shape, network_work, output_shape
 from joulecast.records import Network, Setup
 
@@ -164,6 +171,10 @@ def test_names_may_be_short(written, same):
         "cnn5:=4",
         "transformer:30",
         "transformer:width=2",
+        "cnn5:65537",
+        "transformer:depth=1001",
+        "resnet18:64,2,2,2,1001",
+        "lstm:hidden=1000000000000",
     ],
 )
 def test_bad_names_give_one_line_that_says_what_is_possible(name):
@@ -179,6 +190,19 @@ def test_an_input_of_another_form_is_refused(shape):
     with pytest.raises(NetError, match="3x96x96") as caught:
         make_family("cnn5", shape)
     assert "\n" not in str(caught.value)
+
+
+def test_an_absurd_input_is_refused():
+    with pytest.raises(NetError, match="at most 65,536"):
+        make_family("cnn5", (3, 10**9, 10**9))
+
+
+@every_family
+def test_widths_go_up_to_the_limit(name):
+    width = next(iter(FAMILIES[name].params))
+    assert make_family(f"{name}:{WIDEST}").layers
+    with pytest.raises(NetError, match=f"{width} is {2 * WIDEST}; .* at most 65,536"):
+        make_family(f"{name}:{2 * WIDEST}")
 
 
 @pytest.mark.parametrize(("name", "shape"), [("cnn5", (3, 8, 8)), ("lenet5", (1, 4, 4))])

@@ -27,6 +27,8 @@ NORM = make_op("batch_norm")
 FLATTEN = make_op("flatten")
 CLASSES = 10
 VOCABULARY = 10_000
+WIDEST = 65_536
+DEEPEST = 1_000
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,19 @@ def _parse_params(name: str, family: Family, text: str) -> Dict[str, int]:
 def _check_params(name: str, family: Family, params: Widths) -> None:
     for key, value in params.items():
         step = family.steps.get(key, 1)
-        if value < step or value % step:
-            rule = f"a multiple of {step}" if step > 1 else "a whole number of at least 1"
-            raise NetError(f"{name}: {key} is {value}; give {rule}")
+        # Depths and numbers of blocks are called d...; everything else is a width.
+        most = DEEPEST if key.startswith("d") else WIDEST
+        if not step <= value <= most or value % step:
+            rule = f"a multiple of {step}" if step > 1 else "a whole number"
+            raise NetError(
+                f"{name}: {key} is {value}; give {rule} of at least {step}, at most {most:,}"
+            )
 
 
 def _fit_input(name: str, family: Family, shape: Shape) -> Input:
     expected = len(family.input.shape)
+    if max(shape, default=0) > WIDEST:
+        raise NetError(f"{name}: the input has the size {max(shape)}; give at most {WIDEST:,}")
     if len(shape) != expected or min(shape, default=0) < 1:
         example = "x".join(map(str, family.input.shape))
         raise NetError(

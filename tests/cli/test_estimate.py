@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from joulecast.families import make_family
 from joulecast.files import write_network
-from joulecast.records import Device
+from joulecast.records import Device, Totals
 from joulecast.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
@@ -94,6 +95,26 @@ def test_a_networks_file_is_the_same_net(profiled):
     assert profiled.json("estimate", "net.json", *NET[1:]) == profiled.json("estimate", *NET)
 
 
+def test_the_command_line_goes_before_a_device_in_the_settings(profiled, profile_file, write):
+    write("joulecast.toml", 'device = "elsewhere"')
+    words = (NET[0], "--batch", "8", "--profile", str(profile_file))
+    assert profiled.json("estimate", *words) == profiled.json("estimate", *NET)
+
+
+def test_what_belongs_to_no_layer_is_said_and_not_made_up(profiled):
+    plain = make_family(NET[0])
+    assert profiled.json("estimate", *NET)["unattributed_flops_share"] == 0
+    write_network(replace(plain, totals=Totals(1e6, 1e6, 10, 0.73, 0.004, 0.02)), "net.json")
+    data = profiled.json("estimate", "net.json", *NET[1:])
+    assert data["energy_j"] == profiled.json("estimate", *NET)["energy_j"]
+    shares = [data[f"unattributed_{what}_share"] for what in ("flops", "bytes", "params")]
+    assert shares == [0.73, 0.004, 0.02]
+    text = " ".join(profiled("estimate", "net.json", *NET[1:]).stdout.split())
+    assert "73.0 % of the FLOPs, 2.00 % of the parameters belong to no layer" in text
+    assert "it is too low" in text
+    assert "belong to no layer" not in profiled("estimate", *NET).stdout
+
+
 def test_this_machine_answers_by_default(profiled, monkeypatch):
     assert "this machine" in profiled.fails("estimate", "lenet5")
     monkeypatch.setattr("joulecast.cli.known.detect_device", lambda on: Device("simulated-7"))
@@ -129,6 +150,7 @@ def test_a_networks_file_needs_nothing_heavy(profiled):
         (["lenet5", "--epochs", "3"], 2, "--samples"),
         (["lenet5", "--steps", "3", "--epochs", "3", "--samples", "9"], 2, "--steps"),
         (["lenet5", "--level", "150%"], 2, "--level"),
+        (["lenet5", "--device", "sim", "--profile", "some.json"], 2, "not both"),
     ],
 )
 def test_bad_questions_are_one_line(profiled, words, code, part):

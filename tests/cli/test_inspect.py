@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from joulecast.families import make_family
-from joulecast.files import read_network
+from joulecast.files import read_network, write_network
 from joulecast.kinds import network_work
-from joulecast.records import Setup
+from joulecast.records import Network, Setup, Totals
+from joulecast.runtimes.torch.recount import recount
 
 NET = """
 import torch
@@ -43,16 +46,62 @@ def test_detect_says_of_each_meter_what_is_promised(shell):
 
 
 @pytest.mark.parametrize("family", ["lenet5", "lstm", "transformer:16,2"])
-def test_layers_add_up_to_the_independent_count(shell, family):
+def test_totals_are_the_independent_count(shell, family):
     data = shell.json("inspect", family, "--batch", "2")
-    for what in ("flops", "bytes", "params"):
-        sums = [
-            layer[what] if what == "params" else layer[what]["total"] for layer in data["layers"]
-        ]
-        share = data[f"unattributed_{what}_share"]
-        assert 0 <= share < 0.01
-        assert sum(sums) == pytest.approx(data[what] * (1 - share), rel=1e-3)
+    totals = recount(make_family(family), 2)
+    assert (data["flops"], data["params"]) == (totals.flops, totals.params)
+    # The first count of a recurrence in a process also sees PyTorch set it up.
+    assert data["bytes"] == pytest.approx(totals.size_bytes, rel=1e-3)
+    shares = {key: share for key, share in totals.to_dict().items() if key.endswith("_share")}
+    assert {key: data[key] for key in shares} == pytest.approx(shares, abs=1e-3)
     assert data["counted"] == "independently"
+    layers = data["layers"]
+    assert sum(layer["flops"]["total"] for layer in layers) == pytest.approx(data["flops"])
+    assert sum(layer["params"] for layer in layers) == data["params"]
+
+
+def test_people_read_how_far_layers_and_count_differ(shell):
+    data = shell.json("inspect", "transformer:16,2")
+    layers = data["layers"]
+    said = sum(layer["bytes"][stage] for layer in layers for stage in ("forward", "backward"))
+    fewer = 100 * (1 - said / data["bytes"])
+    text = " ".join(shell("inspect", "transformer:16,2").stdout.split())
+    assert "everything belongs to a layer" in text
+    assert fewer > 1 and f"say {fewer:.3g} % fewer bytes than were counted" in text
+
+
+@pytest.mark.parametrize("batch", [8, 9])
+def test_totals_in_a_file_hold_for_the_batch_that_they_were_counted_at(shell, batch):
+    network = replace(make_family("lenet5"), buildable=False)
+    flops = network_work(network, Setup(batch=8)).total.flops
+    totals = Totals(4 * flops, 123.0, 99, 0.75, 0.5, 0.25, overcounted_bytes_share=0.125)
+    write_network(replace(network, totals=totals), "net.json")
+    data = shell.json("inspect", "net.json", "--batch", str(batch))
+    own = network_work(network, Setup(batch=batch)).total
+    known = (4 * flops, 123.0, "independently")
+    expected = known if batch == 8 else (own.flops, own.size_bytes, "by layer")
+    assert (data["flops"], data["bytes"], data["counted"]) == expected
+    assert data["params"] == 99 and data["unattributed_flops_share"] == 0.75
+    text = " ".join(shell("inspect", "net.json", "--batch", str(batch)).stdout.split())
+    assert "75.0 % of the FLOPs, 50.0 % of the bytes, 25.0 % of the parameters belong to no" in text
+    assert batch == 8 or "say 12.5 % more bytes than were counted" in text
+
+
+@pytest.mark.parametrize("words", [("--inference",), ("--precision", "bf16")])
+def test_a_count_of_training_in_fp32_is_not_passed_off_as_another(shell, words):
+    data = shell.json("inspect", "lenet5", *words)
+    assert data["counted"] == "by layer"
+    assert data["bytes"] == sum(layer["bytes"]["total"] for layer in data["layers"])
+
+
+def test_nobody_is_told_to_install_what_is_there(shell):
+    for name, network in (
+        ("empty.json", Network()),
+        ("read.json", replace(make_family("lenet5"), buildable=False)),
+    ):
+        write_network(network, name)
+        text = shell("inspect", name).stdout
+        assert "layers' own sums" in text and "PyTorch" not in text
 
 
 def test_stages_of_a_layer_add_up(shell):
@@ -113,6 +162,7 @@ def test_inference_has_no_backward(shell):
         (["nix"], "cnn5"),
         (["cnn5:1,2,3,4,5"], "at most 4"),
         (["cnn5:0"], "at least 1"),
+        (["cnn5:99999999"], "65,536"),
         (["cnn5", "--batch", "0"], "batch is 0"),
         (["cnn5", "--threads", "-1"], "threads is -1"),
         (["cnn5", "--input", "96"], "3x96x96"),

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from joulecast.cli.main import COMMANDS, cli
-from joulecast.cli.settings import find_user_file
+from joulecast.cli.settings import find_user_file, read_settings
 
 HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
 
@@ -117,10 +117,32 @@ def test_settings_reach_commands_of_commands(shell, write, monkeypatch):
     assert shell("profiles", "list").stdout.lstrip().startswith("{")
 
 
-@pytest.mark.parametrize("text", ["batch = ", "[nonsense]\nbatch = 1"])
-def test_wrong_settings_are_named(shell, write, text):
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("batch = ", "TOML"),
+        ("[nonsense]\nbatch = 1", "[nonsense]"),
+        ("bacth = 1", "'bacth'"),
+        ("[inspect]\ngrid = 1", "[inspect] has no option 'grid'"),
+        ("[profiles]\nbatch = 1", "[profiles] has no option 'batch'"),
+    ],
+)
+def test_wrong_settings_are_named(shell, write, text, part):
     write("joulecast.toml", text)
-    assert "joulecast.toml" in shell.fails("detect")
+    message = shell.fails("detect")
+    assert "joulecast.toml" in message and part in message
+
+
+def test_every_option_may_stand_in_the_settings(shell, write):
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        params = cli.get_command(context, name).params
+        names = [p.name for p in params if isinstance(p, click.Option) and p.name != "help"]
+        lines = [f"{option.replace('_', '-')} = 1" for option in names]
+        write("joulecast.toml", "\n".join([*lines, f"[{name}]", *lines]))
+        assert read_settings([name], lambda name: cli.get_command(context, name)) == {
+            name: dict.fromkeys(names, 1)
+        }
 
 
 def test_every_option_has_a_variable():

@@ -21,7 +21,7 @@ from joulecast.cli.show import (
     say_basis,
 )
 from joulecast.estimators import estimate_network
-from joulecast.records import Estimate, LayerEstimate, Profile, Setup
+from joulecast.records import Estimate, LayerEstimate, Network, Profile, Setup
 from joulecast.units import (
     battery_share,
     co2e_g,
@@ -41,6 +41,8 @@ from joulecast.units import (
 
 Json = dict[str, Any]
 TOP_LAYERS = 8
+_MISSED = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
+_MUCH_MISSED = 0.01
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 
 
@@ -89,15 +91,30 @@ def estimate(
 
     A step is forward, loss, backward and update on a batch that is already there.
     """
+    source = _choose_source(click.get_current_context(), device, profile)
     found, setup = asked.resolve()
     wanted = read_wishes(setup, **wishes)
-    known = resolve_profile(profile or device, store, partial(click.echo, err=True))
+    known = resolve_profile(source, store, partial(click.echo, err=True))
     answer = estimate_network(known, found.network, setup, estimator, level=level)
-    data = describe_estimate(answer, wanted)
+    data = {**describe_estimate(answer, wanted), **list_missed(found.network)}
     if json:
         print_json(data)
     else:
         _print_estimate(found.network.name, setup, answer, data, wanted, known)
+
+
+def _choose_source(ctx: click.Context, device: str, profile: str | None) -> str:
+    """Whose profile answers; what stands on the command line goes before settings."""
+    if not (device and profile):
+        return profile or device
+    said = [
+        value
+        for name, value in (("device", device), ("profile", profile))
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if len(said) != 1:
+        raise click.UsageError("give --device or --profile, not both", ctx)
+    return said[0]
 
 
 def read_wishes(
@@ -143,6 +160,14 @@ def describe_estimate(answer: Estimate, wanted: Wishes) -> Json:
     return data
 
 
+def list_missed(network: Network) -> dict[str, float]:
+    """Shares of a step that reading gave to no layer, and that no estimate of layers holds."""
+    return {
+        f"unattributed_{what}_share": getattr(network.totals, f"unattributed_{what}_share", 0.0)
+        for what in _MISSED
+    }
+
+
 # ---------------------------------------------------------------------------------------------
 # For people
 
@@ -162,7 +187,7 @@ def _print_estimate(
     console.print(" · ".join(_list_units(data, wanted)) + "\n")
     rows = [_show_layer(layer, answer) for layer in merge_layers(answer.layers)]
     print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
-    print_notes(console, _list_notes(answer, setup, profile))
+    print_notes(console, _list_notes(answer, setup, profile) + _say_missed(data))
 
 
 def _say_cost(energy_j: float, interval_j: Any, duration_s: float, answer: Estimate) -> str:
@@ -210,6 +235,18 @@ def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:
     if answer.unseen_share > 0:
         notes.append(_say_unseen(answer, setup, profile))
     return notes
+
+
+def _say_missed(data: Json) -> list[str]:
+    shares = {words: data[f"unattributed_{what}_share"] for what, words in _MISSED.items()}
+    much = {words: share for words, share in shares.items() if share > _MUCH_MISSED}
+    if not much:
+        return []
+    said = ", ".join(f"{format_share(share)} of the {words}" for words, share in much.items())
+    return [
+        f"{said} belong to no layer and are not in the estimate: it is too low; "
+        "`joulecast measure` says what the whole step takes."
+    ]
 
 
 def _say_unseen(answer: Estimate, setup: Setup, profile: Profile) -> str:

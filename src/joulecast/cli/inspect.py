@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,22 @@ from joulecast.cli import options
 from joulecast.cli.nets import NamedNet, has_torch, show_shape
 from joulecast.cli.show import make_console, print_json, print_notes, print_table
 from joulecast.files import write_network
-from joulecast.kinds import StepWork, Work, layer_work, network_work, output_shape, peak_memory
-from joulecast.records import Layer, Network, Op, Setup, Totals, fold_blocks
+from joulecast.kinds import (
+    VIEWS,
+    StepWork,
+    Work,
+    layer_work,
+    network_work,
+    output_shape,
+    peak_memory,
+)
+from joulecast.records import Layer, Network, Op, Setup, fold_blocks
 from joulecast.units import format_bytes, format_count, format_share
 
 Json = dict[str, Any]
 STAGES = ("forward", "backward", "update")
+_SHARES = tuple(f"unattributed_{what}_share" for what in ("flops", "bytes", "params"))
+_SHARES += tuple(f"overcounted_{what}_share" for what in ("flops", "bytes"))
 
 
 @click.command()
@@ -35,7 +46,7 @@ def inspect(asked: options.Asked, blocks: bool, out: str | None, json: bool) -> 
     network = count_totals(found, setup)
     if out:
         write_network(network, out)
-    sums = total_work(network, setup)
+    sums = total_work(network, setup, is_counted(found, network, setup))
     seen = fold_blocks(network) if blocks else network
     if json:
         print_json(describe_network(seen, network, setup, sums))
@@ -53,23 +64,38 @@ def count_totals(found: NamedNet, setup: Setup) -> Network:
     return replace(network, totals=recount(network, setup.batch))
 
 
-def total_work(network: Network, setup: Setup) -> Json:
-    """FLOPs, bytes and parameters of the whole step, and what no layer accounts for.
+def is_counted(found: NamedNet, network: Network, setup: Setup) -> bool:
+    """Whether a network's totals are a count of this very step.
 
-    The layers' own sums, scaled up by what the independent count says that they miss.
+    They are of training in numbers of four bytes. A file does not say at which batch they were
+    taken: there the layers' FLOPs at this batch must be those that the count was compared with.
+    """
+    totals = network.totals
+    if totals is None or setup.phase != "train" or setup.precision not in ("fp32", "tf32"):
+        return False
+    if found.load is not None or found.network.totals is None:
+        return True
+    work = network_work(network, setup)
+    compared = 1 - totals.unattributed_flops_share + totals.overcounted_flops_share
+    flops = work.forward.flops + work.backward.flops
+    return flops > 0 and math.isclose(totals.flops * compared, flops, rel_tol=1e-6)
+
+
+def total_work(network: Network, setup: Setup, counted: bool) -> Json:
+    """FLOPs, bytes and parameters of the step, and how the layers' formulas compare with them.
+
+    They are the independent count of forward and backward where there is one of this step, else
+    the layers' own sums.
     """
     work = network_work(network, setup)
-    shares = network.totals or Totals(0.0, 0.0, 0)
-    known = network.totals is not None
-    sums = {
-        "flops": (work.total.flops, shares.unattributed_flops_share),
-        "bytes": (work.total.size_bytes, shares.unattributed_bytes_share),
-        "params": (work.params, shares.unattributed_params_share),
-    }
-    data: Json = {key: _scale_up(value, share) for key, (value, share) in sums.items()}
-    data["params"] = shares.params if known else work.params
-    missed = {f"unattributed_{key}_share": share for key, (_, share) in sums.items()}
-    return {**data, **(missed if known else dict.fromkeys(missed))}
+    totals = network.totals
+    data: Json = {"flops": work.total.flops, "bytes": work.total.size_bytes, "params": work.params}
+    if totals is not None:
+        data["params"] = totals.params
+        if counted:
+            data.update(flops=totals.flops, bytes=totals.size_bytes)
+    shares = {key: getattr(totals, key) if totals else None for key in _SHARES}
+    return {**data, **shares, "counted": "independently" if counted else "by layer"}
 
 
 def describe_network(seen: Network, network: Network, setup: Setup, sums: Json) -> Json:
@@ -80,15 +106,10 @@ def describe_network(seen: Network, network: Network, setup: Setup, sums: Json) 
         "setup": setup.to_dict(),
         "buildable": network.buildable,
         **sums,
-        "counted": "independently" if network.totals else "by layer",
         "peak_memory_bytes": peak_memory(network, setup),
         "layers": [_describe_layer(layer, setup) for layer in seen.layers],
         "groups": [list(group) for group in network.groups],
     }
-
-
-def _scale_up(value: float, share: float) -> float:
-    return value / (1.0 - share) if share < 1 else value
 
 
 def _describe_layer(layer: Layer, setup: Setup) -> Json:
@@ -121,8 +142,8 @@ def _per_stage(stages: dict[str, Work], what: str) -> Json:
 
 _NAME_SIZE = 24
 _NOTHING = 1e-5
-# Operators that only look at data in another way; they are left out of what follows a layer.
-_VIEWS = ("flatten", "view", "permute", "last")
+_ALIKE = 1e-3
+_COUNTED = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
 _WORDS = {
     "batch_norm": "bn",
     "layer_norm": "ln",
@@ -152,7 +173,7 @@ def _show_layer(layer: Layer, setup: Setup) -> tuple[str, ...]:
     operator += f" x{layer.calls}" if layer.calls > 1 else ""
     operator += " (frozen)" if work.params and not layer.trains else ""
     name = layer.name if len(layer.name) <= _NAME_SIZE else "…" + layer.name[1 - _NAME_SIZE :]
-    tail = " ".join(show_operator(op) for op in layer.tail if op.kind not in _VIEWS)
+    tail = " ".join(show_operator(op) for op in layer.tail if op.kind not in VIEWS)
     return (name or "-", operator, tail, show_shape(output_shape(layer)), *_show_work(work))
 
 
@@ -186,7 +207,7 @@ def show_operator(op: Op) -> str:
 def _list_notes(network: Network, setup: Setup, sums: Json, folded: bool) -> list[str]:
     peak = format_bytes(peak_memory(network, setup))
     notes = [f"Memory at its peak: about {peak}, the framework's own aside."]
-    notes.append(_say_shares(sums))
+    notes += _say_totals(network, setup, sums)
     if network.groups and not folded:
         notes.append(f"It repeats a module {len(network.groups)} times: --blocks shows it as one.")
     if not network.buildable:
@@ -194,11 +215,37 @@ def _list_notes(network: Network, setup: Setup, sums: Json, folded: bool) -> lis
     return notes
 
 
-def _say_shares(sums: Json) -> str:
-    shares = {key: sums[f"unattributed_{key}_share"] for key in ("flops", "bytes", "params")}
-    if None in shares.values():
-        return "The totals are the layers' own sums: with PyTorch installed they are checked."
-    if max(shares.values()) < _NOTHING:
-        return "An independent count of the step agrees: nothing in it belongs to no layer."
-    words = ", ".join(f"{format_share(share)} of {key}" for key, share in shares.items())
-    return f"Beside the layers, by an independent count of the step: {words}."
+def _say_totals(network: Network, setup: Setup, sums: Json) -> list[str]:
+    """What the totals rest on, and how far the layers account for them."""
+    if network.totals is None:
+        note = "The totals are the layers' own sums"
+        if not network.buildable:
+            return [f"{note}: a net that cannot be rebuilt from its layers is not counted again."]
+        unchecked = network.layers and not has_torch()
+        return [f"{note}: with PyTorch installed they are checked." if unchecked else f"{note}."]
+    step = "the step" if sums["counted"] == "independently" else "a training step when it was read"
+    missed = {words: sums[f"unattributed_{key}_share"] for key, words in _COUNTED.items()}
+    notes = [f"By an independent count of {step}, {_say_missed(missed)}."]
+    differs = _list_differences(network, setup, sums)
+    if differs:
+        notes.append(f"The layers' own formulas say {' and '.join(differs)} than were counted.")
+    return notes
+
+
+def _say_missed(missed: dict[str, float]) -> str:
+    words = [f"{format_share(s)} of the {what}" for what, s in missed.items() if s > _NOTHING]
+    return ", ".join(words) + " belong to no layer" if words else "everything belongs to a layer"
+
+
+def _list_differences(network: Network, setup: Setup, sums: Json) -> list[str]:
+    """By how much the formulas of forward and backward are above or below the count."""
+    differs = {key: sums[f"overcounted_{key}_share"] for key in ("flops", "bytes")}
+    if sums["counted"] == "independently" and sums["bytes"]:
+        work = network_work(network, setup)
+        said_bytes = work.forward.size_bytes + work.backward.size_bytes
+        differs["bytes"] = said_bytes / sums["bytes"] - 1.0
+    return [
+        f"{format_share(abs(share))} {'more' if share > 0 else 'fewer'} {_COUNTED[key]}"
+        for key, share in differs.items()
+        if abs(share) > _ALIKE
+    ]

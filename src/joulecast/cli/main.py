@@ -12,6 +12,7 @@ below is all that help needs. Anything else that is raised is a bug and shows it
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -85,7 +86,7 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(ctx: click.Context, verbose: bool) -> None:
     """Set up what all commands share."""
-    ctx.default_map = read_settings(cli.list_commands(ctx))
+    ctx.default_map = read_settings(cli.list_commands(ctx), partial(cli.get_command, ctx))
     if verbose:
         import logging
 

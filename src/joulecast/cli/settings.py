@@ -11,8 +11,9 @@ Takes nothing but the files and the environment, gives what click takes for ``de
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,17 @@ def name_variables(command: click.Command) -> None:
             name_variables(inner)
 
 
-def read_settings(commands: Iterable[str]) -> dict[str, Any]:
-    """Defaults of every command's options from the settings files; the nearer file wins."""
+def read_settings(
+    commands: Iterable[str], find: Callable[[str], click.Command | None]
+) -> dict[str, Any]:
+    """Defaults of every command's options from the settings files; the nearer file wins.
+
+    Args:
+        commands: Names of all commands.
+        find: A command's name → the command; asked only where there are settings to check.
+    """
     settings: dict[str, Any] = {name: {} for name in commands}
+    options_of = functools.cache(lambda name: _list_options(find(name)))
     for path in (find_user_file(), Path(FILE_NAME)):
         found = _read_file(path)
         shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
@@ -44,6 +53,7 @@ def read_settings(commands: Iterable[str]) -> dict[str, Any]:
             if name not in settings:
                 known = ", ".join(settings)
                 raise InputError(f"{path}: there is no command [{name}]; known are {known}")
+        _check_names(path, shared, tables, list(settings), options_of)
         for name, options in settings.items():
             options.update(_as_names({**shared, **tables.get(name, {})}))
     return settings
@@ -69,5 +79,37 @@ def _read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def _check_names(
+    path: Path,
+    shared: dict[str, Any],
+    tables: dict[str, dict[str, Any]],
+    commands: list[str],
+    options_of: Callable[[str], set[str]],
+) -> None:
+    """A misspelt option would be ignored without a word: complain instead."""
+    for key in shared:
+        # Commands are imported one after the other, until one has the option.
+        if not any(_as_name(key) in options_of(name) for name in commands):
+            raise InputError(f"{path}: no command has an option {key!r}; correct or remove it")
+    for name, table in tables.items():
+        for key in table:
+            if _as_name(key) not in options_of(name):
+                known = ", ".join(sorted(options_of(name)))
+                raise InputError(f"{path}: [{name}] has no option {key!r}; it has {known}")
+
+
+def _list_options(command: click.Command | None) -> set[str]:
+    """Names of a command's options, and of those of its commands."""
+    if command is None:
+        return set()
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {param.name for param in command.params if isinstance(param, click.Option) and param.name}
+    return own.union(*map(_list_options, inner)) - {"help"}
+
+
+def _as_name(key: str) -> str:
+    return key.replace("-", "_")
+
+
 def _as_names(options: dict[str, Any]) -> dict[str, Any]:
-    return {key.replace("-", "_"): value for key, value in options.items()}
+    return {_as_name(key): value for key, value in options.items()}
