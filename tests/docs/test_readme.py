@@ -9,7 +9,13 @@ from click.testing import CliRunner
 
 from joulecast.cli.main import cli
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README_PATH = Path(__file__).parents[2] / "README.md"
+README = README_PATH.read_text()
+PAGES = [
+    page
+    for place in ("*.md", "docs/**/*.md", "benchmarks/**/*.md")
+    for page in sorted(README_PATH.parent.glob(place))
+]
 COMMANDS = re.findall(r"^    (?:\$ )?joulecast (.+?)(?:\s+#.*)?$", README, flags=re.MULTILINE)
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -41,3 +47,9 @@ def test_commands_that_need_a_gpu_take_these_options(line: str) -> None:
     """They end at the device that is not there, not at an option that is not known."""
     done = CliRunner().invoke(cli, shlex.split(line), prog_name="joulecast")
     assert done.exit_code != 2, done.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_holds_a_placeholder(page: Path) -> None:
+    prose = re.sub(r"`[^`]*`", "", page.read_text())
+    assert not re.findall(r"\b[A-Z]{2,}_[A-Z_]+\b|\bTODO\b|\bFIXME\b", prose)

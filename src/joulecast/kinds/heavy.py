@@ -118,10 +118,7 @@ def make_embedding() -> Kind:
 
 
 def make_recurrent(gates: int) -> Kind:
-    """LSTM (4 gates), GRU (3) and plain RNN (1).
-
-    Each layer and direction reads its recurrent weights once a token.
-    """
+    """LSTM (4 gates), GRU (3) and plain RNN (1)."""
 
     def cells(s: Sizes) -> List[Tuple[int, int]]:
         sides = 1 + s["bidirectional"]
@@ -141,7 +138,7 @@ def make_recurrent(gates: int) -> Kind:
     def moved(s: Sizes, c: Context) -> float:
         """Bytes of one pass: every token's input and gates, the recurrent weights each time."""
         activations = sum(c.batch * s["tokens"] * (w + (2 * gates + 3) * h) for w, h in cells(s))
-        weights = sum(gates * h * (w + s["tokens"] * h) for w, h in cells(s))
+        weights = sum(gates * h * (w + h) for w, h in cells(s))
         return float(activations + weights) * c.item_bytes
 
     def launches(s: Sizes) -> int:

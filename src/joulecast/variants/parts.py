@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from joulecast.kinds import channel_axis, free_widths, output_shape, resize, width_of
+from joulecast.kinds import VIEWS, channel_axis, free_widths, output_shape, resize, width_of
 from joulecast.records import Layer, Network, Setup, stable_hash
 
 Widths = Tuple[int, ...]
@@ -18,8 +18,6 @@ Widths = Tuple[int, ...]
 ROLES = ("output", "input", "hidden")
 """In the order in which they are profiled: each is subtracted from those behind it."""
 
-# They move no data: such a layer costs nothing and has no curve.
-_VIEWS = ("flatten", "view", "permute", "last")
 _CHANNELS_FIRST = ("batch_norm", "group_norm", "pool")
 # Which widths are given by the data in an input layer, and by the classes in an output layer.
 _DATA_SIDE = ("cin", "channels", "head_dim", "m", "k", "n")
@@ -64,7 +62,7 @@ def split_network(network: Network) -> Tuple[Place, ...]:
     start = len(layers) - _output_size(layers)
     places = []
     for index, layer in enumerate(layers[:start]):
-        if layer.kind not in _VIEWS or layer.tail:
+        if layer.kind not in VIEWS or layer.tail:
             role = "input" if _reads_data(index, layer) else "hidden"
             places.append(Place(Part(role, (_strip(layer),)), index, (layer,), layer.calls))
     if layers:

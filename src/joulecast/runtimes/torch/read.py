@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import KINDS, input_shape, network_work, output_shape
+from joulecast.kinds import KINDS, VIEWS, check_chain, network_work
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals
 from joulecast.runtimes.torch.blocks import find_blocks, fold_plain_modules
 from joulecast.runtimes.torch.build import can_rebuild
@@ -37,7 +37,6 @@ from joulecast.runtimes.torch.trace import (
 )
 
 _JOINS = {"add", "mul", "concat"}
-_VIEWS = {"flatten", "view", "permute", "last"}
 # Up to this share of work or weights may be without a layer in a net that is rebuilt.
 _NEARLY_ALL = 0.01
 
@@ -169,7 +168,7 @@ class _Reading:
             event.params += self.carried.get(number, ())
         op = read_op(event, self.batch)
         follows = self._can_follow(place, event)
-        if op is None or (op.kind in _VIEWS and not follows):
+        if op is None or (op.kind in VIEWS and not follows):
             self._pass_on(event)
             self.buildable = False
         elif follows and self._may_follow(op, event):
@@ -354,28 +353,15 @@ def _without_views(tail: Tuple[Op, ...]) -> Tuple[Op, ...]:
 
 def _can_build(network: Network) -> bool:
     """Whether every operator can be rebuilt and every shape follows from what a layer reads."""
-    shapes: List[Tuple[int, ...]] = []
-    for index, layer in enumerate(network.layers):
-        if layer.calls > 1 or layer.tied or not layer.reads:
-            return False
-        ops = (Op(layer.kind, layer.sizes), *layer.tail)
-        if not all(can_rebuild(op) for op in ops):
-            return False
-        sources = [index - back for back in layer.reads]
-        found = [network.input.shape if s < 0 else shapes[s] for s in sources]
-        try:
-            if layer.kind != "matmul" and _joined(found, layer.join) != input_shape(layer):
-                return False
-            shapes.append(output_shape(layer))
-        except InputError:
-            return False
-    return bool(network.layers)
-
-
-def _joined(shapes: List[Tuple[int, ...]], join: str) -> Tuple[int, ...]:
-    if join == "concat":
-        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
-    return shapes[0] if all(shape == shapes[0] for shape in shapes) else ()
+    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
+    shared = any(layer.calls > 1 or layer.tied or not layer.reads for layer in network.layers)
+    if not ops or shared or not all(map(can_rebuild, ops)):
+        return False
+    try:
+        check_chain(network)
+    except InputError:
+        return False
+    return True
 
 
 def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:
