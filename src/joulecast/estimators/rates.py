@@ -1,6 +1,7 @@
 """A rough cost for layers that were never profiled: joules per FLOP, byte and launch.
 
-    y ≈ a·FLOPs + b·bytes + c·launches,  a, b, c ≥ 0, least squares of the relative error
+    y ≈ a·FLOPs + b·bytes + c·launches,  a, b, c ≥ 0, least squares of (y - ŷ) / s
+    s   the size of y, or of what it may be: subtraction leaves mostly noise of a light layer
 
 A row is fitted for each kind in each setup, for all kinds of a setup, for each kind, and for all.
 Asked for a layer, the most special row that has enough points answers, with a spread that says how
@@ -22,12 +23,16 @@ from joulecast.variants import Part
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
-# A point for the table: a part, how it was trained, its joules or seconds.
-Seen = tuple[Part, Setup, float]
+# A point for the table: a part, how it was trained, its joules or seconds and their deviation.
+Seen = tuple[Part, Setup, float, float]
 
 _LEAST_POINTS = 4
 _SAME_KIND_SPREAD = 0.3
 _OTHER_KIND_SPREAD = 0.6
+# A point counts by its size, by this many of its deviations where those are larger, and never as if
+# it were lighter than this share of the usual one: one layer that costs nearly nothing would rule.
+_NOISE = 4.0
+_LIGHT_SHARE = 0.1
 
 
 @lru_cache(maxsize=8192)
@@ -41,11 +46,11 @@ def fit_rates(points: Iterable[Seen]) -> Json:
     """The table of rates, by row name."""
     rows: dict[str, list[Seen]] = {}
     for point in points:
-        if point[2] > 0:
-            for name in _row_names(point[0], point[1]):
-                rows.setdefault(name, []).append(point)
+        for name in _row_names(point[0], point[1]):
+            rows.setdefault(name, []).append(point)
     least = {name: _LEAST_POINTS if name != "*" else 1 for name in rows}
-    return {name: _fit_row(name, row) for name, row in rows.items() if len(row) >= least[name]}
+    enough = {name: row for name, row in rows.items() if len(row) >= least[name]}
+    return {name: _fit_row(name, row) for name, row in enough.items() if _has_cost(row)}
 
 
 def guess_cost(rates: Mapping[str, Json], part: Part, setup: Setup) -> tuple[float, float, str]:
@@ -80,15 +85,21 @@ def _count(work: Work) -> Floats:
     return np.array([work.flops, work.size_bytes, float(work.launches)])
 
 
+def _has_cost(row: Sequence[Seen]) -> bool:
+    return any(cost > 0 for _, _, cost, _ in row)
+
+
 def _fit_row(name: str, row: Sequence[Seen]) -> Json:
     from scipy.optimize import nnls
 
-    costs = np.array([cost for _, _, cost in row])
-    features = np.array([_features(part, setup) for part, setup, _ in row])
-    relative = features / costs[:, None]
+    costs = np.array([cost for _, _, cost, _ in row])
+    sds = np.array([sd for *_, sd in row])
+    usual = float(np.median(np.abs(costs)))
+    sizes = np.maximum(np.hypot(costs, _NOISE * sds), _LIGHT_SHARE * usual)
+    features = np.array([_features(part, setup) for part, setup, _, _ in row]) / sizes[:, None]
     # FLOPs and launches lie twelve orders apart: without units of its own nnls stops too early.
-    units = np.maximum(relative.max(axis=0), 1e-300)
-    per, _ = nnls(relative / units, np.ones(len(costs)))
-    off = float(np.sqrt(np.mean((relative / units @ per - 1.0) ** 2)))
+    units = np.maximum(features.max(axis=0), 1e-300)
+    per, _ = nnls(features / units, costs / sizes)
+    off = float(np.sqrt(np.mean((features / units @ per - costs / sizes) ** 2)))
     floor = _SAME_KIND_SPREAD if "kind:" in name else _OTHER_KIND_SPREAD
     return {"per": (per / units).tolist(), "spread": max(off, floor), "n": len(row)}

@@ -25,11 +25,11 @@ from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import QUANTITIES, Curve, learn_curves, read_shown
 from joulecast.estimators.gp import fit_gp
 from joulecast.estimators.guide import choose_next
-from joulecast.estimators.rates import fit_rates
+from joulecast.estimators.rates import Seen, fit_rates
 from joulecast.estimators.sums import Cost, add_up
 from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
-from joulecast.variants import Part, Place, describe_part, resize_part, split_network, width_names
+from joulecast.variants import Place, describe_part, resize_part, split_network, width_names
 
 Json = dict[str, Any]
 
@@ -97,13 +97,15 @@ def _describe(curve: Curve) -> Json:
     }
 
 
-def _list_seen(curves: Mapping[str, Curve]) -> list[tuple[Part, Setup, float]]:
-    """Every profiled point of every curve, with its cost."""
-    return [
-        (resize_part(curve.part, [int(w) for w in widths]), curve.setup, float(value))
-        for _, curve in sorted(curves.items())
-        for widths, value in zip(curve.gp.widths, curve.gp.values, strict=True)
-    ]
+def _list_seen(curves: Mapping[str, Curve]) -> list[Seen]:
+    """Every profiled point of every curve, with its cost and how sure that is."""
+    points = []
+    for _, curve in sorted(curves.items()):
+        gp = curve.gp
+        for widths, value, variance in zip(gp.widths, gp.values, gp.variances, strict=True):
+            part = resize_part(curve.part, [int(w) for w in widths])
+            points.append((part, curve.setup, float(value), float(variance) ** 0.5))
+    return points
 
 
 def _list_layers(
