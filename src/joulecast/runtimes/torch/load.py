@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch
 from torch import nn
@@ -106,26 +107,25 @@ def _import_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"joulecast_net_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
+    with _importing(str(path), path.resolve().parent):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise NetError(
-            f"{path} does not import: {type(error).__name__}: {_one_line(error)}"
-        ) from error
-    finally:
-        sys.path.pop(0)
     return module
 
 
 def _import_module(place: str) -> Any:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
+    with _importing(place, Path.cwd()):
         return importlib.import_module(place)
+
+
+@contextmanager
+def _importing(what: str, folder: Path) -> Iterator[None]:
+    """Modules beside it can be found, and whatever it raises is one line."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
     except (Exception, SystemExit) as error:
-        raise NetError(
-            f"{place} does not import: {type(error).__name__}: {_one_line(error)}"
-        ) from error
+        reason = f"{type(error).__name__}: {_one_line(error)}"
+        raise NetError(f"{what} does not import: {reason}") from error
     finally:
         sys.path.pop(0)
 
