@@ -38,11 +38,11 @@ def make_variant(part: Part, network: Network) -> Network:
     if part.role == "hidden":
         layers.insert(0, _make_entry(part.layers[0], network))
     first = layers[0]
-    data = Input(_fed_shape(first), int(first.sizes.get("vocabulary", 0)))
+    data = Input(fed_shape(first), int(first.sizes.get("vocabulary", 0)))
     return Network(tuple(layers), data, name=describe_part(part))
 
 
-def _fed_shape(layer: Layer) -> Shape:
+def fed_shape(layer: Layer) -> Shape:
     """Shape of each of the inputs that a layer joins."""
     shape = list(input_shape(layer))
     if layer.join == "concat":
@@ -52,7 +52,7 @@ def _fed_shape(layer: Layer) -> Shape:
 
 def _make_entry(subject: Layer, network: Network) -> Layer:
     """The layer that makes a subject's input; it trains only where that input needs a gradient."""
-    shape = _fed_shape(subject)
+    shape = fed_shape(subject)
     if channels_at(subject) == 0 and 2 <= len(shape) <= 4:
         same_rank = len(network.input.shape) == len(shape) and not network.input.vocabulary
         channels = network.input.shape[0] if same_rank else DATA_CHANNELS

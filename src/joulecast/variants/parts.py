@@ -64,9 +64,9 @@ def split_network(network: Network) -> Tuple[Place, ...]:
     for index, layer in enumerate(layers[:start]):
         if layer.kind not in VIEWS or layer.tail:
             role = "input" if _reads_data(index, layer) else "hidden"
-            places.append(Place(Part(role, (_strip(layer),)), index, (layer,), layer.calls))
+            places.append(Place(Part(role, (strip_layer(layer),)), index, (layer,), layer.calls))
     if layers:
-        part = Part("output", tuple(_strip(layer) for layer in layers[start:]))
+        part = Part("output", tuple(strip_layer(layer) for layer in layers[start:]))
         places.append(Place(part, start, layers[start:], layers[-1].calls))
     return tuple(places)
 
@@ -193,7 +193,8 @@ def _reads_data(index: int, layer: Layer) -> bool:
     return layer.kind == "embedding" or all(back > index for back in layer.reads)
 
 
-def _strip(layer: Layer) -> Layer:
+def strip_layer(layer: Layer) -> Layer:
+    """A layer without what it cannot show alone: whom it reads, how often it is called."""
     # Without a join several inputs are one side by side (queries, keys, values), or constants.
     inputs = 1 if layer.join == "none" else len(layer.reads)
     return replace(layer, reads=(1,) * inputs, calls=1, tied=False, name="")

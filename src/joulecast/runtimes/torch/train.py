@@ -63,6 +63,7 @@ class TorchStep:
         self.optimizer = _make_optimizer(self.weights, setup, how, device)
         fp16 = self.training and setup.precision == "fp16" and device.type == "cuda"
         self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
+        self.feeds = [x for copy in copies for x in list_feeds(copy.inputs)]
         self.upstream: List[torch.Tensor] = []
         self.last_losses: List[torch.Tensor] = []
         self.kept: List[torch.Tensor] = []
@@ -90,7 +91,7 @@ class TorchStep:
         return 0
 
     def close(self) -> None:
-        self.copies, self.weights, self.upstream, self.kept = [], [], [], []
+        self.copies, self.weights, self.feeds, self.upstream, self.kept = [], [], [], [], []
         self.last_losses = []
         self.optimizer = None
         self.graph = None
@@ -110,7 +111,7 @@ class TorchStep:
             with _settings(self.setup, self.device):
                 self._infer()
             return
-        if not self.weights:
+        if not self.weights and not (self.feeds and self.how.upstream == "random"):
             raise NotTrainingError(
                 "no weight of the net needs a gradient: there is nothing to train"
             )
@@ -123,6 +124,10 @@ class TorchStep:
             if not math.isfinite(float(loss)):
                 raise NotTrainingError(f"the loss is {float(loss)} after two steps: not measured")
         self._check_moved(before)
+
+        # What holds no weights is alive if a gradient comes through to its input.
+        if not self.weights and not any(x.grad is not None and x.grad.any() for x in self.feeds):
+            raise NotTrainingError("no gradient reaches the input of the layer: not measured")
 
     def _check_moved(self, before: List[torch.Tensor]) -> None:
         """Every weight moved, or has a gradient too small to show beside a sibling that moved.
@@ -210,7 +215,8 @@ class TorchStep:
         self._backward(self.kept, keep=True)
 
     def _update(self) -> None:
-        assert self.optimizer is not None
+        if self.optimizer is None:
+            return
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -218,9 +224,12 @@ class TorchStep:
             self.optimizer.step()
 
     def _clear(self) -> None:
-        assert self.optimizer is not None
-        # A captured graph must keep writing to the same gradients.
-        self.optimizer.zero_grad(set_to_none=self.how.mode == "eager")
+        # Gradients are made anew, as in ordinary training; a captured graph makes them once, in its
+        # own memory, and every replay writes there. Inputs inside a net never add gradients up.
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+        for x in self.feeds:
+            x.grad = None
 
     def _step(self) -> None:
         self._clear()
@@ -235,6 +244,13 @@ def call_net(net: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return net(**inputs)
     return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
+
+
+def list_feeds(inputs: Any) -> List[torch.Tensor]:
+    """The inputs that get a gradient."""
+    tensors = inputs.values() if isinstance(inputs, dict) else inputs
+    tensors = tensors if isinstance(inputs, (dict, tuple, list)) else [inputs]
+    return [x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def prepare_step(copies: List[Copy], setup: Setup, how: How, device: torch.device) -> TorchStep:
