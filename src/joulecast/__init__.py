@@ -161,7 +161,7 @@ def profile(
     points: int | None = None,
     seconds: float | None = None,
     uncertainty_share: float = 0.05,
-    guide: str = "energy",
+    guide: str = "target",
     rounds: int = 3,
     store: str | None = None,
     on_progress: Callable[[Any], None] | None = None,
@@ -181,7 +181,7 @@ def profile(
         points: Measurements at most.
         seconds: Seconds at most; ten minutes where neither is said.
         uncertainty_share: Stop when every curve is known this well.
-        guide: What decides where to measure next: ``energy`` or ``time``.
+        guide: What decides where to measure next: ``target``, ``energy`` or ``time``.
         rounds: Windows of each measurement.
         store: Where the store is, if not where it usually is.
         on_progress: Is told where it stands before every measurement and at the end.

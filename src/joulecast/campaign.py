@@ -15,7 +15,7 @@ none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from joulecast.errors import (
@@ -114,6 +114,7 @@ def run_campaign(
         MissingError: Too little was measured to fit anything.
     """
     key = find_profile_key(rig)
+    target = replace(target, modes=rig.runtime.modes)
     started_s = rig.now()
     refused: list[Observation] = []
     skipped: list[str] = []
@@ -130,7 +131,8 @@ def run_campaign(
         if stopped or proposal.trial is None:
             break
         try:
-            store.add_observation(rig.measure(proposal.trial))
+            look = rig.measure if proposal.energy else rig.time
+            store.add_observation(look(proposal.trial))
         except (OutOfMemoryError, NotTrainingError, NetError) as error:
             refused.append(Observation(proposal.trial))
             skipped.append(f"{proposal.why}: {error}")

@@ -38,8 +38,8 @@ Json = dict[str, Any]
 )
 @click.option(
     "--guide",
-    type=click.Choice(("energy", "time")),
-    default="energy",
+    type=click.Choice(("target", "energy", "time")),
+    default="target",
     show_default=True,
     help="What decides where to measure next.",
 )

@@ -35,6 +35,7 @@ class OwnNetRuntime:
     def __init__(self, runtime: TorchRuntime, loaded: LoadedNet) -> None:
         self.name = runtime.name
         self.device = runtime.device
+        self.modes = runtime.modes
         self._runtime = runtime
         self._loaded = loaded
 
@@ -90,7 +91,7 @@ class Budget:
     points: int | None = None
     seconds: float | None = None
     uncertainty_share: float = 0.05
-    guide: str = "energy"
+    guide: str = "target"
 
     def limit_s(self) -> float | None:
         """Seconds at most; a person who says nothing gets ten minutes."""

@@ -54,11 +54,11 @@ def estimate_network(
     if not network.layers:
         raise InputError("an empty network costs nothing; give a net with layers")
     method = find_estimator(estimator)
-    answer = method.predict(fit_profile(profile, method), [network], setup)
+    answer = method.predict(fit_profile(profile, method), [network], setup, joint=False)
     energy_j = float(answer.energy_j[0])
     return Estimate(
         energy_j=energy_j,
-        interval_j=make_interval(energy_j, float(answer.energy_cov[0, 0]), level),
+        interval_j=make_interval(energy_j, float(answer.energy_sd_j[0]) ** 2, level),
         level=level,
         duration_s=float(answer.duration_s[0]),
         peak_memory_bytes=peak_memory(network, setup),

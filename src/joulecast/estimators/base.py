@@ -27,15 +27,21 @@ class Target:
     """What profiling is for: nets up to the widths of ``network``, trained as ``setup`` says.
 
     Attributes:
-        guide: What decides where to measure next: ``energy`` or ``time``.
-        uncertainty_share: A curve is known when its largest standard deviation is below this share
-            of its profiled values.
+        networks: The nets that a person cares about; where there are none, ``network`` and
+            narrower ones.
+        guide: What decides where to measure next: ``target`` (what the totals of these nets gain
+            most from), or the paper's rule, the largest deviation of ``energy`` or ``time``.
+        uncertainty_share: Known well enough: for the paper's rule a curve's largest standard
+            deviation as a share of its profiled values, else half the 95 % interval of a total.
+        modes: Ways to run a step that the device's runtime has: ``eager``, ``graph``.
     """
 
     network: Network
     setup: Setup
-    guide: str = "energy"
+    guide: str = "target"
     uncertainty_share: float = 0.05
+    networks: tuple[Network, ...] = ()
+    modes: tuple[str, ...] = ("eager",)
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,17 @@ class Proposal:
     """The next trial to measure, or None with the reason to stop; and how sure the estimator is.
 
     Attributes:
-        uncertainty_share: Largest standard deviation over its curve's profiled values, all curves.
-        why: One line for people: which curve, at which widths; or why there is nothing to do.
+        uncertainty_share: How unsure it is, in the terms of the target's ``uncertainty_share``.
+        why: One line for people: what is measured and why; or why there is nothing to do.
         points: Observations that already show what the target needs.
+        energy: Whether joules are wanted, or seconds only: a probe.
     """
 
     trial: Trial | None
     uncertainty_share: float
     why: str
     points: int = 0
+    energy: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,17 +68,23 @@ class Prediction:
 
     Attributes:
         energy_j: Means, n.
-        energy_cov: Joint covariance, n x n.
+        energy_sd_j: Standard deviations, n.
+        energy_cov: Joint covariance, n x n; None where it was not asked for.
         duration_s: Means, n.
         layers: For each network what each of its layers costs.
         unseen_share: For each network the share of energy in layers that were never profiled.
+        device_j: The device's own part, without waiting for the host, n; None where nobody knows.
+        doubts: For each network where its variance comes from: words and shares of it.
     """
 
     energy_j: Floats
-    energy_cov: Floats
+    energy_sd_j: Floats
+    energy_cov: Floats | None
     duration_s: Floats
     layers: tuple[tuple[LayerEstimate, ...], ...]
     unseen_share: tuple[float, ...]
+    device_j: Floats | None = None
+    doubts: tuple[dict[str, float], ...] = ()
 
 
 class Estimator(Protocol):
@@ -84,6 +98,9 @@ class Estimator(Protocol):
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """The trial that is worth most next; the same one for the same observations."""
 
+    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
+        """Time probes that the estimates of ``target.networks`` still lack; most need none."""
+
     def fit(self, observations: Sequence[Observation]) -> Json:
         """Fitted numbers.
 
@@ -91,8 +108,10 @@ class Estimator(Protocol):
             MissingError: Too little was observed to fit anything.
         """
 
-    def predict(self, fitted: Json, networks: Sequence[Network], setup: Setup) -> Prediction:
-        """What a step of each network costs."""
+    def predict(
+        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+    ) -> Prediction:
+        """What a step of each network costs; ``joint`` asks for how their errors go together."""
 
 
 def share_doubt(networks: Sequence[Network], doubt: Floats) -> Floats:

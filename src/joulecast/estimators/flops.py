@@ -18,7 +18,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import is_plain_step
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, stable_hash
+from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial, stable_hash
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -43,6 +43,10 @@ class FlopsEstimator:
         """Nothing: one factor needs no guidance."""
         return Proposal(None, 0.0, "a factor is fitted to whatever was measured")
 
+    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
+        """None: time tells it nothing."""
+        return ()
+
     def fit(self, observations: Sequence[Observation]) -> Json:
         """Joules and seconds per FLOP, for each Setup and for all."""
         used = [seen for seen in observations if self.uses(seen)]
@@ -56,7 +60,9 @@ class FlopsEstimator:
         fits = {name: _fit_row(row) for name, row in sorted(rows.items())}
         return {"seen": len(used), "rows": fits}
 
-    def predict(self, fitted: Json, networks: Sequence[Network], setup: Setup) -> Prediction:
+    def predict(
+        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+    ) -> Prediction:
         """A factor times FLOPs; half of what it is wrong by, all networks share."""
         name = _row_name(setup)
         seen = name in fitted["rows"]
@@ -66,7 +72,8 @@ class FlopsEstimator:
         doubt = row["spread"] * energy
         return Prediction(
             energy_j=energy,
-            energy_cov=share_doubt(networks, doubt),
+            energy_sd_j=doubt,
+            energy_cov=share_doubt(networks, doubt) if joint else None,
             duration_s=row["s_per_flop"] * flops,
             layers=tuple(_list_layers(network, setup, row, seen) for network in networks),
             unseen_share=(0.0 if seen else 1.0,) * len(networks),

@@ -105,7 +105,7 @@ def _list_quests(target: Target, observations: Iterable[Observation]) -> list[Qu
         if parts is None:
             continue
         missing = seen.energy_j is None and seen.duration_s is None
-        unguided = target.guide == "energy" and seen.energy_j is None
+        unguided = target.guide != "time" and seen.energy_j is None
         book = refused if missing else tried
         if missing or not unguided:
             key = curve_key(parts[0], target.setup)

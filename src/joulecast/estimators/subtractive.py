@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import QUANTITIES, Curve, learn_curves, read_shown
@@ -28,7 +30,7 @@ from joulecast.estimators.guide import choose_next
 from joulecast.estimators.rates import Seen, fit_rates
 from joulecast.estimators.sums import Cost, add_up
 from joulecast.kinds import layer_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup
+from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.variants import Place, describe_part, resize_part, split_network, width_names
 
 Json = dict[str, Any]
@@ -55,8 +57,12 @@ class SubtractiveEstimator:
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Bounds of every curve, then the point of largest variance."""
         mine = [seen for seen in observations if seen.trial.setup == target.setup]
-        curves = learn_curves(mine, target.guide, self._fit_gp)
+        curves = learn_curves(mine, _find_quantity(target), self._fit_gp)
         return choose_next(target, mine, curves)
+
+    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
+        """None: it learns seconds together with joules."""
+        return ()
 
     def fit(self, observations: Sequence[Observation]) -> Json:
         """Curves of joules and seconds, and rates for what has no curve."""
@@ -73,17 +79,26 @@ class SubtractiveEstimator:
         seen = sum(map(self.uses, observations))
         return {"seen": seen, "off_share": OFF_SHARE, "curves": curves, "rates": rates}
 
-    def predict(self, fitted: Json, networks: Sequence[Network], setup: Setup) -> Prediction:
+    def predict(
+        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+    ) -> Prediction:
         """Sums over the layers of each network, with their joint covariance."""
         nets = [split_network(network) for network in networks]
         energy = add_up(fitted, "energy", nets, setup)
+        cov = energy.cov + share_doubt(networks, fitted["off_share"] * energy.totals)
         return Prediction(
             energy_j=energy.totals,
-            energy_cov=energy.cov + share_doubt(networks, fitted["off_share"] * energy.totals),
+            energy_sd_j=np.sqrt(np.diag(cov)),
+            energy_cov=cov if joint else None,
             duration_s=add_up(fitted, "time", nets, setup).totals,
             layers=tuple(map(_list_layers, nets, energy.costs, [setup] * len(nets))),
             unseen_share=tuple(map(_share_unseen, energy.costs)),
         )
+
+
+def _find_quantity(target: Target) -> str:
+    """What the paper's rule looks at: it knows no totals, so ``target`` means energy."""
+    return "time" if target.guide == "time" else "energy"
 
 
 def _describe(curve: Curve) -> Json:

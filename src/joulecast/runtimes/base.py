@@ -7,7 +7,7 @@ it in windows and never needs to know which framework it is.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Tuple
 
 from joulecast.records import Device, Trial
 
@@ -35,6 +35,9 @@ class Runtime(Protocol):
     """Framework and version, ``torch-2.13.0``: part of a profile's key."""
 
     device: Device
+
+    modes: Tuple[str, ...]
+    """Which of ``records.MODES`` it can run: all have ``eager``."""
 
     def prepare(self, trial: Trial) -> Step:
         """Build the trial, run it twice and check that it trains.

@@ -6,9 +6,11 @@ refuses what a framework would refuse: what is tested against a world holds for 
 
 from __future__ import annotations
 
-from joulecast.errors import NetError, OutOfMemoryError
+from typing import Tuple
+
+from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
-from joulecast.records import Device, Trial
+from joulecast.records import MODES, Device, Trial
 from joulecast.worlds import World
 
 _BUILD_S = 0.02
@@ -46,8 +48,9 @@ class SimulatedRuntime:
 
     name = "simulated"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, modes: Tuple[str, ...] = MODES) -> None:
         self._world = world
+        self.modes = modes
         self.device = Device(
             world.name, processor="simulated", memory_bytes=world.memory_bytes, driver="simulated"
         )
@@ -55,6 +58,8 @@ class SimulatedRuntime:
     def prepare(self, trial: Trial) -> SimulatedStep:
         """Build the trial in virtual time and run it twice."""
         _check_trains(trial)
+        if trial.how.mode not in self.modes:
+            raise InputError(f"{self._world.name} cannot run {trial.how.mode}: use eager")
         peak_bytes = peak_memory(trial.network, trial.setup) * trial.how.copies
         limit = self._world.memory_bytes
         if limit and peak_bytes > limit:

@@ -7,13 +7,13 @@ before the trial is refused.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 from torch import nn
 
 from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
-from joulecast.records import Device, How, Network, Setup, Trial
+from joulecast.records import MODES, Device, How, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.train import (
     Copy,
@@ -39,6 +39,7 @@ class TorchRuntime:
         self.torch_device = find_torch_device(on)
         self.device = device
         self.name = "torch-" + torch.__version__.split("+")[0]
+        self.modes: Tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
 
     def prepare(self, trial: Trial) -> TorchStep:
         seed = int(trial.key[:8], 16)

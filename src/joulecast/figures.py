@@ -1,0 +1,1 @@
+"""The pictures, as plotly figures."""

@@ -1,0 +1,1 @@
+"""What estimates are good for, one file each; they are given rigs and profiles."""
