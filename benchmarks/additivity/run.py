@@ -72,6 +72,13 @@ def list_trials(nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Trial]
     return list(trials.values())
 
 
+def list_issues(nets: Sequence[tuple[Network, Setup]]) -> list[Trial]:
+    """Every distinct part as an eager step, to see what issuing it takes the host."""
+    places = [(place, setup) for network, setup in nets for place in split_blocks(network)]
+    trials = [make_isolated(place.part, setup) for place, setup in places]
+    return list({trial.key: trial for trial in trials}.values())
+
+
 def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]]) -> Profile:
     """Everything that the store does not hold yet, shuffled, in rounds."""
     runtime = TorchRuntime(args.on, detect_device(args.on))
@@ -92,6 +99,10 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
         for trial in trials:
             if trial.key not in known and time.monotonic() - started_s < args.seconds:
                 store.add_observation(rig.measure(trial))
+        probed = {s.trial.key for s in store.observations(own.key) if s.trial.how.mode == "eager"}
+        for trial in list_issues(nets):
+            if trial.key not in probed and time.monotonic() - started_s < args.seconds:
+                store.add_observation(rig.time(trial))
         store.add_observation(rig.idle())
         return store.profile(own.key)
 
@@ -108,6 +119,7 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
             continue
         row: Json = {"net": network.name, "precision": setup.precision}
         row["energy_j"], row["duration_s"] = middle(whole)
+        row.update(compare_host(network, setup, seen))
         for name, split in SPLITS.items():
             found = add_up(split(network), setup, mode, seen)
             if found is not None:
@@ -130,6 +142,23 @@ def add_up(
         energy_j += one_j / trial.how.copies * place.calls
         duration_s += one_s / trial.how.copies * place.calls
     return energy_j, duration_s
+
+
+def compare_host(
+    network: Network, setup: Setup, seen: dict[str, list[Observation]]
+) -> dict[str, float]:
+    """Host time of the eager net, and that of its parts issued alone over it."""
+    whole = seen.get(Trial(network, setup).key)
+    parts = [(make_isolated(place.part, setup), place) for place in split_blocks(network)]
+    if not whole or any(trial.key not in seen for trial, _ in parts):
+        return {}
+    sum_s = sum(
+        place.calls * (seen[trial.key][0].issue_s or 0.0) / trial.how.copies
+        for trial, place in parts
+    )
+    issue_s = statistics.median(one.issue_s or 0.0 for one in whole)
+    eager_s = middle(whole)[1]
+    return {"issue_s": issue_s, "eager_s": eager_s, "blocks_issue_ratio": sum_s / issue_s}
 
 
 def middle(observations: Sequence[Observation]) -> tuple[float, float]:
@@ -156,6 +185,7 @@ def describe(profile: Profile) -> Json:
 def make_table(report: Json) -> str:
     """Sum over whole, for people."""
     names = [f"{split}_{what}_ratio" for split in SPLITS for what in ("energy", "time")]
+    names.append("blocks_issue_ratio")
     lines = [f"{'net':24s} {'':5s} " + " ".join(f"{name:>20s}" for name in names)]
     for row in report["nets"]:
         ratios = " ".join(f"{row.get(name, float('nan')):20.3f}" for name in names)

@@ -155,17 +155,24 @@ _LAYER_DEFAULTS: Json = {
 
 @dataclass(frozen=True)
 class Input:
-    """What one sample looks like: its shape, and for tokens how many different ones there are."""
+    """What one sample looks like.
+
+    Attributes:
+        vocabulary: For tokens, how many different ones there are.
+        half: It arrives in half precision, as inside a net that trains under autocast.
+    """
 
     shape: Tuple[int, ...]
     vocabulary: int = 0
+    half: bool = False
 
     def to_dict(self) -> Json:
-        return {"shape": list(self.shape), "vocabulary": self.vocabulary}
+        data: Json = {"shape": list(self.shape), "vocabulary": self.vocabulary}
+        return {**data, "half": True} if self.half else data
 
     @classmethod
     def from_dict(cls, data: Json) -> Input:
-        return cls(tuple(data["shape"]), data["vocabulary"])
+        return cls(tuple(data["shape"]), data["vocabulary"], data.get("half", False))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, network_work, peak_memory
 from joulecast.kinds.make import input_shape, make_layer, make_op, output_shape
+from joulecast.kinds.precision import is_half, list_half_inputs
 from joulecast.kinds.table import KINDS, VIEWS, find_kind
 from joulecast.kinds.widths import channel_axis, free_widths, resize, width_of, width_step
 from joulecast.kinds.work import Context, Kind, Shape, StepWork, Work
@@ -39,7 +40,9 @@ __all__ = [
     "find_kind",
     "free_widths",
     "input_shape",
+    "is_half",
     "layer_work",
+    "list_half_inputs",
     "make_layer",
     "make_op",
     "network_work",

@@ -18,6 +18,7 @@ from joulecast.variants.isolate import (
     isolate_part,
     make_isolated,
     read_isolated,
+    settle_part,
     split_blocks,
 )
 from joulecast.variants.make import make_variant
@@ -55,6 +56,7 @@ __all__ = [
     "read_isolated",
     "read_variant",
     "resize_part",
+    "settle_part",
     "split_blocks",
     "split_network",
     "width_names",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Optional, Sequence, Set, Tuple
 
-from joulecast.kinds import VIEWS, input_shape, layer_work, output_shape
+from joulecast.kinds import VIEWS, input_shape, is_half, layer_work, output_shape
 from joulecast.records import How, Input, Layer, Network, Setup, Trial
 from joulecast.variants.make import fed_shape
 from joulecast.variants.parts import Part, Place, open_blocks, split_network, strip_layer
@@ -36,15 +36,15 @@ def split_blocks(network: Network) -> Tuple[Place, ...]:
     for place in split_network(network):
         if place.index < hidden:
             continue
-        block = _make_block(layers, place.index, blocks.get(place.index, 0))
+        block = _make_block(layers, place, blocks.get(place.index, 0))
         if block is not None:
             hidden = block.index + len(block.layers)
         places.append(block or place)
     return tuple(places)
 
 
-def _make_block(layers: Sequence[Layer], start: int, stop: int) -> Optional[Place]:
-    inside = tuple(layers[start:stop])
+def _make_block(layers: Sequence[Layer], first: Place, stop: int) -> Optional[Place]:
+    start, inside = first.index, tuple(layers[first.index : stop])
     if len(inside) < 2 or stop >= len(layers):
         return None
     shapes: Set[Tuple[int, ...]] = set()
@@ -62,13 +62,19 @@ def _make_block(layers: Sequence[Layer], start: int, stop: int) -> Optional[Plac
     leaks = any(start <= at - back < stop - 1 for at, layer in later for back in layer.reads)
     if leaks or shapes != {fed_shape(inside[0])}:
         return None
-    return Place(Part(BLOCK, tuple(moved)), start, inside)
+    return Place(Part(BLOCK, tuple(moved), first.part.half), start, inside)
 
 
 def isolate_part(part: Part) -> Network:
     """The network that is a part and nothing else."""
     first = part.layers[0]
-    return Network(part.layers, Input(fed_shape(first), int(first.sizes.get("vocabulary", 0))))
+    vocabulary = int(first.sizes.get("vocabulary", 0))
+    return Network(part.layers, Input(fed_shape(first), vocabulary, part.half))
+
+
+def settle_part(part: Part, setup: Setup) -> Part:
+    """A part as a setup meets it: only under autocast does it matter how it is fed."""
+    return part if is_half(setup) else replace(part, half=False)
 
 
 def make_isolated(part: Part, setup: Setup, mode: str = "eager", stage: str = "step") -> Trial:
@@ -77,7 +83,7 @@ def make_isolated(part: Part, setup: Setup, mode: str = "eager", stage: str = "s
     moved = sum(layer_work(layer, setup).total.size_bytes for layer in part.layers)
     low, high = _COPIES
     copies = max(low, min(high, round(_FILL_BYTES / max(moved, 1.0))))
-    return Trial(isolate_part(part), setup, How(stage, mode, copies, upstream))
+    return Trial(isolate_part(settle_part(part, setup)), setup, How(stage, mode, copies, upstream))
 
 
 def read_isolated(trial: Trial) -> Optional[Part]:
@@ -89,12 +95,12 @@ def read_isolated(trial: Trial) -> Optional[Part]:
         places = split_network(network)
         return places[0].part if len(places) == 1 else None
     if len(network.layers) > 1:
-        return Part(BLOCK, network.layers)
+        return Part(BLOCK, network.layers, network.input.half)
     layer = network.layers[0]
     if layer.kind in VIEWS and not layer.tail:
         return None
     data = layer.kind == "embedding" or not layer.input_grad
-    return Part("input" if data else "hidden", (strip_layer(layer),))
+    return Part("input" if data else "hidden", (strip_layer(layer),), network.input.half)
 
 
 def in_shape(part: Part) -> Tuple[int, ...]:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from joulecast.kinds import VIEWS, channel_axis, free_widths, output_shape, resize, width_of
+from joulecast.kinds import (
+    VIEWS,
+    channel_axis,
+    free_widths,
+    list_half_inputs,
+    output_shape,
+    resize,
+    width_of,
+)
 from joulecast.records import Layer, Network, Setup, stable_hash
 
 Widths = Tuple[int, ...]
@@ -26,10 +34,15 @@ _CLASS_SIDE = ("cout", "hidden")
 
 @dataclass(frozen=True)
 class Part:
-    """A layer in its role, stripped of what a variant cannot show (other reads, calls, ties)."""
+    """A layer in its role, stripped of what a variant cannot show (other reads, calls, ties).
+
+    Attributes:
+        half: Under autocast it is fed half precision; no curve knows, only what runs alone does.
+    """
 
     role: str
     layers: Tuple[Layer, ...]
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,14 +72,16 @@ def open_blocks(layers: Iterable[Layer]) -> List[Layer]:
 def split_network(network: Network) -> Tuple[Place, ...]:
     """The parts of a network in call order; blocks are opened, what costs nothing is left out."""
     layers = tuple(open_blocks(network.layers))
+    halves = list_half_inputs(replace(network, layers=layers))
     start = len(layers) - _output_size(layers)
     places = []
     for index, layer in enumerate(layers[:start]):
         if layer.kind not in VIEWS or layer.tail:
             role = "input" if _reads_data(index, layer) else "hidden"
-            places.append(Place(Part(role, (strip_layer(layer),)), index, (layer,), layer.calls))
+            part = Part(role, (strip_layer(layer),), halves[index])
+            places.append(Place(part, index, (layer,), layer.calls))
     if layers:
-        part = Part("output", tuple(strip_layer(layer) for layer in layers[start:]))
+        part = Part("output", tuple(map(strip_layer, layers[start:])), halves[start])
         places.append(Place(part, start, layers[start:], layers[-1].calls))
     return tuple(places)
 

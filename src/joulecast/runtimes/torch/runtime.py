@@ -16,6 +16,7 @@ from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemory
 from joulecast.records import MODES, Device, How, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.train import (
+    HALF,
     Copy,
     TorchStep,
     call_net,
@@ -71,7 +72,7 @@ class TorchRuntime:
             torch.manual_seed(seed)
             for _ in range(trial.how.copies):
                 net = build_net(trial.network)
-                inputs = draw_inputs(trial.network, trial.setup.batch, generator)
+                inputs = draw_inputs(trial.network, trial.setup, generator)
                 copies.append(self._place(net, inputs, None, trial.setup, generator))
         return prepare_step(copies, trial.setup, trial.how, self.torch_device)
 
@@ -116,12 +117,14 @@ def find_torch_device(on: str) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
-def draw_inputs(network: Network, batch: int, generator: torch.Generator) -> torch.Tensor:
+def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> torch.Tensor:
     """A batch for a network: N(0, 1), or tokens; with a gradient where the first layer needs it."""
-    shape = (batch, *network.input.shape)
+    shape = (setup.batch, *network.input.shape)
     if network.input.vocabulary:
         return torch.randint(0, network.input.vocabulary, shape, generator=generator)
     x = torch.randn(shape, generator=generator)
+    if network.input.half:
+        x = x.to(HALF.get(setup.precision, x.dtype))
     reads_input = [i for i, layer in enumerate(network.layers) if max(layer.reads) > i]
     return x.requires_grad_(any(network.layers[i].input_grad for i in reads_input))
 

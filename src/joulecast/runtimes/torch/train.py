@@ -24,7 +24,7 @@ from joulecast.records import How, Setup
 from joulecast.runtimes.torch.trace import first_floating
 
 _RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _WARM_STEPS = 3
 
 
@@ -327,8 +327,8 @@ def _settings(setup: Setup, device: torch.device) -> Iterator[None]:
             torch.set_num_threads(setup.threads)
         if device.type == "cuda":
             stack.enter_context(_cuda_settings(setup))
-        if setup.precision in _HALF:
-            half = _HALF[setup.precision]
+        if setup.precision in HALF:
+            half = HALF[setup.precision]
             # A captured graph must not hold the cache of casts of another step.
             stack.enter_context(torch.autocast(device.type, dtype=half, cache_enabled=False))
         yield

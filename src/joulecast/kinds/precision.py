@@ -1,0 +1,44 @@
+"""What autocast does to the numbers that flow through a net: which layers read half precision.
+
+Products give half precision, norms over features and tables of words give full precision, sums
+give half only of halves, everything else hands on what it gets. A layer that runs alone has to be
+fed as it is in its net, or it pays for casts that the net never makes.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from joulecast.records import Layer, Network, Op, Setup
+
+HALF_PRECISIONS = ("bf16", "fp16")
+_HALVES = ("conv", "linear", "matmul", "sdpa", "attention", "lstm", "gru", "rnn")
+_FULLS = ("layer_norm", "group_norm", "rms_norm", "embedding")
+_FULL_FUNCTIONS = ("softmax", "log_softmax", "softplus")
+
+
+def is_half(setup: Setup) -> bool:
+    """Whether a setup trains under autocast to half precision."""
+    return setup.precision in HALF_PRECISIONS
+
+
+def list_half_inputs(network: Network) -> Tuple[bool, ...]:
+    """For every layer whether all it reads arrives in half precision under autocast."""
+    gives: List[bool] = []
+    reads = []
+    for index, layer in enumerate(network.layers):
+        sources = [index - back for back in layer.reads]
+        half = all(gives[at] if at >= 0 else network.input.half for at in sources)
+        reads.append(bool(sources) and half)
+        gives.append(_hand_on(layer, reads[-1]))
+    return tuple(reads)
+
+
+def _hand_on(layer: Layer, half: bool) -> bool:
+    ops: Tuple[Op, ...] = (layer, *layer.tail)
+    for op in ops:
+        if op.kind.startswith(_HALVES):
+            half = True
+        elif op.kind in _FULLS or op.sizes.get("fn") in _FULL_FUNCTIONS:
+            half = False
+    return half
