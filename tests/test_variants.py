@@ -68,7 +68,8 @@ def test_every_variant_of_every_family_chains_and_reads_back(name):
             variant = make_variant(part, network)
             check_chain(variant)
             subject, *others = read_variant(variant)
-            assert subject == part
+            # How a part is fed under autocast is the net's business, not the curve's.
+            assert subject == replace(part, half=subject.half)
             assert [other.role for other in others] == {
                 "output": [],
                 "input": ["output"],

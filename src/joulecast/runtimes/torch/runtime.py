@@ -19,6 +19,7 @@ from joulecast.runtimes.torch.train import (
     HALF,
     Copy,
     TorchStep,
+    apply_settings,
     call_net,
     is_out_of_memory,
     make_loss,
@@ -88,7 +89,7 @@ class TorchRuntime:
             net = net.to(self.torch_device).train(setup.phase == "train")
             inputs = move(inputs, self.torch_device)
             if loss is None:
-                with torch.no_grad():
+                with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
         except Exception as error:
             if is_out_of_memory(error):

@@ -77,7 +77,7 @@ class TorchStep:
             for _ in range(count):
                 self.graph.replay()
             return
-        with _settings(self.setup, self.device):
+        with apply_settings(self.setup, self.device):
             for _ in range(count):
                 self.body()
 
@@ -108,7 +108,7 @@ class TorchStep:
             NotTrainingError: With the reason and the weight's name.
         """
         if not self.training:
-            with _settings(self.setup, self.device):
+            with apply_settings(self.setup, self.device):
                 self._infer()
             return
         if not self.weights and not (self.feeds and self.how.upstream == "random"):
@@ -116,7 +116,7 @@ class TorchStep:
                 "no weight of the net needs a gradient: there is nothing to train"
             )
         before = [weight.detach().clone() for weight in self.weights]
-        with _settings(self.setup, self.device):
+        with apply_settings(self.setup, self.device):
             self._step()
             self._step()
         self.wait()
@@ -154,7 +154,7 @@ class TorchStep:
 
     def make_ready(self) -> None:
         """What the chosen stage or mode needs before it can be repeated."""
-        with _settings(self.setup, self.device):
+        with apply_settings(self.setup, self.device):
             if self.how.stage == "backward":
                 self.kept = self._forward()
             if self.how.mode == "graph":
@@ -319,7 +319,7 @@ def _make_optimizer(
 
 
 @contextlib.contextmanager
-def _settings(setup: Setup, device: torch.device) -> Iterator[None]:
+def apply_settings(setup: Setup, device: torch.device) -> Iterator[None]:
     """Threads, TF32, cudnn.benchmark and autocast as the Setup says; put back afterwards."""
     with contextlib.ExitStack() as stack:
         if setup.threads:
