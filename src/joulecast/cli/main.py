@@ -34,6 +34,9 @@ COMMANDS = {
     "Ask": {
         "estimate": "Say what training a net will cost, before it runs.",
     },
+    "Check": {
+        "evaluate": "Judge estimators by random nets of a family.",
+    },
 }
 _ABOUT = """What training a neural network costs in joules on your device, before you run it.
 

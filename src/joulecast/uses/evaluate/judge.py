@@ -1,0 +1,191 @@
+"""From what is kept to an Evaluation, without a device.
+
+Each estimator is fitted to its own campaign, cut at the budget, and to the probes it wanted for the
+test nets; then it answers for all test nets at once. What is not kept is named, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from joulecast.errors import MissingError
+from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators.base import Estimator, Target
+from joulecast.records import Network, Observation, Profile, Trial
+from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, cut_at, spend
+from joulecast.uses.evaluate.plan import Draw, Plan, draw_nets, name_evaluation, strip_probe
+from joulecast.uses.evaluate.result import Answer, Evaluation, NetResult, Score
+from joulecast.uses.evaluate.scores import find_noise, score_answers
+from joulecast.uses.evaluate.truth import see_nets
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What an estimator may learn from.
+
+    Attributes:
+        campaign: What its campaign saw within the budget, test nets left out.
+        probes: Time probes for the test nets.
+        device_seconds: What all that took.
+        missing: What is not there, in words.
+    """
+
+    campaign: tuple[Observation, ...]
+    probes: tuple[Observation, ...]
+    device_seconds: float
+    missing: tuple[str, ...] = ()
+
+
+def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluation:
+    """Judge estimators by what a profile holds; nothing is measured.
+
+    Args:
+        profile: The device, and everything that was observed there.
+        plan: What is evaluated.
+        left_out: What is known to have been refused, in words.
+
+    Raises:
+        MissingError: No test net was measured yet, or no estimator has learnt anything.
+    """
+    book = Book(name_evaluation(plan, profile.key), profile.observations)
+    draw = draw_nets(plan)
+    nets, missing = see_nets(book, plan, draw)
+    if not nets:
+        raise MissingError(_say_nothing_kept(profile, plan, book.name, left_out))
+    scores: list[Score] = []
+    reasons: list[str] = []
+    for name in plan.estimators:
+        lesson = find_lesson(book, plan, draw, name)
+        missing += [words for words in lesson.missing if words not in missing]
+        try:
+            nets, score = _answer(name, lesson, nets, plan, draw)
+            scores.append(score)
+        except MissingError as error:
+            reasons.append(f"{name}: {error}")
+    if not scores:
+        raise MissingError(f"no estimator can be judged: {'; '.join([*left_out, *reasons])}")
+    return Evaluation(
+        name=book.name,
+        net=plan.net,
+        input_shape=draw.original.input.shape,
+        setup=plan.setup,
+        device=profile.device,
+        runtime=profile.runtime,
+        meter=book.list_of(PASSES[0])[0].meter,
+        covers=profile.covers,
+        provenance=profile.provenance,
+        seed=plan.seed,
+        seconds=plan.seconds,
+        date=_find_date(book),
+        noise_percent=find_noise(nets),
+        scores=tuple(sorted(scores, key=lambda score: score.mape_percent)),
+        nets=tuple(nets),
+        left_out=(*left_out, *reasons),
+        missing=tuple(missing),
+    )
+
+
+def find_lesson(book: Book, plan: Plan, draw: Draw, name: str) -> Lesson:
+    """What is kept for an estimator, and what is not."""
+    who = strip_probe(name)
+    method = Budgeted(find_estimator(who), plan.seconds)
+    whole = book.list_of(who)
+    within = cut_at(whole, plan.seconds)
+    campaign = _without(draw.tests, within)
+    target = draw.make_target(plan.setup, draw.learn)
+    target = replace(target, modes=_list_modes(whole))
+    missing = [_say_cut(who, plan, within)] if method.propose(target, whole).trial else []
+    probes: tuple[Observation, ...] = ()
+    if name == who:
+        wanted, probes = find_probes(book, plan, draw, method)
+        if len(probes) < len(wanted):
+            missing.append(f"{len(wanted) - len(probes)} of {len(wanted)} time probes of {who}")
+    return Lesson(campaign, probes, _charge((*within, *probes)), tuple(missing))
+
+
+def find_probes(
+    book: Book, plan: Plan, draw: Draw, method: Estimator, modes: Iterable[str] = ()
+) -> tuple[tuple[Trial, ...], tuple[Observation, ...]]:
+    """Time probes that an estimator wants for the test nets, and those of them that are kept.
+
+    Args:
+        book: What is kept.
+        plan: What is evaluated.
+        draw: Its nets.
+        method: The estimator.
+        modes: How the device can run a step; what is kept shows it where nobody says.
+    """
+    kept = book.list_of(f"{method.name}.probe")
+    campaign = _without(draw.tests, cut_at(book.list_of(method.name), plan.seconds))
+    known = tuple(modes) or _list_modes((*campaign, *kept))
+    target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
+    wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
+    found = {seen.trial.key: seen for seen in kept if seen.trial.key in wanted}
+    return tuple(wanted.values()), tuple(found.values())
+
+
+# ---------------------------------------------------------------------------------------------
+# Answers
+
+
+def _answer(
+    name: str, lesson: Lesson, nets: Sequence[NetResult], plan: Plan, draw: Draw
+) -> tuple[list[NetResult], Score]:
+    """The nets with an estimator's answers, and its score."""
+    method = find_estimator(strip_probe(name))
+    learnt = (*lesson.campaign, *lesson.probes)
+    by_name = {network.name: network for network in draw.tests}
+    networks = [by_name[net.name] for net in nets]
+    said = method.predict(method.fit(learnt), networks, plan.setup, joint=False)
+    answered = []
+    for place, net in enumerate(nets):
+        mean_j, variance = float(said.energy_j[place]), float(said.energy_sd_j[place]) ** 2
+        answer = Answer(
+            mean_j,
+            make_interval(mean_j, variance, 0.5),
+            make_interval(mean_j, variance, 0.95),
+            float(said.duration_s[place]),
+        )
+        answered.append(replace(net, answers={**net.answers, name: answer}))
+    points = sum(map(method.uses, learnt))
+    score = score_answers(name, answered, device_seconds=lesson.device_seconds, points=points)
+    return answered, score
+
+
+def _without(tests: Iterable[Network], seen: Iterable[Observation]) -> tuple[Observation, ...]:
+    """Observations of anything but the test nets: a variant may happen to be one."""
+    held_out = set(tests)
+    return tuple(one for one in seen if one.trial.network not in held_out)
+
+
+def _charge(seen: Iterable[Observation]) -> float:
+    """What the device spent: work, and waiting to be observed."""
+    return sum(one.cost_s for one in seen)
+
+
+def _list_modes(seen: Iterable[Observation]) -> tuple[str, ...]:
+    """How a device can run a step, as far as what it ran shows it."""
+    return tuple(dict.fromkeys(["eager", *(one.trial.how.mode for one in seen)]))
+
+
+def _find_date(book: Book) -> str:
+    last_s = max(seen.taken_at_s for seen in book.list_all())
+    return datetime.fromtimestamp(last_s, UTC).date().isoformat()
+
+
+def _say_cut(who: str, plan: Plan, within: Sequence[Observation]) -> str:
+    if not within:
+        return f"the campaign of {who}"
+    took = f"{spend(within):.0f} s of {plan.seconds:.0f} s"
+    return f"the rest of the campaign of {who}, which holds {took}"
+
+
+def _say_nothing_kept(profile: Profile, plan: Plan, name: str, left_out: Sequence[str]) -> str:
+    if left_out:
+        return f"none of the test nets could be measured: {left_out[0]}"
+    return (
+        f"no test net of this evaluation ({plan.net}, seed {plan.seed}, {name}) is kept for "
+        f"{profile.device.name}: run it without --offline first, with the same options"
+    )
