@@ -1,1 +1,0 @@
-"""The pictures, as plotly figures."""

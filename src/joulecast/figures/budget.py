@@ -1,0 +1,109 @@
+"""What accuracy costs: errors along a budget of points or seconds, and the time of profiling."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections.abc import Mapping, Sequence
+
+from joulecast.errors import InputError
+from joulecast.figures.marks import Band, Bars, Floats, Line, Mark
+from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some
+from joulecast.figures.style import choose_colours
+from joulecast.units import format_duration
+
+Run = Sequence[tuple[float, float]]
+
+
+def draw_profiling_time(
+    seconds: Mapping[str, Mapping[str, float]],
+    *,
+    title: str = "Time to profile a device",
+    about: str = "",
+    provenance: str = "measured",
+) -> Picture:
+    """Bars of device time.
+
+    Args:
+        seconds: For each device, for each net, how long measuring its variants took.
+        title: What is shown.
+        about: A smaller line under it.
+        provenance: What the numbers rest on.
+    """
+    need_some((net for row in seconds.values() for net in row), "the profiling times")
+    nets = list(dict.fromkeys(net for row in seconds.values() for net in row))
+    colours = choose_colours(nets)
+    width = 0.8 / len(nets)
+    marks = []
+    for place, net in enumerate(nets):
+        found = {at: row[net] for at, row in enumerate(seconds.values()) if net in row}
+        words = tuple(format_duration(taken_s) for taken_s in found.values())
+        marks.append(
+            Bars(
+                net,
+                tuple(at - 0.4 + (place + 0.5) * width for at in found),
+                tuple(found.values()),
+                colours[net],
+                0.92 * width,
+                notes=tuple(f"{net}: {word}" for word in words),
+                texts=tuple(f"{taken_s:.0f}" for taken_s in found.values()),
+            )
+        )
+    x, y = Axis("", labels=tuple(seconds)), Axis("device time", "s", low=0.0)
+    return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
+
+
+def draw_budget(
+    runs: Mapping[str, Sequence[Run]],
+    *,
+    against: str = "measured points",
+    unit: str = "",
+    error: str = "mean absolute error",
+    title: str = "Error against budget",
+    about: str = "",
+    provenance: str = "measured",
+) -> Picture:
+    """What more points or more device time buy, a line for each method.
+
+    Args:
+        runs: For each method its runs (one a seed), each a row of budgets with their errors in
+            percent, budgets growing. The line is the mean, the band reaches from the best to the
+            worst run; where runs stop at different budgets, each counts with its latest error.
+        against: What the budget is.
+        unit: In which unit.
+        error: Which error.
+        title: What is shown.
+        about: A smaller line under it.
+        provenance: What the numbers rest on.
+    """
+    need_some((point for found in runs.values() for run in found for point in run), "the runs")
+    colours = choose_colours(runs)
+    marks: list[Mark] = []
+    several = False
+    for name, found in runs.items():
+        x, columns = _align(name, found)
+        several = several or len(found) > 1
+        if len(found) > 1:
+            lows, highs = tuple(map(min, columns)), tuple(map(max, columns))
+            marks.append(Band(name, x, lows, highs, colours[name]))
+        marks.append(Line(name, x, tuple(map(statistics.fmean, columns)), colours[name]))
+    if several and not about:
+        about = "line: mean of the seeds; band: best to worst seed"
+    tops = [value for mark in marks if isinstance(mark, Line) for value in mark.y]
+    y = fit_axis(error, tops, "%", zero=True)
+    order = sorted(marks, key=lambda mark: isinstance(mark, Line))
+    return Picture(title, (Panel(Axis(against, unit), y, tuple(order)),), about, provenance)
+
+
+def _align(name: str, runs: Sequence[Run]) -> tuple[Floats, list[list[float]]]:
+    """Budgets that all runs reach, and at each the latest error of every run."""
+    first, last = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
+    places = sorted({x for run in runs for x, _ in run if first <= x <= last})
+    if not places:
+        raise InputError(f"{name}: no budget is reached by all of its {len(runs)} runs")
+    budgets = [[x for x, _ in run] for run in runs]
+    columns = [
+        [run[bisect.bisect_right(own, x) - 1][1] for run, own in zip(runs, budgets, strict=True)]
+        for x in places
+    ]
+    return tuple(places), columns
