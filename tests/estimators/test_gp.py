@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
-from joulecast.estimators.gp import Gp, fit_gp
+from joulecast.errors import InputError
+from joulecast.estimators.gp import KERNELS, Gp, fit_gp
 
 WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
 ASKED = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])
@@ -26,8 +27,12 @@ def gp():
     return fit_gp(WIDTHS, values, (0.01 * values) ** 2)
 
 
-def test_numpy_predicts_what_scikit_learn_does(gp):
-    kernel = ConstantKernel(gp.signal) * Matern(gp.lengths, nu=2.5) + WhiteKernel(gp.white)
+@pytest.mark.parametrize("name", KERNELS)
+def test_numpy_predicts_what_scikit_learn_does(name):
+    values = cost(WIDTHS)
+    gp = fit_gp(WIDTHS, values, (0.01 * values) ** 2, name)
+    shape = RBF(gp.lengths) if name == "rbf" else Matern(gp.lengths, nu=2.5)
+    kernel = ConstantKernel(gp.signal) * shape + WhiteKernel(gp.white)
     alpha = gp.variances / gp.scale**2
     theirs = GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None)
     place = lambda w: (np.sqrt(w) - gp.offset) / gp.span  # noqa: E731
@@ -43,6 +48,17 @@ def test_numpy_predicts_what_scikit_learn_does(gp):
 def test_deviations_are_the_diagonal(gp):
     _, cov = gp.predict(ASKED)
     assert gp.deviations(ASKED) == pytest.approx(np.sqrt(np.diag(cov)), rel=1e-6)
+
+
+def test_the_kernel_is_kept_and_is_matern_where_nothing_says_otherwise(gp):
+    old = {name: value for name, value in gp.to_dict().items() if name != "kernel"}
+    assert Gp.from_dict(old).kernel == gp.kernel == "matern"
+    smooth = fit_gp(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "rbf")
+    assert Gp.from_dict(smooth.to_dict()).predict(ASKED)[0] == pytest.approx(
+        smooth.predict(ASKED)[0]
+    )
+    with pytest.raises(InputError, match="'linear'; known are matern, rbf"):
+        fit_gp(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "linear")
 
 
 def test_it_survives_json_exactly(gp):

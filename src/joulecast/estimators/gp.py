@@ -8,7 +8,8 @@
 
 ``white`` is what k cannot follow: cliffs of the cost at single widths. It stands in the variance of
 a new point, but it belongs to the point: two networks with the same layer share it.
-A Gp is plain numbers, kept as JSON, so that predicting never loads scikit-learn.
+A Gp is plain numbers, kept as JSON, so that predicting never loads scikit-learn. Another kernel,
+``rbf``, M(d) = exp(-d²/2), is there to be compared with.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from joulecast.errors import InputError
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -34,6 +37,7 @@ LENGTH_PRIOR = (0.7, 0.7)
 WHITE_PRIOR = (1e-3, 1.5)
 _WITHIN = 4.0  # deviations that the search may go
 _JITTER = 1e-10
+KERNELS = ("matern", "rbf")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Gp:
     signal: float
     lengths: Floats
     white: float
+    kernel: str = "matern"
 
     def predict(self, widths: Floats) -> tuple[Floats, Floats]:
         """Mean and joint covariance of the curve at some widths, ``white`` not included."""
@@ -99,23 +104,32 @@ class Gp:
 
     def _kernel(self, one: Floats, two: Floats) -> Floats:
         steps = (one[:, None, :] - two[None, :, :]) / self.lengths
-        d = np.sqrt(5.0 * np.sum(steps**2, axis=2))
+        squares = np.sum(steps**2, axis=2)
+        d = np.sqrt(5.0 * squares)
         kernel: Floats = self.signal * (1.0 + d + d**2 / 3.0) * np.exp(-d)
+        if self.kernel == "rbf":
+            kernel = self.signal * np.exp(-squares / 2.0)
         return kernel
 
 
 def fit_gp(
-    widths: Sequence[Sequence[int]], values: Sequence[float], variances: Sequence[float]
+    widths: Sequence[Sequence[int]],
+    values: Sequence[float],
+    variances: Sequence[float],
+    kernel: str = "matern",
 ) -> Gp:
     """Fit a process to the points of a curve. Points without any width lie on one spot."""
+    if kernel not in KERNELS:
+        raise InputError(f"there is no kernel {kernel!r}; known are {', '.join(KERNELS)}")
     w = np.array([list(point) or [1] for point in widths], dtype=float)
     y, v = np.array(values, dtype=float), np.array(variances, dtype=float)
     t = _stretch(w)
     offset, span = t.min(axis=0), np.ptp(t, axis=0)
     span = np.where(span > 0, span, 1.0)
     mean, scale = float(y.mean()), _scale_of(y)
-    signal, lengths, white = _fit_kernel((t - offset) / span, (y - mean) / scale, v / scale**2)
-    return Gp(w, y, v, offset, span, mean, scale, signal, lengths, white)
+    u, z = (t - offset) / span, (y - mean) / scale
+    signal, lengths, white = _fit_kernel(u, z, v / scale**2, kernel)
+    return Gp(w, y, v, offset, span, mean, scale, signal, lengths, white, kernel)
 
 
 def _stretch(widths: Floats) -> Floats:
@@ -129,16 +143,17 @@ def _scale_of(values: Floats) -> float:
     return max(float(values.std()), 0.1 * float(np.abs(values).mean())) or 1.0
 
 
-def _fit_kernel(u: Floats, z: Floats, noise: Floats) -> tuple[float, Floats, float]:
+def _fit_kernel(u: Floats, z: Floats, noise: Floats, name: str) -> tuple[float, Floats, float]:
     """Signal, lengths and white of largest likelihood times prior."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
     lengths = np.full(u.shape[1], LENGTH_PRIOR[0])
-    matern = Matern(lengths, _bounds(LENGTH_PRIOR), nu=2.5)
+    reach = _bounds(LENGTH_PRIOR)
+    shape = RBF(lengths, reach) if name == "rbf" else Matern(lengths, reach, nu=2.5)
     signal = ConstantKernel(SIGNAL_PRIOR[0], _bounds(SIGNAL_PRIOR))
-    kernel = signal * matern + WhiteKernel(WHITE_PRIOR[0], _bounds(WHITE_PRIOR))
+    kernel = signal * shape + WhiteKernel(WHITE_PRIOR[0], _bounds(WHITE_PRIOR))
     process = GaussianProcessRegressor(kernel, alpha=noise + _JITTER, optimizer=_climb)
     with warnings.catch_warnings():
         # Reaching a bound is no accident here: that is what the priors' bounds are for.

@@ -17,7 +17,7 @@ guess from rates.py with a wide spread, and counts as unseen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,9 @@ class SubtractiveEstimator:
 
     name = "subtractive"
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: str = "matern") -> None:
         # Fits are pure; remembering them makes a proposal cost one fit instead of all.
-        self._fit_gp = lru_cache(maxsize=1024)(fit_gp)
+        self._fit_gp = lru_cache(maxsize=1024)(partial(fit_gp, kernel=kernel))
 
     def uses(self, observation: Observation) -> bool:
         """Variants, measured as a whole eager step."""
