@@ -412,11 +412,11 @@ def test_a_band_holds_its_line_and_every_run():
     assert all(low <= y <= high for low, y, high in zip(band.low, line.y, band.high, strict=True))
 
 
-def test_runs_that_stop_elsewhere_count_with_their_latest_error():
-    runs = {"guided": [[(10, 30.0), (21, 10.0), (40, 5.0)], [(12, 20.0), (30, 8.0)]]}
+def test_runs_with_other_budgets_are_read_between_their_points():
+    runs = {"guided": [[(10, 30.0), (20, 10.0), (40, 5.0)], [(12, 20.0), (36, 8.0)]]}
     (line,) = marks_of(draw_budget(runs, against="device time", unit="s"), Line)
-    assert line.x == (12, 21, 30)
-    assert line.y == (25.0, 15.0, 9.0)
+    assert line.x == (12, 20, 36)
+    assert line.y == pytest.approx((23.0, 13.0, 7.0))
 
 
 def test_layers_stand_on_each_other_up_to_their_sum():

@@ -68,7 +68,7 @@ def draw_budget(
     Args:
         runs: For each method its runs (one a seed), each a row of budgets with their errors in
             percent, budgets growing. The line is the mean, the band reaches from the best to the
-            worst run; where runs stop at different budgets, each counts with its latest error.
+            worst run; runs with other budgets are read on the lines between their points.
         against: What the budget is.
         unit: In which unit.
         error: Which error.
@@ -96,14 +96,18 @@ def draw_budget(
 
 
 def _align(name: str, runs: Sequence[Run]) -> tuple[Floats, list[list[float]]]:
-    """Budgets that all runs reach, and at each the latest error of every run."""
+    """Budgets that all runs reach, and at each the error of every run."""
     first, last = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
     places = sorted({x for run in runs for x, _ in run if first <= x <= last})
     if not places:
         raise InputError(f"{name}: no budget is reached by all of its {len(runs)} runs")
-    budgets = [[x for x, _ in run] for run in runs]
-    columns = [
-        [run[bisect.bisect_right(own, x) - 1][1] for run, own in zip(runs, budgets, strict=True)]
-        for x in places
-    ]
-    return tuple(places), columns
+    return tuple(places), [[_read_run(run, x) for run in runs] for x in places]
+
+
+def _read_run(run: Run, x: float) -> float:
+    """A run's error at a budget, on the straight line between its neighbours."""
+    after = bisect.bisect_left(run, x, key=lambda point: point[0])
+    if run[after][0] == x:
+        return run[after][1]
+    (x0, y0), (x1, y1) = run[after - 1], run[after]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
