@@ -331,6 +331,8 @@ def test_axes_are_logarithmic_where_values_span_decades(largest, log):
         lambda: SampledCurve("a", ("x", "y", "z"), ((1.0,),) * 3, (1.0,), (0.0,)),
         lambda: draw_guided_point(FLAT, FLAT),
         lambda: draw_budget({"a": [[(1, 5.0)], [(2, 5.0)]]}),
+        lambda: draw_budget({"a": [[(1, 5.0)]], "b": []}),
+        lambda: draw_budget({"a": [[(1, 5.0)], []]}),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make):

@@ -79,24 +79,25 @@ def draw_budget(
     need_some((point for found in runs.values() for run in found for point in run), "the runs")
     colours = choose_colours(runs)
     marks: list[Mark] = []
-    several = False
+    drawn: list[float] = []
     for name, found in runs.items():
         x, columns = _align(name, found)
-        several = several or len(found) > 1
+        drawn += [error for column in columns for error in column]
         if len(found) > 1:
             lows, highs = tuple(map(min, columns)), tuple(map(max, columns))
             marks.append(Band(name, x, lows, highs, colours[name]))
         marks.append(Line(name, x, tuple(map(statistics.fmean, columns)), colours[name]))
-    if several and not about:
+    if not about and any(isinstance(mark, Band) for mark in marks):
         about = "line: mean of the seeds; band: best to worst seed"
-    tops = [value for mark in marks if isinstance(mark, Line) for value in mark.y]
-    y = fit_axis(error, tops, "%", zero=True)
+    y = fit_axis(error, drawn, "%", zero=True)
     order = sorted(marks, key=lambda mark: isinstance(mark, Line))
     return Picture(title, (Panel(Axis(against, unit), y, tuple(order)),), about, provenance)
 
 
 def _align(name: str, runs: Sequence[Run]) -> tuple[Floats, list[list[float]]]:
     """Budgets that all runs reach, and at each the error of every run."""
+    if not runs or not all(runs):
+        raise InputError(f"{name}: a run without any point cannot be drawn; leave it out")
     first, last = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
     places = sorted({x for run in runs for x, _ in run if first <= x <= last})
     if not places:
