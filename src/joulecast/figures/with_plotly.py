@@ -28,6 +28,7 @@ _SHAPES = {
 # A room draws shapes as letters, and few fonts have more than these.
 _ROOM_SHAPES = {**_SHAPES, "cross": "diamond", "triangle": "square", "star": "square"}
 _PANEL_PX, _TALL_PX = 300, 440
+_TEXTS = {"textposition": "outside", "constraintext": "none", "textfont": {"size": 10}}
 # Letters that fit side by side under a panel; more are tilted.
 _LETTERS = 110
 
@@ -124,7 +125,7 @@ def _(mark: Bars) -> Json:
         "width": mark.width,
         "marker": {"color": mark.colour, "line": {"width": 0.5, "color": "white"}},
         **({"base": mark.base} if mark.base else {}),
-        **({"text": mark.texts, "textposition": "outside"} if mark.texts else {}),
+        **({"text": mark.texts, **_TEXTS} if mark.texts else {}),
         "cliponaxis": False,
         **_describe_doubt(tops, mark.low, mark.high, INK),
         **_hover(mark.notes),
@@ -220,7 +221,10 @@ def _describe_axis(axis: Axis, flat: bool = True) -> Json:
         count = len(axis.labels)
         names = tuple(map(_escape, axis.labels))
         words |= {"tickmode": "array", "tickvals": tuple(range(count)), "ticktext": names}
-        words |= {"range": (-0.6, count - 0.4), "tickangle": -30 if axis.letters > _LETTERS else 0}
+        words |= {
+            "range": (-0.6, count - 0.4),
+            "tickangle": -30 if axis.letters > _LETTERS else None,
+        }
         words |= {"showgrid": False}
     elif axis.low is not None and axis.high is not None:
         ends = (axis.low, axis.high)
@@ -233,18 +237,26 @@ def _describe_axis(axis: Axis, flat: bool = True) -> Json:
 def _describe_layout(picture: Picture, rows: int) -> Json:
     tilted = any(panel.x.letters > _LETTERS for panel in picture.panels)
     tall = any(panel.square or panel.z is not None for panel in picture.panels)
+    # plotly cuts long titles off, and what is cut off last is that it is simulated.
+    heading, about = _wrap(picture.heading, 44), _wrap(picture.about, 64)
+    lines = heading.count("<br>") + about.count("<br>") + any(p.title for p in picture.panels)
+    top, bottom = 85 + 20 * lines, 130 if tilted else 95
     return {
         "template": "none",
         "title": {
-            "text": f"<b>{_escape(picture.heading)}</b>",
-            "subtitle": {"text": _escape(picture.about), "font": {"color": FAINT, "size": 13}},
+            "text": f"<b>{heading}</b>",
+            "subtitle": {"text": about, "font": {"color": FAINT, "size": 12}},
             "x": 0.01,
             "xanchor": "left",
-            "font": {"size": 17},
+            "yref": "container",
+            "y": 1.0,
+            "yanchor": "top",
+            "pad": {"t": 28},
+            "font": {"size": 16},
         },
         "font": {"family": FONT, "color": INK, "size": 13},
-        "height": rows * (_TALL_PX if tall else _PANEL_PX) + (220 if tilted else 180),
-        "margin": {"t": 90, "b": 130 if tilted else 90, "l": 70, "r": 30},
+        "height": rows * (_TALL_PX if tall else _PANEL_PX) + top + bottom,
+        "margin": {"t": top, "b": bottom, "l": 70, "r": 30},
         "barmode": "overlay",
         "showlegend": len(picture.series) > 1,
         "legend": {
