@@ -10,6 +10,7 @@ import math
 from statistics import NormalDist
 
 from joulecast.errors import InputError, MissingError
+from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.base import Estimator, Json
 from joulecast.estimators.flops import FlopsEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
@@ -17,6 +18,7 @@ from joulecast.kinds import peak_memory
 from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
 
 ESTIMATORS: dict[str, type[Estimator]] = {
+    AdditiveEstimator.name: AdditiveEstimator,
     SubtractiveEstimator.name: SubtractiveEstimator,
     FlopsEstimator.name: FlopsEstimator,
 }

@@ -19,7 +19,7 @@ Standing alone they have the size ``shape``.
 from __future__ import annotations
 
 from joulecast.kinds.check import check_chain, check_network
-from joulecast.kinds.cost import layer_work, network_work, peak_memory
+from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
 from joulecast.kinds.make import input_shape, make_layer, make_op, output_shape
 from joulecast.kinds.precision import is_half, list_half_inputs
 from joulecast.kinds.table import KINDS, VIEWS, find_kind
@@ -43,6 +43,7 @@ __all__ = [
     "is_half",
     "layer_work",
     "list_half_inputs",
+    "loss_work",
     "make_layer",
     "make_op",
     "network_work",

@@ -8,9 +8,11 @@ from typing import Tuple
 
 from joulecast.kinds.make import input_shape, output_shape
 from joulecast.kinds.table import find_kind
-from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Context, StepWork, Work
+from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Context, Shape, StepWork, Work
 from joulecast.records import Layer, Network, Setup
 
+# Of a loss: passes over its elements, launches. Nobody knows what a user's own one does.
+_LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
 # Of an update, per parameter: elements moved, elements kept beside weight and gradient; launches.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
 
@@ -45,6 +47,14 @@ def layer_work(layer: Layer, setup: Setup) -> StepWork:
 def network_work(network: Network, setup: Setup) -> StepWork:
     """Work of a whole network in one step, the loss aside."""
     return sum((layer_work(layer, setup) for layer in network.layers), StepWork())
+
+
+def loss_work(shape: Shape, setup: Setup) -> Work:
+    """Forward and backward of a loss over outputs of this shape: elementwise passes in fp32."""
+    if setup.phase != "train":
+        return NO_WORK
+    passes, launches = _LOSSES[setup.loss]
+    return Work(size_bytes=float(setup.batch * math.prod(shape) * passes * 4), launches=launches)
 
 
 def peak_memory(network: Network, setup: Setup) -> int:

@@ -79,6 +79,9 @@ def draw_networks(count: int, seed: int = 0) -> list[Network]:
 class EstimatorContract:
     """Tests of any estimator; a subclass says how to make one."""
 
+    strange_setup = Setup(batch=20, optimizer="adam")
+    """A setup of which the suite's observations show nothing that the estimator could use."""
+
     tolerance_share = 1e-6
     """How far predictions may differ that ought to be the same but for rounding."""
 
@@ -178,7 +181,7 @@ class EstimatorContract:
         """It guesses, and says that it does."""
         estimator, networks = self.make_estimator(), draw_networks(2)
         fitted = estimator.fit(make_observations())
-        answer = estimator.predict(fitted, networks, Setup(batch=20, optimizer="adam"))
+        answer = estimator.predict(fitted, networks, self.strange_setup)
         assert answer.unseen_share == (1.0, 1.0)
         assert (answer.energy_j > 0).all()
 

@@ -1,0 +1,236 @@
+"""Our own method: layers alone, one joint process, two clocks.
+
+    time      d = (k·F + l·B + n·launches)·(1 + residual)   from every look with device seconds
+    energy    g = (a·F + b·B + w·d)·(1 + residual)          from every look with joules
+    device    G = Σ g,  D = Σ d                             the device's own numbers
+    eager     E = G + P0·(T - D)                            what the user pays: clock.py
+
+A layer's cost is jagged in its sizes, but given its time its energy is smooth: energy is measured
+at few points, time wherever a net will be asked about. Where a runtime captures graphs, looks are
+graph replays, which no host delays, and eager looks enter as E - P0·(T - D). Where it does not,
+there is one clock: looks are eager, E - P0·T adds up, and so does T. Which of both holds is a
+property of the device, read from what was observed.
+
+Pieces are in pieces.py, what an observation shows of them in looks.py, the process in joint.py and
+posterior.py, what is learnt in state.py, and where to measure next in aim.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import MissingError
+from joulecast.estimators.aim import choose_aim, list_unprobed
+from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.clock import fit_clock
+from joulecast.estimators.looks import OFF_SHARE, Look, can_look, find_idle, read_looks
+from joulecast.estimators.pieces import Stand, count_stands, split_pieces
+from joulecast.estimators.posterior import DRAWS, Answer, learn
+from joulecast.estimators.runs import name_net, read_runs, renew
+from joulecast.estimators.state import Process, State, Totals, ask_times, total_nets
+from joulecast.estimators.table import (
+    ENERGY,
+    TIME,
+    Table,
+    list_pieces,
+    make_batch,
+    make_prior,
+    make_rows,
+    make_table,
+)
+from joulecast.kinds import layer_work
+from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.variants import open_blocks
+
+Json = dict[str, Any]
+
+# An eager look of which the device has less than this share says nothing about the device.
+_LEAST_DEVICE_SHARE = 0.15
+
+
+class AdditiveEstimator:
+    """Isolated layers and blocks, summed; energy from few of them, time from many."""
+
+    name = "additive"
+
+    def uses(self, observation: Observation) -> bool:
+        """Whole steps of anything, in joules or in seconds."""
+        return can_look(observation)
+
+    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+        """What tells most about the target's nets for its price."""
+        return choose_aim(target, observations, fit_state)
+
+    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
+        """Every distinct layer of the target's nets that was not timed yet."""
+        return list_unprobed(target, observations)
+
+    def fit(self, observations: Sequence[Observation]) -> Json:
+        """Both processes and the clock."""
+        state = fit_state(observations)
+        seen = sum(map(self.uses, observations))
+        runs = read_runs(observations, state.table.labels)
+        return {"seen": seen, "off_share": OFF_SHARE, "runs": runs, **state.to_dict()}
+
+    def predict(
+        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+    ) -> Prediction:
+        """Sums over pieces, with everything that they do not know."""
+        state = State.from_dict(fitted)
+        known = set(state.table.labels)
+        stands = [split_pieces(network, setup, known) for network in networks]
+        totals = total_nets(state, list(map(count_stands, stands)), fitted["off_share"], joint)
+        cov = None
+        if totals.cov is not None:
+            cov = totals.cov + share_doubt(networks, fitted["off_share"] * totals.energy_j)
+        known_runs = [
+            fitted["runs"].get(name_net(net)) if fitted["runs"] else None for net in stands
+        ]
+        answer = Prediction(
+            energy_j=totals.energy_j,
+            energy_sd_j=np.sqrt(totals.var if cov is None else np.diag(cov)),
+            energy_cov=cov,
+            duration_s=totals.duration_s,
+            layers=_list_layers(state, networks, stands, totals),
+            unseen_share=_share_unseen(state, totals),
+            device_j=totals.device_j,
+            doubts=_share_doubts(totals),
+        )
+        return renew(answer, known_runs) if any(known_runs) else answer
+
+
+def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
+    """Everything that observations teach.
+
+    Raises:
+        MissingError: No layer was timed, or no energy was measured.
+    """
+    looks = sorted(read_looks(observations), key=_order)
+    form = "graph" if any(look.mode == "graph" for look in looks) else "eager"
+    timed = [look for look in looks if look.mode == form and look.duration_s]
+    if not timed or not any(look.energy_j for look in looks):
+        raise MissingError(
+            "no energy of any layer was measured on this device: run `joulecast profile NET` there"
+        )
+    idle_w = find_idle(observations) or 0.0
+    table = make_table(looks)
+    time = _learn_time(timed, table, draws)
+    busy = ask_times(table, time, make_batch([look.counts for look in looks]))
+    clock = fit_clock(looks, busy.total, busy.var)
+    used, values, known = _read_energies(looks, busy, form, idle_w)
+    energy = _learn_energy(used, values, known, table, time, draws)
+    return State(form, idle_w, table, time, energy, clock)
+
+
+def _order(look: Look) -> tuple[str, float, float]:
+    return look.key, look.energy_j or 0.0, look.duration_s or 0.0
+
+
+def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
+    pieces = list_pieces(looks)
+    values = np.array([look.duration_s for look in looks], float)
+    rows = make_rows(looks, pieces, values, np.array([look.duration_var for look in looks]))
+    field = table.field(pieces)
+    return Process(pieces, learn(field, rows, make_prior(field, rows, TIME), draws))
+
+
+def _learn_energy(
+    looks: Sequence[Look],
+    values: Sequence[float],
+    known: Sequence[float],
+    table: Table,
+    time: Process,
+    draws: int,
+) -> Process:
+    pieces = list_pieces(looks)
+    alone = make_batch([[(piece, 1.0)] for piece in pieces])
+    field = table.field(pieces, ask_times(table, time, alone).own)
+    rows = make_rows(looks, pieces, np.array(values), np.array(known))
+    return Process(pieces, learn(field, rows, make_prior(field, rows, ENERGY), draws))
+
+
+def _read_energies(
+    looks: Sequence[Look], busy: Answer, form: str, idle_w: float
+) -> tuple[list[Look], list[float], list[float]]:
+    """What of each look's joules adds up over layers, with its relative variance."""
+    used, values, known = [], [], []
+    for look, busy_s, busy_var in zip(looks, busy.total, busy.var, strict=True):
+        if not look.energy_j or not look.duration_s:
+            continue
+        off_s, off_var = 0.0, 0.0
+        if form == "eager":
+            off_s = look.duration_s
+        elif look.mode == "eager":
+            off_s, off_var = max(0.0, look.duration_s - float(busy_s)), float(busy_var)
+        value = look.energy_j - idle_w * off_s
+        if value > _LEAST_DEVICE_SHARE * look.energy_j:
+            used.append(look)
+            values.append(value)
+            scale = (look.energy_j / value) ** 2
+            known.append(look.energy_var * scale + idle_w**2 * off_var / value**2)
+    if not used:
+        raise MissingError(
+            "all that was measured on this device was its host: run `joulecast profile NET` there"
+        )
+    return used, values, known
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def _list_layers(
+    state: State, networks: Sequence[Network], nets: Sequence[Sequence[Stand]], totals: Totals
+) -> tuple[tuple[LayerEstimate, ...], ...]:
+    """What each layer costs: its own, and waiting for the host by its launches."""
+    own = dict(zip((p.key for p in totals.batch.pieces), totals.own_j.tolist(), strict=True))
+    known = {piece.label for piece in state.energy.pieces}
+    found = []
+    for at, (network, stands) in enumerate(zip(networks, nets, strict=True)):
+        launches = sum(stand.piece.launches * stand.place.calls for stand in stands)
+        waiting_j = float(totals.energy_j[at] - totals.device_j[at]) / max(launches, 1)
+        leaves = open_blocks(network.layers)
+        costs = [
+            LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls) for leaf in leaves
+        ]
+        for stand in stands:
+            cost_j = own[stand.piece.key] + stand.piece.launches * waiting_j
+            for index, share in _share_out(stand):
+                seen = stand.piece.label in known
+                energy_j = cost_j * stand.place.calls * share
+                costs[index] = replace(costs[index], energy_j=energy_j, seen=seen)
+        found.append(tuple(costs))
+    return tuple(found)
+
+
+def _share_out(stand: Stand) -> list[tuple[int, float]]:
+    """Which layers a piece stands for, and how they share its cost: by the bytes they move."""
+    layers, start = stand.place.layers, stand.place.index
+    if len(layers) == 1:
+        return [(start, 1.0)]
+    moved = [layer_work(layer, Setup()).total.size_bytes for layer in layers]
+    total = sum(moved) or 1.0
+    return [(start + at, size / total) for at, size in enumerate(moved)]
+
+
+def _share_unseen(state: State, totals: Totals) -> tuple[float, ...]:
+    """Share of the device's joules in kinds that were never measured."""
+    known = {piece.label for piece in state.energy.pieces}
+    batch = totals.batch
+    unseen = np.array([piece.label not in known for piece in batch.pieces], float)
+    costs = batch.count * totals.own_j[batch.piece]
+    strange = np.bincount(batch.net, costs * unseen[batch.piece], batch.size)
+    return tuple((strange / np.bincount(batch.net, costs, batch.size)).tolist())
+
+
+def _share_doubts(totals: Totals) -> tuple[dict[str, float], ...]:
+    """Where each net's variance comes from, largest first."""
+    shares = []
+    for at, total in enumerate(totals.var):
+        parts = {name: float(var[at] / total) for name, var in totals.parts.items()}
+        shares.append(dict(sorted(parts.items(), key=lambda part: -part[1])))
+    return tuple(shares)

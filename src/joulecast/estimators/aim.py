@@ -1,0 +1,228 @@
+"""Profiling for a purpose: what to look at next so that the totals of some nets become known.
+
+    1  two looks at every kind of piece that the target's nets hold, at a quarter and at three
+       quarters of their work, so that no kind is guessed
+    2  where the host has a clock of its own, eager steps of two of the nets, seconds only
+    3  then, of all pieces, in joules or in seconds, the look that lowers the relative variance of
+       the nets' totals most for the device seconds it costs
+
+The variance that a look would leave needs no measurement, only the covariance of what it shows with
+the totals (posterior.foresee). The paper's rule can be asked for instead: the piece of largest
+deviation, whatever the nets need. It stops when the totals are known within the target's share, or
+when nothing that can be measured would help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from joulecast.errors import MissingError
+from joulecast.estimators.base import Proposal, Target
+from joulecast.estimators.joint import Floats
+from joulecast.estimators.looks import OFF_SHARE
+from joulecast.estimators.pieces import Count, Piece, Stand, count_stands, make_piece, split_pieces
+from joulecast.estimators.posterior import foresee
+from joulecast.estimators.state import State, total_nets
+from joulecast.estimators.table import make_batch
+from joulecast.records import Network, Observation, Trial
+from joulecast.variants import Part, describe_part, make_isolated, read_isolated, split_blocks
+
+FitState = Callable[[Sequence[Observation]], State]
+
+LOOKS_PER_KIND = 2
+HOST_NETS = 2
+# What a look costs where none was made yet, in device seconds: with joules, and seconds only.
+_USUAL_COSTS_S = (2.0, 0.5)
+# A look that would take less than this share off the variance is not worth it.
+_LEAST_GAIN = 0.002
+_SURE = 1.96
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The target as pieces, and what is known of each.
+
+    Attributes:
+        nets: Pieces of each net.
+        parts: How to run each piece alone, by key.
+        measured: Pieces seen in joules; ``timed`` those seen in seconds; ``refused`` neither.
+    """
+
+    nets: tuple[tuple[Count, ...], ...]
+    pieces: tuple[Piece, ...]
+    parts: Mapping[str, Part]
+    measured: frozenset[str]
+    timed: frozenset[str]
+    refused: frozenset[str]
+
+    def lacks(self, key: str, energy: bool) -> bool:
+        """Whether a look is still to be made."""
+        return key not in self.refused and key not in (self.measured if energy else self.timed)
+
+
+def choose_aim(target: Target, observations: Sequence[Observation], fit: FitState) -> Proposal:
+    """The most useful look, or the reason why there is none."""
+    aim = read_aim(target, observations)
+    points = len(aim.measured | aim.timed)
+    first = _find_stratum(aim)
+    if first is not None:
+        return _propose(target, aim, first, True, 1.0, points, "its kind is new")
+    host = _find_host_net(target, observations)
+    if host is not None:
+        return Proposal(
+            host, 1.0, f"{host.network.name or 'a net'}, as the host issues it", points, False
+        )
+    try:
+        state = fit(observations)
+    except MissingError as error:
+        return Proposal(None, 1.0, str(error), points)
+    return _choose_look(target, aim, state, _read_costs(observations), points)
+
+
+def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
+    """What the target's nets consist of, and what was seen of it."""
+    stands = [_split(network, target) for network in _list_nets(target)]
+    nets = tuple(count_stands(net) for net in stands)
+    parts = {stand.piece.key: stand.place.part for net in stands for stand in net}
+    pieces = {stand.piece.key: stand.piece for net in stands for stand in net}
+    measured, timed, refused = set(), set(), set()
+    mode = _find_mode(target)
+    for seen in observations:
+        how = seen.trial.how
+        part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
+        if part is None:
+            continue
+        key = make_piece(part, seen.trial.setup).key
+        if seen.energy_j is None and seen.duration_s is None:
+            refused.add(key)
+        if seen.energy_j is not None:
+            measured.add(key)
+        if seen.duration_s is not None:
+            timed.add(key)
+    ordered = tuple(pieces[key] for key in sorted(pieces))
+    seen_keys = [frozenset(keys & pieces.keys()) for keys in (measured, timed, refused)]
+    return Aim(nets, ordered, parts, *seen_keys)
+
+
+def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[Trial, ...]:
+    """Time probes of every piece of the target's nets that nobody has timed."""
+    aim = read_aim(target, observations)
+    mode = _find_mode(target)
+    missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
+    return tuple(make_isolated(aim.parts[key], target.setup, mode) for key in missing)
+
+
+def _list_nets(target: Target) -> tuple[Network, ...]:
+    return target.networks or (target.network,)
+
+
+def _split(network: Network, target: Target) -> tuple[Stand, ...]:
+    """Whole blocks: what is profiled for a net is what the net repeats."""
+    places = split_blocks(network)
+    known = {make_piece(place.part, target.setup).label for place in places}
+    return split_pieces(network, target.setup, known)
+
+
+def _find_mode(target: Target) -> str:
+    return "graph" if "graph" in target.modes else "eager"
+
+
+def _find_stratum(aim: Aim) -> str | None:
+    """A piece of a kind that was looked at less than twice, from the middle of each half."""
+    groups: dict[str, list[Piece]] = {}
+    for piece in aim.pieces:
+        groups.setdefault(piece.label, []).append(piece)
+    for turn in range(LOOKS_PER_KIND):
+        for group in (groups[label] for label in sorted(groups)):
+            group.sort(key=lambda piece: (piece.size_bytes, piece.flops, piece.key))
+            seen = sum(piece.key in aim.measured for piece in group)
+            open_keys = [piece.key for piece in group if aim.lacks(piece.key, energy=True)]
+            if seen <= turn and open_keys:
+                quantile = (0.75, 0.25)[turn]
+                return open_keys[round(quantile * (len(open_keys) - 1))]
+    return None
+
+
+def _find_host_net(target: Target, observations: Iterable[Observation]) -> Trial | None:
+    """A whole net to be timed as the host issues it, where graphs hide the host."""
+    if "graph" not in target.modes:
+        return None
+    nets = sorted(_list_nets(target), key=lambda network: (len(network.layers), str(network)))
+    wanted = [nets[-1], nets[len(nets) // 2]] if len(nets) > 1 else nets
+    trials = [Trial(network, target.setup) for network in wanted[:HOST_NETS] if network.buildable]
+    tried = {seen.trial.key for seen in observations}
+    return next((trial for trial in trials if trial.key not in tried), None)
+
+
+def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
+    """Device seconds of a look in joules, and of one in seconds."""
+    costs: tuple[list[float], list[float]] = ([], [])
+    for seen in observations:
+        if seen.cost_s > 0 and read_isolated(seen.trial) is not None:
+            costs[0 if seen.energy_j is not None else 1].append(seen.cost_s)
+    energy_s = median(costs[0]) if costs[0] else _USUAL_COSTS_S[0]
+    return energy_s, median(costs[1]) if costs[1] else 0.25 * energy_s
+
+
+def _choose_look(
+    target: Target, aim: Aim, state: State, costs_s: tuple[float, float], points: int
+) -> Proposal:
+    totals = total_nets(state, aim.nets, OFF_SHARE)
+    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
+    if unsure <= target.uncertainty_share and target.guide == "target":
+        why = f"the nets are known within {target.uncertainty_share:.0%}"
+        return Proposal(None, unsure, why, points)
+    scores = _score(target, aim, state, totals.energy_j, totals.lean, costs_s)
+    now = float(np.mean(totals.var / totals.energy_j**2))
+    best = max(scores, key=lambda key: scores[key][0], default=None)
+    if best is None:
+        return Proposal(None, unsure, "everything that the nets hold was measured", points)
+    if target.guide == "target" and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now:
+        left = max(totals.parts, key=lambda name: float(totals.parts[name].sum()))
+        return Proposal(None, unsure, f"no look would help more: what is left is {left}", points)
+    key, energy = best
+    why = f"takes {scores[best][1] / now:.0%} off the variance"
+    return _propose(target, aim, key, energy, unsure, points, why)
+
+
+def _score(
+    target: Target,
+    aim: Aim,
+    state: State,
+    energy_j: Floats,
+    lean: Floats,
+    costs_s: tuple[float, float],
+) -> dict[tuple[str, bool], tuple[float, float]]:
+    """For every look its score, and by how much it lowers the mean relative variance."""
+    batch = make_batch(aim.nets)
+    seconds = foresee(
+        state.time.learnt, batch.nets(state.table.field(batch.pieces), state.time.keys)
+    )
+    field = state.table.field(batch.pieces, seconds.own)
+    joules = foresee(state.energy.learnt, batch.nets(field, state.energy.keys))
+    by_time = np.mean((seconds.cover * (lean / energy_j)[:, None]) ** 2, axis=0) / seconds.var
+    by_energy = np.mean((joules.cover / energy_j[:, None]) ** 2, axis=0) / joules.var + by_time
+    if target.guide != "target":
+        # The paper's rule: wherever the deviation is largest, at any price.
+        found = joules if target.guide == "energy" else seconds
+        by_energy, by_time, costs_s = np.sqrt(found.var), np.zeros(len(found.var)), (1.0, 1.0)
+    scores = {}
+    for at, piece in enumerate(batch.pieces):
+        for energy, gain in ((True, by_energy[at]), (False, by_time[at])):
+            if gain > 0 and aim.lacks(piece.key, energy):
+                cost_s = costs_s[0 if energy else 1]
+                scores[piece.key, energy] = (float(gain) / cost_s, float(gain))
+    return scores
+
+
+def _propose(
+    target: Target, aim: Aim, key: str, energy: bool, unsure: float, points: int, why: str
+) -> Proposal:
+    part = aim.parts[key]
+    trial = make_isolated(part, target.setup, _find_mode(target))
+    words = "joules" if energy else "seconds"
+    return Proposal(trial, unsure, f"{words} of {describe_part(part)} ({why})", points, energy)

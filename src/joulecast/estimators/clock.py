@@ -1,0 +1,143 @@
+"""Two clocks: what the host adds to the device's own energy and time.
+
+    H = h0 + Σ_p h_frame(p)                issuing a step: a piece costs by its structure, not size
+    De = D + gap·launches                  the device's time, with its pauses between launches
+    T = (H^12 + De^12)^(1/12)              the slower of the two decides, a little more when equal
+    E = G + P0·(T - D)                     a waiting device draws idle power and nothing else
+
+Host times are fitted by non-negative least squares to eager steps, drawn towards one time per
+launch, so that a structure that nobody timed has a time too. Gap and exponent are stated priors
+where nothing shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.estimators.looks import Look
+from joulecast.estimators.pieces import Count
+
+Json = dict[str, Any]
+Floats = NDArray[np.float64]
+
+EXPONENT = 12.0
+GAP_S = 1.9e-6
+_GAP_SPREAD_S = 0.6e-6
+LAUNCH_S = 10e-6
+# How far one structure's time per launch may be from the usual one, and one timing from the truth.
+_FRAME_SPREAD = 0.5
+_LOOK_SPREAD = 0.08
+_ALONE_SPREAD = 0.3
+_LEAST_SPREAD = 0.04
+_UNKNOWN_SPREAD = 0.4
+_BOUND = 1.2
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What is known of a device's host.
+
+    Attributes:
+        frames: Seconds to issue a piece, by structure; ``launch_s`` a launch of any other.
+        spread: Relative deviation of whole steps from the sum.
+    """
+
+    begin_s: float
+    launch_s: float
+    frames: dict[str, float]
+    gap_s: float
+    spread: float
+
+    def to_dict(self) -> Json:
+        return dict(self.__dict__)
+
+    @classmethod
+    def from_dict(cls, data: Json) -> Clock:
+        return cls(**data)
+
+    def issue(self, counts: Sequence[Count]) -> tuple[float, float]:
+        """Seconds to issue a step of these pieces, and their standard deviation."""
+        total_s, guessed_s = self.begin_s, 0.0
+        for piece, count in counts:
+            known = self.frames.get(piece.frame)
+            total_s += count * (piece.launches * self.launch_s if known is None else known)
+            guessed_s += count * piece.launches * self.launch_s if known is None else 0.0
+        sd_s = ((self.spread * total_s) ** 2 + (_UNKNOWN_SPREAD * guessed_s) ** 2) ** 0.5
+        return total_s, sd_s
+
+
+def step_time(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]:
+    """Seconds of eager steps, and their slopes by the host's and by the device's time."""
+    top = np.maximum(host_s, device_s)
+    host, device = host_s / top, device_s / top
+    total = host**EXPONENT + device**EXPONENT
+    time_s = top * total ** (1.0 / EXPONENT)
+    slope = total ** (1.0 / EXPONENT - 1.0)
+    return time_s, slope * host ** (EXPONENT - 1.0), slope * device ** (EXPONENT - 1.0)
+
+
+def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Clock:
+    """Learn the host from eager looks, given what each takes on the device alone."""
+    timed = [
+        (look, _host_time(look, busy_s))
+        for look, busy_s in zip(looks, device_s, strict=True)
+        if look.mode == "eager" and look.issue_s and look.duration_s
+    ]
+    gap_s = _fit_gap(looks, device_s, device_var)
+    if not timed:
+        return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD)
+    launch_s = median(host_s / max(look.launches, 1.0) for look, host_s in timed)
+    begin_s, frames = _fit_frames(timed, launch_s)
+    clock = Clock(begin_s, launch_s, frames, gap_s, 0.0)
+    off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in timed if look.whole]
+    spread = float(np.sqrt(np.mean(np.square(off)))) if len(off) > 1 else 2.0 * _LOOK_SPREAD
+    return Clock(begin_s, launch_s, frames, gap_s, max(_LEAST_SPREAD, spread))
+
+
+def _host_time(look: Look, busy_s: float) -> float:
+    """The host's seconds: a host-bound loop shows them; else one issue to a waiting device does."""
+    assert look.issue_s is not None and look.duration_s is not None
+    bound = look.duration_s > _BOUND * busy_s > 0
+    return look.duration_s if bound else min(look.issue_s, look.duration_s)
+
+
+def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> float:
+    """Pause of a device-bound step between two launches: looks draw it away from its prior."""
+    weights, pauses = [1.0 / _GAP_SPREAD_S**2], [GAP_S / _GAP_SPREAD_S**2]
+    for look, busy_s, var in zip(looks, device_s, device_var, strict=True):
+        timed = look.mode == "eager" and look.whole and look.duration_s and look.issue_s
+        if timed and look.issue_s * _BOUND < busy_s:
+            doubt = (var + (0.01 * look.duration_s) ** 2) / look.launches**2
+            weights.append(1.0 / doubt)
+            pauses.append((look.duration_s - busy_s) / look.launches / doubt)
+    return max(0.0, sum(pauses) / sum(weights))
+
+
+def _fit_frames(
+    timed: Sequence[tuple[Look, float]], launch_s: float
+) -> tuple[float, dict[str, float]]:
+    """Begin and structures by non-negative least squares, drawn towards time per launch."""
+    from scipy.optimize import nnls
+
+    names = sorted({piece.frame for look, _ in timed for piece, _ in look.counts})
+    place = {name: at + 1 for at, name in enumerate(names)}
+    usual = np.zeros(len(names) + 1)
+    rows = []
+    for look, host_s in timed:
+        row = np.zeros(len(names) + 1)
+        row[0] = 1.0
+        for piece, count in look.counts:
+            row[place[piece.frame]] += count
+            usual[place[piece.frame]] = max(piece.launches, 1) * launch_s
+        rows.append(row / host_s / (_LOOK_SPREAD if look.whole else _ALONE_SPREAD))
+    aims = [1.0 / (_LOOK_SPREAD if look.whole else _ALONE_SPREAD) for look, _ in timed]
+    drawn = np.diag(1.0 / (_FRAME_SPREAD * usual[1:]))
+    matrix = np.vstack([*rows, np.hstack([np.zeros((len(names), 1)), drawn])])
+    found, _ = nnls(matrix, np.array([*aims, *([1.0 / _FRAME_SPREAD] * len(names))]))
+    return float(found[0]), {name: float(found[place[name]]) for name in names}

@@ -1,0 +1,193 @@
+"""Pieces: a network as what `additive` sums, each with its physics and its place among its kind.
+
+    Network ──split──▶ Part (a layer, or a repeated block) + Setup ──▶ Piece
+
+A piece's **label** is its kind under one regime (precision, phase, threads): residuals are shared
+within it. Its **place** x is the same five numbers for every kind, all logarithms, so that no kind
+needs rules of its own: positions, inflow and outflow of a position, FLOPs and bytes over them.
+Tails, kernels, strides, groups and missing gradients all show in the last two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.kinds import VIEWS, Work, input_shape, is_half, layer_work, loss_work, output_shape
+from joulecast.records import Layer, Network, Setup, stable_hash
+from joulecast.variants import (
+    BLOCK,
+    Part,
+    Place,
+    channels_at,
+    settle_part,
+    split_blocks,
+    split_network,
+)
+
+AXES = ("positions", "inflow", "outflow", "flops", "bytes")
+Count = tuple["Piece", float]
+# Channels that matrix units take at once, about: products of narrower ones cost as much.
+TILE = 16
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part under a setup, as the estimator sees it.
+
+    Attributes:
+        key: Equal pieces have equal keys, on every machine.
+        label: Its kind and regime.
+        rate: Precision and phase: FLOPs of one rate cost alike.
+        frame: Its structure without sizes: what issuing it takes the host.
+        padded_flops: FLOPs as if all channels came in whole tiles.
+        place: One number for each of AXES.
+    """
+
+    key: str
+    label: str
+    rate: str
+    frame: str
+    flops: float
+    padded_flops: float
+    size_bytes: float
+    launches: int
+    place: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A piece where it stands in a network."""
+
+    piece: Piece
+    place: Place
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a whole repeated block."""
+        return self.place.part.role == BLOCK
+
+
+@lru_cache(maxsize=65536)
+def make_piece(part: Part, setup: Setup) -> Piece:
+    """The piece that a part is under a setup."""
+    part = settle_part(part, setup)
+    work = _add_work(part, setup)
+    rate = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
+    regime = rate + (f" {setup.threads} threads" if setup.threads else "")
+    regime += " benchmark" if setup.cudnn_benchmark else ""
+    frame = _describe_frame(part, setup)
+    return Piece(
+        key=stable_hash([_list_layers(part), part.role == "output", part.half, setup.to_dict()]),
+        label=f"{_name_kind(part)} {regime}",
+        rate=rate,
+        frame=frame,
+        flops=work.flops,
+        padded_flops=sum(_pad_flops(layer, setup) for layer in part.layers),
+        size_bytes=work.size_bytes,
+        launches=work.launches,
+        place=_place(part, setup, work),
+    )
+
+
+def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tuple[Stand, ...]:
+    """What a step of a network consists of; blocks where their kind is known.
+
+    Args:
+        network: The net.
+        setup: How it is trained.
+        known: Labels that were measured. A block of another one is opened, as long as that shows
+            something that was.
+    """
+    stands = [Stand(make_piece(place.part, setup), place) for place in split_blocks(network)]
+    if all(stand.piece.label in known or not stand.is_block for stand in stands):
+        return tuple(stands)
+    leaves = {place.index: place for place in split_network(network)}
+    found: list[Stand] = []
+    for stand in stands:
+        span = range(stand.place.index, stand.place.index + len(stand.place.layers))
+        inside = [leaves[index] for index in span if index in leaves]
+        opened = [Stand(make_piece(leaf.part, setup), leaf) for leaf in inside]
+        strange = stand.is_block and stand.piece.label not in known
+        better = any(leaf.piece.label in known for leaf in opened)
+        found += opened if strange and better else [stand]
+    return tuple(found)
+
+
+def count_stands(stands: Iterable[Stand]) -> tuple[Count, ...]:
+    """Pieces with how often a step runs each."""
+    return tuple((stand.piece, float(stand.place.calls)) for stand in stands)
+
+
+def merge_counts(counts: Iterable[Count], times: float = 1.0) -> dict[str, tuple[Piece, float]]:
+    """Distinct pieces by key, with how often each counts."""
+    merged: dict[str, tuple[Piece, float]] = {}
+    for piece, count in counts:
+        before = merged[piece.key][1] if piece.key in merged else 0.0
+        merged[piece.key] = (piece, before + count * times)
+    return merged
+
+
+def _add_work(part: Part, setup: Setup) -> Work:
+    total = Work()
+    for layer in part.layers:
+        total = total + layer_work(layer, setup).total
+    if part.role == "output":
+        total = total + loss_work(output_shape(part.layers[-1]), setup)
+    return total
+
+
+def _pad_flops(layer: Layer, setup: Setup) -> float:
+    """FLOPs with channels rounded up to whole tiles: narrow layers leave most of a tile empty."""
+    flops = layer_work(layer, setup).total.flops
+    if layer.sizes.get("groups", 1) > 1:
+        return flops
+    for name in ("cin", "cout"):
+        width = int(layer.sizes.get(name, TILE))
+        flops *= TILE * math.ceil(width / TILE) / width
+    return flops
+
+
+def _name_kind(part: Part) -> str:
+    """A leaf's kind, a block's structure; what ends a net holds its loss."""
+    if part.role == BLOCK:
+        return f"block:{stable_hash(_list_structure(part))[:8]}"
+    names = [layer.sizes.get("fn", layer.kind) for layer in part.layers]
+    return "+".join([*map(str, names), *(["loss"] if part.role == "output" else [])])
+
+
+def _list_structure(part: Part) -> list[object]:
+    tails = [[op.sizes.get("fn", op.kind) for op in layer.tail] for layer in part.layers]
+    bare = [[name for name in tail if name not in VIEWS] for tail in tails]
+    return [
+        [layer.kind, tail, layer.reads, layer.join]
+        for layer, tail in zip(part.layers, bare, strict=True)
+    ]
+
+
+def _describe_frame(part: Part, setup: Setup) -> str:
+    flags = [[layer.trains, layer.input_grad] for layer in part.layers]
+    words = [part.role, is_half(setup), setup.optimizer, setup.phase]
+    return stable_hash([_list_structure(part), flags, *words])
+
+
+def _list_layers(part: Part) -> list[object]:
+    return [layer.to_dict() for layer in part.layers]
+
+
+def _place(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
+    first = part.layers[0]
+    inside, outside = input_shape(first), output_shape(part.layers[-1])
+    inflow = max(1, inside[channels_at(first)] if inside else 1)
+    positions = setup.batch * math.prod(inside) / inflow
+    outflow = setup.batch * math.prod(outside) / positions
+    moved = positions * (inflow + outflow)
+    return (
+        math.log(positions),
+        math.log(inflow),
+        math.log(max(outflow, 1e-3)),
+        math.log(1.0 + work.flops / (positions * inflow * max(outflow, 1e-3))),
+        math.log(1.0 + work.size_bytes / moved),
+    )

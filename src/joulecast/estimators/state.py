@@ -1,0 +1,212 @@
+"""What `additive` has learnt of a device, and what it says about nets given by their pieces.
+
+All of it is plain numbers that go to JSON and back exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from joulecast.estimators.clock import Clock, step_time
+from joulecast.estimators.joint import Floats, Rows
+from joulecast.estimators.pieces import Count, Piece
+from joulecast.estimators.posterior import Answer, Learnt, ask
+from joulecast.estimators.table import Batch, Table, make_batch
+
+Json = dict[str, Any]
+
+# Nobody knows what a FLOP costs in a precision that was never measured.
+_STRANGE_SPREAD = 0.6
+# Relative deviation of a layer that was not timed, for each e-fold of its tiles that is empty.
+_EMPTY_SPREAD = 0.12
+
+
+@dataclass(frozen=True)
+class Process:
+    """A joint process and the pieces that its rows show."""
+
+    pieces: tuple[Piece, ...]
+    learnt: Learnt
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The pieces' keys, in order."""
+        return tuple(piece.key for piece in self.pieces)
+
+    def to_dict(self) -> Json:
+        rows = self.learnt.rows
+        entries = [[[int(at), float(row[at])] for at in np.flatnonzero(row)] for row in rows.counts]
+        return {
+            "pieces": [_write_piece(piece) for piece in self.pieces],
+            "times_s": self.learnt.field.columns[:, -1].tolist(),
+            "rows": entries,
+            "values": rows.values.tolist(),
+            "known": rows.known.tolist(),
+            "level": self.learnt.level,
+            "thetas": self.learnt.thetas.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Json, table: Table, timed: bool) -> Process:
+        pieces = tuple(_read_piece(words) for words in data["pieces"])
+        counts = np.zeros((len(data["rows"]), len(pieces)))
+        for row, entries in enumerate(data["rows"]):
+            for at, count in entries:
+                counts[row, at] = count
+        rows = Rows(counts, np.array(data["values"]), np.array(data["known"]))
+        field = table.field(pieces, np.array(data["times_s"]) if timed else None)
+        return cls(pieces, Learnt(field, rows, data["level"], np.array(data["thetas"])))
+
+
+def _write_piece(piece: Piece) -> list[Any]:
+    return [list(word) if isinstance(word, tuple) else word for word in vars(piece).values()]
+
+
+def _read_piece(words: Sequence[Any]) -> Piece:
+    named: Json = dict(zip(Piece.__dataclass_fields__, words, strict=True))
+    return Piece(**{**named, "place": tuple(named["place"])})
+
+
+@dataclass(frozen=True)
+class State:
+    """A device as `additive` knows it.
+
+    Attributes:
+        form: ``graph`` where looks replay graphs and the host has a clock of its own, else
+            ``eager``: one clock.
+        idle_w: Power of the waiting device.
+    """
+
+    form: str
+    idle_w: float
+    table: Table
+    time: Process
+    energy: Process
+    clock: Clock
+
+    def to_dict(self) -> Json:
+        return {
+            "form": self.form,
+            "idle_w": self.idle_w,
+            "labels": list(self.table.labels),
+            "rates": list(self.table.rates),
+            "time": self.time.to_dict(),
+            "energy": self.energy.to_dict(),
+            "clock": self.clock.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Json) -> State:
+        table = Table(tuple(data["labels"]), tuple(data["rates"]))
+        return cls(
+            data["form"],
+            data["idle_w"],
+            table,
+            Process.from_dict(data["time"], table, timed=False),
+            Process.from_dict(data["energy"], table, timed=True),
+            Clock.from_dict(data["clock"]),
+        )
+
+    @property
+    def watts(self) -> float:
+        """Joules that a second more on the device brings with it."""
+        return float(np.exp(self.energy.learnt.thetas[:, len(self.table.rates) + 1]).mean())
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a step of each of n nets takes.
+
+    Attributes:
+        device_j: The device's own joules; ``energy_j`` with waiting for the host.
+        lean: Joules of each net that a second more on the device brings.
+        batch: The nets' pieces, with what each costs, ``own_j``.
+        parts: Where each net's variance comes from, in joules squared.
+    """
+
+    energy_j: Floats
+    device_j: Floats
+    duration_s: Floats
+    cov: Floats | None
+    batch: Batch
+    own_j: Floats
+    lean: Floats
+    parts: dict[str, Floats]
+
+    @property
+    def var(self) -> Floats:
+        """Variance of each net's joules."""
+        return np.asarray(sum(self.parts.values()))
+
+
+def ask_times(table: Table, time: Process, batch: Batch, joint: bool = False) -> Answer:
+    """Device seconds of nets."""
+    return ask(time.learnt, batch.nets(table.field(batch.pieces), time.keys), joint)
+
+
+def total_nets(
+    state: State, nets: Sequence[Sequence[Count]], off_share: float, joint: bool = False
+) -> Totals:
+    """Joules and seconds of nets given by their pieces."""
+    batch = make_batch(nets)
+    busy = ask_times(state.table, state.time, batch, joint)
+    field = state.table.field(batch.pieces, busy.own)
+    device = ask(state.energy.learnt, batch.nets(field, state.energy.keys), joint)
+    host = np.array([state.clock.issue(counts) for counts in nets]).reshape(len(nets), 2)
+    launches = np.array([sum(p.launches * count for p, count in counts) for counts in nets])
+    time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
+    if state.form == "eager":
+        time_s, by_host, by_device = busy.total, np.zeros(len(nets)), np.full(len(nets), 2.0)
+    waiting_s = time_s if state.form == "eager" else time_s - busy.total
+    energy_j = device.total + state.idle_w * waiting_s
+    lean = state.watts + state.idle_w * (by_device - 1.0)
+    narrow = _spread_narrow(state, batch, busy)
+    strange, unseen = _own_doubts(state, batch, device)
+    host_sd = state.idle_w * by_host * host[:, 1]
+    parts = {
+        "kinds never measured": strange + unseen,
+        "sizes between those measured": np.maximum(device.var - unseen, 0.0),
+        "layers not timed": lean**2 * (busy.var + (narrow**2).sum(axis=1)),
+        "host": host_sd**2,
+        "noise, and that layers do not quite add up": (off_share * energy_j) ** 2,
+    }
+    cov = None
+    if joint:
+        assert device.cov is not None and busy.cov is not None
+        cov = device.cov + (busy.cov + narrow @ narrow.T) * np.outer(lean, lean)
+        cov += np.outer(host_sd, host_sd)
+        cov += np.outer(np.sqrt(strange), np.sqrt(strange))
+    return Totals(energy_j, device.total, time_s, cov, batch, device.own, lean, parts)
+
+
+def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
+    """Seconds by which each net may be off for each narrow layer that was not timed, n x p.
+
+    A process of smooth residuals is too sure of layers whose tiles are mostly empty.
+    """
+    timed = set(state.time.keys)
+    empty = [
+        0.0 if piece.key in timed or not piece.flops else math.log(piece.padded_flops / piece.flops)
+        for piece in batch.pieces
+    ]
+    spread = np.zeros((batch.size, len(batch.pieces)))
+    np.add.at(spread, (batch.net, batch.piece), batch.count)
+    return spread * (_EMPTY_SPREAD * np.array(empty) * busy.own)
+
+
+def _own_doubts(state: State, batch: Batch, device: Answer) -> tuple[Floats, Floats]:
+    """Variance from precisions that nobody measured, and from kinds that nobody measured."""
+    known = {piece.label for piece in state.energy.pieces}
+    rates = {piece.rate for piece in state.energy.pieces}
+    new_rate = np.array([piece.rate not in rates for piece in batch.pieces], float)
+    new_kind = np.array([piece.label not in known for piece in batch.pieces], float)
+    costs = batch.count * device.own[batch.piece]
+    strange = np.bincount(batch.net, costs * new_rate[batch.piece], batch.size)
+    own_var = batch.count**2 * (device.own_var * new_kind)[batch.piece]
+    unseen = np.asarray(np.bincount(batch.net, own_var, batch.size), float)
+    return np.square(_STRANGE_SPREAD * strange), np.minimum(unseen, device.var)

@@ -1,0 +1,154 @@
+"""Pieces as arrays for the joint process, and the priors of what is learnt about them.
+
+Columns of work are FLOPs by rate (precision), bytes, and for seconds launches, for joules seconds.
+Coefficients have log-normal priors by shares: what each would be if its column explained that part
+of a typical look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from joulecast.estimators.joint import Field, Floats, Ints, Prior, Rows
+from joulecast.estimators.looks import Look
+from joulecast.estimators.pieces import AXES, Count, Piece, merge_counts
+from joulecast.estimators.posterior import Nets
+
+Words = dict[str, Any]
+
+# Prior medians of the hyper-parameters and their log-deviations: shares of a look that each column
+# of work explains; residuals by place, by rates, jagged, noise; length scales.
+TIME = {
+    "shares": (0.35, 0.35, 0.2),
+    "spreads": (0.30, 0.1, 0.10, 0.004),
+    "widths": (0.5, 0.5, 0.25, 0.2),
+    "level": 0.5,
+}
+ENERGY = {
+    "shares": (0.25, 0.35, 0.30),
+    "spreads": (0.10, 0.10, 0.03, 0.01),
+    "widths": (0.5, 0.5, 0.5, 0.2),
+    "level": 0.2,
+}
+_SHARE_WIDTH = 1.0
+_PLACE_SCALE, _RATE_SCALE, _SCALE_WIDTH = 1.5, 1.0, 0.5
+
+
+@dataclass(frozen=True)
+class Table:
+    """The names behind numbers: which labels and which rates were seen, in one order."""
+
+    labels: tuple[str, ...]
+    rates: tuple[str, ...]
+
+    def field(self, pieces: Sequence[Piece], time_s: Floats | None = None) -> Field:
+        """Pieces as arrays: for seconds, or with their seconds for joules."""
+        rates = len(self.rates)
+        columns = np.zeros((len(pieces), (2 if time_s is None else 1) * rates + 2))
+        for at, piece in enumerate(pieces):
+            columns[at, self._rate_columns(piece)] = piece.flops
+            if time_s is None:
+                columns[at, rates + self._rate_columns(piece)] = piece.padded_flops
+        columns[:, -2] = [piece.size_bytes for piece in pieces]
+        columns[:, -1] = [piece.launches for piece in pieces] if time_s is None else time_s
+        places = np.array([piece.place for piece in pieces]).reshape(len(pieces), len(AXES))
+        return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
+
+    def _rate_columns(self, piece: Piece) -> int:
+        """Where its FLOPs count; those of a rate that nobody saw count as the first one."""
+        return self.rates.index(piece.rate) if piece.rate in self.rates else 0
+
+    def _number(self, pieces: Sequence[Piece]) -> Ints:
+        """Labels as numbers; each that nobody saw gets a new one."""
+        numbers = {label: at for at, label in enumerate(self.labels)}
+        return np.array([numbers.setdefault(piece.label, len(numbers)) for piece in pieces], int)
+
+
+def make_table(looks: Sequence[Look]) -> Table:
+    """What names some looks bring."""
+    pieces = [piece for look in looks for piece, _ in look.counts]
+    labels, rates = {p.label for p in pieces}, {p.rate for p in pieces}
+    return Table(tuple(sorted(labels)), tuple(sorted(rates)))
+
+
+def make_rows(
+    looks: Sequence[Look], pieces: Sequence[Piece], values: Floats, known: Floats
+) -> Rows:
+    """Looks as rows over pieces."""
+    place = {piece.key: at for at, piece in enumerate(pieces)}
+    counts = np.zeros((len(looks), len(pieces)))
+    for row, look in enumerate(looks):
+        for piece, count in look.counts:
+            counts[row, place[piece.key]] = count
+    return Rows(counts, values, known)
+
+
+def list_pieces(looks: Sequence[Look]) -> tuple[Piece, ...]:
+    """Distinct pieces of some looks, sorted so that the order of looks leaves no trace."""
+    found = {piece.key: piece for look in looks for piece, _ in look.counts}
+    return tuple(found[key] for key in sorted(found))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Nets with their distinct pieces, before anything is known of them."""
+
+    pieces: tuple[Piece, ...]
+    size: int
+    net: Ints
+    piece: Ints
+    count: Floats
+
+    def nets(self, field: Field, rows: Sequence[str]) -> Nets:
+        """The same nets over a field; ``rows`` are the keys of the pieces that rows show."""
+        place = {key: at for at, key in enumerate(rows)}
+        match = np.array([place.get(piece.key, -1) for piece in self.pieces], int)
+        return Nets(field, match, self.size, self.net, self.piece, self.count)
+
+
+def make_batch(nets: Sequence[Sequence[Count]]) -> Batch:
+    """Nets by their pieces."""
+    place: dict[str, int] = {}
+    pieces: list[Piece] = []
+    net, index, count = [], [], []
+    for number, counts in enumerate(nets):
+        for key, (piece, times) in merge_counts(counts).items():
+            if key not in place:
+                place[key] = len(pieces)
+                pieces.append(piece)
+            net.append(number)
+            index.append(place[key])
+            count.append(times)
+    arrays = np.array(net, int), np.array(index, int), np.array(count, float)
+    return Batch(tuple(pieces), len(nets), *arrays)
+
+
+def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:
+    if time_s is None:
+        return np.zeros((len(pieces), 0))
+    moved = np.array([piece.size_bytes for piece in pieces])
+    flops = np.maximum([piece.flops for piece in pieces], 0.1 * moved)
+    return np.log(np.column_stack([flops, np.maximum(moved, 1.0)]) / time_s[:, None])
+
+
+def make_prior(field: Field, rows: Rows, words: Words) -> Prior:
+    """Prior medians from shares: what a column would cost if it explained that much."""
+    totals = rows.counts @ field.columns
+    flops, moved, last = words["shares"]
+    shares = [flops] * (totals.shape[1] - 2) + [moved, last]
+    medians = np.array([_cost_share(column, rows.values) for column in totals.T]) * shares
+    # A rate of which no row shows anything is taken as the others are.
+    medians = np.where(medians > 0, medians, medians[:-2].max(initial=1e-30))
+    scales = [_PLACE_SCALE] * field.places.shape[1] + [_RATE_SCALE] * field.rates.shape[1]
+    widths = [_SHARE_WIDTH] * len(medians) + list(words["widths"]) + [_SCALE_WIDTH] * len(scales)
+    return Prior(np.array([*medians, *words["spreads"], *scales]), np.array(widths), words["level"])
+
+
+def _cost_share(column: Floats, values: Floats) -> float:
+    """What a unit of a column would cost if it explained everything, in the middle."""
+    used = column > 0
+    return float(np.exp(np.log(values[used] / column[used]).mean())) if used.any() else 0.0

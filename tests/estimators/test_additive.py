@@ -1,0 +1,328 @@
+"""The additive estimator: its contract, the laws of its mathematics, worlds that it recovers."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.errors import MissingError
+from joulecast.estimators.additive import AdditiveEstimator, fit_state
+from joulecast.estimators.base import Target
+from joulecast.estimators.looks import OFF_SHARE
+from joulecast.estimators.pieces import count_stands, make_piece, split_pieces
+from joulecast.estimators.state import State, total_nets
+from joulecast.families import draw_family, make_family
+from joulecast.records import MODES, How, Network, Observation, Setup, Trial
+from joulecast.testing.estimators import EstimatorContract, observe
+from joulecast.variants import make_isolated, split_blocks, split_network
+from joulecast.worlds import make_world
+
+SETUP = Setup(batch=32)
+FAMILY = "cnn5"
+
+
+class TestContract(EstimatorContract):
+    strange_setup = Setup(batch=10, precision="bf16")
+    tolerance_share = 1e-4
+
+    def make_estimator(self):
+        return AdditiveEstimator()
+
+
+def draw(count, seed=0, family=FAMILY):
+    rng = random.Random(seed)
+    return [draw_family(family, rng.randint) for _ in range(count)]
+
+
+def look(world, trial, energy=True):
+    cost = world.law(trial)
+    return replace(observe(world, trial, energy), issue_s=cost.issue_s)
+
+
+def see_parts(world, networks, setup=SETUP, mode="graph", energy=True, split=split_blocks):
+    """Every distinct part of some nets alone."""
+    trials = {}
+    for network in networks:
+        for place in split(network):
+            trial = make_isolated(place.part, setup, mode)
+            trials[trial.key] = trial
+    return [look(world, trial, energy) for trial in trials.values()]
+
+
+def see_idle(world):
+    return look(world, Trial(Network(), Setup()))
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world(201, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def seen(world):
+    """Graph looks at the parts of eight nets, eager seconds of two, the waiting device."""
+    nets = draw(8, seed=1)
+    eager = [look(world, Trial(net, SETUP), energy=False) for net in nets[:2]]
+    return [*see_parts(world, nets), *eager, see_idle(world)]
+
+
+@pytest.fixture(scope="module")
+def state(seen):
+    return fit_state(seen)
+
+
+def counts(network, state, setup=SETUP):
+    return count_stands(split_pieces(network, setup, set(state.table.labels)))
+
+
+def test_a_net_of_known_layers_is_their_sum(world, seen):
+    """Looked at alone, layers give the whole net's energy: nothing was fitted to the net."""
+    nets = draw(8, seed=1)
+    estimator = AdditiveEstimator()
+    answer = estimator.predict(estimator.fit(seen), nets, SETUP)
+    truth = [world.law(Trial(net, SETUP)) for net in nets]
+    assert answer.energy_j == pytest.approx([cost.energy_j for cost in truth], rel=0.03)
+    assert answer.duration_s == pytest.approx([cost.duration_s for cost in truth], rel=0.03)
+
+
+def test_unseen_nets_lie_in_their_intervals(world, seen):
+    nets = draw(30, seed=9)
+    estimator = AdditiveEstimator()
+    answer = estimator.predict(estimator.fit(seen), nets, SETUP, joint=False)
+    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    off = np.abs(answer.energy_j - truth)
+    assert np.mean(off / truth) < 0.08
+    assert np.mean(off < 1.96 * answer.energy_sd_j) > 0.85
+
+
+def test_joined_networks_add(state):
+    """Device energy and device time of two nets run one after the other are the sums."""
+    one, two = (counts(net, state) for net in draw(2, seed=3))
+    totals = total_nets(state, [one, two, (*one, *two)], OFF_SHARE)
+    device = totals.device_j
+    assert device[2] == pytest.approx(device[0] + device[1], rel=1e-9)
+
+
+def test_more_rows_never_raise_a_variance_under_fixed_hyper_parameters(world, state, seen):
+    """What is seen can only make surer, as long as nobody changes their mind about smoothness."""
+    nets = [counts(net, state) for net in draw(6, seed=4)]
+    before = _variances(state, nets)
+    extra = see_parts(world, draw(3, seed=12))
+    after = _variances(_with_rows(fit_state([*seen, *extra]), state), nets)
+    assert (after <= before * (1 + 1e-6)).all()
+    assert (after < 0.99 * before).any()
+
+
+def _with_rows(state, fixed):
+    """All rows of one state under another's hyper-parameters."""
+    time = replace(state.time.learnt, thetas=fixed.time.learnt.thetas[:1])
+    energy = replace(state.energy.learnt, thetas=fixed.energy.learnt.thetas[:1])
+    return replace(
+        state,
+        time=replace(state.time, learnt=time),
+        energy=replace(state.energy, learnt=energy),
+    )
+
+
+def _variances(state, nets):
+    """Of the time process, whose pieces keep their places however many rows there are."""
+    from joulecast.estimators.state import ask_times
+    from joulecast.estimators.table import make_batch
+
+    state = _with_rows(state, state)
+    return ask_times(state.table, state.time, make_batch(nets)).var
+
+
+def test_scaling_all_energies_scales_the_estimate(seen):
+    nets = draw(4, seed=5)
+    estimator = AdditiveEstimator()
+    scaled = [
+        seen_one
+        if seen_one.energy_j is None
+        else replace(seen_one, energy_j=7 * seen_one.energy_j, energy_sd_j=7 * seen_one.energy_sd_j)
+        for seen_one in seen
+    ]
+    one, seven = (estimator.predict(estimator.fit(o), nets, SETUP) for o in (seen, scaled))
+    assert seven.energy_j == pytest.approx(7 * one.energy_j, rel=1e-3)
+    assert seven.duration_s == pytest.approx(one.duration_s, rel=1e-6)
+
+
+def test_what_was_learnt_survives_json_exactly(state):
+    again = State.from_dict(json.loads(json.dumps(state.to_dict())))
+    assert again.to_dict() == state.to_dict()
+    nets = [counts(net, state) for net in draw(3, seed=6)]
+    one, two = (total_nets(found, nets, OFF_SHARE) for found in (state, again))
+    assert (one.energy_j == two.energy_j).all()
+    assert (one.var == two.var).all()
+
+
+def test_time_probes_make_an_estimate_better_and_surer(world, seen):
+    nets = draw(12, seed=21)
+    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    estimator = AdditiveEstimator()
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(nets), modes=MODES)
+    probes = estimator.list_probes(target, seen)
+    assert probes
+    probed = [*seen, *(look(world, trial, energy=False) for trial in probes)]
+    assert not estimator.list_probes(target, probed)
+    before, after = (
+        estimator.predict(estimator.fit(o), nets, SETUP, joint=False) for o in (seen, probed)
+    )
+    assert np.abs(after.energy_j / truth - 1).mean() < np.abs(before.energy_j / truth - 1).mean()
+    assert after.energy_sd_j.mean() < before.energy_sd_j.mean()
+
+
+def test_a_measured_net_is_learnt_from(world, seen):
+    """What a real run took draws the estimate of that net to itself."""
+    net = draw(1, seed=33)[0]
+    estimator = AdditiveEstimator()
+    run = look(world, Trial(net, SETUP))
+    more = replace(run, energy_j=1.2 * run.energy_j, source="own net")
+    before = estimator.predict(estimator.fit(seen), [net], SETUP, joint=False)
+    after = estimator.predict(estimator.fit([*seen, more]), [net], SETUP, joint=False)
+    truth = 1.2 * run.energy_j
+    assert after.energy_sd_j[0] < before.energy_sd_j[0]
+    assert abs(after.energy_j[0] - truth) < 0.5 * abs(before.energy_j[0] - truth)
+
+
+def test_an_unseen_kind_is_guessed_widely_and_named(world, seen):
+    net = make_family("transformer:64,2")
+    estimator = AdditiveEstimator()
+    answer = estimator.predict(estimator.fit(seen), [net], SETUP, joint=False)
+    truth = world.law(Trial(net, SETUP)).energy_j
+    assert answer.unseen_share[0] > 0.9
+    assert answer.energy_sd_j[0] > 0.2 * answer.energy_j[0]
+    assert next(iter(answer.doubts[0])) in ("kinds never measured", "layers not timed", "host")
+    assert 0.2 < answer.energy_j[0] / truth < 5
+
+
+def test_an_unseen_precision_is_guessed_widely(seen):
+    net = draw(1, seed=2)[0]
+    estimator = AdditiveEstimator()
+    fitted = estimator.fit(seen)
+    known = estimator.predict(fitted, [net], SETUP, joint=False)
+    strange = estimator.predict(fitted, [net], replace(SETUP, precision="bf16"), joint=False)
+    assert strange.unseen_share[0] == pytest.approx(1.0)
+    wide = strange.energy_sd_j[0] / strange.energy_j[0]
+    assert wide > 0.5 > known.energy_sd_j[0] / known.energy_j[0]
+
+
+def test_device_energy_and_host_energy_are_told_apart():
+    """A launch-bound net: its device part is far below what the user pays."""
+    world = make_world(202, noise=0.0)
+    setup = Setup(batch=10)
+    nets = draw(6, seed=8, family="lenet5")
+    eager = [look(world, Trial(net, setup), energy=False) for net in nets[:2]]
+    seen = [*see_parts(world, nets, setup), *eager, see_idle(world)]
+    estimator = AdditiveEstimator()
+    answer = estimator.predict(estimator.fit(seen), nets, setup, joint=False)
+    graph = [world.law(Trial(net, setup, How(mode="graph"))).energy_j for net in nets]
+    whole = [world.law(Trial(net, setup)).energy_j for net in nets]
+    assert answer.device_j == pytest.approx(graph, rel=0.05)
+    assert answer.energy_j == pytest.approx(whole, rel=0.10)
+    assert (answer.device_j < 0.9 * answer.energy_j).any()
+
+
+def test_without_graphs_there_is_one_clock():
+    """A device whose looks are all eager: energy above idle adds up, and so does time."""
+    world = make_world(203, noise=0.0)
+    setup = Setup(batch=64)
+    nets = draw(8, seed=2)
+    seen = [*see_parts(world, nets, setup, mode="eager"), see_idle(world)]
+    estimator = AdditiveEstimator()
+    fitted = estimator.fit(seen)
+    assert fitted["form"] == "eager"
+    answer = estimator.predict(fitted, nets, setup, joint=False)
+    truth = [world.law(Trial(net, setup)).energy_j for net in nets]
+    assert answer.energy_j == pytest.approx(truth, rel=0.06)
+
+
+def test_variants_of_the_paper_are_rows_too(world):
+    """Eager variants alone, as the paper measures them: nothing is subtracted."""
+    from joulecast.estimators.subtractive import SubtractiveEstimator
+    from joulecast.testing.estimators import run_short_campaign
+
+    target = Target(make_family(FAMILY), SETUP)
+    seen = run_short_campaign(SubtractiveEstimator(), target, 45, world)
+    estimator = AdditiveEstimator()
+    nets = draw(10, seed=9)
+    answer = estimator.predict(estimator.fit([*seen, see_idle(world)]), nets, SETUP, joint=False)
+    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    assert np.abs(answer.energy_j / truth - 1).mean() < 0.2
+
+
+def test_blocks_are_taken_whole_where_they_are_known(world):
+    net = make_family("transformer:64,2")
+    block = make_piece(split_blocks(net)[1].part, SETUP)
+    leaf = make_piece(split_network(net)[1].part, SETUP)
+    whole = split_pieces(net, SETUP, {block.label})
+    opened = split_pieces(net, SETUP, {leaf.label})
+    assert sum(stand.is_block for stand in whole) == 2
+    assert not any(stand.is_block for stand in opened)
+
+
+def test_nothing_but_probes_is_too_little(world):
+    probes = see_parts(world, draw(2), energy=False)
+    with pytest.raises(MissingError, match="profile"):
+        AdditiveEstimator().fit(probes)
+
+
+# ---------------------------------------------------------------------------------------------
+# Where to look next
+
+
+def follow(world, target, most=60):
+    """What the estimator asks for, one after the other."""
+    estimator, seen, proposals = AdditiveEstimator(), [see_idle(world)], []
+    while len(seen) < most:
+        proposal = estimator.propose(target, seen)
+        proposals.append(proposal)
+        if proposal.trial is None:
+            break
+        cost_s = 2.0 if proposal.energy else 0.5
+        seen.append(replace(look(world, proposal.trial, proposal.energy), cost_s=cost_s))
+    return proposals, seen
+
+
+def test_every_kind_is_looked_at_twice_before_anything_else(world):
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(8, seed=1)), modes=MODES)
+    proposals, _ = follow(world, target, most=8)
+    first = [proposal.trial.network.layers[0].kind for proposal in proposals[:4]]
+    assert sorted(first) == ["conv2d", "conv2d", "linear", "linear"]
+    assert all(proposal.energy for proposal in proposals[:4])
+
+
+def test_guided_looks_bring_the_target_within_its_share(world):
+    nets = tuple(draw(8, seed=1))
+    target = Target(make_family(FAMILY), SETUP, networks=nets, modes=MODES, uncertainty_share=0.06)
+    proposals, seen = follow(world, target)
+    assert proposals[-1].trial is None
+    assert proposals[-1].uncertainty_share <= 0.06
+    assert "known within 6%" in proposals[-1].why
+    assert any(not proposal.energy for proposal in proposals[:-1])
+    estimator = AdditiveEstimator()
+    answer = estimator.predict(estimator.fit(seen), nets, SETUP, joint=False)
+    truth = [world.law(Trial(net, SETUP)).energy_j for net in nets]
+    assert answer.energy_j == pytest.approx(truth, rel=0.15)
+
+
+def test_nothing_is_proposed_twice_and_refusals_are_left_alone(world):
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(3, seed=1)), modes=MODES)
+    estimator = AdditiveEstimator()
+    first = estimator.propose(target, [])
+    refused = Observation(first.trial)
+    second = estimator.propose(target, [refused])
+    assert second.trial is not None
+    assert second.trial.key != first.trial.key
+
+
+def test_the_papers_rule_can_be_asked_for(world):
+    target = Target(
+        make_family(FAMILY), SETUP, networks=tuple(draw(6, seed=1)), modes=MODES, guide="energy"
+    )
+    proposals, _ = follow(world, target, most=14)
+    guided = [proposal for proposal in proposals if proposal.trial is not None][6:]
+    assert guided
+    assert all(proposal.energy for proposal in guided)
