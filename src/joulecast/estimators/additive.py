@@ -223,8 +223,7 @@ def _share_unseen(state: State, totals: Totals) -> tuple[float, ...]:
     batch = totals.batch
     unseen = np.array([piece.label not in known for piece in batch.pieces], float)
     costs = batch.count * totals.own_j[batch.piece]
-    strange = np.bincount(batch.net, costs * unseen[batch.piece], batch.size)
-    return tuple((strange / np.bincount(batch.net, costs, batch.size)).tolist())
+    return tuple((batch.sum_up(costs * unseen[batch.piece]) / batch.sum_up(costs)).tolist())
 
 
 def _share_doubts(totals: Totals) -> tuple[dict[str, float], ...]:

@@ -11,7 +11,7 @@ Tails, kernels, strides, groups and missing gradients all show in the last two.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -74,7 +74,8 @@ class Stand:
 def make_piece(part: Part, setup: Setup) -> Piece:
     """The piece that a part is under a setup."""
     part = settle_part(part, setup)
-    work = _add_work(part, setup)
+    works = [layer_work(layer, setup).total for layer in part.layers]
+    work = _add_work(part, setup, works)
     rate = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
     regime = rate + (f" {setup.threads} threads" if setup.threads else "")
     regime += " benchmark" if setup.cudnn_benchmark else ""
@@ -85,7 +86,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         rate=rate,
         frame=frame,
         flops=work.flops,
-        padded_flops=sum(_pad_flops(layer, setup) for layer in part.layers),
+        padded_flops=sum(map(_pad_flops, part.layers, works)),
         size_bytes=work.size_bytes,
         launches=work.launches,
         place=_place(part, setup, work),
@@ -130,18 +131,18 @@ def merge_counts(counts: Iterable[Count], times: float = 1.0) -> dict[str, tuple
     return merged
 
 
-def _add_work(part: Part, setup: Setup) -> Work:
-    total = Work()
-    for layer in part.layers:
-        total = total + layer_work(layer, setup).total
+def _add_work(part: Part, setup: Setup, works: Sequence[Work]) -> Work:
+    total = works[0]
+    for work in works[1:]:
+        total = total + work
     if part.role == "output":
         total = total + loss_work(output_shape(part.layers[-1]), setup)
     return total
 
 
-def _pad_flops(layer: Layer, setup: Setup) -> float:
+def _pad_flops(layer: Layer, work: Work) -> float:
     """FLOPs with channels rounded up to whole tiles: narrow layers leave most of a tile empty."""
-    flops = layer_work(layer, setup).total.flops
+    flops = work.flops
     if layer.sizes.get("groups", 1) > 1:
         return flops
     for name in ("cin", "cout"):

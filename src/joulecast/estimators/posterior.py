@@ -169,23 +169,20 @@ def _mean_of(arrays: list[Floats]) -> Floats:
 
 
 def _ask_one(learnt: Learnt, nets: Nets, count: Floats, theta: Floats, joint: bool) -> Answer:
-    field, rows = learnt.field, learnt.rows
-    parts = split(theta, field.columns.shape[1], field.places.shape[1])
+    parts = split(theta, learnt.field.columns.shape[1], learnt.field.places.shape[1])
     mean = nets.field.columns @ parts.coefficients
     shift, seen = _condition(learnt, nets, parts)
     own = mean * np.maximum(1.0 + shift, _LEAST_SHARE)
     entry = count * mean[nets.piece]
     total = _sum_by_net(nets, count * own[nets.piece])
-    gained = np.zeros((nets.size, rows.counts.shape[0]))
-    np.add.at(gained, nets.net, entry[:, None] * seen[nets.piece])
+    gained = _gather(nets, entry, seen)
     var = _add_pairs(learnt, nets, entry, parts) - (gained**2).sum(axis=1)
     width = learnt.level**2 + parts.shape**2 + parts.jagged**2
     width = width + (parts.rates**2 if nets.field.rates.shape[1] else 0.0)
     own_var = mean**2 * np.maximum(width - (seen**2).sum(axis=1), 0.0)
     cov = None
     if joint:
-        counts = np.zeros((nets.size, len(mean)))
-        np.add.at(counts, (nets.net, nets.piece), entry)
+        counts = _matrix(nets, entry)
         prior = _relate_own(nets.field, parts, learnt.level)
         cov = counts @ prior @ counts.T - gained @ gained.T
     return Answer(total, np.maximum(var, 0.0), cov, own, own_var)
@@ -198,8 +195,7 @@ def foresee(learnt: Learnt, nets: Nets) -> Gain:
     shift, seen = _condition(learnt, nets, parts)
     prior = _relate_own(nets.field, parts, learnt.level)
     cov = (prior - seen @ seen.T) * np.outer(mean, mean)
-    counts = np.zeros((nets.size, len(mean)))
-    np.add.at(counts, (nets.net, nets.piece), nets.count)
+    counts = _matrix(nets, nets.count)
     own = mean * np.maximum(1.0 + shift, _LEAST_SHARE)
     return Gain(counts @ cov, own, np.maximum(np.diag(cov), 0.0) + (parts.noise * own) ** 2)
 
@@ -238,6 +234,22 @@ def _add_pairs(learnt: Learnt, nets: Nets, entry: Floats, parts: Parts) -> Float
 
 def _sum_by_net(nets: Nets, entries: Floats) -> Floats:
     return np.asarray(np.bincount(nets.net, entries, nets.size), float)
+
+
+def _matrix(nets: Nets, entries: Floats) -> Floats:
+    """Entries as a matrix, nets by pieces."""
+    matrix = np.zeros((nets.size, len(nets.field.labels)))
+    matrix[nets.net, nets.piece] = entries
+    return matrix
+
+
+def _gather(nets: Nets, entries: Floats, seen: Floats) -> Floats:
+    """Sums over each net's entries of what rows explain, n x rows; entries come net by net."""
+    gathered = np.zeros((nets.size, seen.shape[1]))
+    held, starts = np.unique(nets.net, return_index=True)
+    if len(held):
+        gathered[held] = np.add.reduceat(entries[:, None] * seen[nets.piece], starts, axis=0)
+    return gathered
 
 
 def nets_pairs(nets: Nets) -> tuple[Ints, Ints]:

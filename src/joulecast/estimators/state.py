@@ -166,26 +166,29 @@ def total_nets(
     energy_j = device.total + state.idle_w * waiting_s
     lean = state.watts + state.idle_w * (by_device - 1.0)
     narrow = _spread_narrow(state, batch, busy)
+    narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
     strange, unseen = _own_doubts(state, batch, device)
     host_sd = state.idle_w * by_host * host[:, 1]
     parts = {
         "kinds never measured": strange + unseen,
         "sizes between those measured": np.maximum(device.var - unseen, 0.0),
-        "layers not timed": lean**2 * (busy.var + (narrow**2).sum(axis=1)),
+        "layers not timed": lean**2
+        * (busy.var + batch.sum_up((batch.count * narrow[batch.piece]) ** 2)),
         "host": host_sd**2,
         "noise, and that layers do not quite add up": (off_share * energy_j) ** 2,
     }
     cov = None
     if joint:
         assert device.cov is not None and busy.cov is not None
-        cov = device.cov + (busy.cov + narrow @ narrow.T) * np.outer(lean, lean)
+        spread = batch.matrix() * narrow
+        cov = device.cov + (busy.cov + spread @ spread.T) * np.outer(lean, lean)
         cov += np.outer(host_sd, host_sd)
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
     return Totals(energy_j, device.total, time_s, cov, batch, device.own, lean, parts)
 
 
 def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
-    """Seconds by which each net may be off for each narrow layer that was not timed, n x p.
+    """Seconds by which each narrow layer that was not timed may be off besides.
 
     A process of smooth residuals is too sure of layers whose tiles are mostly empty.
     """
@@ -194,9 +197,7 @@ def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
         0.0 if piece.key in timed or not piece.flops else math.log(piece.padded_flops / piece.flops)
         for piece in batch.pieces
     ]
-    spread = np.zeros((batch.size, len(batch.pieces)))
-    np.add.at(spread, (batch.net, batch.piece), batch.count)
-    return spread * (_EMPTY_SPREAD * np.array(empty) * busy.own)
+    return np.asarray(_EMPTY_SPREAD * np.array(empty) * busy.own)
 
 
 def _own_doubts(state: State, batch: Batch, device: Answer) -> tuple[Floats, Floats]:
@@ -206,7 +207,7 @@ def _own_doubts(state: State, batch: Batch, device: Answer) -> tuple[Floats, Flo
     new_rate = np.array([piece.rate not in rates for piece in batch.pieces], float)
     new_kind = np.array([piece.label not in known for piece in batch.pieces], float)
     costs = batch.count * device.own[batch.piece]
-    strange = np.bincount(batch.net, costs * new_rate[batch.piece], batch.size)
+    strange = batch.sum_up(costs * new_rate[batch.piece])
     own_var = batch.count**2 * (device.own_var * new_kind)[batch.piece]
-    unseen = np.asarray(np.bincount(batch.net, own_var, batch.size), float)
+    unseen = batch.sum_up(own_var)
     return np.square(_STRANGE_SPREAD * strange), np.minimum(unseen, device.var)

@@ -109,6 +109,16 @@ class Batch:
         match = np.array([place.get(piece.key, -1) for piece in self.pieces], int)
         return Nets(field, match, self.size, self.net, self.piece, self.count)
 
+    def sum_up(self, entries: Floats) -> Floats:
+        """Sums over each net's entries."""
+        return np.asarray(np.bincount(self.net, entries, self.size), float)
+
+    def matrix(self) -> Floats:
+        """Counts as a matrix, nets by pieces."""
+        counts = np.zeros((self.size, len(self.pieces)))
+        counts[self.net, self.piece] = self.count
+        return counts
+
 
 def make_batch(nets: Sequence[Sequence[Count]]) -> Batch:
     """Nets by their pieces."""
