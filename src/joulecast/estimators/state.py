@@ -172,8 +172,7 @@ def total_nets(
     parts = {
         "kinds never measured": strange + unseen,
         "sizes between those measured": np.maximum(device.var - unseen, 0.0),
-        "layers not timed": lean**2
-        * (busy.var + batch.sum_up((batch.count * narrow[batch.piece]) ** 2)),
+        "layers not timed": lean**2 * (busy.var + narrow_var),
         "host": host_sd**2,
         "noise, and that layers do not quite add up": (off_share * energy_j) ** 2,
     }
