@@ -225,8 +225,8 @@ def test_device_energy_and_host_energy_are_told_apart():
     assert (answer.device_j < 0.9 * answer.energy_j).any()
 
 
-def test_without_graphs_there_is_one_clock():
-    """A device whose looks are all eager: energy above idle adds up, and so does time."""
+def test_without_graphs_energy_above_idle_adds_up():
+    """A device whose looks are all eager, with a host that runs ahead."""
     world = make_world(203, noise=0.0)
     setup = Setup(batch=64)
     nets = draw(8, seed=2)
@@ -237,6 +237,27 @@ def test_without_graphs_there_is_one_clock():
     answer = estimator.predict(fitted, nets, setup, joint=False)
     truth = [world.law(Trial(net, setup)).energy_j for net in nets]
     assert answer.energy_j == pytest.approx(truth, rel=0.06)
+
+
+def test_where_the_host_waits_for_every_operator_time_adds_up():
+    """A processor: issuing a step is running it."""
+    world = make_world(204, noise=0.0)
+    nets = draw(6, seed=2)
+
+    def wait(seen):
+        return replace(seen, issue_s=seen.duration_s)
+
+    seen = [*map(wait, see_parts(world, nets, mode="eager")), see_idle(world)]
+    estimator = AdditiveEstimator()
+    fitted = estimator.fit(seen)
+    assert fitted["form"] == "eager"
+    assert fitted["off_share"] == OFF_SHARE
+    answer = estimator.predict(fitted, nets, SETUP, joint=False)
+    parts = {seen_one.trial.key: seen_one for seen_one in seen}
+    for at, net in enumerate(nets):
+        trials = [make_isolated(place.part, SETUP) for place in split_blocks(net)]
+        sum_s = sum(parts[trial.key].duration_s / trial.how.copies for trial in trials)
+        assert answer.duration_s[at] == pytest.approx(sum_s, rel=0.02)
 
 
 def test_variants_of_the_paper_are_rows_too(world):

@@ -27,6 +27,7 @@ from joulecast.variants import read_isolated
 OFF_SHARE = 0.015
 # Spread of something that was seen once, and the least that anything is trusted.
 _USUAL_SHARE = 0.01
+_AHEAD = 0.8
 # A median of n readings spreads as 1.25 times their mean does.
 _MEDIAN = 1.25
 
@@ -52,6 +53,11 @@ class Look:
     issue_s: float | None
     whole: bool
     key: str
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the host was done well before the device: the seconds are the device's."""
+        return bool(self.issue_s and self.duration_s and self.issue_s < _AHEAD * self.duration_s)
 
     @property
     def launches(self) -> float:

@@ -161,10 +161,11 @@ def total_nets(
     launches = np.array([sum(p.launches * count for p, count in counts) for counts in nets])
     time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
     if state.form == "eager":
-        time_s, by_host, by_device = busy.total, np.zeros(len(nets)), np.full(len(nets), 2.0)
-    waiting_s = time_s if state.form == "eager" else time_s - busy.total
-    energy_j = device.total + state.idle_w * waiting_s
-    lean = state.watts + state.idle_w * (by_device - 1.0)
+        time_s, by_host, by_device = busy.total, np.zeros(len(nets)), np.ones(len(nets))
+    # Only of graphs does the device's own part hold the idle power of its busy seconds.
+    held = float(state.form == "graph")
+    energy_j = device.total + state.idle_w * (time_s - held * busy.total)
+    lean = state.watts + state.idle_w * (by_device - held)
     narrow = _spread_narrow(state, batch, busy)
     narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
     strange, unseen = _own_doubts(state, batch, device)
@@ -183,7 +184,9 @@ def total_nets(
         cov = device.cov + (busy.cov + spread @ spread.T) * np.outer(lean, lean)
         cov += np.outer(host_sd, host_sd)
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
-    return Totals(energy_j, device.total, time_s, cov, batch, device.own, lean, parts)
+    own_j = device.own + (1.0 - held) * state.idle_w * busy.own
+    device_j = device.total if held else energy_j
+    return Totals(energy_j, device_j, time_s, cov, batch, own_j, lean, parts)
 
 
 def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
