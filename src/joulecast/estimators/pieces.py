@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.kinds import VIEWS, Work, input_shape, is_half, layer_work, loss_work, output_shape
-from joulecast.records import Layer, Network, Setup, stable_hash
+from joulecast.records import Layer, Network, Op, Setup, stable_hash
 from joulecast.variants import (
     BLOCK,
     Part,
@@ -29,6 +29,7 @@ from joulecast.variants import (
 
 AXES = ("positions", "inflow", "outflow", "flops", "bytes")
 Count = tuple["Piece", float]
+Structure = tuple[tuple[object, ...], ...]
 # Channels that matrix units take at once, about: products of narrower ones cost as much.
 TILE = 16
 
@@ -76,15 +77,14 @@ def make_piece(part: Part, setup: Setup) -> Piece:
     part = settle_part(part, setup)
     works = [layer_work(layer, setup).total for layer in part.layers]
     work = _add_work(part, setup, works)
-    rate = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
-    regime = rate + (f" {setup.threads} threads" if setup.threads else "")
-    regime += " benchmark" if setup.cudnn_benchmark else ""
-    frame = _describe_frame(part, setup)
+    structure = _list_structure(part)
+    layers = [layer.to_dict() for layer in part.layers]
+    rate, regime = _name_regime(setup)
     return Piece(
-        key=stable_hash([_list_layers(part), part.role == "output", part.half, setup.to_dict()]),
-        label=f"{_name_kind(part)} {regime}",
+        key=stable_hash([layers, part.role == "output", part.half, setup.to_dict()]),
+        label=f"{_name_kind(part, structure)} {regime}",
         rate=rate,
-        frame=frame,
+        frame=_name_frame(part, structure, setup),
         flops=work.flops,
         padded_flops=sum(map(_pad_flops, part.layers, works)),
         size_bytes=work.size_bytes,
@@ -151,31 +151,40 @@ def _pad_flops(layer: Layer, work: Work) -> float:
     return flops
 
 
-def _name_kind(part: Part) -> str:
+@lru_cache(maxsize=256)
+def _name_regime(setup: Setup) -> tuple[str, str]:
+    """What decides the cost of a FLOP, and all that decides how residuals are shared."""
+    rate = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
+    regime = rate + (f" {setup.threads} threads" if setup.threads else "")
+    return rate, regime + (" benchmark" if setup.cudnn_benchmark else "")
+
+
+def _name_kind(part: Part, structure: Structure) -> str:
     """A leaf's kind, a block's structure; what ends a net holds its loss."""
     if part.role == BLOCK:
-        return f"block:{stable_hash(_list_structure(part))[:8]}"
-    names = [layer.sizes.get("fn", layer.kind) for layer in part.layers]
-    return "+".join([*map(str, names), *(["loss"] if part.role == "output" else [])])
+        return f"block:{_hash_words(structure)[:8]}"
+    names = [str(layer.sizes.get("fn", layer.kind)) for layer in part.layers]
+    return "+".join([*names, "loss"] if part.role == "output" else names)
 
 
-def _list_structure(part: Part) -> list[object]:
-    tails = [[op.sizes.get("fn", op.kind) for op in layer.tail] for layer in part.layers]
-    bare = [[name for name in tail if name not in VIEWS] for tail in tails]
-    return [
-        [layer.kind, tail, layer.reads, layer.join]
-        for layer, tail in zip(part.layers, bare, strict=True)
-    ]
+def _name_frame(part: Part, structure: Structure, setup: Setup) -> str:
+    flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
+    return _hash_words((structure, flags, part.role, is_half(setup), setup.optimizer, setup.phase))
 
 
-def _describe_frame(part: Part, setup: Setup) -> str:
-    flags = [[layer.trains, layer.input_grad] for layer in part.layers]
-    words = [part.role, is_half(setup), setup.optimizer, setup.phase]
-    return stable_hash([_list_structure(part), flags, *words])
+def _list_structure(part: Part) -> Structure:
+    return tuple(
+        (layer.kind, _list_tail(layer.tail), layer.reads, layer.join) for layer in part.layers
+    )
 
 
-def _list_layers(part: Part) -> list[object]:
-    return [layer.to_dict() for layer in part.layers]
+def _list_tail(tail: Sequence[Op]) -> tuple[str, ...]:
+    names = [op.sizes.get("fn", op.kind) for op in tail]
+    return tuple(name for name in names if name not in VIEWS)
+
+
+# Layers of all sizes share a few structures.
+_hash_words = lru_cache(maxsize=4096)(stable_hash)
 
 
 def _place(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:

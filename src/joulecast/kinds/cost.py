@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Tuple
 
 from joulecast.kinds.make import input_shape, output_shape
+from joulecast.kinds.precision import is_half
 from joulecast.kinds.table import find_kind
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Context, Shape, StepWork, Work
-from joulecast.records import Layer, Network, Setup
+from joulecast.records import Layer, Network, Op, Setup
 
 # Of a loss: passes over its elements, launches. Nobody knows what a user's own one does.
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
@@ -22,26 +24,11 @@ def layer_work(layer: Layer, setup: Setup) -> StepWork:
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
     training = setup.phase == "train"
-    item_bytes = 2 if setup.precision in ("bf16", "fp16") else 4
-    shape = input_shape(layer)
-    grad = training and layer.input_grad
-    total = StepWork()
-    for op in (layer, *layer.tail):
-        kind = find_kind(op.kind)
-        context = Context(setup.batch, item_bytes, training and layer.trains, grad)
-        weights = () if layer.tied else kind.params(op.sizes, shape)
-        forward = kind.forward(op.sizes, shape, context)
-        backward = kind.backward(op.sizes, shape, context) if training else NO_WORK
-        total += StepWork(
-            (forward if training else replace(forward, memory_bytes=0.0)).times(layer.calls),
-            backward.times(layer.calls),
-            _update_work(weights, setup, context.trains),
-            sum(weights),
-        )
-        # Behind an operator whose weights train, or that got a gradient, gradients flow on.
-        grad = grad or (context.trains and bool(weights))
-        shape = kind.out_shape(op.sizes, shape)
-    return total
+    item_bytes = 2 if is_half(setup) else 4
+    flags = training and layer.trains, training and layer.input_grad
+    context = Context(setup.batch, item_bytes, *flags)
+    work = _chain_work((layer, *layer.tail), input_shape(layer), context, setup, layer.tied)
+    return work if layer.calls == 1 else _repeat(work, layer.calls)
 
 
 def network_work(network: Network, setup: Setup) -> StepWork:
@@ -66,6 +53,40 @@ def peak_memory(network: Network, setup: Setup) -> int:
     passing = max(setup.batch * 4 * math.prod(output_shape(layer)) for layer in network.layers)
     held = sum(work.update.memory_bytes for work in works)
     return int(kept + 2 * passing + held + setup.batch * 4 * math.prod(network.input.shape))
+
+
+def _chain_work(
+    ops: Tuple[Op, ...], shape: Shape, context: Context, setup: Setup, tied: bool
+) -> StepWork:
+    """Work of operators that follow each other."""
+    op, rest = ops[0], ops[1:]
+    work = _op_work(op, shape, context, setup, tied)
+    if not rest:
+        return work
+    # Behind an operator whose weights train, or that got a gradient, gradients flow on.
+    if not context.input_grad and context.trains and work.params:
+        context = replace(context, input_grad=True)
+    behind = find_kind(op.kind).out_shape(op.sizes, shape)
+    return work + _tail_work(rest, behind, context, setup, tied)
+
+
+# Nets of many widths repeat the same few tails on the same few shapes.
+_tail_work = lru_cache(maxsize=4096)(_chain_work)
+
+
+def _op_work(op: Op, shape: Shape, context: Context, setup: Setup, tied: bool) -> StepWork:
+    kind = find_kind(op.kind)
+    weights = () if tied else kind.params(op.sizes, shape)
+    update = _update_work(weights, setup, context.trains)
+    forward = kind.forward(op.sizes, shape, context)
+    if setup.phase != "train":
+        return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, sum(weights))
+    return StepWork(forward, kind.backward(op.sizes, shape, context), update, sum(weights))
+
+
+def _repeat(work: StepWork, calls: int) -> StepWork:
+    """The same work called again and again; weights are updated once."""
+    return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
 
 
 def _update_work(weights: Tuple[int, ...], setup: Setup, trains: bool) -> Work:

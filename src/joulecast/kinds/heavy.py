@@ -28,14 +28,15 @@ def make_conv(dims: int, transposed: bool) -> Kind:
         return (s["cin"], *s["space"])
 
     def out_shape(s: Sizes, shape: Shape) -> Shape:
+        extras = s["output_padding"] if transposed else (0,) * dims
+        axes = zip(shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras)
         space = []
-        for i, size in enumerate(shape[1:]):
-            reach = s["dilation"][i] * (s["kernel"][i] - 1)
+        for size, kernel, stride, padding, dilation, extra in axes:
+            reach = dilation * (kernel - 1)
             if transposed:
-                grown = (size - 1) * s["stride"][i] - 2 * s["padding"][i]
-                space.append(grown + reach + s["output_padding"][i] + 1)
+                space.append((size - 1) * stride - 2 * padding + reach + extra + 1)
             else:
-                space.append((size + 2 * s["padding"][i] - reach - 1) // s["stride"][i] + 1)
+                space.append((size + 2 * padding - reach - 1) // stride + 1)
         if min(space) < 1:
             raise InputError(
                 f"a kernel of {s['kernel']} does not fit on {tuple(shape[1:])}: give a larger input"
@@ -46,9 +47,8 @@ def make_conv(dims: int, transposed: bool) -> Kind:
         weight = s["cin"] * s["cout"] // s["groups"] * math.prod(s["kernel"])
         return (weight, s["cout"]) if s["bias"] else (weight,)
 
-    def flops(s: Sizes, shape: Shape) -> float:
-        swept = shape[1:] if transposed else out_shape(s, shape)[1:]
-        return 2.0 * params(s, shape)[0] * math.prod(swept)
+    def flops(weight: int, inside: Shape, outside: Shape) -> float:
+        return 2.0 * weight * math.prod((inside if transposed else outside)[1:])
 
     forward, backward = contraction(flops, out_shape, params)
     sizes = {
@@ -77,8 +77,8 @@ def make_linear() -> Kind:
         weight = s["cin"] * s["cout"]
         return (weight, s["cout"]) if s["bias"] else (weight,)
 
-    def flops(s: Sizes, shape: Shape) -> float:
-        return 2.0 * math.prod(shape) * float(s["cout"])
+    def flops(weight: int, inside: Shape, outside: Shape) -> float:
+        return 2.0 * math.prod(inside) * float(outside[-1])
 
     forward, backward = contraction(flops, out_shape, params)
     sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": (), "bias": 1}

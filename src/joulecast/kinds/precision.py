@@ -7,9 +7,9 @@ fed as it is in its net, or it pays for casts that the net never makes.
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
-from joulecast.records import Layer, Network, Op, Setup
+from joulecast.records import Input, Layer, Op, Setup
 
 HALF_PRECISIONS = ("bf16", "fp16")
 _HALVES = ("conv", "linear", "matmul", "sdpa", "attention", "lstm", "gru", "rnn")
@@ -22,13 +22,13 @@ def is_half(setup: Setup) -> bool:
     return setup.precision in HALF_PRECISIONS
 
 
-def list_half_inputs(network: Network) -> Tuple[bool, ...]:
+def list_half_inputs(layers: Sequence[Layer], data: Input) -> Tuple[bool, ...]:
     """For every layer whether all it reads arrives in half precision under autocast."""
     gives: List[bool] = []
     reads = []
-    for index, layer in enumerate(network.layers):
+    for index, layer in enumerate(layers):
         sources = [index - back for back in layer.reads]
-        half = all(gives[at] if at >= 0 else network.input.half for at in sources)
+        half = all(gives[at] if at >= 0 else data.half for at in sources)
         reads.append(bool(sources) and half)
         gives.append(_hand_on(layer, reads[-1]))
     return tuple(reads)

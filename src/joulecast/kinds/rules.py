@@ -24,34 +24,36 @@ def own_shape(sizes: Sizes) -> Shape:
 
 
 def contraction(
-    flops: Callable[[Sizes, Shape], float],
+    flops: Callable[[int, Shape, Shape], float],
     out_shape: Callable[[Sizes, Shape], Shape],
     params: Callable[[Sizes, Shape], Tuple[int, ...]],
 ) -> Tuple[WorkRule, WorkRule]:
     """Forward and backward of an operator that multiplies its input with a weight.
 
-    ``flops`` is for one sample; each of the two gradients takes as many again.
+    ``flops`` is for one sample, from the weight's elements and both shapes; each of the two
+    gradients takes as many again.
     """
 
     def forward(s: Sizes, shape: Shape, c: Context) -> Work:
-        moved = c.batch * (math.prod(shape) + math.prod(out_shape(s, shape))) * c.item_bytes
-        weights = sum(params(s, shape)) * c.item_bytes
-        return Work(
-            c.batch * flops(s, shape), moved + weights, 1, c.batch * math.prod(shape) * c.item_bytes
-        )
+        result, weights = out_shape(s, shape), params(s, shape)
+        inside = c.batch * math.prod(shape) * c.item_bytes
+        outside = c.batch * math.prod(result) * c.item_bytes
+        moved = inside + outside + sum(weights) * c.item_bytes
+        return Work(c.batch * flops(weights[0], shape, result), moved, 1, inside)
 
     def backward(s: Sizes, shape: Shape, c: Context) -> Work:
+        result = out_shape(s, shape)
+        weight, *rest = params(s, shape)
         inside = c.batch * math.prod(shape) * c.item_bytes
-        outside = c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
-        weight, *rest = (size * c.item_bytes for size in params(s, shape))
-        work = NO_WORK
-        if c.input_grad:
-            work += Work(c.batch * flops(s, shape), outside + weight + inside, 1)
-        if c.trains:
-            work += Work(c.batch * flops(s, shape), outside + inside + weight, 1)
-            if rest:
-                work += Work(0.0, outside + rest[0], 1)
-        return work
+        outside = c.batch * math.prod(result) * c.item_bytes
+        gradients = c.input_grad + c.trains
+        biases = rest[:1] if c.trains else []
+        return Work(
+            gradients * c.batch * flops(weight, shape, result),
+            gradients * (inside + outside + weight * c.item_bytes)
+            + sum(outside + bias * c.item_bytes for bias in biases),
+            gradients + len(biases),
+        )
 
     return forward, backward
 

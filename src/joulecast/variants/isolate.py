@@ -44,9 +44,10 @@ def split_blocks(network: Network) -> Tuple[Place, ...]:
 
 
 def _make_block(layers: Sequence[Layer], first: Place, stop: int) -> Optional[Place]:
-    start, inside = first.index, tuple(layers[first.index : stop])
-    if len(inside) < 2 or stop >= len(layers):
+    start = first.index
+    if stop < start + 2 or stop >= len(layers):
         return None
+    inside = tuple(layers[start:stop])
     shapes: Set[Tuple[int, ...]] = set()
     moved = []
     for index, layer in enumerate(inside):
@@ -74,7 +75,7 @@ def isolate_part(part: Part) -> Network:
 
 def settle_part(part: Part, setup: Setup) -> Part:
     """A part as a setup meets it: only under autocast does it matter how it is fed."""
-    return part if is_half(setup) else replace(part, half=False)
+    return replace(part, half=False) if part.half and not is_half(setup) else part
 
 
 def make_isolated(part: Part, setup: Setup, mode: str = "eager", stage: str = "step") -> Trial:
