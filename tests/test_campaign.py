@@ -59,7 +59,7 @@ def test_it_measures_keeps_and_fits(rig, store):
     assert len(measured(store, result.profile_key)) == 24
     kept = store.profile(result.profile_key)
     assert kept.provenance == "simulated"
-    answer = estimate_network(kept, make_family("lenet5:3,4,16,8"), SMALL.setup)
+    answer = estimate_network(kept, make_family("lenet5:3,4,16,8"), SMALL.setup, "subtractive")
     assert answer.unseen_share == 0.0
     assert answer.energy_j > 0
 

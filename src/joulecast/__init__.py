@@ -38,6 +38,7 @@ __all__ = [
     "observe",
     "profile",
     "read",
+    "renew",
 ]
 
 _HOMES = {
@@ -94,7 +95,7 @@ def estimate(
     device: str | Profile = "",
     input_shape: Shape | None = None,
     setup: Setup | None = None,
-    estimator: str = "subtractive",
+    estimator: str = "additive",
     level: float = 0.95,
     store: str | None = None,
     **words: Any,
@@ -117,6 +118,19 @@ def estimate(
     found, setup = _take(net, inputs, None, input_shape, setup, words)
     known = load_profile(device, store=store) if isinstance(device, str) else device
     return estimate_network(known, found.network, setup, estimator, level)
+
+
+def renew(answer: Estimate, *, energy_j: float, steps: int) -> Estimate:
+    """An estimate after the first real steps of a run: drawn to what they took, and surer.
+
+    Args:
+        answer: What was estimated before the run.
+        energy_j: Joules that these steps took together.
+        steps: How many they were.
+    """
+    from joulecast.estimators import renew_estimate
+
+    return renew_estimate(answer, energy_j, steps)
 
 
 def observe(
@@ -160,8 +174,9 @@ def profile(
     setup: Setup | None = None,
     points: int | None = None,
     seconds: float | None = None,
-    uncertainty_share: float = 0.05,
+    interval_share: float = 0.05,
     guide: str = "target",
+    estimator: str = "additive",
     rounds: int = 3,
     store: str | None = None,
     on_progress: Callable[[Any], None] | None = None,
@@ -180,8 +195,10 @@ def profile(
         setup: How the net is trained.
         points: Measurements at most.
         seconds: Seconds at most; ten minutes where neither is said.
-        uncertainty_share: Stop when every curve is known this well.
-        guide: What decides where to measure next: ``target``, ``energy`` or ``time``.
+        interval_share: Stop when the net, or a family's members, are known within this share.
+        guide: What decides where to measure next: ``target``, what the net gains most from; the
+            paper's rule, ``energy`` or ``time``; ``missing``, what was never seen of the net.
+        estimator: For which method to measure.
         rounds: Windows of each measurement.
         store: Where the store is, if not where it usually is.
         on_progress: Is told where it stands before every measurement and at the end.
@@ -190,7 +207,7 @@ def profile(
     from joulecast.cli.rigs import Budget, learn_net
 
     found, setup = _take(net, inputs, None, input_shape, setup, words)
-    budget = Budget(points, seconds, uncertainty_share, guide)
+    budget = Budget(points, seconds, interval_share, guide, estimator)
     rig = {"on": on, "meter": meter, "rounds": rounds}
     return learn_net(found, setup, budget, rig, store, on_progress)[1]
 

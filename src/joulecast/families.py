@@ -89,16 +89,17 @@ def draw_family(
     """A random member as the paper draws them: every parameter uniform in 1..original.
 
     Args:
-        family_name: The name of a family, without parameters.
+        family_name: The name of a family; with parameters, they are the largest ones.
         input_shape: Shape of one sample, where it is not the family's own.
         draw: ``draw(low, high)`` gives a whole number in low..high, both included.
     """
-    family = FAMILIES[family_name]
+    bare_name, _, text = family_name.partition(":")
+    family = FAMILIES[bare_name]
     params = {}
-    for key, original in family.params.items():
+    for key, most in _parse_params(family_name, family, text).items():
         step = family.steps.get(key, 1)
-        params[key] = original if key in family.fixed else step * draw(1, original // step)
-    return build_family(family_name, params, input_shape)
+        params[key] = most if key in family.fixed else step * draw(1, most // step)
+    return build_family(bare_name, params, input_shape)
 
 
 def _parse_params(name: str, family: Family, text: str) -> Dict[str, int]:

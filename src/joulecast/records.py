@@ -464,7 +464,10 @@ class Estimate:
 
     Attributes:
         interval_j: Low and high end that hold the true value with probability ``level``.
+        device_j: The device's own joules, the same whatever host it stands in; None where nobody
+            can tell them from waiting for the host.
         host_share: Share of the energy spent waiting for the host; None where it is not known.
+        doubts: Where the interval comes from: words, and their shares of the variance.
         unseen_share: Share of the energy in layers of a kind that was never profiled.
         basis: The weakest provenance it rests on (measured, imported, modelled, simulated).
         covers: What the meter behind it sees.
@@ -481,10 +484,13 @@ class Estimate:
     covers: str
     device: str
     estimator: str
+    device_j: Optional[float] = None
     host_share: Optional[float] = None
+    doubts: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> Json:
         data = dict(self.__dict__)
+        data["doubts"] = dict(self.doubts)
         data["interval_j"] = list(self.interval_j)
         data["layers"] = [layer.to_dict() for layer in self.layers]
         return data

@@ -20,8 +20,25 @@ def test_a_campaign_ends_at_its_points_and_says_what_it_learnt(shell):
     data = shell.json("profile", *SMALL, "--points", "12")
     assert data["points"] == data["new"] == 12
     assert data["basis"] == "simulated" and "12 points" in data["stopped"]
+    kinds = data["profile"]["estimators"]["additive"]["kinds"]
+    assert {kind["kind"] for kind in kinds} == {"conv2d fp32", "linear fp32", "linear+loss fp32"}
+    assert all(1 <= kind["joules"] <= kind["seconds"] for kind in kinds)
+
+
+def test_the_papers_method_can_be_asked_for(shell):
+    data = shell.json("profile", *SMALL, "--points", "12", "--estimator", "subtractive")
     curves = data["profile"]["estimators"]["subtractive"]["curves"]
     assert sum(curve["points"] for curve in curves) == 12
+
+
+def test_only_what_is_missing_is_measured(shell):
+    shell("profile", *SMALL, "--points", "10")
+    net = ("har:4,8,8,8", *SMALL[1:])
+    data = shell.json("profile", *net, "--missing")
+    assert "was timed" in data["stopped"] and data["new"] > 0
+    assert shell.json("profile", *net, "--missing")["new"] == 0
+    answer = shell.json("estimate", "har:4,8,8,8", "--device", "sim", "--batch", "8")
+    assert answer["unseen_share"] == 0
 
 
 def test_the_same_command_goes_on(shell):
@@ -33,7 +50,7 @@ def test_the_same_command_goes_on(shell):
 
 def test_people_read_what_comes_next_and_can_run_it(shell):
     text = shell("profile", *SMALL, "--points", "12", "--device", "toy").stdout
-    assert "(simulated)" in text and "toy has learnt 12 points" in text
+    assert "(simulated)" in text and "toy knows 12 points" in text
     command = text.split("Ask it now: joulecast ")[1].split()
     assert command[:4] == ["estimate", "lenet5:4,8,16,16", "--device", "toy"]
     assert shell.json(*command)["device"] == "toy"
@@ -65,8 +82,8 @@ def test_where_nothing_can_be_profiled_the_reason_is_said(shell, monkeypatch):
 
 
 def test_time_is_a_budget_too(shell):
-    data = shell.json("profile", *SMALL, "--seconds", "30")
-    assert data["elapsed_s"] <= 30 and "budget" in data["stopped"]
+    data = shell.json("profile", *SMALL, "--seconds", "20", "--interval", "0.1%")
+    assert data["elapsed_s"] <= 20 and "budget" in data["stopped"]
 
 
 def test_time_can_guide(shell):
@@ -75,7 +92,7 @@ def test_time_can_guide(shell):
 
 
 def test_a_wide_tolerance_is_soon_reached(shell):
-    data = shell.json("profile", "lenet5:1,1,1,1", *SMALL[1:], "--uncertainty", "90%")
+    data = shell.json("profile", "lenet5:1,1,1,1", *SMALL[1:], "--interval", "90%")
     assert data["uncertainty_share"] < 0.9 and "known within" in data["stopped"]
 
 
@@ -87,7 +104,7 @@ def test_a_wide_tolerance_is_soon_reached(shell):
         (["cnn5", "--on", "cuda:0,cuda:1"], 1, "one device at a time"),
         (["cnn5", "--meter", "command:no-such-program"], 1, "no-such-program"),
         (["cnn5", "--points", "0"], 2, "--points"),
-        (["cnn5", "--uncertainty", "5"], 2, "5%"),
+        (["cnn5", "--interval", "5"], 2, "5%"),
         (["cnn5", "--guide", "stars"], 2, "energy"),
     ],
 )
@@ -148,7 +165,7 @@ def test_what_is_exported_comes_back(profiled):
 
 def test_profiles_are_listed_and_shown(profiled):
     (one,) = [p for p in profiled.json("profiles", "list")["profiles"] if not p["shipped"]]
-    assert one["device"] == "simulated-7" and one["estimators"] == ["subtractive"]
+    assert one["device"] == "simulated-7" and one["estimators"] == ["additive"]
     assert one["key"][:8] in profiled("profiles", "list").stdout
     shown = profiled.json("profiles", "show", one["key"][:6])
     assert shown["key"] == one["key"]

@@ -11,6 +11,7 @@ import click
 
 from joulecast.cli import options
 from joulecast.cli.known import resolve_profile
+from joulecast.cli.rigs import probe_net
 from joulecast.cli.show import (
     make_bar,
     make_console,
@@ -20,7 +21,8 @@ from joulecast.cli.show import (
     print_table,
     say_basis,
 )
-from joulecast.estimators import estimate_network
+from joulecast.errors import InputError
+from joulecast.estimators import estimate_network, renew_estimate
 from joulecast.records import Estimate, LayerEstimate, Network, Profile, Setup
 from joulecast.units import (
     battery_share,
@@ -43,6 +45,9 @@ Json = dict[str, Any]
 TOP_LAYERS = 8
 _MISSED = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
 _MUCH_MISSED = 0.01
+_MUCH_WAITING = 0.05
+_MUCH_DOUBT = 0.05
+_MUCH_UNTIMED = 0.3
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 
 
@@ -61,7 +66,11 @@ class Wishes:
 @options.net_options
 @click.option("--device", default="", help="Whose profile answers.  [default: this machine's]")
 @click.option("--profile", metavar="FILE", help="A profile's file, instead of --device.")
-@click.option("--estimator", default="subtractive", show_default=True)
+@options.estimator
+@click.option("--probe", is_flag=True, help="Time the net's new layers first, on the device --on.")
+@options.on
+@options.meter
+@click.option("--seen", metavar="12J/100", help="What the run's first steps took: joules/steps.")
 @click.option(
     "--level",
     default="95%",
@@ -82,6 +91,10 @@ def estimate(
     device: str,
     profile: str | None,
     estimator: str,
+    probe: bool,
+    on: str,
+    meter: str,
+    seen: str | None,
     level: float,
     store: str | None,
     json: bool,
@@ -94,8 +107,13 @@ def estimate(
     source = _choose_source(click.get_current_context(), device, profile)
     found, setup = asked.resolve()
     wanted = read_wishes(setup, **wishes)
-    known = resolve_profile(source, store, partial(click.echo, err=True))
+    if probe:
+        known = probe_net(found, setup, {"on": on, "meter": meter, "rounds": 1}, store, estimator)
+    else:
+        known = resolve_profile(source, store, partial(click.echo, err=True))
     answer = estimate_network(known, found.network, setup, estimator, level=level)
+    if seen is not None:
+        answer = renew_estimate(answer, *parse_seen(seen))
     data = {**describe_estimate(answer, wanted), **list_missed(found.network)}
     if json:
         print_json(data)
@@ -115,6 +133,14 @@ def _choose_source(ctx: click.Context, device: str, profile: str | None) -> str:
     if len(said) != 1:
         raise click.UsageError("give --device or --profile, not both", ctx)
     return said[0]
+
+
+def parse_seen(text: str) -> tuple[float, int]:
+    """``12J/100`` → 12 joules in 100 steps."""
+    energy, _, steps = text.partition("/")
+    if not steps.strip().isdigit():
+        raise InputError(f"{text!r} is no run: give joules and steps, like 12J/100")
+    return parse_energy(energy), int(steps)
 
 
 def read_wishes(
@@ -232,9 +258,32 @@ def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:
         f"Peak memory about {format_bytes(answer.peak_memory_bytes)}. {_NOT_INCLUDED}",
         f"Basis: {say_basis(answer.basis)}; the meter covers {answer.covers}.",
     ]
+    if answer.host_share is not None and answer.host_share > _MUCH_WAITING:
+        notes.append(
+            f"{format_share(answer.host_share)} of the energy is waiting for the host; the device "
+            f"alone would take {format_energy(answer.device_j or 0.0)}."
+        )
+    if answer.doubts:
+        notes.append(_say_doubts(answer))
     if answer.unseen_share > 0:
         notes.append(_say_unseen(answer, setup, profile))
     return notes
+
+
+def _say_doubts(answer: Estimate) -> str:
+    """Where the interval comes from, and what a probe would gain."""
+    parts = [(name, share) for name, share in answer.doubts.items() if share >= _MUCH_DOUBT]
+    said = ", ".join(f"{name} ({format_share(share)})" for name, share in parts)
+    words = f"The interval comes from: {said}."
+    untimed = answer.doubts.get("layers not timed", 0.0)
+    if untimed < _MUCH_UNTIMED:
+        return words
+    half = math.log(answer.interval_j[1] / answer.energy_j)
+    narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
+    return (
+        f"{words} With the device at hand, --probe would time these layers first and narrow it "
+        f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
+    )
 
 
 def _say_missed(data: Json) -> list[str]:
@@ -253,7 +302,7 @@ def _say_unseen(answer: Estimate, setup: Setup, profile: Profile) -> str:
     share = format_share(answer.unseen_share)
     loaded = [seen.trial for seen in profile.observations if seen.trial.network.layers]
     setups = dict.fromkeys(trial.setup for trial in loaded)
-    advice = "run `joulecast profile` with this net to learn them"
+    advice = "run `joulecast profile NET --missing` with this net on the device to learn them"
     if setups and setup not in setups:
         known = "; ".join(map(options.say_setup, setups))
         advice = f"profiled was {known}; ask for that, or profile this setup too"

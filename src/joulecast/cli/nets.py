@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import InputError, MissingError, NetError
-from joulecast.families import FAMILIES, is_family, make_family
+from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.records import Network
 
 DEFAULT_BATCH = 32
+_MEMBERS = 24
 
 Shape = tuple[int, ...]
 
@@ -33,11 +35,13 @@ class NamedNet:
     Attributes:
         batch: The batch asked for, else the net's own.
         load: Makes the user's own module, inputs and loss; None where Joulecast builds the net.
+        members: What to be good at: the net itself, and of a family random narrower ones.
     """
 
     network: Network
     batch: int
     load: Callable[[], Any] | None = None
+    members: tuple[Network, ...] = ()
 
 
 def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None = None) -> NamedNet:
@@ -57,7 +61,8 @@ def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None =
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
     if is_family(name):
         default = FAMILIES[name.partition(":")[0]].batch
-        return NamedNet(make_family(name, input_shape), batch or default)
+        network = make_family(name, input_shape)
+        return NamedNet(network, batch or default, members=_draw_members(name, network))
     if name.endswith(".json"):
         return _read_file(name, batch, input_shape)
     if ":" in name:
@@ -66,6 +71,13 @@ def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None =
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
         "package.module:make_net or a network's .json"
     )
+
+
+def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
+    """A member of a family stands for all narrower ones too, as in the paper."""
+    rng = random.Random(0)
+    drawn = (draw_family(name, rng.randint, network.input.shape) for _ in range(_MEMBERS))
+    return (network, *drawn)
 
 
 def take_net(

@@ -44,6 +44,12 @@ meter = click.option(
 )
 rounds = click.option("--rounds", default=3, show_default=True, help="Windows of each measurement.")
 device = click.option("--device", default="", metavar="NAME", help="Another name for the device.")
+estimator = click.option(
+    "--estimator",
+    default="additive",
+    show_default=True,
+    help="The method; subtractive is the paper's.",
+)
 store = click.option("--store", metavar="PATH", help="The store: a file, or a postgresql:// URL.")
 
 

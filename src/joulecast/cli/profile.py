@@ -10,7 +10,7 @@ from joulecast.campaign import CampaignResult
 from joulecast.cli import options
 from joulecast.cli.known import name_profile
 from joulecast.cli.nets import show_shape
-from joulecast.cli.profiles import describe_profile, print_curves
+from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_progress
 from joulecast.cli.rigs import Budget, learn_net
 from joulecast.cli.show import make_console, mark_basis, print_json, say_basis
@@ -30,19 +30,21 @@ Json = dict[str, Any]
     "--seconds", type=click.FloatRange(0), help="Stop after this time.  [default: 600, or --points]"
 )
 @click.option(
-    "--uncertainty",
+    "--interval",
     default="5%",
     show_default=True,
     callback=options.read_share,
-    help="Stop when every curve is known within this share.",
+    help="Stop when NET, of a family also narrower ones, is known within this share.",
 )
 @click.option(
     "--guide",
     type=click.Choice(("target", "energy", "time")),
     default="target",
     show_default=True,
-    help="What decides where to measure next.",
+    help="What decides where to measure next: what NET gains most from, or the paper's rule.",
 )
+@click.option("--missing", is_flag=True, help="Measure only what was never seen of NET.")
+@options.estimator
 @options.rounds
 @options.device
 @options.store
@@ -53,20 +55,23 @@ def profile(
     meter: str,
     points: int | None,
     seconds: float | None,
-    uncertainty: float,
+    interval: float,
     guide: str,
+    missing: bool,
+    estimator: str,
     rounds: int,
     device: str,
     store: str | None,
     json: bool,
 ) -> None:
-    """Learn what layers like those of NET cost on a device, up to the widths of NET.
+    """Learn what layers like those of NET cost on a device.
 
-    Small variants are trained under a meter, the next one always where the curves are least sure.
-    Every measurement is kept at once: interrupted, the same command goes on where it stopped.
+    Its layers and blocks are trained alone under a meter, the next one always where NET gains most
+    for the time; of a family (cnn5) all narrower members are meant too. Every measurement is kept
+    at once: interrupted, the same command goes on where it stopped.
     """
     found, setup = asked.resolve()
-    budget = Budget(points, seconds, uncertainty, guide)
+    budget = Budget(points, seconds, interval, "missing" if missing else guide, estimator)
     rig = {"on": on, "meter": meter, "device_name": device, "rounds": rounds}
     with show_progress(points) as tell:
         result, learnt = learn_net(found, setup, budget, rig, store, tell)
@@ -99,11 +104,11 @@ def _print_result(result: CampaignResult, learnt: Profile, command: str) -> None
     basis = mark_basis(learnt.provenance)
     took = format_duration(result.elapsed_s)
     console.print(
-        f"{learnt.device.name} has learnt {result.points} points{basis}, {result.new} of them now, "
-        f"in {took}; uncertain by {format_share(result.uncertainty_share)} where it is least sure."
+        f"{learnt.device.name} knows {result.points} points{basis}; {result.new} measurements were "
+        f"made now, in {took}. Unsure by {format_share(result.uncertainty_share)}."
     )
     console.print(f"Stopped because {result.stopped}. Basis: {say_basis(learnt.provenance)}.\n")
-    print_curves(console, learnt)
+    print_fits(console, learnt)
     for words in result.skipped:
         console.print(f"Left out: {words}")
     # Never broken into lines, so that it can be copied.

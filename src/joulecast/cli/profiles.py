@@ -129,6 +129,8 @@ def describe_profile(profile: Profile) -> Json:
 
 
 def _describe_fit(fit: Json) -> Json:
+    if "kinds" in fit:
+        return {"kinds": [{"kind": kind, **counts} for kind, counts in fit["kinds"].items()]}
     curves = fit.get("curves", {}).values()
     keys = {"role": "role", "kind": "kind", "label": "label", "features": "features", "points": "n"}
     return {"curves": [{key: curve[own] for key, own in keys.items()} for curve in curves]}
@@ -165,13 +167,17 @@ def _print_profile(profile: Profile, data: Json) -> None:
     for setup in data["setups"]:
         console.print(_say_setup(setup))
     console.print()
-    print_curves(console, profile)
+    print_fits(console, profile)
 
 
-def print_curves(console: Any, profile: Profile) -> None:
-    """Print the curves that were fitted, each with its points."""
+def print_fits(console: Any, profile: Profile) -> None:
+    """Print what was learnt: kinds of layers, or the paper's curves, each with its points."""
     for name, fit in profile.fits.items():
-        curves = sorted(_describe_fit(fit)["curves"], key=lambda curve: str(curve["label"]))
+        found = _describe_fit(fit)
+        kinds = [(k["kind"], str(k["joules"]), str(k["seconds"])) for k in found.get("kinds", ())]
+        if kinds:
+            print_table(console, (f"layers ({name})", ">in joules", ">in seconds"), kinds)
+        curves = sorted(found.get("curves", ()), key=lambda curve: str(curve["label"]))
         rows = [(c["label"], ", ".join(c["features"]), str(c["points"])) for c in curves]
         if rows:
             print_table(console, (f"curve ({name})", "over", ">points"), rows)

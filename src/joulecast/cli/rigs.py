@@ -86,12 +86,13 @@ def observe_net(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) 
 
 @dataclass(frozen=True)
 class Budget:
-    """When to stop learning: at so many points, after so much time, or when it is known enough."""
+    """How to learn, and when to stop: at so many points, after so long, or when it is enough."""
 
     points: int | None = None
     seconds: float | None = None
     uncertainty_share: float = 0.05
     guide: str = "target"
+    estimator: str = "additive"
 
     def limit_s(self) -> float | None:
         """Seconds at most; a person who says nothing gets ten minutes."""
@@ -121,18 +122,29 @@ def learn_net(
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 
-    target = Target(found.network, setup, budget.guide, budget.uncertainty_share)
+    target = Target(
+        found.network, setup, budget.guide, budget.uncertainty_share, networks=found.members
+    )
     with open_rig(**rig) as opened, open_store(store) as kept:
         result = run_campaign(
             opened,
             kept,
-            find_estimator(),
+            find_estimator(budget.estimator),
             target,
             points=budget.points,
             seconds=budget.limit_s(),
             on_progress=on_progress,
         )
         return result, kept.profile(result.profile_key)
+
+
+def probe_net(
+    found: NamedNet, setup: Setup, rig: Mapping[str, Any], store: str | None, estimator: str
+) -> Profile:
+    """Time the layers of a net that the device has not timed yet: what it knows then."""
+    alone = replace(found, members=(found.network,))
+    budget = Budget(seconds=DEFAULT_SECONDS, guide="probe", estimator=estimator)
+    return learn_net(alone, setup, budget, rig, store, None)[1]
 
 
 def find_meter(meter: str, on: str) -> Meter:

@@ -7,11 +7,12 @@ costs. A new method is a file beside these and a row of ESTIMATORS.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive import AdditiveEstimator
-from joulecast.estimators.base import Estimator, Json
+from joulecast.estimators.base import Estimator, Json, Prediction
 from joulecast.estimators.flops import FlopsEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
 from joulecast.kinds import peak_memory
@@ -22,7 +23,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     SubtractiveEstimator.name: SubtractiveEstimator,
     FlopsEstimator.name: FlopsEstimator,
 }
-DEFAULT = SubtractiveEstimator.name
+DEFAULT = AdditiveEstimator.name
 
 
 def find_estimator(name: str = DEFAULT) -> Estimator:
@@ -72,6 +73,47 @@ def estimate_network(
         covers=profile.covers,
         device=profile.device.name,
         estimator=estimator,
+        device_j=None if answer.device_j is None else float(answer.device_j[0]),
+        host_share=_share_host(answer),
+        doubts=answer.doubts[0] if answer.doubts else {},
+    )
+
+
+def _share_host(answer: Prediction) -> float | None:
+    """What of the joules of the first network is waiting for the host."""
+    if answer.device_j is None:
+        return None
+    return max(0.0, 1.0 - float(answer.device_j[0] / answer.energy_j[0]))
+
+
+def renew_estimate(answer: Estimate, energy_j: float, steps: int, spread: float = 0.03) -> Estimate:
+    """An estimate after the first real steps of a run were seen.
+
+    Args:
+        answer: What was estimated before the run.
+        energy_j: Joules that the first steps took together.
+        steps: How many steps that were.
+        spread: How far a few steps may be from the rest of the run, as a share.
+
+    Raises:
+        InputError: There is nothing to learn from.
+    """
+    if energy_j <= 0 or steps < 1:
+        raise InputError(f"{energy_j} J in {steps} steps: give joules above 0 and steps from 1 on")
+    seen_j = energy_j / steps
+    z = NormalDist().inv_cdf(0.5 + answer.level / 2)
+    width = math.log(answer.interval_j[1] / answer.energy_j) / z
+    gain = width**2 / (width**2 + spread**2)
+    factor = math.exp(gain * math.log(seen_j / answer.energy_j))
+    half = math.exp(z * width * math.sqrt(1.0 - gain))
+    layers = tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in answer.layers)
+    return replace(
+        answer,
+        energy_j=answer.energy_j * factor,
+        interval_j=(answer.energy_j * factor / half, answer.energy_j * factor * half),
+        layers=layers,
+        device_j=None if answer.device_j is None else answer.device_j * factor,
+        doubts={"the first steps may differ from the rest": 1.0},
     )
 
 

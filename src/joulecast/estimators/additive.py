@@ -18,6 +18,7 @@ posterior.py, what is learnt in state.py, and where to measure next in aim.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +79,7 @@ class AdditiveEstimator:
             "seen": sum(map(self.uses, observations)),
             "off_share": find_off_share(read_looks(observations)),
             "runs": read_runs(observations, state.table.labels),
+            "kinds": _count_kinds(state),
         }
         return {**learnt, **state.to_dict()}
 
@@ -229,6 +231,15 @@ def _share_out(stand: Stand) -> list[tuple[int, float]]:
     moved = [layer_work(layer, Setup()).total.size_bytes for layer in layers]
     total = sum(moved) or 1.0
     return [(start + at, size / total) for at, size in enumerate(moved)]
+
+
+def _count_kinds(state: State) -> Json:
+    """For every kind how many distinct pieces were seen in joules, and how many in seconds."""
+    joules = Counter(piece.label for piece in state.energy.pieces)
+    seconds = Counter(piece.label for piece in state.time.pieces)
+    return {
+        label: {"joules": joules[label], "seconds": seconds[label]} for label in state.table.labels
+    }
 
 
 def _share_unseen(state: State, totals: Totals) -> tuple[float, ...]:

@@ -34,7 +34,6 @@ from joulecast.variants import Part, describe_part, make_isolated, read_isolated
 FitState = Callable[[Sequence[Observation]], State]
 
 LOOKS_PER_KIND = 2
-HOST_NETS = 2
 # What a look costs where none was made yet, in device seconds: with joules, and seconds only.
 _USUAL_COSTS_S = (2.0, 0.5)
 # A look that would take less than this share off the variance is not worth it.
@@ -50,6 +49,7 @@ class Aim:
         nets: Pieces of each net.
         parts: How to run each piece alone, by key.
         measured: Pieces seen in joules; ``timed`` those seen in seconds; ``refused`` neither.
+        looks: Observations that show some of it.
     """
 
     nets: tuple[tuple[Count, ...], ...]
@@ -58,6 +58,7 @@ class Aim:
     measured: frozenset[str]
     timed: frozenset[str]
     refused: frozenset[str]
+    looks: int
 
     def lacks(self, key: str, energy: bool) -> bool:
         """Whether a look is still to be made."""
@@ -67,7 +68,9 @@ class Aim:
 def choose_aim(target: Target, observations: Sequence[Observation], fit: FitState) -> Proposal:
     """The most useful look, or the reason why there is none."""
     aim = read_aim(target, observations)
-    points = len(aim.measured | aim.timed)
+    points = aim.looks
+    if target.guide == "probe":
+        return _propose_probe(target, aim, points)
     first = _find_stratum(aim)
     if first is not None:
         return _propose(target, aim, first, True, 1.0, points, "its kind is new")
@@ -76,6 +79,8 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
         return Proposal(
             host, 1.0, f"{host.network.name or 'a net'}, as the host issues it", points, False
         )
+    if target.guide == "missing":
+        return _propose_probe(target, aim, points)
     try:
         state = fit(observations)
     except MissingError as error:
@@ -90,13 +95,16 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
     parts = {stand.piece.key: stand.place.part for net in stands for stand in net}
     pieces = {stand.piece.key: stand.piece for net in stands for stand in net}
     measured, timed, refused = set(), set(), set()
-    mode = _find_mode(target)
+    hosts = {trial.key for trial in _list_host_nets(target)}
+    mode, looks = _find_mode(target), 0
     for seen in observations:
         how = seen.trial.how
         part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
+        looks += bool(seen.duration_s) and seen.trial.key in hosts
         if part is None:
             continue
         key = make_piece(part, seen.trial.setup).key
+        looks += bool(seen.duration_s) and key in pieces
         if seen.energy_j is None and seen.duration_s is None:
             refused.add(key)
         if seen.energy_j is not None:
@@ -105,7 +113,7 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
             timed.add(key)
     ordered = tuple(pieces[key] for key in sorted(pieces))
     seen_keys = [frozenset(keys & pieces.keys()) for keys in (measured, timed, refused)]
-    return Aim(nets, ordered, parts, *seen_keys)
+    return Aim(nets, ordered, parts, *seen_keys, looks)
 
 
 def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[Trial, ...]:
@@ -114,6 +122,15 @@ def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[
     mode = _find_mode(target)
     missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
     return tuple(make_isolated(aim.parts[key], target.setup, mode) for key in missing)
+
+
+def _propose_probe(target: Target, aim: Aim, points: int) -> Proposal:
+    """Seconds of the next layer that nobody has timed."""
+    missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
+    if not missing:
+        return Proposal(None, 0.0, "every layer of the net was timed", points)
+    unsure = len(missing) / len(aim.pieces)
+    return _propose(target, aim, missing[0], False, unsure, points, f"{len(missing)} to go")
 
 
 def _list_nets(target: Target) -> tuple[Network, ...]:
@@ -148,14 +165,18 @@ def _find_stratum(aim: Aim) -> str | None:
 
 
 def _find_host_net(target: Target, observations: Iterable[Observation]) -> Trial | None:
-    """A whole net to be timed as the host issues it, where graphs hide the host."""
-    if "graph" not in target.modes:
-        return None
-    nets = sorted(_list_nets(target), key=lambda network: (len(network.layers), str(network)))
-    wanted = [nets[-1], nets[len(nets) // 2]] if len(nets) > 1 else nets
-    trials = [Trial(network, target.setup) for network in wanted[:HOST_NETS] if network.buildable]
+    """A whole net that is still to be timed as the host issues it."""
     tried = {seen.trial.key for seen in observations}
-    return next((trial for trial in trials if trial.key not in tried), None)
+    return next((trial for trial in _list_host_nets(target) if trial.key not in tried), None)
+
+
+def _list_host_nets(target: Target) -> list[Trial]:
+    """Nets that show the host at work, where graphs hide it: the longest and one in the middle."""
+    if "graph" not in target.modes:
+        return []
+    nets = sorted(_list_nets(target), key=lambda network: (len(network.layers), network.name))
+    wanted = [nets[-1], nets[len(nets) // 2]] if len(nets) > 1 else nets
+    return [Trial(network, target.setup) for network in wanted if network.buildable]
 
 
 def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:

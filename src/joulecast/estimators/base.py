@@ -30,7 +30,9 @@ class Target:
         networks: The nets that a person cares about; where there are none, ``network`` and
             narrower ones.
         guide: What decides where to measure next: ``target`` (what the totals of these nets gain
-            most from), or the paper's rule, the largest deviation of ``energy`` or ``time``.
+            most from); the paper's rule, the largest deviation of ``energy`` or ``time``;
+            ``missing`` (kinds that were never measured, and seconds of every layer of these nets);
+            or ``probe`` (those seconds alone).
         uncertainty_share: Known well enough: for the paper's rule a curve's largest standard
             deviation as a share of its profiled values, else half the 95 % interval of a total.
         modes: Ways to run a step that the device's runtime has: ``eager``, ``graph``.

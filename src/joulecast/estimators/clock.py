@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 EXPONENT = 12.0
 GAP_S = 1.9e-6
 _GAP_SPREAD_S = 0.6e-6
+_TIMING_SHARE = 0.01
 LAUNCH_S = 10e-6
 # How far one structure's time per launch may be from the usual one, and one timing from the truth.
 _FRAME_SPREAD = 0.5
@@ -109,14 +110,16 @@ def _host_time(look: Look, busy_s: float) -> float:
 
 def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> float:
     """Pause of a device-bound step between two launches: looks draw it away from its prior."""
-    weights, pauses = [1.0 / _GAP_SPREAD_S**2], [GAP_S / _GAP_SPREAD_S**2]
-    for look, busy_s, var in zip(looks, device_s, device_var, strict=True):
-        timed = look.mode == "eager" and look.whole and look.duration_s and look.issue_s
-        if timed and look.issue_s * _BOUND < busy_s:
-            doubt = (var + (0.01 * look.duration_s) ** 2) / look.launches**2
-            weights.append(1.0 / doubt)
-            pauses.append((look.duration_s - busy_s) / look.launches / doubt)
-    return max(0.0, sum(pauses) / sum(weights))
+    weight = 1.0 / _GAP_SPREAD_S**2
+    total = GAP_S * weight
+    for look, busy_s, var in zip(looks, device_s.tolist(), device_var.tolist(), strict=True):
+        if look.mode != "eager" or not look.whole or not look.duration_s or not look.issue_s:
+            continue
+        if look.issue_s * _BOUND < busy_s:
+            precision = look.launches**2 / (var + (_TIMING_SHARE * look.duration_s) ** 2)
+            weight += precision
+            total += precision * (look.duration_s - busy_s) / look.launches
+    return max(0.0, total / weight)
 
 
 def _fit_frames(
