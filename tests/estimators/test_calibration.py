@@ -1,0 +1,75 @@
+"""Intervals of `additive` hold about as often as they say, in a few simulated worlds.
+
+A quick look at what ``benchmarks/calibration`` shows over hundreds of worlds; the bounds are loose.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+from joulecast.campaign import run_campaign
+from joulecast.estimators import make_interval
+from joulecast.estimators.additive import AdditiveEstimator
+from joulecast.estimators.base import Target
+from joulecast.families import draw_family, make_family
+from joulecast.measure import make_rig
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.records import MODES, Setup, Trial
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.store import open_store
+from joulecast.worlds import make_world
+
+FAMILY, SETUP = "cnn5", Setup(batch=32)
+WORLDS = range(300, 306)
+SECONDS = 12.0
+
+
+def judge_world(seed):
+    """A short campaign, then other nets: estimates without and with probes, beside the truth."""
+    world = make_world(seed)
+    rng = random.Random(seed)
+    learn, test = (
+        tuple(draw_family(FAMILY, rng.randint) for _ in range(count)) for count in (8, 8)
+    )
+    estimator = AdditiveEstimator()
+    target = Target(make_family(FAMILY), SETUP, uncertainty_share=0.0, networks=learn)
+    wanted = Target(make_family(FAMILY), SETUP, networks=test, modes=MODES)
+    runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
+    clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
+    with make_rig(runtime, meter, rounds=1, **clocks) as rig, open_store(":memory:") as store:
+        done = run_campaign(rig, store, estimator, target, seconds=SECONDS)
+        seen = store.observations(done.profile_key)
+        probes = [rig.time(trial) for trial in estimator.list_probes(wanted, seen)]
+    truth = [world.law(Trial(net, SETUP)).energy_j for net in test]
+    answers = [
+        estimator.predict(estimator.fit([*seen, *more]), test, SETUP, joint=False)
+        for more in ((), probes)
+    ]
+    return [list(zip(truth, a.energy_j, a.energy_sd_j, strict=True)) for a in answers]
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """Triples of truth, mean and deviation; first without probes, then with them."""
+    worlds = [judge_world(seed) for seed in WORLDS]
+    return [np.array([net for nets in arm for net in nets]) for arm in zip(*worlds, strict=True)]
+
+
+def hold(triples, level):
+    ends = [make_interval(mean, sd**2, level) for _, mean, sd in triples]
+    return np.mean([low <= t[0] <= high for (low, high), t in zip(ends, triples, strict=True)])
+
+
+@pytest.mark.parametrize("probed", [False, True])
+def test_intervals_hold_about_as_often_as_they_say(judged, probed):
+    triples = judged[probed]
+    assert hold(triples, 0.95) >= 0.8
+    assert 0.2 <= hold(triples, 0.5) <= 0.9
+
+
+def test_probes_make_estimates_surer(judged):
+    """Timing the layers of the nets in question narrows intervals, and they still hold."""
+    plain, probed = ([np.abs(t[:, 1] / t[:, 0] - 1).mean(), t[:, 2].mean()] for t in judged)
+    assert max(plain[0], probed[0]) < 0.1
+    assert probed[1] < 0.95 * plain[1]
