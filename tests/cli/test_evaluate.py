@@ -120,3 +120,12 @@ def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
 def test_a_stage_says_which_of_how_many():
     words = say_stage(Stage(2, 6, "additive learns", 0.5, "conv2d " * 20))
     assert words["stage"] == "2 of 6: additive learns" and len(words["why"]) <= 30
+
+
+def test_pictures_are_written_and_say_what_is_simulated(shell):
+    words = ("--html", "page.html", "--svg", "pictures")
+    shell("evaluate", *LEARNT, *words)
+    page = (shell.folder / "page.html").read_text(encoding="utf-8")
+    assert "simulated" in page and "subtractive" in page
+    names = sorted(path.name for path in (shell.folder / "pictures").iterdir())
+    assert "lenet5-agreement.svg" in names and len(names) == 5

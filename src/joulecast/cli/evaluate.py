@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from joulecast.cli.show import (
     print_table,
     say_basis,
 )
+from joulecast.errors import MissingError
 from joulecast.records import Profile
 from joulecast.store import open_store
 from joulecast.uses.evaluate import (
@@ -76,6 +78,8 @@ def read_names(ctx: Any, param: Any, value: Any) -> tuple[str, ...]:
 @options.device
 @options.store
 @click.option("--offline", is_flag=True, help="Judge what is kept; never measure.")
+@click.option("--html", metavar="FILE", help="Also write pictures, as a page of their own.")
+@click.option("--svg", metavar="FOLDER", help="Also write pictures for papers; needs matplotlib.")
 @options.json
 def evaluate(
     asked: options.Asked,
@@ -85,6 +89,8 @@ def evaluate(
     seed: int,
     store: str | None,
     offline: bool,
+    html: str | None,
+    svg: str | None,
     json: bool,
     **rig: Any,
 ) -> None:
@@ -101,10 +107,27 @@ def evaluate(
         result, place = _judge_kept(plan, store, **rig)
     else:
         result, place = _measure(plan, store, **rig)
+    _draw(result, html, svg)
     if json:
         print_json({**result.to_dict(), "basis": result.provenance, "store": place})
     else:
         _print_result(result, place, offline)
+
+
+def _draw(result: Evaluation, html: str | None, svg: str | None) -> None:
+    """Pictures, where they were asked for and there is something to see."""
+    if not (html or svg):
+        return
+    from joulecast.figures import save_html, save_svg
+    from joulecast.uses.evaluate.pictures import draw_evaluation
+
+    if not any(net.answers for net in result.nets):
+        raise MissingError("no estimator could be judged, so there is nothing to draw yet")
+    pictures = draw_evaluation(result)
+    if html:
+        save_html(list(pictures.values()), html)
+    for name, picture in pictures.items() if svg else ():
+        save_svg(picture, Path(svg or "") / f"{result.net}-{name}.svg")
 
 
 def _measure(plan: Plan, store: str | None, device: str, **rig: Any) -> tuple[Evaluation, str]:

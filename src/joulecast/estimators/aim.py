@@ -112,8 +112,8 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
         if seen.duration_s is not None:
             timed.add(key)
     ordered = tuple(pieces[key] for key in sorted(pieces))
-    seen_keys = [frozenset(keys & pieces.keys()) for keys in (measured, timed, refused)]
-    return Aim(nets, ordered, parts, *seen_keys, looks)
+    mine = frozenset(pieces)
+    return Aim(nets, ordered, parts, mine & measured, mine & timed, mine & refused, looks)
 
 
 def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[Trial, ...]:

@@ -66,6 +66,7 @@ def save_svg(picture: Picture, path: str | Path) -> Path:
 
 def _write(words: str, path: Path) -> Path:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(words, encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
