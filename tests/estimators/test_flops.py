@@ -4,16 +4,31 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.flops import FlopsEstimator
+from joulecast.estimators.base import Target
+from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.families import make_family
 from joulecast.kinds import network_work
-from joulecast.records import How, Observation, Setup, Trial
+from joulecast.records import How, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import SETUP, EstimatorContract, draw_networks
 
 
 class TestFlops(EstimatorContract):
     def make_estimator(self) -> FlopsEstimator:
         return FlopsEstimator()
+
+
+class TestLinear(EstimatorContract):
+    def make_estimator(self) -> LinearFlopsEstimator:
+        return LinearFlopsEstimator()
+
+    def test_a_layer_that_is_called_twice_costs_more(self) -> None:
+        """Nets that wait for their host cost the same whatever they compute: the line is flat."""
+        fitted = LinearFlopsEstimator().fit(proportional(3e-9))
+        once = draw_networks(1)[0]
+        layers = [replace(once.layers[0], calls=2), *once.layers[1:]]
+        twice = replace(once, layers=tuple(layers))
+        answer = LinearFlopsEstimator().predict(fitted, [once, twice], SETUP)
+        assert answer.energy_j[1] > answer.energy_j[0]
 
 
 def proportional(joules_per_flop, how=How(), setup=SETUP):
@@ -54,3 +69,34 @@ def test_setups_have_factors_of_their_own():
         flops = network_work(network[0], setup).total.flops
         answer = FlopsEstimator().predict(fitted, network, setup)
         assert answer.energy_j[0] == pytest.approx(factor * flops)
+
+
+def test_a_line_finds_what_comes_on_top():
+    seen = [replace(one, energy_j=one.energy_j + 0.5) for one in proportional(3e-9)]
+    fitted = LinearFlopsEstimator().fit(seen)
+    network = make_family("cnn5")
+    flops = network_work(network, SETUP).total.flops
+    answer = LinearFlopsEstimator().predict(fitted, [network], SETUP)
+    assert answer.energy_j[0] == pytest.approx(3e-9 * flops + 0.5)
+
+
+def test_a_line_never_begins_below_zero():
+    seen = [replace(one, energy_j=one.energy_j**1.3) for one in proportional(3e-6)]
+    (row,) = {row["offset_j"] for row in LinearFlopsEstimator().fit(seen)["rows"].values()}
+    assert row == 0.0
+
+
+def test_it_asks_for_whole_nets_of_its_target_and_then_stops():
+    nets = tuple(draw_networks(9))
+    target = Target(nets[0], SETUP, networks=nets)
+    seen = []
+    while (proposal := FlopsEstimator().propose(target, seen)).trial is not None:
+        assert proposal.trial.network in nets
+        seen.append(Observation(proposal.trial, 1.0, 0.0, 1.0))
+    assert len(seen) == proposal.points == 6
+
+
+def test_whole_nets_go_before_variants():
+    output = Network(draw_networks(1)[0].layers[-1:], Input((4,)))
+    variant = Observation(Trial(output, SETUP), 9.0, 0.0, 9.0)
+    assert FlopsEstimator().fit([*proportional(2e-9), variant])["rows"]["*"]["n"] == 6

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.base import Estimator, Json, Prediction
-from joulecast.estimators.flops import FlopsEstimator
+from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
 from joulecast.kinds import peak_memory
 from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
@@ -22,6 +22,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     AdditiveEstimator.name: AdditiveEstimator,
     SubtractiveEstimator.name: SubtractiveEstimator,
     FlopsEstimator.name: FlopsEstimator,
+    LinearFlopsEstimator.name: LinearFlopsEstimator,
 }
 DEFAULT = AdditiveEstimator.name
 

@@ -1,14 +1,16 @@
-"""The baseline that everybody uses: joules in proportion to FLOPs.
+"""The baseline that everybody uses: joules in proportion to FLOPs, or a straight line over them.
 
-    E = a·F,  T = b·F      a and b of least relative error over all observations of a Setup
+    flops           E = a·F          T = b·F
+    flops-linear    E = a·F + c      T = b·F + d      c and d never negative
 
-It learns from anything that has energy and FLOPs, whole nets and variants alike, and proposes
-nothing. Its interval is as wide as it was wrong on what it learnt from.
+All of least relative error over the whole nets of a Setup; over everything where no whole net was
+seen, since small variants say little about nets. It asks for a few whole nets like those that it
+is for. Its interval is as wide as it was wrong on what it learnt from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.curves import is_plain_step
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial, stable_hash
+from joulecast.variants import read_variant
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -28,10 +31,15 @@ _USUAL_SPREAD = 0.4
 ANY = "*"
 
 
+# Whole nets that a factor is learnt from, where they can be chosen.
+_NETS = 6
+
+
 class FlopsEstimator:
     """FLOPs-proportional, one factor for each Setup."""
 
     name = "flops"
+    has_offset = False
 
     def uses(self, observation: Observation) -> bool:
         """Whole eager steps with energy and FLOPs."""
@@ -40,8 +48,16 @@ class FlopsEstimator:
         return bool(plain and observation.energy_j and observation.duration_s and flops)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """Nothing: one factor needs no guidance."""
-        return Proposal(None, 0.0, "a factor is fitted to whatever was measured")
+        """Whole nets, as they come: a factor needs no guidance."""
+        wanted = [Trial(network, target.setup) for network in target.networks[:_NETS]]
+        tried = {seen.trial.key for seen in observations}
+        missing = [trial for trial in wanted if trial.key not in tried]
+        points = len(wanted) - len(missing)
+        if not missing:
+            why = f"{points} nets were measured" if wanted else "it learns from what was measured"
+            return Proposal(None, 0.0, why, points)
+        name = missing[0].network.name or "a whole net"
+        return Proposal(missing[0], 1.0, f"{name}, one of {len(wanted)} whole nets", points)
 
     def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
         """None: time tells it nothing."""
@@ -57,7 +73,9 @@ class FlopsEstimator:
         rows: dict[str, list[Observation]] = {ANY: used}
         for seen in used:
             rows.setdefault(_row_name(seen.trial.setup), []).append(seen)
-        fits = {name: _fit_row(row) for name, row in sorted(rows.items())}
+        fits = {
+            name: _fit_row(_prefer_nets(row), self.has_offset) for name, row in sorted(rows.items())
+        }
         return {"seen": len(used), "rows": fits}
 
     def predict(
@@ -68,36 +86,65 @@ class FlopsEstimator:
         seen = name in fitted["rows"]
         row = fitted["rows"][name if seen else ANY]
         flops = np.array([_count_flops(network, setup) for network in networks])
-        energy = row["j_per_flop"] * flops
+        energy = row["j_per_flop"] * flops + row.get("offset_j", 0.0)
         doubt = row["spread"] * energy
         return Prediction(
             energy_j=energy,
             energy_sd_j=doubt,
             energy_cov=share_doubt(networks, doubt) if joint else None,
-            duration_s=row["s_per_flop"] * flops,
+            duration_s=row["s_per_flop"] * flops + row.get("offset_s", 0.0),
             layers=tuple(_list_layers(network, setup, row, seen) for network in networks),
             unseen_share=(0.0 if seen else 1.0,) * len(networks),
         )
 
 
-def _fit_row(row: Sequence[Observation]) -> Json:
+class LinearFlopsEstimator(FlopsEstimator):
+    """A straight line over FLOPs, one for each Setup."""
+
+    name = "flops-linear"
+    has_offset = True
+
+
+def _prefer_nets(row: Sequence[Observation]) -> Sequence[Observation]:
+    """Whole nets where there are any."""
+    whole = [seen for seen in row if read_variant(seen.trial.network) is None]
+    return whole or row
+
+
+def _fit_row(row: Sequence[Observation], has_offset: bool) -> Json:
     flops = np.array([_count_flops(seen.trial.network, seen.trial.setup) for seen in row])
     energy = np.array([(seen.energy_j or 0.0) / seen.trial.how.steps for seen in row])
     time = np.array([(seen.duration_s or 0.0) / seen.trial.how.steps for seen in row])
-    factor = _fit_factor(flops / energy)
-    off = np.sqrt(np.mean((factor * flops / energy - 1.0) ** 2))
+    # Sorted, so that the order of observations leaves no trace.
+    order = np.lexsort((time, energy, flops))
+    flops, energy, time = flops[order], energy[order], time[order]
+    slope, offset = _fit_line(flops, energy, has_offset)
+    slope_s, offset_s = _fit_line(flops, time, has_offset)
+    off = np.sqrt(np.mean(((slope * flops + offset) / energy - 1.0) ** 2))
+    free = 1 + has_offset
     return {
-        "j_per_flop": factor,
-        "s_per_flop": _fit_factor(flops / time),
-        "spread": float(off) if len(row) > 1 else _USUAL_SPREAD,
+        "j_per_flop": slope,
+        "offset_j": offset,
+        "s_per_flop": slope_s,
+        "offset_s": offset_s,
+        "spread": float(off) if len(row) > free else _USUAL_SPREAD,
         "n": len(row),
     }
 
 
-def _fit_factor(ratios: Floats) -> float:
-    """The a of least squares of a·r - 1; sorted, so that order leaves no trace."""
-    r = np.sort(ratios)
-    return float(r.sum() / (r @ r))
+def _fit_line(flops: Floats, values: Floats, has_offset: bool) -> tuple[float, float]:
+    """The a and c of least squares of (a·F + c)/y - 1, none of them negative."""
+    f, one = flops / values, 1.0 / values
+    slope = float(f.sum() / (f @ f))
+    if not has_offset or len(values) < 2:
+        return slope, 0.0
+    scale = float(flops.mean())
+    found = np.linalg.lstsq(np.column_stack([f / scale, one]), np.ones(len(f)), rcond=None)[0]
+    if found[1] <= 0:
+        return slope, 0.0
+    if found[0] <= 0:
+        return 0.0, float(one.sum() / (one @ one))
+    return float(found[0]) / scale, float(found[1])
 
 
 def _row_name(setup: Setup) -> str:
@@ -111,10 +158,11 @@ def _count_flops(network: Network, setup: Setup) -> float:
 def _list_layers(
     network: Network, setup: Setup, row: Json, seen: bool
 ) -> tuple[LayerEstimate, ...]:
-    flops: Iterable[float] = (layer_work(layer, setup).total.flops for layer in network.layers)
-    return tuple(
-        LayerEstimate(
-            layer.name or layer.kind, layer.kind, row["j_per_flop"] * f, layer.calls, seen
-        )
-        for layer, f in zip(network.layers, flops, strict=True)
-    )
+    """By FLOPs; what comes on top belongs to no layer more than to another."""
+    share_j = row.get("offset_j", 0.0) / len(network.layers)
+    found = []
+    for layer in network.layers:
+        energy_j = row["j_per_flop"] * layer_work(layer, setup).total.flops + share_j
+        name = layer.name or layer.kind
+        found.append(LayerEstimate(name, layer.kind, energy_j, layer.calls, seen))
+    return tuple(found)
