@@ -4,10 +4,11 @@ In each world a campaign profiles a family within a budget of the device's (virt
 nets drawn at random; then it estimates other random nets, with and without timing their layers
 first. The truth is the world's law, which has no noise. The first points of a campaign are the
 campaign of a smaller budget, so each runs once. In some of the worlds other methods get the same
-seconds.
+seconds, and twice as many.
 
-    python benchmarks/calibration/run.py                        a table; JSON in results/
+    python benchmarks/calibration/run.py                        tables; JSON in results/
     python benchmarks/calibration/run.py --worlds 3 --out DIR   fewer worlds, JSON elsewhere
+    python benchmarks/calibration/run.py --parts rivals         the other methods only
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ Json = dict[str, Any]
 # Settings of the estimators were chosen in worlds 100 to 115, and this script tried there.
 FIRST_WORLD = 1000
 WORLDS = {"cnn5": 200, "transformer": 25, "lenet5": 25}
-# Of those so many for all methods.
+# Of those so many for the other methods.
 RIVAL_WORLDS = {"cnn5": 40, "transformer": 25, "lenet5": 25}
-RIVALS = ("subtractive", "neuralpower", "flops")
+GUIDED = ("subtractive", "neuralpower")
+FROM_NETS = ("flops", "flops-linear")
 FEW_S, MANY_S, LONG_S = 15.0, 60.0, 120.0
 LEARN_NETS, TEST_NETS = 16, 12
 LEVELS = (50, 80, 90, 95, 99)
@@ -112,21 +114,22 @@ def main() -> None:
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     for family in args.families:
-        worlds = min(WORLDS[family], args.worlds or WORLDS[family])
-        seeds = range(args.first, args.first + worlds)
-        rivals = min(worlds, RIVAL_WORLDS[family])
-        run = partial(run_world, family, rival_seeds=range(args.first, args.first + rivals))
-        with ProcessPoolExecutor(args.processes) as pool:
-            rows = [row for rows in pool.map(run, seeds) for row in rows]
-        report = sum_up(family, seeds, rivals, rows)
-        (args.out / f"{family}.json").write_text(format_json(report))
-        print(make_table(report), flush=True)
+        for part in args.parts:
+            list_arms, worlds = PARTS[part]
+            count = min(worlds[family], args.worlds or worlds[family])
+            seeds = range(args.first, args.first + count)
+            with ProcessPoolExecutor(args.processes) as pool:
+                found = list(pool.map(partial(run_world, list_arms, family), seeds))
+            report = sum_up(family, seeds, [row for rows in found for row in rows])
+            (args.out / f"{family}-{part}.json").write_text(format_json(report))
+            print(make_table(report), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line; its defaults are the published run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--families", nargs="+", choices=list(WORLDS), default=list(WORLDS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--worlds", type=int, help="at most so many of each family")
     parser.add_argument("--first", type=int, default=FIRST_WORLD, help="seed of the first world")
     parser.add_argument("--processes", type=int, default=2)
@@ -138,22 +141,18 @@ def parse_arguments() -> argparse.Namespace:
 # Running
 
 
-def run_world(family: str, seed: int, rival_seeds: Sequence[int]) -> list[Json]:
+Arm = tuple[str, Estimator, Sequence[Observation]]
+ListArms = Callable[["Case"], Iterator[Arm]]
+
+
+def run_world(list_arms: ListArms, family: str, seed: int) -> list[Json]:
     """Everything in one world: a row for each way to estimate and each net."""
     # A fit that barely converges is judged like any other.
     warnings.simplefilter("ignore")
     case = make_case(family, seed)
-    arms = [*list_additive(case)]
-    if seed in rival_seeds:
-        arms += [*list_rivals(case)]
     law = make_world(seed).law
     truths = [law(Trial(net, case.setup)).energy_j for net in case.test]
-    return [
-        row for name, estimator, seen in arms for row in judge(name, estimator, seen, case, truths)
-    ]
-
-
-Arm = tuple[str, Estimator, Sequence[Observation]]
+    return [row for arm in list_arms(case) for row in judge(*arm, case, truths)]
 
 
 def list_additive(case: Case) -> Iterator[Arm]:
@@ -181,19 +180,26 @@ def list_additive(case: Case) -> Iterator[Arm]:
 
 
 def list_rivals(case: Case) -> Iterator[Arm]:
-    """Other methods with the same seconds, and with twice as many."""
-    for name in (name for name in RIVALS if name in ESTIMATORS and name != "flops"):
+    """Other methods with the same seconds, and with twice as many where they choose what to do."""
+    for name in (name for name in GUIDED if name in ESTIMATORS):
         estimator = find_estimator(name)
         with open_rig(make_world(case.seed)) as rig:
             seen = run_budget(rig, estimator, case.target(case.learn), LONG_S)
         yield f"{name}, {MANY_S:.0f} s", estimator, cut_budget(seen, MANY_S)
         yield f"{name}, {LONG_S:.0f} s", estimator, seen
-    rng = random.Random(f"flops {case.family} {case.seed}")
+    rng = random.Random(f"whole nets {case.family} {case.seed}")
     with open_rig(make_world(case.seed)) as rig:
         nets: list[Observation] = []
         while cost(nets) < MANY_S:
             nets.append(rig.measure(Trial(draw_family(case.family, rng.randint), case.setup)))
-    yield f"flops, whole nets of {MANY_S:.0f} s", find_estimator("flops"), nets
+    for name in (name for name in FROM_NETS if name in ESTIMATORS):
+        yield f"{name}, whole nets, {MANY_S:.0f} s", find_estimator(name), nets
+
+
+PARTS: dict[str, tuple[ListArms, dict[str, int]]] = {
+    "intervals": (list_additive, WORLDS),
+    "rivals": (list_rivals, RIVAL_WORLDS),
+}
 
 
 def open_rig(world: World) -> Rig:
@@ -266,7 +272,7 @@ def compare(answer: Prediction, at: int, truth_j: float) -> Json:
 # Reporting
 
 
-def sum_up(family: str, seeds: Sequence[int], rivals: int, rows: Sequence[Json]) -> Json:
+def sum_up(family: str, seeds: Sequence[int], rows: Sequence[Json]) -> Json:
     """Everything that is kept."""
     arms: dict[str, list[Json]] = {}
     for row in rows:
@@ -276,16 +282,11 @@ def sum_up(family: str, seeds: Sequence[int], rivals: int, rows: Sequence[Json])
         "family": family,
         "batch": FAMILIES[family].batch,
         "worlds": [seeds[0], seeds[-1]],
-        "rival_worlds": [seeds[0], seeds[0] + rivals - 1],
         "nets": TEST_NETS,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(),
         "arms": {name: sum_up_arm(found) for name, found in arms.items()},
-        "same_worlds": {
-            name: spread_over([row for row in found if row["world"] < seeds[0] + rivals], "error")
-            for name, found in arms.items()
-        },
-        "missed": {name: list_missed(found) for name, found in arms.items() if "add" in name},
+        "missed": {name: list_missed(found) for name, found in arms.items() if "additive" in name},
         "by_world": {name: list_worlds(found) for name, found in arms.items()},
     }
 
@@ -299,7 +300,9 @@ def sum_up_arm(rows: Sequence[Json]) -> Json:
         "nets": len(rows),
         "seconds": round(statistics.fmean(row["seconds"] for row in rows), 1),
         "points": round(statistics.fmean(row["points"] for row in rows), 1),
-        **spread_over(rows, "error"),
+        "mape_percent": round(statistics.fmean(abs(row["error"]) for row in rows), 3),
+        "mape_se": round(cluster(rows, lambda row: abs(row["error"])), 3),
+        "bias_percent": round(statistics.fmean(row["error"] for row in rows), 3),
         "coverage_percent": {
             f"{level}": round(statistics.fmean(found), 2)
             for level, found in zip(LEVELS, held, strict=True)
@@ -313,16 +316,6 @@ def sum_up_arm(rows: Sequence[Json]) -> Json:
         else None,
         "variance_percent": share_doubts(rows),
         "variance_percent_missed": share_doubts(missed),
-    }
-
-
-def spread_over(rows: Sequence[Json], what: str) -> Json:
-    """Mean absolute error, its deviation over worlds, and bias, in percent."""
-    errors = [row[what] for row in rows]
-    return {
-        "mape_percent": round(statistics.fmean(map(abs, errors)), 3),
-        "mape_se": round(cluster(rows, lambda row: abs(row[what])), 3),
-        "bias_percent": round(statistics.fmean(errors), 3),
     }
 
 
@@ -381,19 +374,18 @@ def format_json(report: Json) -> str:
 def make_table(report: Json) -> str:
     """Everything at a glance."""
     first, last = report["worlds"]
-    heads = ("points", "seconds", "MAPE %", "bias %", "in 50 %", "in 95 %", "+-", "width %", "same")
+    heads = ("points", "seconds", "MAPE %", "+-", "bias %", "in 50 %", "in 95 %", "+-", "width %")
     lines = [
         f"simulated: {report['family']}, worlds {first} to {last}, {report['nets']} nets in each",
         f"{'':34s}" + "".join(f"{head:>9s}" for head in heads),
     ]
     for name, arm in report["arms"].items():
         covered = arm["coverage_percent"]
-        numbers = [arm["points"], arm["seconds"], arm["mape_percent"], arm["bias_percent"]]
-        numbers += [covered["50"], covered["95"], arm["coverage95_se"], arm["width95_percent"]]
-        numbers += [report["same_worlds"][name]["mape_percent"]]
+        numbers = [arm[key] for key in ("points", "seconds", "mape_percent", "mape_se")]
+        numbers += [arm["bias_percent"], covered["50"], covered["95"]]
+        numbers += [arm["coverage95_se"], arm["width95_percent"]]
         lines.append(f"{name:34s}" + "".join(f"{number:9.1f}" for number in numbers))
-    first, last = report["rival_worlds"]
-    return "\n".join([*lines, f"same: MAPE % in the worlds {first} to {last}, for all methods"])
+    return "\n".join(lines)
 
 
 def find_commit() -> str:
