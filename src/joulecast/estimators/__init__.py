@@ -14,6 +14,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.base import Estimator, Json, Prediction
 from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
+from joulecast.estimators.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
 from joulecast.kinds import peak_memory
 from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
@@ -21,6 +22,7 @@ from joulecast.records import Estimate, Network, Profile, Setup, weakest_provena
 ESTIMATORS: dict[str, type[Estimator]] = {
     AdditiveEstimator.name: AdditiveEstimator,
     SubtractiveEstimator.name: SubtractiveEstimator,
+    NeuralPowerEstimator.name: NeuralPowerEstimator,
     FlopsEstimator.name: FlopsEstimator,
     LinearFlopsEstimator.name: LinearFlopsEstimator,
 }

@@ -3,8 +3,8 @@
     class TestMine(EstimatorContract):
         def make_estimator(self): return MyEstimator()
 
-The suite brings observations of its own, from a simulated world without noise: a short campaign on
-a small net and a few whole nets, so that every method finds something that it can use.
+The suite brings observations of its own, from a simulated world without noise: short campaigns on a
+small net and a few whole nets, so that every method finds something that it can use.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Estimator, Floats, Target
+from joulecast.estimators.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import Network, Observation, Setup, Trial
@@ -58,10 +59,11 @@ def run_short_campaign(
 
 @cache
 def make_observations() -> tuple[Observation, ...]:
-    """Variants, whole nets, a time probe and a waiting device, from one simulated world."""
+    """Variants, stages of single layers, whole nets, a time probe and a waiting device."""
     world = make_world(11, noise=0.0)
     target = Target(make_family(FAMILY), SETUP)
     seen = run_short_campaign(SubtractiveEstimator(), target, 30, world)
+    seen += run_short_campaign(NeuralPowerEstimator(), target, 132, world)
     seen += [observe(world, Trial(network, SETUP)) for network in draw_networks(5, seed=1)]
     probe = observe(world, seen[3].trial, energy=False)
     return (*seen, probe, observe(world, Trial(Network(), Setup())))
