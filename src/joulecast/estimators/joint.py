@@ -11,24 +11,25 @@
 
 Each row is divided by y_i, so that everything is relative: with B = A·diag(m)/y the residual is
 1 - B·1 and its covariance B·K·Bᵀ + diag(noise² + known). The hyper-parameters are the logarithms of
-c, s_f, s_r, s_j, noise and the length scales, each with a normal prior. ``cost_rows`` gives minus
-the log posterior and its gradient in closed form; nothing here imports more than numpy.
+c, s_f, s_r, s_j, noise and the length scales, each with a normal prior. ``Evidence.weigh`` gives
+minus the log posterior and its gradient in closed form, group by group (groups.py); nothing here
+imports more than numpy.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from joulecast.estimators.groups import Group, Kernel, Lean, Made
+from joulecast.estimators.kernels import Floats as Floats
+from joulecast.estimators.kernels import Ints, add_matern, combine, stretch
 
-_ROOT5 = math.sqrt(5.0)
 SPREADS = ("shape", "rates", "jagged", "noise")
+# Triangles of this size are inverted whole.
+_SMALL = 64
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,19 @@ class Field:
     labels: Ints
     places: Floats
     rates: Floats
+
+    def mean(self, parts: Parts) -> Floats:
+        """What each piece costs by its work alone: m."""
+        return combine(self.columns, parts.coefficients)
+
+    def take(self, index: Ints) -> Field:
+        """Some of the pieces."""
+        return Field(
+            self.columns[index],
+            self.labels[index],
+            self.places[index],
+            self.rates[index],
+        )
 
 
 @dataclass(frozen=True)
@@ -96,43 +110,23 @@ def split(theta: Floats, columns: int, axes: int) -> Parts:
     return Parts(numbers[:columns], shape, rates, jagged, noise, scales[:axes], scales[axes:])
 
 
-def matern(squares: Floats) -> tuple[Floats, Floats]:
-    """Matern 5/2 at squared distances, and minus twice its slope there."""
-    r = np.sqrt(squares)
-    fade = np.exp(-_ROOT5 * r)
-    value = (1.0 + _ROOT5 * r + (5.0 / 3.0) * squares) * fade
-    return value, (5.0 / 3.0) * (1.0 + _ROOT5 * r) * fade
-
-
 def relate(one: Field, two: Field, parts: Parts, level: float) -> Floats:
     """Prior covariance of δ between two sets of pieces, without what is each one's own."""
     cov = np.zeros((len(one.labels), len(two.labels)))
-    for label in np.unique(one.labels):
-        mine, theirs = np.flatnonzero(one.labels == label), np.flatnonzero(two.labels == label)
-        if len(theirs):
-            squares = _square(one.places[mine], two.places[theirs], parts.place_scales)
-            block = level**2 + parts.shape**2 * matern(squares)[0]
-            cov[np.ix_(mine, theirs)] = block
+    for label in np.intersect1d(one.labels, two.labels):
+        mine, theirs = (
+            np.flatnonzero(one.labels == label),
+            np.flatnonzero(two.labels == label),
+        )
+        block = np.zeros((len(mine), len(theirs)))
+        points = one.places[mine], two.places[theirs]
+        near, far = (stretch(found, parts.place_scales) for found in points)
+        add_matern(block, near, far, parts.shape**2, level**2)
+        cov[np.ix_(mine, theirs)] = block
     if one.rates.shape[1]:
-        cov += parts.rates**2 * matern(_square(one.rates, two.rates, parts.rate_scales))[0]
+        near, far = (stretch(field.rates, parts.rate_scales) for field in (one, two))
+        add_matern(cov, near, far, parts.rates**2)
     return cov
-
-
-def relate_pairs(field: Field, left: Ints, right: Ints, parts: Parts, level: float) -> Floats:
-    """Prior covariance of δ for a list of pairs of pieces, without what is each one's own."""
-    gaps = (field.places[left] - field.places[right]) / parts.place_scales
-    cov = level**2 + parts.shape**2 * matern((gaps**2).sum(axis=1))[0]
-    cov = np.where(field.labels[left] == field.labels[right], cov, 0.0)
-    if field.rates.shape[1]:
-        gaps = (field.rates[left] - field.rates[right]) / parts.rate_scales
-        cov = cov + parts.rates**2 * matern((gaps**2).sum(axis=1))[0]
-    return np.asarray(cov)
-
-
-def _square(one: Floats, two: Floats, scales: Floats) -> Floats:
-    a, b = one / scales, two / scales
-    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
-    return np.asarray(np.maximum(squares, 0.0))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -145,79 +139,68 @@ class Evidence:
     def __init__(self, field: Field, rows: Rows, prior: Prior) -> None:
         self.field, self.rows, self.prior = field, rows, prior
         self.sizes = field.columns.shape[1], field.places.shape[1]
-        self._shares = rows.counts / rows.values[:, None]
-        self._groups = [np.flatnonzero(field.labels == label) for label in np.unique(field.labels)]
-        self._gaps = [list(_gap(field.places[group])) for group in self._groups]
-        self._rate_gaps = list(_gap(field.rates))
+        self._row, self._piece = np.nonzero(rows.counts)
+        self._shares = rows.counts[self._row, self._piece] / rows.values[self._row]
+        kinds = [np.flatnonzero(field.labels == label) for label in np.unique(field.labels)]
+        self._kinds = [self._group(members, field.places) for members in kinds]
+        everything = np.arange(len(field.labels))
+        self._rates = [self._group(everything, field.rates)] if field.rates.shape[1] else []
+
+    def _group(self, members: Ints, points: Floats) -> Group:
+        pieces = len(self.field.labels)
+        return Group(members, pieces, points[members], self._row, self._piece)
 
     def weigh(self, theta: Floats) -> tuple[float, Floats]:
         """Minus the log posterior of hyper-parameters, and its gradient."""
         parts = split(theta, *self.sizes)
-        cov, slopes = self._covary(parts)
-        mean = self.field.columns @ parts.coefficients
-        share = self._shares * mean
-        mixed = share @ cov
-        total = mixed @ share.T
-        total[np.diag_indices_from(total)] += parts.noise**2 + self.rows.known
-        factor = factorise(total)
-        residual = 1.0 - share.sum(axis=1)
-        inverse = np.linalg.inv(total)
-        alpha = inverse @ residual
+        mean = self.field.mean(parts)
+        weights = self._shares * mean[self._piece]
+        by_place, by_rate = self._make_kernels(parts)
+        kinds = [Made(group, by_place, weights) for group in self._kinds]
+        rates = [Made(group, by_rate, weights) for group in self._rates]
+        value, alpha, by_rows = self._explain([*kinds, *rates], weights, parts.noise)
         prior, gradient = self.prior.draw_to(theta)
-        value = 0.5 * float(residual @ alpha) + float(np.log(np.diag(factor)).sum()) + prior
-        weight = inverse - np.outer(alpha, alpha)
-        by_mean = ((weight @ mixed - alpha[:, None]) * self._shares).sum(axis=0)
-        gradient[: self.sizes[0]] += (by_mean @ self.field.columns) * parts.coefficients
-        by_cov = 0.5 * share.T @ (weight @ share)
-        gradient[self.sizes[0] :] += self._lean(by_cov, slopes, weight, parts)
-        return value, gradient
+        place = self._lean(kinds, by_rows, parts.place_scales)
+        rate = self._lean(rates, by_rows, parts.rate_scales)
+        drawn = np.bincount(self._piece, weights * alpha[self._row], len(mean))
+        by_mean = (place.means + rate.means - drawn) / np.where(mean > 0, mean, 1.0)
+        noise = parts.noise**2 * float(np.trace(by_rows))
+        gradient += np.concatenate(
+            [
+                (by_mean @ self.field.columns) * parts.coefficients,
+                [place.variance, rate.variance, place.own, noise],
+                place.scales,
+                rate.scales,
+            ]
+        )
+        return value + prior, gradient
 
-    def _covary(self, parts: Parts) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-        """Covariance of δ, and Matern values with slopes of each group and of the rates."""
-        size = len(self.field.labels)
-        cov = np.zeros((size, size))
-        slopes = []
-        for group, gaps in zip(self._groups, self._gaps, strict=True):
-            slopes.append(matern(_scale(gaps, parts.place_scales, len(group))))
-            cov[np.ix_(group, group)] = self.prior.level**2 + parts.shape**2 * slopes[-1][0]
-        if self._rate_gaps:
-            slopes.append(matern(_scale(self._rate_gaps, parts.rate_scales, size)))
-            cov += parts.rates**2 * slopes[-1][0]
-        cov[np.diag_indices(size)] += parts.jagged**2
-        return cov, slopes
+    def _make_kernels(self, parts: Parts) -> tuple[Kernel, Kernel]:
+        """Of every kind by its pieces' places, and of all pieces by their rates."""
+        level, own = self.prior.level**2, parts.jagged**2
+        return (
+            Kernel(level, parts.shape**2, own, parts.place_scales),
+            Kernel(0.0, parts.rates**2, 0.0, parts.rate_scales),
+        )
 
-    def _lean(
-        self, by_cov: Floats, slopes: list[tuple[Floats, Floats]], weight: Floats, parts: Parts
-    ) -> Floats:
-        """The gradient with respect to spreads and length scales."""
-        spreads, scales = np.zeros(4), np.zeros(len(parts.place_scales))
-        for group, gaps, (value, slope) in zip(self._groups, self._gaps, slopes, strict=False):
-            block = by_cov[np.ix_(group, group)]
-            spreads[0] += 2.0 * parts.shape**2 * float((block * value).sum())
-            leaning = block * slope * parts.shape**2
-            scales += [float((leaning * gap).sum()) for gap in gaps] / parts.place_scales**2
-        rate_scales = np.zeros(len(parts.rate_scales))
-        if self._rate_gaps:
-            value, slope = slopes[-1]
-            spreads[1] = 2.0 * parts.rates**2 * float((by_cov * value).sum())
-            leaning = by_cov * slope * parts.rates**2
-            rate_scales += [float((leaning * gap).sum()) for gap in self._rate_gaps]
-            rate_scales /= parts.rate_scales**2
-        spreads[2] = 2.0 * parts.jagged**2 * float(np.trace(by_cov))
-        spreads[3] = parts.noise**2 * float(np.trace(weight))
-        return np.concatenate([spreads, scales, rate_scales])
+    def _explain(
+        self, made: Sequence[Made], weights: Floats, noise: float
+    ) -> tuple[float, Floats, Floats]:
+        """Minus the log likelihood; by residuals, and by the rows' covariance, twice."""
+        total = np.diag(noise**2 + self.rows.known)
+        for one in made:
+            total[one.group.window] += one.cov
+        factor = factorise(total)
+        root = invert_lower(factor)
+        inverse = root.T @ root
+        residual = 1.0 - np.bincount(self._row, weights, len(total))
+        alpha = inverse @ residual
+        value = 0.5 * float(residual @ alpha) + float(np.log(np.diag(factor)).sum())
+        return value, alpha, inverse - np.outer(alpha, alpha)
 
-
-def _gap(points: Floats) -> Iterator[Floats]:
-    for axis in points.T:
-        yield (axis[:, None] - axis[None, :]) ** 2
-
-
-def _scale(gaps: Sequence[Floats], scales: Floats, size: int) -> Floats:
-    squares = np.zeros((size, size))
-    for gap, scale in zip(gaps, scales, strict=True):
-        squares += gap / scale**2
-    return squares
+    def _lean(self, made: Sequence[Made], by_rows: Floats, scales: Floats) -> Lean:
+        nothing = Lean(np.zeros(len(self.field.labels)), 0.0, 0.0, np.zeros(len(scales)))
+        return sum((one.lean(by_rows) for one in made), nothing)
 
 
 def factorise(matrix: Floats) -> Floats:
@@ -229,3 +212,17 @@ def factorise(matrix: Floats) -> Floats:
             return np.asarray(np.linalg.cholesky(matrix + jitter * np.eye(len(matrix))))
         except np.linalg.LinAlgError:
             jitter = max(10.0 * jitter, 1e-10 * scale)
+
+
+def invert_lower(factor: Floats) -> Floats:
+    """The inverse of a lower triangular matrix, by halves: most of it is products."""
+    size = len(factor)
+    if size <= _SMALL:
+        return np.asarray(np.linalg.inv(factor))
+    half = size // 2
+    inverse = np.zeros((size, size))
+    inverse[:half, :half] = invert_lower(factor[:half, :half])
+    inverse[half:, half:] = invert_lower(factor[half:, half:])
+    below = factor[half:, :half] @ inverse[:half, :half]
+    inverse[half:, :half] = -inverse[half:, half:] @ below
+    return inverse

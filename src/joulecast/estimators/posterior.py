@@ -12,57 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from joulecast.estimators.joint import (
-    Evidence,
-    Field,
-    Floats,
-    Ints,
-    Parts,
-    Prior,
-    Rows,
-    factorise,
-    relate,
-    relate_pairs,
-    split,
-)
-
-Json = dict[str, Any]
+from joulecast.estimators.joint import Evidence, Field, Prior, Rows
+from joulecast.estimators.kernels import Floats, Mix, combine, multiply
+from joulecast.estimators.known import Known, Learnt, know, relate_own
+from joulecast.estimators.nets import Nets, Pairs, list_chunks
 
 DRAWS = 8
 # A mean this far below physics is no news of a layer but noise: layers do not give joules back.
 _LEAST_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """A joint process with its hyper-parameters; the first draw is the most probable one."""
-
-    field: Field
-    rows: Rows
-    level: float
-    thetas: Floats
-
-
-@dataclass(frozen=True)
-class Nets:
-    """Nets to be asked about: distinct pieces, and how often each net runs them.
-
-    Attributes:
-        field: The pieces.
-        match: For every piece the row piece that it is, or -1.
-        net: For every entry the net; ``piece`` which piece, ``count`` how often.
-    """
-
-    field: Field
-    match: Ints
-    size: int
-    net: Ints
-    piece: Ints
-    count: Floats
 
 
 @dataclass(frozen=True)
@@ -71,14 +31,13 @@ class Answer:
 
     Attributes:
         total: Means, n; ``var`` their variance; ``cov`` the joint one where it was asked for.
-        own: What each piece costs, p; ``own_var`` how unsure that is.
+        own: What each piece costs that stands in any of the nets, p.
     """
 
     total: Floats
     var: Floats
     cov: Floats | None
     own: Floats
-    own_var: Floats
 
 
 @dataclass(frozen=True)
@@ -99,18 +58,26 @@ def learn(
     field: Field, rows: Rows, prior: Prior, draws: int = DRAWS, start: Floats | None = None
 ) -> Learnt:
     """The most probable hyper-parameters, and draws around them."""
-    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     evidence = Evidence(field, rows, prior)
-    begin = np.log(prior.medians) if start is None else start
-    bounds = [
-        (m - 6.0 * w, m + 6.0 * w) for m, w in zip(np.log(prior.medians), prior.widths, strict=True)
-    ]
+    # Its matrices are small: threads would wait for each other more than they work.
+    with threadpool_limits(1, user_api="blas"):
+        best = _find_best(evidence, np.log(prior.medians) if start is None else start)
+        thetas = np.vstack([best, *_draw(evidence, best, draws)])
+    return Learnt(field, rows, prior.level, thetas)
+
+
+def _find_best(evidence: Evidence, start: Floats) -> Floats:
+    from scipy.optimize import minimize
+
+    medians, widths = np.log(evidence.prior.medians), evidence.prior.widths
+    bounds = list(zip(medians - 6.0 * widths, medians + 6.0 * widths, strict=True))
+    options = {"maxiter": 80}
     found = minimize(
-        evidence.weigh, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 80}
+        evidence.weigh, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    best = np.asarray(found.x)
-    return Learnt(field, rows, prior.level, np.vstack([best, *_draw(evidence, best, draws)]))
+    return np.asarray(found.x)
 
 
 def _draw(evidence: Evidence, best: Floats, draws: int) -> Iterator[Floats]:
@@ -137,27 +104,41 @@ def _spread_root(evidence: Evidence, best: Floats, step: float = 1e-3) -> Floats
     return np.asarray(widths[:, None] * vectors / np.sqrt(np.maximum(values, 0.5)))
 
 
-def ask(learnt: Learnt, nets: Nets, joint: bool = False, weights: Floats | None = None) -> Answer:
+def ask(learnt: Learnt, nets: Nets, joint: bool = False) -> Answer:
     """Totals of nets.
 
     Args:
         learnt: What rows have taught.
         nets: What to ask about.
-        joint: Whether their joint covariance is wanted.
-        weights: Factors of the nets' totals, for another quantity in proportion to this one.
+        joint: Whether their joint covariance is wanted; else some nets are asked at a time.
     """
-    count = nets.count if weights is None else nets.count * weights[nets.net]
-    asked = [_ask_one(learnt, nets, count, theta, joint) for theta in learnt.thetas]
-    total, own = _mean(asked, "total"), _mean(asked, "own")
-    between = _mean_of([(one.total - total) ** 2 for one in asked])
+    known = [know(learnt, theta) for theta in learnt.thetas]
+    everything = np.arange(len(nets.field.labels)), nets
+    chunks = [everything] if joint else list_chunks(nets, len(learnt.field.labels))
+    own = np.zeros(len(nets.field.labels))
+    answers = []
+    for pieces, some in chunks:
+        answers.append(_ask_some(known, some, joint))
+        own[pieces] = answers[-1].own
+    total, var = (_join(answers, name) for name in ("total", "var"))
+    return Answer(total, var, answers[0].cov if joint else None, own)
+
+
+def _join(answers: list[Answer], name: str) -> Floats:
+    return np.concatenate([np.zeros(0), *(getattr(answer, name) for answer in answers)])
+
+
+def _ask_some(known: list[Known], nets: Nets, joint: bool) -> Answer:
+    """Totals under every draw, and what they have in common."""
+    pairs, mix = Pairs(nets), Mix(nets.size, nets.net, nets.piece)
+    asked = [_ask_one(one, nets, pairs, mix, joint) for one in known]
+    total = _mean(asked, "total")
+    var = _mean(asked, "var") + _mean_of([(one.total - total) ** 2 for one in asked])
     cov = None
     if joint:
         spread = [np.outer(one.total - total, one.total - total) for one in asked]
         cov = _mean(asked, "cov") + _mean_of(spread)
-    own_between = _mean_of([(one.own - own) ** 2 for one in asked])
-    return Answer(
-        total, _mean(asked, "var") + between, cov, own, _mean(asked, "own_var") + own_between
-    )
+    return Answer(total, var, cov, _mean(asked, "own"))
 
 
 def _mean(answers: list[Answer], name: str) -> Floats:
@@ -168,96 +149,28 @@ def _mean_of(arrays: list[Floats]) -> Floats:
     return np.asarray(sum(arrays) / len(arrays))
 
 
-def _ask_one(learnt: Learnt, nets: Nets, count: Floats, theta: Floats, joint: bool) -> Answer:
-    parts = split(theta, learnt.field.columns.shape[1], learnt.field.places.shape[1])
-    mean = nets.field.columns @ parts.coefficients
-    shift, seen = _condition(learnt, nets, parts)
-    own = mean * np.maximum(1.0 + shift, _LEAST_SHARE)
-    entry = count * mean[nets.piece]
-    total = _sum_by_net(nets, count * own[nets.piece])
-    gained = _gather(nets, entry, seen)
-    var = _add_pairs(learnt, nets, entry, parts) - (gained**2).sum(axis=1)
-    width = learnt.level**2 + parts.shape**2 + parts.jagged**2
-    width = width + (parts.rates**2 if nets.field.rates.shape[1] else 0.0)
-    own_var = mean**2 * np.maximum(width - (seen**2).sum(axis=1), 0.0)
+def _ask_one(known: Known, nets: Nets, pairs: Pairs, mix: Mix, joint: bool) -> Answer:
+    mean = nets.field.mean(known.parts)
+    across = known.relate(nets)
+    own = mean * np.maximum(1.0 + combine(across, known.pull), _LEAST_SHARE)
+    entry = nets.count * mean[nets.piece]
+    total = np.asarray(np.bincount(nets.net, nets.count * own[nets.piece], nets.size), float)
+    gained = multiply(mix.times(entry, across), known.basis)
+    var = pairs.add_up(entry, known.parts, known.level) - (gained**2).sum(axis=1)
     cov = None
     if joint:
-        counts = _matrix(nets, entry)
-        prior = _relate_own(nets.field, parts, learnt.level)
-        cov = counts @ prior @ counts.T - gained @ gained.T
-    return Answer(total, np.maximum(var, 0.0), cov, own, own_var)
+        half = mix.times(entry, relate_own(nets.field, known.parts, known.level))
+        cov = mix.times(entry, half.T) - gained @ gained.T
+    return Answer(total, np.maximum(var, 0.0), cov, own)
 
 
 def foresee(learnt: Learnt, nets: Nets) -> Gain:
     """What a look at each of the nets' own pieces would tell about their totals."""
-    parts = split(learnt.thetas[0], learnt.field.columns.shape[1], learnt.field.places.shape[1])
-    mean = nets.field.columns @ parts.coefficients
-    shift, seen = _condition(learnt, nets, parts)
-    prior = _relate_own(nets.field, parts, learnt.level)
-    cov = (prior - seen @ seen.T) * np.outer(mean, mean)
-    counts = _matrix(nets, nets.count)
-    own = mean * np.maximum(1.0 + shift, _LEAST_SHARE)
-    return Gain(counts @ cov, own, np.maximum(np.diag(cov), 0.0) + (parts.noise * own) ** 2)
-
-
-def _relate_own(field: Field, parts: Parts, level: float) -> Floats:
-    """Prior covariance of δ among pieces, with what is each one's own."""
-    cov = relate(field, field, parts, level)
-    cov[np.diag_indices_from(cov)] += parts.jagged**2
-    return cov
-
-
-def _condition(learnt: Learnt, nets: Nets, parts: Parts) -> tuple[Floats, Floats]:
-    """Posterior means of δ, and how much of each piece's prior the rows explain, p x n."""
-    field, rows = learnt.field, learnt.rows
-    share = rows.counts / rows.values[:, None] * (field.columns @ parts.coefficients)
-    prior = _relate_own(field, parts, learnt.level)
-    total = share @ prior @ share.T
-    total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
-    inverse = np.linalg.inv(factorise(total))
-    across = relate(nets.field, field, parts, learnt.level)
-    found = np.flatnonzero(nets.match >= 0)
-    across[found, nets.match[found]] += parts.jagged**2
-    seen = across @ share.T @ inverse.T
-    return seen @ (inverse @ (1.0 - share.sum(axis=1))), seen
-
-
-def _add_pairs(learnt: Learnt, nets: Nets, entry: Floats, parts: Parts) -> Floats:
-    """Prior variance of each net's total: all pairs of its own pieces."""
-    left, right = nets_pairs(nets)
-    cov = relate_pairs(nets.field, nets.piece[left], nets.piece[right], parts, learnt.level)
-    cov += np.where(nets.piece[left] == nets.piece[right], parts.jagged**2, 0.0)
-    return np.asarray(
-        np.bincount(nets.net[left], entry[left] * entry[right] * cov, nets.size), float
-    )
-
-
-def _sum_by_net(nets: Nets, entries: Floats) -> Floats:
-    return np.asarray(np.bincount(nets.net, entries, nets.size), float)
-
-
-def _matrix(nets: Nets, entries: Floats) -> Floats:
-    """Entries as a matrix, nets by pieces."""
-    matrix = np.zeros((nets.size, len(nets.field.labels)))
-    matrix[nets.net, nets.piece] = entries
-    return matrix
-
-
-def _gather(nets: Nets, entries: Floats, seen: Floats) -> Floats:
-    """Sums over each net's entries of what rows explain, n x rows; entries come net by net."""
-    gathered = np.zeros((nets.size, seen.shape[1]))
-    held, starts = np.unique(nets.net, return_index=True)
-    if len(held):
-        gathered[held] = np.add.reduceat(entries[:, None] * seen[nets.piece], starts, axis=0)
-    return gathered
-
-
-def nets_pairs(nets: Nets) -> tuple[Ints, Ints]:
-    """All ordered pairs of entries that stand in one net; entries come net by net."""
-    starts = np.searchsorted(nets.net, np.arange(nets.size))
-    sizes = np.diff([*starts, len(nets.net)])
-    left = np.repeat(np.arange(len(nets.net)), sizes[nets.net])
-    inner = np.arange(len(left)) - np.repeat(
-        np.cumsum(sizes[nets.net]) - sizes[nets.net], sizes[nets.net]
-    )
-    return left, starts[nets.net[left]] + inner
+    known = know(learnt, learnt.thetas[0])
+    parts, across = known.parts, known.relate(nets)
+    mean = nets.field.mean(parts)
+    seen = across @ known.basis
+    cov = (relate_own(nets.field, parts, learnt.level) - seen @ seen.T) * np.outer(mean, mean)
+    cover = Mix(nets.size, nets.net, nets.piece).times(nets.count, cov)
+    own = mean * np.maximum(1.0 + combine(across, known.pull), _LEAST_SHARE)
+    return Gain(cover, own, np.maximum(np.diag(cov), 0.0) + (parts.noise * own) ** 2)

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from joulecast.estimators.clock import Clock, step_time
-from joulecast.estimators.joint import Floats, Rows
+from joulecast.estimators.joint import Rows
+from joulecast.estimators.kernels import Floats
+from joulecast.estimators.known import Learnt
+from joulecast.estimators.nets import Nets
 from joulecast.estimators.pieces import Count, Piece
-from joulecast.estimators.posterior import Answer, Learnt, ask
+from joulecast.estimators.posterior import Answer, ask
 from joulecast.estimators.table import Batch, Table, make_batch
 
 Json = dict[str, Any]
@@ -156,7 +159,8 @@ def total_nets(
     batch = make_batch(nets)
     busy = ask_times(state.table, state.time, batch, joint)
     field = state.table.field(batch.pieces, busy.own)
-    device = ask(state.energy.learnt, batch.nets(field, state.energy.keys), joint)
+    asked = batch.nets(field, state.energy.keys)
+    device = ask(state.energy.learnt, asked, joint)
     host = np.array([state.clock.issue(counts) for counts in nets]).reshape(len(nets), 2)
     launches = np.array([sum(p.launches * count for p, count in counts) for counts in nets])
     time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
@@ -168,7 +172,7 @@ def total_nets(
     lean = state.watts + state.idle_w * (by_device - held)
     narrow = _spread_narrow(state, batch, busy)
     narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
-    strange, unseen = _own_doubts(state, batch, device)
+    strange, unseen = _own_doubts(state, batch, asked, device)
     host_sd = state.idle_w * by_host * host[:, 1]
     parts = {
         "kinds never measured": strange + unseen,
@@ -202,14 +206,16 @@ def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
     return np.asarray(_EMPTY_SPREAD * np.array(empty) * busy.own)
 
 
-def _own_doubts(state: State, batch: Batch, device: Answer) -> tuple[Floats, Floats]:
+def _own_doubts(state: State, batch: Batch, asked: Nets, device: Answer) -> tuple[Floats, Floats]:
     """Variance from precisions that nobody measured, and from kinds that nobody measured."""
     known = {piece.label for piece in state.energy.pieces}
     rates = {piece.rate for piece in state.energy.pieces}
     new_rate = np.array([piece.rate not in rates for piece in batch.pieces], float)
-    new_kind = np.array([piece.label not in known for piece in batch.pieces], float)
+    new_kind = np.flatnonzero([piece.label not in known for piece in batch.pieces])
     costs = batch.count * device.own[batch.piece]
     strange = batch.sum_up(costs * new_rate[batch.piece])
-    own_var = batch.count**2 * (device.own_var * new_kind)[batch.piece]
-    unseen = batch.sum_up(own_var)
+    own_var = np.zeros(len(batch.pieces))
+    if len(new_kind):
+        own_var[new_kind] = ask(state.energy.learnt, asked.alone(new_kind)).var
+    unseen = batch.sum_up(batch.count**2 * own_var[batch.piece])
     return np.square(_STRANGE_SPREAD * strange), np.minimum(unseen, device.var)

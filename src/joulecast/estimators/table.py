@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.estimators.joint import Field, Floats, Ints, Prior, Rows
+from joulecast.estimators.joint import Field, Prior, Rows
+from joulecast.estimators.kernels import Floats, Ints
 from joulecast.estimators.looks import Look
+from joulecast.estimators.nets import Nets
 from joulecast.estimators.pieces import AXES, Count, Piece, merge_counts
-from joulecast.estimators.posterior import Nets
 
 Words = dict[str, Any]
 

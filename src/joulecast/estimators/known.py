@@ -1,0 +1,81 @@
+"""What rows have taught, and what they say of any piece under one draw of the hyper-parameters.
+
+C = S·K·Sᵀ + noise = L·Lᵀ              of the rows; S sums pieces to rows, as a share of each
+B = Sᵀ·L⁻ᵀ                             the basis
+δ | rows  ~  N(k·B·z, k0 - |k·B|²)     of any piece, k its prior covariance with the rows'
+                                       pieces, k0 its prior variance, z = L⁻¹·residual
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.estimators.joint import (
+    Field,
+    Parts,
+    Rows,
+    factorise,
+    invert_lower,
+    relate,
+    split,
+)
+from joulecast.estimators.kernels import Floats, Mix
+from joulecast.estimators.nets import Nets
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A joint process with its hyper-parameters; the first draw is the most probable one."""
+
+    field: Field
+    rows: Rows
+    level: float
+    thetas: Floats
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the rows say of every piece under one draw of the hyper-parameters.
+
+    Attributes:
+        pull: What a piece's δ becomes, by its covariance with the pieces of the rows, P.
+        basis: Likewise how much of its prior the rows explain, P x N.
+    """
+
+    field: Field
+    parts: Parts
+    level: float
+    pull: Floats
+    basis: Floats
+
+    def relate(self, nets: Nets) -> Floats:
+        """Prior covariance of the nets' pieces with those of the rows, p x P."""
+        across = relate(nets.field, self.field, self.parts, self.level)
+        same = np.flatnonzero(nets.match >= 0)
+        across[same, nets.match[same]] += self.parts.jagged**2
+        return across
+
+
+def know(learnt: Learnt, theta: Floats) -> Known:
+    """Condition on the rows."""
+    field, rows = learnt.field, learnt.rows
+    parts = split(theta, field.columns.shape[1], field.places.shape[1])
+    row, piece = np.nonzero(rows.counts)
+    share = rows.counts[row, piece] / rows.values[row] * field.mean(parts)[piece]
+    sums, spreads = Mix(len(rows.values), row, piece), Mix(len(field.labels), piece, row)
+    half = sums.times(share, relate_own(field, parts, learnt.level))
+    total = sums.times(share, np.ascontiguousarray(half.T))
+    total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
+    root = invert_lower(factorise(total))
+    basis = spreads.times(share, np.ascontiguousarray(root.T))
+    residual = 1.0 - np.bincount(row, share, len(rows.values))
+    return Known(field, parts, learnt.level, basis @ (root @ residual), basis)
+
+
+def relate_own(field: Field, parts: Parts, level: float) -> Floats:
+    """Prior covariance of δ among pieces, with what is each one's own."""
+    cov = relate(field, field, parts, level)
+    cov[np.diag_indices_from(cov)] += parts.jagged**2
+    return cov

@@ -1,0 +1,197 @@
+"""The joint process: laws of its gradient, of its sums, and of asking about nets in chunks."""
+
+import numpy as np
+import pytest
+
+from joulecast.estimators import kernels, nets
+from joulecast.estimators.joint import Evidence, Field, Prior, Rows, invert_lower, relate, split
+from joulecast.estimators.kernels import Mix, matern_within, multiply
+from joulecast.estimators.known import Learnt, know, relate_own
+from joulecast.estimators.nets import Nets
+from joulecast.estimators.posterior import ask, foresee, learn
+
+COLUMNS, AXES, LEVEL = 3, 5, 0.2
+
+
+def draw_field(rng, size, rates=2, kinds=3):
+    return Field(
+        rng.uniform(0.5, 2.0, (size, COLUMNS)),
+        rng.integers(0, kinds, size),
+        9.0 + rng.normal(size=(size, AXES)),
+        rng.normal(size=(size, rates)),
+    )
+
+
+def draw_rows(rng, field, count):
+    """Some pieces alone, then sums of a few."""
+    size = len(field.labels)
+    counts = (rng.random((count, size)) < 0.2) * rng.integers(1, 4, (count, size)).astype(float)
+    counts[:size] = np.eye(size)[:count]
+    counts[:, 0] += counts.sum(axis=1) == 0
+    values = counts @ field.columns.sum(axis=1) * np.exp(0.1 * rng.normal(size=count))
+    return Rows(counts, values, np.full(count, 1e-4))
+
+
+def make_prior(field):
+    size = COLUMNS + 4 + AXES + field.rates.shape[1]
+    return Prior(np.full(size, 0.3), np.full(size, 0.7), LEVEL)
+
+
+def draw_nets(rng, field, size, seen=4):
+    """Nets over a field of which the first pieces were seen in rows; the last net is empty."""
+    entries = [sorted(rng.choice(len(field.labels), 1 + k % 6, False)) for k in range(size - 1)]
+    net = np.repeat(np.arange(size - 1), [len(one) for one in entries])
+    match = np.where(np.arange(len(field.labels)) < seen, np.arange(len(field.labels)), -1)
+    count = rng.integers(1, 5, len(net)).astype(float)
+    return Nets(field, match, size, net, np.concatenate(entries), count)
+
+
+@pytest.mark.parametrize("rates", [0, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_gradient_equals_finite_differences(seed, rates):
+    rng = np.random.default_rng(seed)
+    field = draw_field(rng, 12, rates)
+    prior = make_prior(field)
+    evidence = Evidence(field, draw_rows(rng, field, 17), prior)
+    theta = 0.3 * rng.normal(size=len(prior.medians)) - 1.0
+    steps = 1e-5 * np.eye(len(theta))
+    slopes = [evidence.weigh(theta + s)[0] - evidence.weigh(theta - s)[0] for s in steps]
+    assert evidence.weigh(theta)[1] == pytest.approx(np.array(slopes) / 2e-5, abs=1e-5)
+
+
+def test_weighing_leaves_no_trace():
+    """What was made for one draw is no part of the next."""
+    rng = np.random.default_rng(5)
+    field = draw_field(rng, 9)
+    prior, rows = make_prior(field), draw_rows(rng, field, 12)
+    one, two = (0.2 * rng.normal(size=(2, len(prior.medians)))) - 1.0
+    evidence = Evidence(field, rows, prior)
+    first, _, again = evidence.weigh(one), evidence.weigh(two), evidence.weigh(one)
+    assert first[0] == again[0]
+    assert (first[1] == again[1]).all()
+
+
+def test_the_likelihood_is_that_of_a_dense_normal():
+    rng = np.random.default_rng(6)
+    field = draw_field(rng, 11)
+    prior, rows = make_prior(field), draw_rows(rng, field, 15)
+    theta = 0.3 * rng.normal(size=len(prior.medians)) - 1.0
+    parts = split(theta, COLUMNS, AXES)
+    share = rows.counts / rows.values[:, None] * field.mean(parts)
+    cov = share @ relate_own(field, parts, LEVEL) @ share.T
+    cov += np.diag(parts.noise**2 + rows.known)
+    off = 1.0 - share.sum(axis=1)
+    dense = 0.5 * off @ np.linalg.solve(cov, off) + 0.5 * np.linalg.slogdet(cov)[1]
+    assert Evidence(field, rows, prior).weigh(theta)[0] == pytest.approx(
+        dense + prior.draw_to(theta)[0], rel=1e-10
+    )
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    rng = np.random.default_rng(1)
+    field = draw_field(rng, 10)
+    rows = draw_rows(rng, field, 14)
+    return learn(field, rows, make_prior(field), draws=4)
+
+
+@pytest.fixture
+def asked():
+    return draw_nets(
+        np.random.default_rng(2), draw_field(np.random.default_rng(3), 40, kinds=5), 30
+    )
+
+
+def test_asking_in_chunks_equals_asking_at_once(learnt, asked, monkeypatch):
+    whole = ask(learnt, asked)
+    monkeypatch.setattr(nets, "_AT_ONCE", 300)
+    assert len(list(nets.list_chunks(asked, len(learnt.field.labels)))) > 5
+    parts = ask(learnt, asked)
+    for name in ("total", "var", "own"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+
+
+def test_variances_are_the_diagonal_of_the_joint_covariance(learnt, asked):
+    """Pairs within nets and the matrix over all pieces are two ways to one number."""
+    apart, together = ask(learnt, asked), ask(learnt, asked, joint=True)
+    assert np.diag(together.cov) == pytest.approx(apart.var, rel=1e-8, abs=1e-12)
+    assert together.total == pytest.approx(apart.total, rel=1e-12)
+    assert apart.var[-1] == apart.total[-1] == 0.0
+
+
+def test_asking_says_what_dense_conditioning_says(learnt, asked):
+    """One draw, by the textbook: K_** - K_*·C⁻¹·K_*ᵀ."""
+    one = Learnt(learnt.field, learnt.rows, learnt.level, learnt.thetas[:1])
+    known = know(one, one.thetas[0])
+    rows, mean = one.rows, asked.field.mean(known.parts)
+    share = rows.counts / rows.values[:, None] * one.field.mean(known.parts)
+    cov = share @ relate_own(one.field, known.parts, LEVEL) @ share.T
+    cov += np.diag(known.parts.noise**2 + rows.known)
+    across = known.relate(asked) @ share.T
+    own = relate_own(asked.field, known.parts, LEVEL) - across @ np.linalg.solve(cov, across.T)
+    runs = np.zeros((asked.size, len(mean)))
+    runs[asked.net, asked.piece] = asked.count * mean[asked.piece]
+    answer = ask(one, asked)
+    assert answer.var == pytest.approx(np.diag(runs @ own @ runs.T), rel=1e-7, abs=1e-12)
+    shift = across @ np.linalg.solve(cov, 1.0 - share.sum(axis=1))
+    own, used = mean * np.maximum(1.0 + shift, 0.05), np.unique(asked.piece)
+    assert answer.own[used] == pytest.approx(own[used], rel=1e-8)
+
+
+def test_a_piece_alone_is_as_unsure_as_foreseen(learnt, asked):
+    """What a look at a piece would show is its own variance and the noise of the look."""
+    one = Learnt(learnt.field, learnt.rows, learnt.level, learnt.thetas[:1])
+    pieces = np.arange(len(asked.field.labels))
+    gain, alone = foresee(one, asked), ask(one, asked.alone(pieces))
+    noise = know(one, one.thetas[0]).parts.noise
+    assert gain.own == pytest.approx(alone.total, rel=1e-9)
+    assert gain.var == pytest.approx(alone.var + (noise * alone.total) ** 2, rel=1e-7)
+
+
+def test_kernels_do_not_depend_on_how_many_rows_are_made_at_once(monkeypatch):
+    rng = np.random.default_rng(4)
+    one, two = draw_field(rng, 30), draw_field(rng, 20)
+    parts = split(0.2 * rng.normal(size=COLUMNS + 4 + AXES + 2), COLUMNS, AXES)
+    whole = relate(one, two, parts, LEVEL)
+    room = np.empty((2, 30, 30))
+    value, slope = (found.copy() for found in matern_within(one.places, room))
+    monkeypatch.setattr(kernels, "_AT_ONCE", 50)
+    assert relate(one, two, parts, LEVEL) == pytest.approx(whole, rel=1e-12)
+    again = matern_within(one.places, room)
+    assert again[0] == pytest.approx(value, rel=1e-9)
+    assert again[1] == pytest.approx(slope, rel=1e-9)
+    assert (again[0] == again[0].T).all()
+
+
+def test_matern_falls_from_one():
+    distance = np.linspace(0.0, 30.0, 200)
+    value = kernels.matern(distance**2)
+    assert value[0] == 1.0
+    assert (np.diff(value) < 0).all()
+    assert value[-1] < 1e-10
+
+
+def test_a_mix_is_a_sparse_product():
+    rng = np.random.default_rng(7)
+    dense = (rng.random((13, 21)) < 0.3) * rng.normal(size=(13, 21))
+    dense[4] = 0.0
+    row, column = np.nonzero(dense)
+    other = rng.normal(size=(21, 6))
+    order = rng.permutation(len(row))
+    mix = Mix(13, row[order], column[order])
+    found = mix.times(dense[row, column][order], other)
+    assert found == pytest.approx(dense @ other, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 200])
+def test_a_triangle_is_inverted_by_halves(size):
+    rng = np.random.default_rng(size)
+    lower = np.tril(rng.normal(size=(size, size))) / size + np.eye(size)
+    assert invert_lower(lower) @ lower == pytest.approx(np.eye(size), abs=1e-10)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(700, 40), (30, 600), (0, 3)])
+def test_products_in_one_thread_are_products(rows, columns):
+    rng = np.random.default_rng(8)
+    one, two = rng.normal(size=(rows, columns)), rng.normal(size=(columns, columns))
+    assert multiply(one, two) == pytest.approx(one @ two, abs=1e-10)
