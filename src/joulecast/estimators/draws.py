@@ -72,7 +72,10 @@ class Box:
 
 
 def choose_stage(target: Target, observations: Sequence[Observation]) -> Proposal:
-    """The next stage to measure, or why there is none."""
+    """The next stage to measure, or why there is none.
+
+    Nothing is fitted here: as its uncertainty stands the share of sizes that still lack a stage.
+    """
     known = _list_known(target.setup, observations)
     kinds = _draw_sizes(target.network, target.networks, target.setup)
     plans = [_plan_kind(sizes, known) for sizes in kinds]

@@ -8,6 +8,7 @@
 For each degree a Lasso path is followed; ten-fold cross-validation chooses degree and penalty. What
 the Lasso kept is then fitted by least squares, in cross-validation too: its own coefficients are
 drawn towards zero. Squares are relative: layers of any size count alike.
+
 scikit-learn is needed for fitting alone; a Polynomial is plain numbers.
 """
 
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 Powers = NDArray[np.int64]
 
 _FOLDS = 10
-# With fewer points there is nothing to choose terms by.
+# With fewer points there is nothing to choose terms by: special columns alone, never negative.
 LEAST_POINTS = 10
 _PENALTIES = np.logspace(0, -5, 40)
 # Columns that differ by less carry the same information twice, or none.
@@ -121,7 +122,7 @@ def fit_polynomial(
 
 
 def _fit_few(columns: Floats, values: Floats, weights: Floats, special: int) -> Polynomial:
-    """A constant and the special columns, none of them negative."""
+    """A constant and the special columns, with weights that are never negative."""
     from scipy.optimize import nnls
 
     roots = np.sqrt(weights)

@@ -27,8 +27,9 @@ TIME_DEGREE = 3
 POWER_DEGREE = 2
 # The last columns: FLOPs and bytes.
 SPECIAL = 2
-# Nobody knows how wrong a polynomial through a handful of points is.
+# Nobody knows how wrong a fit to a handful of points is; of one size alone, hardly at all.
 _FEW_SPREAD = 0.3
+_SAME_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def fit_regression(points: Iterable[SeenStage]) -> Regression:
     guesses = np.maximum(times_left_out, times.min())
     guesses = guesses * np.clip(powers_left_out, powers.min(), powers.max())
     spread = float(np.sqrt(np.mean((guesses / energies - 1.0) ** 2)))
+    if len(points) < LEAST_POINTS:
+        spread = _FEW_SPREAD if moving else _SAME_SPREAD
     return Regression(
         label=f"{stages[0].name} of {describe_part(stages[0].part)}",
         moving=moving,
@@ -109,7 +112,7 @@ def fit_regression(points: Iterable[SeenStage]) -> Regression:
         most_w=float(powers.max()),
         time=time,
         power=power,
-        spread=spread if len(points) >= LEAST_POINTS else _FEW_SPREAD,
+        spread=spread,
         n=len(points),
     )
 

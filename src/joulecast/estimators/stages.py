@@ -61,9 +61,10 @@ def list_stages(part: Part, setup: Setup) -> tuple[Stage, ...]:
 
 
 def read_stage(observation: Observation) -> SeenStage | None:
-    """The stage that an observation shows; None where it is no eager stage of one layer."""
+    """The stage that an observation shows; None where no layer ran alone as it is profiled."""
     trial, how = observation.trial, observation.trial.how
-    if how.stage not in STAGES or how.mode != "eager" or observation.source:
+    alone = how.stage in STAGES and how.mode == "eager" and how.copies > 1
+    if not alone or observation.source:
         return None
     part = read_isolated(trial)
     if part is None or part.role == BLOCK:
