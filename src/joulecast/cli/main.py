@@ -11,6 +11,7 @@ below is all that help needs. Anything else that is raised is a bug and shows it
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from importlib import import_module
@@ -99,6 +100,8 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 
 def main() -> None:
     """The entry point of the program ``joulecast``."""
+    # Our matrices are small: threads of numpy's own would spin for longer than they compute.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     cli.main(prog_name="joulecast")
 
 

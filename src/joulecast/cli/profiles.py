@@ -129,8 +129,8 @@ def describe_profile(profile: Profile) -> Json:
 
 
 def _describe_fit(fit: Json) -> Json:
-    if "kinds" in fit:
-        return {"kinds": [{"kind": kind, **counts} for kind, counts in fit["kinds"].items()]}
+    if "looks" in fit:
+        return {"kinds": [{"kind": kind, **counts} for kind, counts in fit["looks"].items()]}
     curves = fit.get("curves", {}).values()
     keys = {"role": "role", "kind": "kind", "label": "label", "features": "features", "points": "n"}
     return {"curves": [{key: curve[own] for key, own in keys.items()} for curve in curves]}

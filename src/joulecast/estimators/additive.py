@@ -79,7 +79,7 @@ class AdditiveEstimator:
             "seen": sum(map(self.uses, observations)),
             "off_share": find_off_share(read_looks(observations)),
             "runs": read_runs(observations, state.table.labels),
-            "kinds": _count_kinds(state),
+            "looks": _count_kinds(state),
         }
         return {**learnt, **state.to_dict()}
 

@@ -1,0 +1,66 @@
+"""Makes the profile that ships with the package, from kept observations.
+
+Takes profiles (``.json``) and stores (``.sqlite``) of one device, leaves out every test net of an
+evaluation and every probe that was made for one, drops what was fed fp32 under autocast by mistake, fits,
+and writes one file.
+
+    python benchmarks/evaluation/ship.py OUT.json FILE ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from joulecast.estimators import find_estimator
+from joulecast.files import read_profile, write_profile
+from joulecast.records import Observation, Profile
+from joulecast.store import open_store
+
+ESTIMATORS = ("additive", "subtractive")
+JUDGED = ("test1", "test2", "probe")
+
+
+def main() -> None:
+    """Collect, fit, write."""
+    out, *files = map(Path, sys.argv[1:])
+    found = [profile for file in files for profile in read_all(file)]
+    if len({profile.key for profile in found}) != 1:
+        sys.exit("the files hold profiles of several devices: give those of one")
+    kept = {(s.trial.key, s.run, s.taken_at_s): s for p in found for s in p.observations if fit(s)}
+    seen = tuple(sorted(kept.values(), key=lambda one: one.taken_at_s))
+    fits = {name: find_estimator(name).fit(seen) for name in ESTIMATORS}
+    write_profile(replace(found[0], observations=seen, fits=fits), out)
+    print(f"{out}: {len(seen)} observations, {out.stat().st_size / 1e6:.2f} MB")
+
+
+def read_all(file: Path) -> Iterator[Profile]:
+    """Profiles of a file."""
+    if file.suffix == ".json":
+        yield read_profile(file)
+        return
+    with open_store(file, create=False) as store:
+        for one in store.profiles():
+            if not one.shipped:
+                yield store.profile(one.key)
+
+
+def fit(seen: Observation) -> bool:
+    """Whether an observation may ship: no test net, and fed as its net would feed it."""
+    judged = seen.run.endswith(JUDGED)
+    return not judged and not seen.source and _is_fed_right(seen)
+
+
+def _is_fed_right(seen: Observation) -> bool:
+    """Of what ran alone under autocast only convolution blocks were once fed fp32 by mistake."""
+    network, half = seen.trial.network, seen.trial.setup.precision in ("bf16", "fp16")
+    if not half or seen.trial.how.upstream != "random" or network.input.half:
+        return True
+    first = network.layers[0]
+    return first.kind in ("layer_norm", "embedding") or not first.input_grad
+
+
+if __name__ == "__main__":
+    main()
