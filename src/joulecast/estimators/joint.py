@@ -114,19 +114,26 @@ def relate(one: Field, two: Field, parts: Parts, level: float) -> Floats:
     """Prior covariance of δ between two sets of pieces, without what is each one's own."""
     cov = np.zeros((len(one.labels), len(two.labels)))
     for label in np.intersect1d(one.labels, two.labels):
-        mine, theirs = (
-            np.flatnonzero(one.labels == label),
-            np.flatnonzero(two.labels == label),
-        )
-        block = np.zeros((len(mine), len(theirs)))
+        mine, theirs = _find(one.labels, label), _find(two.labels, label)
         points = one.places[mine], two.places[theirs]
         near, far = (stretch(found, parts.place_scales) for found in points)
+        # Where kinds stand together, their block of the covariance is written to in place.
+        whole = isinstance(mine, slice) and isinstance(theirs, slice)
+        block = cov[mine, theirs] if whole else np.zeros((len(near), len(far)))
         add_matern(block, near, far, parts.shape**2, level**2)
-        cov[np.ix_(mine, theirs)] = block
+        if not whole:
+            cov[np.ix_(one.labels == label, two.labels == label)] = block
     if one.rates.shape[1]:
         near, far = (stretch(field.rates, parts.rate_scales) for field in (one, two))
         add_matern(cov, near, far, parts.rates**2)
     return cov
+
+
+def _find(labels: Ints, label: int) -> slice | Ints:
+    """Where a kind's pieces are; a slice where they stand together."""
+    found = np.flatnonzero(labels == label)
+    first, last = int(found[0]), int(found[-1])
+    return slice(first, last + 1) if last - first + 1 == len(found) else found
 
 
 # ---------------------------------------------------------------------------------------------

@@ -10,7 +10,11 @@ more than they bring. numpy alone.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +115,27 @@ def _prepare(one: Floats, two: Floats) -> tuple[Floats, Floats]:
     return left, np.vstack([b.T, np.ones(len(b)), lengths_b])
 
 
+@contextmanager
+def one_thread(load: bool = False) -> Iterator[None]:
+    """BLAS in one thread, as far as threadpoolctl is there to say so.
+
+    Args:
+        load: Import it; else it is used where somebody has, since predicting loads numpy alone.
+    """
+    if not load and "threadpoolctl" not in sys.modules:
+        yield
+        return
+    with _find_pools().limit(limits=1, user_api="blas"):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _find_pools() -> Any:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
+
+
 class Mix:
     """A sparse matrix of which every row sums a few of many columns.
 
@@ -136,7 +161,9 @@ class Mix:
         total = np.zeros((len(self._order), matrix.shape[1]))
         for entries, columns in zip(self._turns, self._columns, strict=True):
             for rows in list_strips(len(entries), matrix.shape[1]):
-                total[rows] += weights[entries[rows], None] * matrix[columns[rows]]
+                part = matrix.take(columns[rows], axis=0)
+                part *= weights[entries[rows], None]
+                total[rows] += part
         result = np.empty_like(total)
         result[self._order] = total
         return result

@@ -9,6 +9,7 @@ B = Sᵀ·L⁻ᵀ                             the basis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,18 +22,8 @@ from joulecast.estimators.joint import (
     relate,
     split,
 )
-from joulecast.estimators.kernels import Floats, Mix
+from joulecast.estimators.kernels import Floats, Mix, one_thread
 from joulecast.estimators.nets import Nets
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """A joint process with its hyper-parameters; the first draw is the most probable one."""
-
-    field: Field
-    rows: Rows
-    level: float
-    thetas: Floats
 
 
 @dataclass(frozen=True)
@@ -56,6 +47,22 @@ class Known:
         same = np.flatnonzero(nets.match >= 0)
         across[same, nets.match[same]] += self.parts.jagged**2
         return across
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A joint process with its hyper-parameters; the first draw is the most probable one."""
+
+    field: Field
+    rows: Rows
+    level: float
+    thetas: Floats
+
+    @cached_property
+    def draws(self) -> tuple[Known, ...]:
+        """What the rows say under every draw; found when it is first asked for."""
+        with one_thread():
+            return tuple(know(self, theta) for theta in self.thetas)
 
 
 def know(learnt: Learnt, theta: Floats) -> Known:

@@ -10,14 +10,14 @@ Everything learnt is plain numbers, kept as JSON; asking needs numpy alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from joulecast.estimators.joint import Evidence, Field, Prior, Rows
-from joulecast.estimators.kernels import Floats, Mix, combine, multiply
-from joulecast.estimators.known import Known, Learnt, know, relate_own
+from joulecast.estimators.kernels import Floats, Mix, combine, multiply, one_thread
+from joulecast.estimators.known import Known, Learnt, relate_own
 from joulecast.estimators.nets import Nets, Pairs, list_chunks
 
 DRAWS = 8
@@ -58,11 +58,9 @@ def learn(
     field: Field, rows: Rows, prior: Prior, draws: int = DRAWS, start: Floats | None = None
 ) -> Learnt:
     """The most probable hyper-parameters, and draws around them."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     evidence = Evidence(field, rows, prior)
     # Its matrices are small: threads would wait for each other more than they work.
-    with threadpool_limits(1, user_api="blas"):
+    with one_thread(load=True):
         best = _find_best(evidence, np.log(prior.medians) if start is None else start)
         thetas = np.vstack([best, *_draw(evidence, best, draws)])
     return Learnt(field, rows, prior.level, thetas)
@@ -112,14 +110,14 @@ def ask(learnt: Learnt, nets: Nets, joint: bool = False) -> Answer:
         nets: What to ask about.
         joint: Whether their joint covariance is wanted; else some nets are asked at a time.
     """
-    known = [know(learnt, theta) for theta in learnt.thetas]
     everything = np.arange(len(nets.field.labels)), nets
     chunks = [everything] if joint else list_chunks(nets, len(learnt.field.labels))
     own = np.zeros(len(nets.field.labels))
     answers = []
-    for pieces, some in chunks:
-        answers.append(_ask_some(known, some, joint))
-        own[pieces] = answers[-1].own
+    with one_thread():
+        for pieces, some in chunks:
+            answers.append(_ask_some(learnt.draws, some, joint))
+            own[pieces] = answers[-1].own
     total, var = (_join(answers, name) for name in ("total", "var"))
     return Answer(total, var, answers[0].cov if joint else None, own)
 
@@ -128,7 +126,7 @@ def _join(answers: list[Answer], name: str) -> Floats:
     return np.concatenate([np.zeros(0), *(getattr(answer, name) for answer in answers)])
 
 
-def _ask_some(known: list[Known], nets: Nets, joint: bool) -> Answer:
+def _ask_some(known: Sequence[Known], nets: Nets, joint: bool) -> Answer:
     """Totals under every draw, and what they have in common."""
     pairs, mix = Pairs(nets), Mix(nets.size, nets.net, nets.piece)
     asked = [_ask_one(one, nets, pairs, mix, joint) for one in known]
@@ -166,7 +164,7 @@ def _ask_one(known: Known, nets: Nets, pairs: Pairs, mix: Mix, joint: bool) -> A
 
 def foresee(learnt: Learnt, nets: Nets) -> Gain:
     """What a look at each of the nets' own pieces would tell about their totals."""
-    known = know(learnt, learnt.thetas[0])
+    known = learnt.draws[0]
     parts, across = known.parts, known.relate(nets)
     mean = nets.field.mean(parts)
     seen = across @ known.basis

@@ -50,18 +50,19 @@ class Table:
         """Pieces as arrays: for seconds, or with their seconds for joules."""
         rates = len(self.rates)
         columns = np.zeros((len(pieces), (2 if time_s is None else 1) * rates + 2))
-        for at, piece in enumerate(pieces):
-            columns[at, self._rate_columns(piece)] = piece.flops
-            if time_s is None:
-                columns[at, rates + self._rate_columns(piece)] = piece.padded_flops
+        at, rate = np.arange(len(pieces)), self._number_rates(pieces)
+        columns[at, rate] = [piece.flops for piece in pieces]
+        if time_s is None:
+            columns[at, rates + rate] = [piece.padded_flops for piece in pieces]
         columns[:, -2] = [piece.size_bytes for piece in pieces]
         columns[:, -1] = [piece.launches for piece in pieces] if time_s is None else time_s
         places = np.array([piece.place for piece in pieces]).reshape(len(pieces), len(AXES))
         return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
 
-    def _rate_columns(self, piece: Piece) -> int:
-        """Where its FLOPs count; those of a rate that nobody saw count as the first one."""
-        return self.rates.index(piece.rate) if piece.rate in self.rates else 0
+    def _number_rates(self, pieces: Sequence[Piece]) -> Ints:
+        """Where FLOPs count; those of a rate that nobody saw count as the first one."""
+        numbers = {rate: at for at, rate in enumerate(self.rates)}
+        return np.array([numbers.get(piece.rate, 0) for piece in pieces], int)
 
     def _number(self, pieces: Sequence[Piece]) -> Ints:
         """Labels as numbers; each that nobody saw gets a new one."""
@@ -89,9 +90,9 @@ def make_rows(
 
 
 def list_pieces(looks: Sequence[Look]) -> tuple[Piece, ...]:
-    """Distinct pieces of some looks, sorted so that the order of looks leaves no trace."""
+    """Distinct pieces of some looks, kind by kind; the order of looks leaves no trace."""
     found = {piece.key: piece for look in looks for piece, _ in look.counts}
-    return tuple(found[key] for key in sorted(found))
+    return tuple(sorted(found.values(), key=lambda piece: (piece.label, piece.key)))
 
 
 @dataclass(frozen=True)
@@ -122,20 +123,15 @@ class Batch:
 
 
 def make_batch(nets: Sequence[Sequence[Count]]) -> Batch:
-    """Nets by their pieces."""
-    place: dict[str, int] = {}
-    pieces: list[Piece] = []
-    net, index, count = [], [], []
-    for number, counts in enumerate(nets):
-        for key, (piece, times) in merge_counts(counts).items():
-            if key not in place:
-                place[key] = len(pieces)
-                pieces.append(piece)
-            net.append(number)
-            index.append(place[key])
-            count.append(times)
-    arrays = np.array(net, int), np.array(index, int), np.array(count, float)
-    return Batch(tuple(pieces), len(nets), *arrays)
+    """Nets by their pieces, which stand kind by kind."""
+    merged = [merge_counts(counts) for counts in nets]
+    found = {key: piece for counts in merged for key, (piece, _) in counts.items()}
+    pieces = sorted(found.values(), key=lambda piece: piece.label)
+    place = {piece.key: at for at, piece in enumerate(pieces)}
+    net = np.repeat(np.arange(len(nets)), [len(counts) for counts in merged])
+    index = np.array([place[key] for counts in merged for key in counts], int)
+    count = np.array([times for counts in merged for _, times in counts.values()], float)
+    return Batch(tuple(pieces), len(nets), net, index, count)
 
 
 def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import List, Tuple
 
 from joulecast.errors import InputError
@@ -27,6 +28,7 @@ def make_conv(dims: int, transposed: bool) -> Kind:
     def in_shape(s: Sizes) -> Shape:
         return (s["cin"], *s["space"])
 
+    @lru_cache(maxsize=1024)  # Forward, backward and whoever stands behind ask one after the other.
     def out_shape(s: Sizes, shape: Shape) -> Shape:
         extras = s["output_padding"] if transposed else (0,) * dims
         axes = zip(shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras)

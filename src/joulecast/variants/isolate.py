@@ -75,7 +75,7 @@ def isolate_part(part: Part) -> Network:
 
 def settle_part(part: Part, setup: Setup) -> Part:
     """A part as a setup meets it: only under autocast does it matter how it is fed."""
-    return replace(part, half=False) if part.half and not is_half(setup) else part
+    return Part(part.role, part.layers) if part.half and not is_half(setup) else part
 
 
 def make_isolated(part: Part, setup: Setup, mode: str = "eager", stage: str = "step") -> Trial:
