@@ -1,0 +1,180 @@
+"""The paper's figures, drawn anew from this project's own measurements on an NVIDIA H200.
+
+    python benchmarks/figures/run.py --out benchmarks/figures/results
+
+Takes what the other benchmarks keep: the evaluation's observations (test nets, isolated layers,
+NeuralPower's stages, the paper's variants) and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecast.estimators import find_estimator
+from joulecast.estimators.curves import learn_curves
+from joulecast.estimators.gp import fit_gp
+from joulecast.figures import (
+    Picture,
+    Sized,
+    Taken,
+    Whole,
+    draw_additivity,
+    draw_curve,
+    draw_differences,
+    draw_guided_point,
+    draw_sizes,
+    draw_time_energy,
+    sample_curve,
+    save_html,
+    save_svg,
+)
+from joulecast.files import read_profile
+from joulecast.kinds import network_work
+from joulecast.records import Observation
+from joulecast.variants import describe_part, width_names
+
+HERE = Path(__file__).parent
+KEPT = HERE.parent / "evaluation" / "results" / "nvidia-h200-observations.json"
+NETS = 5
+# Every fifth point of a surface tests it instead of teaching it.
+TEST_EVERY = 5
+
+
+def main() -> None:
+    """Draw everything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--observations", type=Path, default=KEPT)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--html", type=Path, help="also all of them as one page")
+    args = parser.parse_args()
+    seen = [s for s in read_profile(args.observations).observations if is_cnn(s)]
+    pictures = {
+        "fig2-additivity": draw_layers(seen),
+        "fig4-guided-point": draw_guide(of_run(seen, ".subtractive")),
+        "fig5-sizes": draw_conv(of_run(seen, ".additive")),
+        "fig6-time-energy": draw_seconds(seen),
+        **draw_surface(of_run(seen, ".subtractive")),
+    }
+    for name, picture in pictures.items():
+        print(save_svg(picture, args.out / f"{name}.svg"))
+    if args.html:
+        print(save_html(list(pictures.values()), args.html))
+
+
+def is_cnn(seen: Observation) -> bool:
+    """Of the evaluation's two families, the five-layer CNNs; and the waiting device."""
+    return not seen.trial.network.layers or seen.trial.setup.precision == "tf32"
+
+
+def of_run(seen: Sequence[Observation], end: str) -> list[Observation]:
+    """What one estimator learnt from."""
+    return [one for one in seen if one.run.endswith(end)]
+
+
+def draw_layers(seen: Sequence[Observation]) -> Picture:
+    """Fig. 2: layers as `additive` sees them, the whole net, and NeuralPower's sum."""
+    tests = of_run(seen, ".test1")[:NETS]
+    networks, setup = [one.trial.network for one in tests], tests[0].trial.setup
+    ours = find_estimator("additive")
+    learnt = of_run(seen, ".additive") + of_run(seen, ".additive.probe")
+    answer = ours.predict(ours.fit(learnt), networks, setup, joint=False)
+    theirs = find_estimator("neuralpower")
+    sums = theirs.predict(theirs.fit(of_run(seen, ".neuralpower")), networks, setup, joint=False)
+    wholes = [
+        Whole(
+            one.trial.network.name,
+            one.energy_j or 0.0,
+            {layer.name: layer.energy_j for layer in answer.layers[at]},
+            float(sums.energy_j[at]),
+        )
+        for at, one in enumerate(tests)
+    ]
+    return draw_additivity(
+        wholes, about="cnn5 on an NVIDIA H200; layers as additive estimates them"
+    )
+
+
+def draw_conv(seen: Sequence[Observation]) -> Picture:
+    """Fig. 5: hidden convolutions alone, by where they stand in the net."""
+    series: dict[str, list[Sized]] = {}
+    for one in seen:
+        layer = one.trial.network.layers[0] if one.trial.network.layers else None
+        alone = one.trial.how.upstream == "random" and one.energy_j is not None
+        if layer is None or not alone or layer.kind != "conv2d":
+            continue
+        flops = network_work(one.trial.network, one.trial.setup).total.flops
+        energy_j = (one.energy_j or 0.0) / one.trial.how.copies
+        note = f"{layer.sizes['cin']} to {layer.sizes['cout']} channels"
+        name = "conv at " + "x".join(map(str, layer.sizes["space"]))
+        series.setdefault(name, []).append(Sized(layer.sizes["cout"], flops, energy_j, note))
+    return draw_sizes(series, about="isolated layers of cnn5 on an NVIDIA H200, batch 128, TF32")
+
+
+def draw_seconds(seen: Sequence[Observation]) -> Picture:
+    """Fig. 6: whole nets, and layers alone."""
+    nets = [one for one in of_run(seen, ".test1") if one.energy_j and one.duration_s]
+    alone = [o for o in of_run(seen, ".additive") if o.energy_j and o.trial.network.layers]
+    series = {
+        "whole nets, eager": [take(one) for one in nets],
+        "layers alone, graphs": [take(one) for one in alone],
+    }
+    return draw_time_energy(series, about="cnn5 on an NVIDIA H200, batch 128, TF32")
+
+
+def take(one: Observation) -> Taken:
+    """Seconds and joules of one copy."""
+    copies = one.trial.how.copies
+    name = one.trial.network.name or one.trial.network.layers[0].kind
+    return Taken(name, (one.duration_s or 0.0) / copies, (one.energy_j or 0.0) / copies)
+
+
+def draw_guide(seen: Sequence[Observation]) -> Picture:
+    """Fig. 4: the paper's curve of one width, without and with its last point."""
+    curves = learn_curves(seen, "energy", fit_gp).values()
+    curve = max((c for c in curves if c.gp.widths.shape[1] == 1), key=lambda c: len(c.gp.values))
+    features, label = width_names(curve.part), describe_part(curve.part)
+    gp = curve.gp
+    order = sorted(range(len(gp.values)), key=lambda at: _farthest(gp.widths[:, 0].tolist(), at))
+    fewer = sorted(order[:-1], key=lambda at: float(gp.widths[at, 0]))
+    before = fit_gp(
+        tuple(tuple(gp.widths[at]) for at in fewer),
+        tuple(gp.values[at] for at in fewer),
+        tuple(gp.variances[at] for at in fewer),
+    )
+    return draw_guided_point(
+        sample_curve(before, label, features), sample_curve(gp, label, features)
+    )
+
+
+def _farthest(widths: Sequence[float], at: int) -> float:
+    """How far a point is from the next one, ends aside: the one that teaches most comes last."""
+    if widths[at] in (min(widths), max(widths)):
+        return 0.0
+    return min(abs(widths[at] - other) for place, other in enumerate(widths) if place != at)
+
+
+def draw_surface(seen: Sequence[Observation]) -> dict[str, Picture]:
+    """Fig. 11, 12: a curve over two widths, taught by most points and tested by the others."""
+    curves = learn_curves(seen, "energy", fit_gp).values()
+    curve = max((c for c in curves if c.gp.widths.shape[1] == 2), key=lambda c: len(c.gp.values))
+    gp = curve.gp
+    points = list(zip(gp.widths.tolist(), gp.values.tolist(), gp.variances.tolist(), strict=True))
+    tests = points[2::TEST_EVERY]
+    taught = [point for point in points if point not in tests]
+    fitted = fit_gp(*(tuple(column) for column in zip(*_as_tuples(taught), strict=True)))
+    label = describe_part(curve.part)
+    aside = {tuple(widths): value for widths, value, _ in tests}
+    sampled = sample_curve(fitted, label, width_names(curve.part), aside)
+    return {"fig11-surface": draw_curve(sampled), "fig12-differences": draw_differences(sampled)}
+
+
+def _as_tuples(
+    points: Sequence[tuple[list[float], float, float]],
+) -> list[tuple[tuple[float, ...], float, float]]:
+    return [(tuple(widths), value, variance) for widths, value, variance in points]
+
+
+if __name__ == "__main__":
+    main()
