@@ -1,8 +1,8 @@
 """Makes the profile that ships with the package, from kept observations.
 
 Takes profiles (``.json``) and stores (``.sqlite``) of one device, leaves out every test net of an
-evaluation and every probe that was made for one, drops what was fed fp32 under autocast by mistake, fits,
-and writes one file.
+evaluation and every probe that was made for one, drops what was fed fp32 under autocast by mistake,
+fits, and writes one file.
 
     python benchmarks/evaluation/ship.py OUT.json FILE ...
 """

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from joulecast.estimators import kernels, nets
-from joulecast.estimators.joint import Evidence, Field, Prior, Rows, invert_lower, relate, split
-from joulecast.estimators.kernels import Mix, matern_within, multiply
+from joulecast.estimators.joint import Evidence, Field, Prior, Rows, relate, split
+from joulecast.estimators.kernels import Mix, factorise, matern_within, multiply
 from joulecast.estimators.known import Learnt, know, relate_own
 from joulecast.estimators.nets import Nets
 from joulecast.estimators.posterior import ask, foresee, learn
@@ -184,14 +184,24 @@ def test_a_mix_is_a_sparse_product():
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 200])
-def test_a_triangle_is_inverted_by_halves(size):
+def test_factors_and_inverses_are_found_by_halves(size):
     rng = np.random.default_rng(size)
-    lower = np.tril(rng.normal(size=(size, size))) / size + np.eye(size)
-    assert invert_lower(lower) @ lower == pytest.approx(np.eye(size), abs=1e-10)
+    half = rng.normal(size=(size, size))
+    matrix = half @ half.T + np.eye(size)
+    factor, inverse = factorise(matrix)
+    assert factor == pytest.approx(np.linalg.cholesky(matrix), rel=1e-8, abs=1e-8)
+    assert inverse @ factor == pytest.approx(np.eye(size), abs=1e-8)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(700, 40), (30, 600), (0, 3)])
+def test_a_matrix_without_a_factor_gets_a_little_diagonal():
+    """Equal rows leave nothing to divide by; rounding alone decides on which side of nothing."""
+    matrix = np.ones((90, 90)) - 1e-12 * np.eye(90)
+    factor, _ = factorise(matrix)
+    assert factor @ factor.T == pytest.approx(matrix, abs=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(700, 40), (30, 150), (0, 3), (3, 0)])
 def test_products_in_one_thread_are_products(rows, columns):
     rng = np.random.default_rng(8)
-    one, two = rng.normal(size=(rows, columns)), rng.normal(size=(columns, columns))
+    one, two = rng.normal(size=(rows, columns)), rng.normal(size=(columns, 70))
     assert multiply(one, two) == pytest.approx(one @ two, abs=1e-10)

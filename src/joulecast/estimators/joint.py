@@ -25,11 +25,9 @@ import numpy as np
 
 from joulecast.estimators.groups import Group, Kernel, Lean, Made
 from joulecast.estimators.kernels import Floats as Floats
-from joulecast.estimators.kernels import Ints, add_matern, combine, stretch
+from joulecast.estimators.kernels import Ints, add_matern, combine, factorise, stretch
 
 SPREADS = ("shape", "rates", "jagged", "noise")
-# Triangles of this size are inverted whole.
-_SMALL = 64
 
 
 @dataclass(frozen=True)
@@ -197,8 +195,7 @@ class Evidence:
         total = np.diag(noise**2 + self.rows.known)
         for one in made:
             total[one.group.window] += one.cov
-        factor = factorise(total)
-        root = invert_lower(factor)
+        factor, root = factorise(total)
         inverse = root.T @ root
         residual = 1.0 - np.bincount(self._row, weights, len(total))
         alpha = inverse @ residual
@@ -208,28 +205,3 @@ class Evidence:
     def _lean(self, made: Sequence[Made], by_rows: Floats, scales: Floats) -> Lean:
         nothing = Lean(np.zeros(len(self.field.labels)), 0.0, 0.0, np.zeros(len(scales)))
         return sum((one.lean(by_rows) for one in made), nothing)
-
-
-def factorise(matrix: Floats) -> Floats:
-    """The lower Cholesky factor; a matrix that rounding has spoilt gets a little more diagonal."""
-    jitter = 0.0
-    scale = float(np.diag(matrix).mean())
-    while True:
-        try:
-            return np.asarray(np.linalg.cholesky(matrix + jitter * np.eye(len(matrix))))
-        except np.linalg.LinAlgError:
-            jitter = max(10.0 * jitter, 1e-10 * scale)
-
-
-def invert_lower(factor: Floats) -> Floats:
-    """The inverse of a lower triangular matrix, by halves: most of it is products."""
-    size = len(factor)
-    if size <= _SMALL:
-        return np.asarray(np.linalg.inv(factor))
-    half = size // 2
-    inverse = np.zeros((size, size))
-    inverse[:half, :half] = invert_lower(factor[:half, :half])
-    inverse[half:, half:] = invert_lower(factor[half:, half:])
-    below = factor[half:, :half] @ inverse[:half, :half]
-    inverse[half:, :half] = -inverse[half:, half:] @ below
-    return inverse

@@ -2,19 +2,15 @@
 
 Points are **stretched** first, times √5 over the length scale of each axis, so that a kernel is a
 function of plain distance d: Matern 5/2 is (1 + d + d²/3)·exp(-d). Large matrices are made some
-rows at a time: what was written last is still in the cache when it is read again. Products of
-medium size start no threads: where other work keeps the cores busy, waiting for threads costs far
-more than they bring. numpy alone.
+rows at a time: what was written last is still in the cache when it is read again. Products are made
+tile by tile, so small that BLAS starts no threads: where other work keeps the cores busy, waiting
+for threads takes up to fifty times as long as the products do. numpy alone.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +21,8 @@ Ints = NDArray[np.int64]
 _ROOT5 = math.sqrt(5.0)
 # Numbers that are worked on at once: a quarter of a megabyte, which a core's own cache holds.
 _AT_ONCE = 32768
-# Products of at most so many multiplications run in one thread of OpenBLAS.
-_ONE_THREAD = 262_144
-# Thinner strips than this are slow themselves.
-_FEW_ROWS = 16
+# Products of tiles up to this size run in one thread of OpenBLAS.
+_TILE = 64
 
 
 def stretch(points: Floats, scales: Floats) -> Floats:
@@ -89,14 +83,48 @@ def combine(matrix: Floats, weights: Floats) -> Floats:
 
 
 def multiply(one: Floats, two: Floats) -> Floats:
-    """A product of a tall matrix with a small one, in one thread as long as it is small."""
-    step = _ONE_THREAD // max(1, two.size)
-    if step < _FEW_ROWS:
-        return one @ two
-    product = np.empty((len(one), two.shape[1]))
-    for start in range(0, len(one), step):
-        np.matmul(one[start : start + step], two, out=product[start : start + step])
+    """A product of two matrices, in one thread."""
+    product = np.zeros((one.shape[0], two.shape[1]))
+    inner = _list_tiles(one.shape[1])
+    for rows in _list_tiles(one.shape[0]):
+        for columns in _list_tiles(two.shape[1]):
+            tile = product[rows, columns]
+            for middle in inner:
+                tile += one[rows, middle] @ two[middle, columns]
     return product
+
+
+def factorise(matrix: Floats) -> tuple[Floats, Floats]:
+    """The lower Cholesky factor and its inverse, in one thread.
+
+    A matrix that rounding has spoilt gets a little more diagonal.
+    """
+    jitter, scale = 0.0, float(np.diag(matrix).mean())
+    while True:
+        try:
+            return _factorise(matrix + jitter * np.eye(len(matrix)))
+        except np.linalg.LinAlgError:
+            jitter = max(10.0 * jitter, 1e-10 * scale)
+
+
+def _factorise(matrix: Floats) -> tuple[Floats, Floats]:
+    """By halves: most of it is products."""
+    size = len(matrix)
+    if size <= _TILE:
+        small = np.asarray(np.linalg.cholesky(matrix))
+        return small, np.asarray(np.linalg.inv(small))
+    factor, inverse = np.zeros((size, size)), np.zeros((size, size))
+    top, below = slice(0, size // 2), slice(size // 2, size)
+    factor[top, top], inverse[top, top] = _factorise(matrix[top, top])
+    side = factor[below, top] = multiply(matrix[below, top], inverse[top, top].T)
+    rest = matrix[below, below] - multiply(side, side.T)
+    factor[below, below], inverse[below, below] = _factorise(rest)
+    inverse[below, top] = -multiply(inverse[below, below], multiply(side, inverse[top, top]))
+    return factor, inverse
+
+
+def _list_tiles(size: int) -> list[slice]:
+    return [slice(start, start + _TILE) for start in range(0, size, _TILE)]
 
 
 def list_strips(rows: int, columns: int) -> Iterator[slice]:
@@ -113,27 +141,6 @@ def _prepare(one: Floats, two: Floats) -> tuple[Floats, Floats]:
     lengths_a, lengths_b = (a**2).sum(axis=1), (b**2).sum(axis=1)
     left = np.column_stack([-2.0 * a, lengths_a, np.ones(len(a))])
     return left, np.vstack([b.T, np.ones(len(b)), lengths_b])
-
-
-@contextmanager
-def one_thread(load: bool = False) -> Iterator[None]:
-    """BLAS in one thread, as far as threadpoolctl is there to say so.
-
-    Args:
-        load: Import it; else it is used where somebody has, since predicting loads numpy alone.
-    """
-    if not load and "threadpoolctl" not in sys.modules:
-        yield
-        return
-    with _find_pools().limit(limits=1, user_api="blas"):
-        yield
-
-
-@lru_cache(maxsize=1)
-def _find_pools() -> Any:
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-
-    return ThreadpoolController()
 
 
 class Mix:

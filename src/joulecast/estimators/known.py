@@ -13,16 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.estimators.joint import (
-    Field,
-    Parts,
-    Rows,
-    factorise,
-    invert_lower,
-    relate,
-    split,
-)
-from joulecast.estimators.kernels import Floats, Mix, one_thread
+from joulecast.estimators.joint import Field, Parts, Rows, relate, split
+from joulecast.estimators.kernels import Floats, Mix, combine, factorise
 from joulecast.estimators.nets import Nets
 
 
@@ -61,8 +53,7 @@ class Learnt:
     @cached_property
     def draws(self) -> tuple[Known, ...]:
         """What the rows say under every draw; found when it is first asked for."""
-        with one_thread():
-            return tuple(know(self, theta) for theta in self.thetas)
+        return tuple(know(self, theta) for theta in self.thetas)
 
 
 def know(learnt: Learnt, theta: Floats) -> Known:
@@ -75,10 +66,10 @@ def know(learnt: Learnt, theta: Floats) -> Known:
     half = sums.times(share, relate_own(field, parts, learnt.level))
     total = sums.times(share, np.ascontiguousarray(half.T))
     total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
-    root = invert_lower(factorise(total))
+    _, root = factorise(total)
     basis = spreads.times(share, np.ascontiguousarray(root.T))
-    residual = 1.0 - np.bincount(row, share, len(rows.values))
-    return Known(field, parts, learnt.level, basis @ (root @ residual), basis)
+    residual = np.asarray(1.0 - np.bincount(row, share, len(rows.values)), float)
+    return Known(field, parts, learnt.level, combine(basis, combine(root, residual)), basis)
 
 
 def relate_own(field: Field, parts: Parts, level: float) -> Floats:

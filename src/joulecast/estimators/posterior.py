@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.estimators.joint import Evidence, Field, Prior, Rows
-from joulecast.estimators.kernels import Floats, Mix, combine, multiply, one_thread
+from joulecast.estimators.kernels import Floats, Mix, combine, multiply
 from joulecast.estimators.known import Known, Learnt, relate_own
 from joulecast.estimators.nets import Nets, Pairs, list_chunks
 
@@ -58,9 +58,11 @@ def learn(
     field: Field, rows: Rows, prior: Prior, draws: int = DRAWS, start: Floats | None = None
 ) -> Learnt:
     """The most probable hyper-parameters, and draws around them."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     evidence = Evidence(field, rows, prior)
     # Its matrices are small: threads would wait for each other more than they work.
-    with one_thread(load=True):
+    with threadpool_limits(1, user_api="blas"):
         best = _find_best(evidence, np.log(prior.medians) if start is None else start)
         thetas = np.vstack([best, *_draw(evidence, best, draws)])
     return Learnt(field, rows, prior.level, thetas)
@@ -114,10 +116,9 @@ def ask(learnt: Learnt, nets: Nets, joint: bool = False) -> Answer:
     chunks = [everything] if joint else list_chunks(nets, len(learnt.field.labels))
     own = np.zeros(len(nets.field.labels))
     answers = []
-    with one_thread():
-        for pieces, some in chunks:
-            answers.append(_ask_some(learnt.draws, some, joint))
-            own[pieces] = answers[-1].own
+    for pieces, some in chunks:
+        answers.append(_ask_some(learnt.draws, some, joint))
+        own[pieces] = answers[-1].own
     total, var = (_join(answers, name) for name in ("total", "var"))
     return Answer(total, var, answers[0].cov if joint else None, own)
 
@@ -158,7 +159,7 @@ def _ask_one(known: Known, nets: Nets, pairs: Pairs, mix: Mix, joint: bool) -> A
     cov = None
     if joint:
         half = mix.times(entry, relate_own(nets.field, known.parts, known.level))
-        cov = mix.times(entry, half.T) - gained @ gained.T
+        cov = mix.times(entry, half.T) - multiply(gained, gained.T)
     return Answer(total, np.maximum(var, 0.0), cov, own)
 
 
@@ -167,8 +168,9 @@ def foresee(learnt: Learnt, nets: Nets) -> Gain:
     known = learnt.draws[0]
     parts, across = known.parts, known.relate(nets)
     mean = nets.field.mean(parts)
-    seen = across @ known.basis
-    cov = (relate_own(nets.field, parts, learnt.level) - seen @ seen.T) * np.outer(mean, mean)
+    seen = multiply(across, known.basis)
+    cov = relate_own(nets.field, parts, learnt.level) - multiply(seen, seen.T)
+    cov *= np.outer(mean, mean)
     cover = Mix(nets.size, nets.net, nets.piece).times(nets.count, cov)
     own = mean * np.maximum(1.0 + combine(across, known.pull), _LEAST_SHARE)
     return Gain(cover, own, np.maximum(np.diag(cov), 0.0) + (parts.noise * own) ** 2)

@@ -124,7 +124,9 @@ def test_the_first_layer_gets_an_input_gradient_only_where_it_is_asked_for() -> 
     linear = make_layer("linear", cin=4, cout=3)
     generator = torch.Generator().manual_seed(0)
     inside = draw_inputs(Network((linear,), Input((4,))), Setup(batch=2), generator)
-    first = draw_inputs(Network((replace(linear, input_grad=False),), Input((4,))), Setup(batch=2), generator)
+    first = draw_inputs(
+        Network((replace(linear, input_grad=False),), Input((4,))), Setup(batch=2), generator
+    )
     assert inside.requires_grad and not first.requires_grad
 
 
