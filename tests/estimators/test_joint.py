@@ -1,14 +1,24 @@
 """The joint process: laws of its gradient, of its sums, and of asking about nets in chunks."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from joulecast.estimators import kernels, nets
+from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.joint import Evidence, Field, Prior, Rows, relate, split
 from joulecast.estimators.kernels import Mix, factorise, matern_within, multiply
 from joulecast.estimators.known import Learnt, know, relate_own
 from joulecast.estimators.nets import Nets
 from joulecast.estimators.posterior import ask, foresee, learn
+from joulecast.families import make_family
+from joulecast.records import Network, Setup, Trial
+from joulecast.testing.estimators import observe
+from joulecast.variants import make_isolated, split_blocks
+from joulecast.worlds import make_world
 
 COLUMNS, AXES, LEVEL = 3, 5, 0.2
 
@@ -205,3 +215,30 @@ def test_products_in_one_thread_are_products(rows, columns):
     rng = np.random.default_rng(8)
     one, two = rng.normal(size=(rows, columns)), rng.normal(size=(columns, 70))
     assert multiply(one, two) == pytest.approx(one @ two, abs=1e-10)
+
+
+PREDICT = """
+import json, sys
+before = set(sys.modules)
+from joulecast.estimators.additive import AdditiveEstimator
+from joulecast.families import make_family
+from joulecast.records import Setup
+fitted = json.load(open(sys.argv[1]))
+answer = AdditiveEstimator().predict(fitted, [make_family("lenet5:3,5,20,20")], Setup(batch=8))
+assert answer.energy_j[0] > 0
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - {"joulecast"} - set(sys.stdlib_module_names)))
+"""
+
+
+def test_predicting_loads_numpy_alone(tmp_path):
+    """Whoever fits may load more; an estimate is to be there at once."""
+    world, setup = make_world(7, noise=0.0), Setup(batch=8)
+    parts = [place.part for place in split_blocks(make_family("lenet5"))]
+    trials = [*(make_isolated(part, setup) for part in parts), Trial(Network(), Setup())]
+    fitted = AdditiveEstimator().fit([observe(world, trial) for trial in trials])
+    (tmp_path / "fit.json").write_text(json.dumps(fitted))
+    words = [sys.executable, "-c", PREDICT, str(tmp_path / "fit.json")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["numpy"]
