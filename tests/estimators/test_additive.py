@@ -284,6 +284,28 @@ def test_blocks_are_taken_whole_where_they_are_known(world):
     assert not any(stand.is_block for stand in opened)
 
 
+def test_a_strangers_runs_pay_one_overhead(world):
+    """Whole runs with start-up and evaluation in them: what a step costs is told from the rest."""
+    steps, extra_j, extra_s = 100, 60.0, 0.3
+    runs = []
+    for net in draw(25, seed=41):
+        cost = world.law(Trial(net, SETUP))
+        trial = Trial(net, SETUP, How(steps=steps))
+        energy_j, time_s = steps * cost.energy_j + extra_j, steps * cost.duration_s + extra_s
+        run = Observation(trial, energy_j=energy_j, duration_s=time_s, provenance="imported")
+        runs.append(replace(run, source="somebody's log"))
+    nets = draw(10, seed=42)
+    estimator = AdditiveEstimator()
+    fitted = estimator.fit(runs)
+    assert json.loads(json.dumps(fitted)) == fitted
+    answer = estimator.predict(fitted, nets, SETUP, joint=False)
+    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    off = answer.energy_j / truth - 1
+    share = extra_j / steps / truth
+    assert share.mean() > 0.2
+    assert abs(np.median(off)) < 0.25 * np.median(share)
+
+
 def test_nothing_but_probes_is_too_little(world):
     probes = see_parts(world, draw(2), energy=False)
     with pytest.raises(MissingError, match="profile"):

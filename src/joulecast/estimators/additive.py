@@ -151,7 +151,9 @@ def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
     values = np.array([look.duration_s for look in looks], float)
     rows = make_rows(looks, pieces, values, np.array([look.duration_var for look in looks]))
     field = table.field(pieces)
-    return Process(pieces, learn(field, rows, make_prior(field, rows, TIME), draws))
+    return Process(
+        pieces, learn(field, rows, make_prior(field, rows, TIME, len(table.overheads)), draws)
+    )
 
 
 def _learn_energy(
@@ -166,7 +168,9 @@ def _learn_energy(
     alone = make_batch([[(piece, 1.0)] for piece in pieces])
     field = table.field(pieces, ask_times(table, time, alone).own)
     rows = make_rows(looks, pieces, np.array(values), np.array(known))
-    return Process(pieces, learn(field, rows, make_prior(field, rows, ENERGY), draws))
+    return Process(
+        pieces, learn(field, rows, make_prior(field, rows, ENERGY, len(table.overheads)), draws)
+    )
 
 
 def _read_energies(

@@ -2,7 +2,8 @@
 
 Isolated parts, variants and whole nets all become the same thing. What is known beforehand about a
 look's error is said as relative variance: the spread of its rounds, for whole nets that layers do
-not quite add up, and for a user's own module what reading gave to no layer.
+not quite add up, and for a user's own module what reading gave to no layer. A run that was
+imported pays its source's overhead once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from statistics import median
 from joulecast.estimators.pieces import (
     Count,
     count_stands,
+    make_overhead,
     make_piece,
     merge_counts,
     split_pieces,
@@ -86,8 +88,15 @@ def read_looks(observations: Iterable[Observation]) -> list[Look]:
             counts = count_stands(split_pieces(seen.trial.network, setup, known))
         merged = tuple(merge_counts(counts, copies).values())
         if merged:
-            looks.append(_make_look(seen, merged, part is None))
+            looks.append(_make_look(seen, (*merged, *_list_overhead(seen)), part is None))
     return looks
+
+
+def _list_overhead(seen: Observation) -> tuple[Count, ...]:
+    """A stranger's run holds more than its steps: one overhead for each source, paid once."""
+    if seen.provenance != "imported" or seen.trial.how.steps == 1:
+        return ()
+    return ((make_overhead(seen.source), 1.0 / seen.trial.how.steps),)
 
 
 def find_idle(observations: Iterable[Observation]) -> float | None:

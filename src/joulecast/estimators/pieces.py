@@ -30,6 +30,7 @@ from joulecast.variants import (
 AXES = ("positions", "inflow", "outflow", "flops", "bytes")
 Count = tuple["Piece", float]
 Structure = tuple[tuple[object, ...], ...]
+OVERHEAD = "overhead of "
 # Channels that matrix units take at once, about: products of narrower ones cost as much.
 TILE = 16
 
@@ -91,6 +92,12 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         launches=work.launches,
         place=_place(part, setup, work),
     )
+
+
+def make_overhead(source: str) -> Piece:
+    """What every run from one source pays once, whatever it trains: start-up, evaluation."""
+    label = OVERHEAD + source
+    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, (0.0,) * len(AXES))
 
 
 def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tuple[Stand, ...]:

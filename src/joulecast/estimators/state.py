@@ -41,12 +41,14 @@ class Process:
         """The pieces' keys, in order."""
         return tuple(piece.key for piece in self.pieces)
 
-    def to_dict(self) -> Json:
+    def to_dict(self, table: Table) -> Json:
         rows = self.learnt.rows
+        # The column before the overheads: launches, or of joules the seconds.
+        last = -1 - len(table.overheads)
         entries = [[[int(at), float(row[at])] for at in np.flatnonzero(row)] for row in rows.counts]
         return {
             "pieces": [_write_piece(piece) for piece in self.pieces],
-            "times_s": self.learnt.field.columns[:, -1].tolist(),
+            "times_s": self.learnt.field.columns[:, last].tolist(),
             "rows": entries,
             "values": rows.values.tolist(),
             "known": rows.known.tolist(),
@@ -98,8 +100,8 @@ class State:
             "idle_w": self.idle_w,
             "labels": list(self.table.labels),
             "rates": list(self.table.rates),
-            "time": self.time.to_dict(),
-            "energy": self.energy.to_dict(),
+            "time": self.time.to_dict(self.table),
+            "energy": self.energy.to_dict(self.table),
             "clock": self.clock.to_dict(),
         }
 

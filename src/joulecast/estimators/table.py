@@ -1,6 +1,7 @@
 """Pieces as arrays for the joint process, and the priors of what is learnt about them.
 
-Columns of work are FLOPs by rate (precision), bytes, and for seconds launches, for joules seconds.
+Columns of work are FLOPs by rate (precision), bytes, and for seconds launches, for joules seconds;
+then one for each source of imported runs, its overhead.
 Coefficients have log-normal priors by shares: what each would be if its column explained that part
 of a typical look.
 """
@@ -17,7 +18,7 @@ from joulecast.estimators.joint import Field, Prior, Rows
 from joulecast.estimators.kernels import Floats, Ints
 from joulecast.estimators.looks import Look
 from joulecast.estimators.nets import Nets
-from joulecast.estimators.pieces import AXES, Count, Piece, merge_counts
+from joulecast.estimators.pieces import AXES, OVERHEAD, Count, Piece, merge_counts
 
 Words = dict[str, Any]
 
@@ -36,6 +37,7 @@ ENERGY = {
     "level": 0.2,
 }
 _SHARE_WIDTH = 1.0
+_OVERHEAD_SHARE = 0.1
 _PLACE_SCALE, _RATE_SCALE, _SCALE_WIDTH = 1.5, 1.0, 0.5
 
 
@@ -46,16 +48,26 @@ class Table:
     labels: tuple[str, ...]
     rates: tuple[str, ...]
 
+    @property
+    def overheads(self) -> tuple[str, ...]:
+        """Labels of overheads: each has a column of its own."""
+        return tuple(label for label in self.labels if label.startswith(OVERHEAD))
+
     def field(self, pieces: Sequence[Piece], time_s: Floats | None = None) -> Field:
         """Pieces as arrays: for seconds, or with their seconds for joules."""
         rates = len(self.rates)
-        columns = np.zeros((len(pieces), (2 if time_s is None else 1) * rates + 2))
+        last = (2 if time_s is None else 1) * rates + 1
+        columns = np.zeros((len(pieces), last + 1 + len(self.overheads)))
         at, rate = np.arange(len(pieces)), self._number_rates(pieces)
         columns[at, rate] = [piece.flops for piece in pieces]
         if time_s is None:
             columns[at, rates + rate] = [piece.padded_flops for piece in pieces]
-        columns[:, -2] = [piece.size_bytes for piece in pieces]
-        columns[:, -1] = [piece.launches for piece in pieces] if time_s is None else time_s
+        columns[:, last - 1] = [piece.size_bytes for piece in pieces]
+        columns[:, last] = [piece.launches for piece in pieces] if time_s is None else time_s
+        for place, label in enumerate(self.overheads, start=last + 1):
+            mine = np.array([piece.label == label for piece in pieces], bool)
+            columns[mine] = 0.0
+            columns[mine, place] = 1.0
         places = np.array([piece.place for piece in pieces]).reshape(len(pieces), len(AXES))
         return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
 
@@ -73,7 +85,7 @@ class Table:
 def make_table(looks: Sequence[Look]) -> Table:
     """What names some looks bring."""
     pieces = [piece for look in looks for piece, _ in look.counts]
-    labels, rates = {p.label for p in pieces}, {p.rate for p in pieces}
+    labels, rates = {p.label for p in pieces}, {p.rate for p in pieces if p.rate}
     return Table(tuple(sorted(labels)), tuple(sorted(rates)))
 
 
@@ -139,17 +151,19 @@ def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:
         return np.zeros((len(pieces), 0))
     moved = np.array([piece.size_bytes for piece in pieces])
     flops = np.maximum([piece.flops for piece in pieces], 0.1 * moved)
-    return np.log(np.column_stack([flops, np.maximum(moved, 1.0)]) / time_s[:, None])
+    work = np.maximum(np.column_stack([flops, moved]), 1.0)
+    return np.asarray(np.log(work / np.maximum(time_s, 1e-12)[:, None]))
 
 
-def make_prior(field: Field, rows: Rows, words: Words) -> Prior:
+def make_prior(field: Field, rows: Rows, words: Words, overheads: int = 0) -> Prior:
     """Prior medians from shares: what a column would cost if it explained that much."""
     totals = rows.counts @ field.columns
     flops, moved, last = words["shares"]
-    shares = [flops] * (totals.shape[1] - 2) + [moved, last]
+    rates = totals.shape[1] - 2 - overheads
+    shares = [flops] * rates + [moved, last] + [_OVERHEAD_SHARE] * overheads
     medians = np.array([_cost_share(column, rows.values) for column in totals.T]) * shares
     # A rate of which no row shows anything is taken as the others are.
-    medians = np.where(medians > 0, medians, medians[:-2].max(initial=1e-30))
+    medians = np.where(medians > 0, medians, medians[:rates].max(initial=1e-30))
     scales = [_PLACE_SCALE] * field.places.shape[1] + [_RATE_SCALE] * field.rates.shape[1]
     widths = [_SHARE_WIDTH] * len(medians) + list(words["widths"]) + [_SCALE_WIDTH] * len(scales)
     return Prior(np.array([*medians, *words["spreads"], *scales]), np.array(widths), words["level"])
