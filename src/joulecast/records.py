@@ -32,6 +32,8 @@ UPSTREAMS = ("loss", "random")
 JOINS = ("none", "add", "mul", "concat")
 # From the strongest claim to the weakest; an estimate names the weakest one it rests on.
 PROVENANCES = ("measured", "imported", "modelled", "simulated")
+OWN_NET = "own net"
+"""Source of what a user's own module took: it may do more than its network says."""
 
 
 def _check_word(what: str, word: str, words: Tuple[str, ...]) -> None:

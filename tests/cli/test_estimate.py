@@ -93,11 +93,18 @@ def test_another_batch_is_no_stranger(profiled):
 
 def test_a_probe_times_the_net_first_and_narrows_the_interval(profiled):
     before = profiled.json("estimate", *NET)
-    after = profiled.json("estimate", *NET, "--probe", "--on", "simulated:7")
+    net = (NET[0], "--batch", "8", "--probe", "--on", "simulated:7")
+    after = profiled.json("estimate", *net)
     assert _width(after) < _width(before)
     assert after["doubts"].get("layers not timed", 0) < before["doubts"]["layers not timed"]
     text = " ".join(profiled("estimate", "lenet5:2,7,12,9", *NET[1:]).stdout.split())
     assert "The interval comes from" in text
+
+
+def test_a_probe_is_where_it_runs(profiled):
+    assert "--on" in profiled.fails("estimate", *NET, "--probe", code=2)
+    words = ("estimate", NET[0], "--probe", "--estimator", "subtractive")
+    assert "additive" in profiled.fails(*words, code=2)
 
 
 def _width(data):

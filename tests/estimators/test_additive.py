@@ -14,7 +14,8 @@ from joulecast.estimators.looks import OFF_SHARE
 from joulecast.estimators.pieces import count_stands, make_piece, split_pieces
 from joulecast.estimators.state import State, total_nets
 from joulecast.families import draw_family, make_family
-from joulecast.records import MODES, How, Network, Observation, Setup, Trial
+from joulecast.kinds import layer_work, make_layer
+from joulecast.records import MODES, OWN_NET, How, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import EstimatorContract, observe
 from joulecast.variants import make_isolated, split_blocks, split_network
 from joulecast.worlds import make_world
@@ -184,7 +185,7 @@ def test_a_measured_net_is_learnt_from(world, seen):
     after = estimator.predict(estimator.fit([*seen, more]), [net], SETUP, joint=False)
     truth = 1.2 * run.energy_j
     assert after.energy_sd_j[0] < before.energy_sd_j[0]
-    assert abs(after.energy_j[0] - truth) < 0.5 * abs(before.energy_j[0] - truth)
+    assert abs(after.energy_j[0] - truth) < 0.8 * abs(before.energy_j[0] - truth)
 
 
 def test_an_unseen_kind_is_guessed_widely_and_named(world, seen):
@@ -284,6 +285,36 @@ def test_blocks_are_taken_whole_where_they_are_known(world):
     assert not any(stand.is_block for stand in opened)
 
 
+def test_weights_that_are_called_again_are_updated_once():
+    """A linear that a step calls eight times moves its weights' state once."""
+    setup = Setup(batch=4, optimizer="adamw")
+    wide = make_layer("linear", cin=512, cout=512)
+    output = make_layer("linear", cin=512, cout=10)
+    net = Network((replace(wide, calls=8), output), Input((512,)))
+    first = split_pieces(net, setup, ())[0]
+    work = layer_work(wide, setup)
+    moved = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
+    assert first.count * first.piece.size_bytes == pytest.approx(moved)
+
+
+def test_what_does_no_work_is_no_piece():
+    view = make_layer("view", shape=(4, 4), out=(16,))
+    net = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
+    inference = Setup(batch=2, phase="inference")
+    assert [s.piece.label for s in split_pieces(net, inference, ())] == ["linear fp32 inference"]
+
+
+def test_a_users_own_module_teaches_no_other_net(world, seen):
+    """It may do more than its layers show; that is its own."""
+    own, others = draw(1, seed=33)[0], draw(5, seed=34)
+    run = look(world, Trial(own, SETUP))
+    strange = replace(run, energy_j=1.5 * run.energy_j, source=OWN_NET)
+    estimator = AdditiveEstimator()
+    before = estimator.predict(estimator.fit(seen), others, SETUP, joint=False)
+    after = estimator.predict(estimator.fit([*seen, strange]), others, SETUP, joint=False)
+    assert after.energy_j == pytest.approx(before.energy_j, rel=1e-6)
+
+
 def test_a_strangers_runs_pay_one_overhead(world):
     """Whole runs with start-up and evaluation in them: what a step costs is told from the rest."""
     steps, extra_j, extra_s = 100, 60.0, 0.3
@@ -366,6 +397,6 @@ def test_the_papers_rule_can_be_asked_for(world):
         make_family(FAMILY), SETUP, networks=tuple(draw(6, seed=1)), modes=MODES, guide="energy"
     )
     proposals, _ = follow(world, target, most=14)
-    guided = [p for p in proposals if p.trial is not None and "off the variance" in p.why]
+    guided = [p for p in proposals if p.trial is not None and "least sure" in p.why]
     assert guided
     assert all(proposal.energy for proposal in guided)

@@ -108,6 +108,7 @@ def estimate(
     found, setup = asked.resolve()
     wanted = read_wishes(setup, **wishes)
     if probe:
+        _check_probe(click.get_current_context(), source, estimator)
         known = probe_net(found, setup, {"on": on, "meter": meter, "rounds": 1}, store, estimator)
     else:
         known = resolve_profile(source, store, partial(click.echo, err=True))
@@ -133,6 +134,14 @@ def _choose_source(ctx: click.Context, device: str, profile: str | None) -> str:
     if len(said) != 1:
         raise click.UsageError("give --device or --profile, not both", ctx)
     return said[0]
+
+
+def _check_probe(ctx: click.Context, source: str, estimator: str) -> None:
+    """A probe runs on the device --on, and only one method learns from it."""
+    if source:
+        raise click.UsageError("--probe answers for the device --on: leave --device out", ctx)
+    if estimator != "additive":
+        raise click.UsageError("--probe times layers for additive: leave --estimator out", ctx)
 
 
 def parse_seen(text: str) -> tuple[float, int]:

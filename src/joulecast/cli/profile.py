@@ -103,9 +103,10 @@ def _print_result(result: CampaignResult, learnt: Profile, command: str) -> None
     console = make_console()
     basis = mark_basis(learnt.provenance)
     took = format_duration(result.elapsed_s)
+    unsure = f" Unsure by {format_share(result.uncertainty_share)}."
     console.print(
         f"{learnt.device.name} knows {result.points} points{basis}; {result.new} measurements were "
-        f"made now, in {took}. Unsure by {format_share(result.uncertainty_share)}."
+        f"made now, in {took}.{unsure if result.uncertainty_share else ''}"
     )
     console.print(f"Stopped because {result.stopped}. Basis: {say_basis(learnt.provenance)}.\n")
     print_fits(console, learnt)

@@ -16,7 +16,7 @@ from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError
 from joulecast.measure import Rig, make_rig
 from joulecast.meters import Meter, make_meter
-from joulecast.records import Device, Observation, Profile, Setup, Trial
+from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
 DEFAULT_SECONDS = 600.0
-OWN_NET = "own net"
-"""Source of what a user's own module took: it may do more than its network says."""
 
 
 class OwnNetRuntime:

@@ -29,7 +29,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.aim import choose_aim, list_unprobed
 from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.clock import fit_clock
-from joulecast.estimators.looks import OFF_SHARE, Look, can_look, find_idle, read_looks
+from joulecast.estimators.looks import Look, can_look, find_idle, find_off_share, read_looks
 from joulecast.estimators.pieces import Stand, count_stands, split_pieces
 from joulecast.estimators.posterior import DRAWS, Answer, learn
 from joulecast.estimators.runs import name_net, read_runs, renew
@@ -52,7 +52,7 @@ Json = dict[str, Any]
 
 # An eager look of which the device has less than this share says nothing about the device.
 _LEAST_DEVICE_SHARE = 0.15
-_MIXED_OFF_SHARE = 0.06
+_LEAST_SHARE = 0.01
 
 
 class AdditiveEstimator:
@@ -132,16 +132,6 @@ def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
     return State(form, idle_w, table, time, energy, clock)
 
 
-def find_off_share(looks: Sequence[Look]) -> float:
-    """How far sums may be off: more where a host runs ahead and no graph tells it from the device.
-
-    Small looks then take the host's time and large nets the device's: neither adds to the other.
-    """
-    graphs = any(look.mode == "graph" for look in looks)
-    ahead = any(look.is_ahead for look in looks)
-    return OFF_SHARE if graphs or not ahead else _MIXED_OFF_SHARE
-
-
 def _order(look: Look) -> tuple[str, float, float]:
     return look.key, look.energy_j or 0.0, look.duration_s or 0.0
 
@@ -187,7 +177,7 @@ def _read_energies(
         elif look.mode == "eager":
             off_s, off_var = max(0.0, look.duration_s - float(busy_s)), float(busy_var)
         value = look.energy_j - idle_w * off_s
-        if value > _LEAST_DEVICE_SHARE * look.energy_j:
+        if value > (_LEAST_DEVICE_SHARE if form == "graph" else _LEAST_SHARE) * look.energy_j:
             used.append(look)
             values.append(value)
             scale = (look.energy_j / value) ** 2
@@ -211,7 +201,7 @@ def _list_layers(
     known = {piece.label for piece in state.energy.pieces}
     found = []
     for at, (network, stands) in enumerate(zip(networks, nets, strict=True)):
-        launches = sum(stand.piece.launches * stand.place.calls for stand in stands)
+        launches = sum(stand.piece.launches * stand.count for stand in stands)
         waiting_j = float(totals.energy_j[at] - totals.device_j[at]) / max(launches, 1)
         leaves = open_blocks(network.layers)
         costs = [
@@ -221,7 +211,7 @@ def _list_layers(
             cost_j = own[stand.piece.key] + stand.piece.launches * waiting_j
             for index, share in _share_out(stand):
                 seen = stand.piece.label in known
-                energy_j = cost_j * stand.place.calls * share
+                energy_j = cost_j * stand.count * share
                 costs[index] = replace(costs[index], energy_j=energy_j, seen=seen)
         found.append(tuple(costs))
     return tuple(found)
@@ -252,7 +242,8 @@ def _share_unseen(state: State, totals: Totals) -> tuple[float, ...]:
     batch = totals.batch
     unseen = np.array([piece.label not in known for piece in batch.pieces], float)
     costs = batch.count * totals.own_j[batch.piece]
-    return tuple((batch.sum_up(costs * unseen[batch.piece]) / batch.sum_up(costs)).tolist())
+    whole = np.maximum(batch.sum_up(costs), 1e-300)
+    return tuple((batch.sum_up(costs * unseen[batch.piece]) / whole).tolist())
 
 
 def _share_doubts(totals: Totals) -> tuple[dict[str, float], ...]:

@@ -23,7 +23,7 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Proposal, Target
 from joulecast.estimators.joint import Floats
-from joulecast.estimators.looks import OFF_SHARE
+from joulecast.estimators.looks import find_off_share, read_looks
 from joulecast.estimators.pieces import Count, Piece, Stand, count_stands, make_piece, split_pieces
 from joulecast.estimators.posterior import foresee
 from joulecast.estimators.state import State, total_nets
@@ -85,7 +85,8 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
         state = fit(observations)
     except MissingError as error:
         return Proposal(None, 1.0, str(error), points)
-    return _choose_look(target, aim, state, _read_costs(observations), points)
+    off_share = find_off_share(read_looks(observations))
+    return _choose_look(target, aim, state, _read_costs(observations), off_share)
 
 
 def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
@@ -190,11 +191,12 @@ def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
 
 
 def _choose_look(
-    target: Target, aim: Aim, state: State, costs_s: tuple[float, float], points: int
+    target: Target, aim: Aim, state: State, costs_s: tuple[float, float], off_share: float
 ) -> Proposal:
-    totals = total_nets(state, aim.nets, OFF_SHARE)
+    points = aim.looks
+    totals = total_nets(state, aim.nets, off_share)
     unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    if unsure <= target.uncertainty_share and target.guide == "target":
+    if unsure <= target.uncertainty_share:
         why = f"the nets are known within {target.uncertainty_share:.0%}"
         return Proposal(None, unsure, why, points)
     scores = _score(target, aim, state, totals.energy_j, totals.lean, costs_s)
@@ -207,6 +209,8 @@ def _choose_look(
         return Proposal(None, unsure, f"no look would help more: what is left is {left}", points)
     key, energy = best
     why = f"takes {scores[best][1] / now:.0%} off the variance"
+    if target.guide != "target":
+        why = "where it is least sure"
     return _propose(target, aim, key, energy, unsure, points, why)
 
 

@@ -94,12 +94,27 @@ def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Cl
     gap_s = _fit_gap(looks, device_s, device_var)
     if not timed:
         return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD)
-    launch_s = median(host_s / max(look.launches, 1.0) for look, host_s in timed)
+    launch_s = _fit_launch(timed)
     begin_s, frames = _fit_frames(timed, launch_s)
     clock = Clock(begin_s, launch_s, frames, gap_s, 0.0)
     off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in timed if look.whole]
     spread = float(np.sqrt(np.mean(np.square(off)))) if len(off) > 1 else 2.0 * _LOOK_SPREAD
     return Clock(begin_s, launch_s, frames, gap_s, max(_LEAST_SPREAD, spread))
+
+
+def _fit_launch(timed: Sequence[tuple[Look, float]]) -> float:
+    """Seconds of a launch: the slope over whole nets, so that what begins a step is not in it."""
+    whole = [(look.launches, host_s) for look, host_s in timed if look.whole]
+    if len({launches for launches, _ in whole}) > 1:
+        from scipy.optimize import nnls
+
+        launches, host_s = np.array(whole).T
+        slope = float(
+            nnls(np.column_stack([1.0 / host_s, launches / host_s]), np.ones(len(whole)))[0][1]
+        )
+        if slope > 0:
+            return slope
+    return median(host_s / max(look.launches, 1.0) for look, host_s in timed)
 
 
 def _host_time(look: Look, busy_s: float) -> float:

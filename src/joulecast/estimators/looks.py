@@ -2,8 +2,8 @@
 
 Isolated parts, variants and whole nets all become the same thing. What is known beforehand about a
 look's error is said as relative variance: the spread of its rounds, for whole nets that layers do
-not quite add up, and for a user's own module what reading gave to no layer. A run that was
-imported pays its source's overhead once.
+not quite add up, and what reading a net gave to no layer. A run that was imported pays its source's
+overhead once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from joulecast.estimators.pieces import (
     merge_counts,
     split_pieces,
 )
-from joulecast.records import Observation, Totals
+from joulecast.records import OWN_NET, Observation, Totals
 from joulecast.variants import read_isolated
 
 # How far a sum of known layers may be off: a net shares its caches, clocks and power limit. Of 141
 # nets on an H200 the two-clock sum was off by 1.3 % (one deviation); a stated prior elsewhere.
 OFF_SHARE = 0.015
-# Spread of something that was seen once, and the least that anything is trusted.
+# Spread of something that was seen once: nobody knows, so a usual one.
 _USUAL_SHARE = 0.01
 _AHEAD = 0.8
+_MIXED_OFF_SHARE = 0.06
 # A median of n readings spreads as 1.25 times their mean does.
 _MEDIAN = 1.25
 
@@ -75,8 +76,12 @@ def can_look(observation: Observation) -> bool:
 
 
 def read_looks(observations: Iterable[Observation]) -> list[Look]:
-    """All looks. What was seen alone decides which blocks of whole nets are taken as one."""
-    usable = [seen for seen in observations if can_look(seen)]
+    """All looks. What was seen alone decides which blocks of whole nets are taken as one.
+
+    A user's own module may do more than its layers: it renews its own estimate (runs.py), and no
+    layer is blamed for the rest.
+    """
+    usable = [seen for seen in observations if can_look(seen) and seen.source != OWN_NET]
     alone = [(seen, read_isolated(seen.trial)) for seen in usable]
     known = {make_piece(part, seen.trial.setup).label for seen, part in alone if part}
     looks = []
@@ -107,6 +112,16 @@ def find_idle(observations: Iterable[Observation]) -> float | None:
         if not seen.trial.network.layers and seen.energy_j is not None and seen.duration_s
     ]
     return median(powers) if powers else None
+
+
+def find_off_share(looks: Sequence[Look]) -> float:
+    """How far sums may be off: more where a host runs ahead and no graph tells it from the device.
+
+    Small looks then take the host's time and large nets the device's: neither adds to the other.
+    """
+    graphs = any(look.mode == "graph" for look in looks)
+    ahead = any(look.is_ahead for look in looks)
+    return OFF_SHARE if graphs or not ahead else _MIXED_OFF_SHARE
 
 
 def _make_look(seen: Observation, counts: tuple[Count, ...], whole: bool) -> Look:

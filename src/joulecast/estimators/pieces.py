@@ -11,7 +11,7 @@ Tails, kernels, strides, groups and missing gradients all show in the last two.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,10 +61,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stand:
-    """A piece where it stands in a network."""
+    """A piece where it stands in a network.
+
+    Attributes:
+        count: How often a step counts it: its calls, but weights are updated once, however often
+            their layer is called and whoever shares them.
+    """
 
     piece: Piece
     place: Place
+    count: float
 
     @property
     def is_block(self) -> bool:
@@ -82,7 +88,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
     layers = [layer.to_dict() for layer in part.layers]
     rate, regime = _name_regime(setup)
     return Piece(
-        key=stable_hash([layers, part.role == "output", part.half, setup.to_dict()]),
+        key=stable_hash([layers, part.role == "output", part.half, _list_words(part, setup)]),
         label=f"{_name_kind(part, structure)} {regime}",
         rate=rate,
         frame=_name_frame(part, structure, setup),
@@ -109,7 +115,7 @@ def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tupl
         known: Labels that were measured. A block of another one is opened, as long as that shows
             something that was.
     """
-    stands = [Stand(make_piece(place.part, setup), place) for place in split_blocks(network)]
+    stands = list(_stand_up(split_blocks(network), setup))
     if all(stand.piece.label in known or not stand.is_block for stand in stands):
         return tuple(stands)
     leaves = {place.index: place for place in split_network(network)}
@@ -117,7 +123,7 @@ def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tupl
     for stand in stands:
         span = range(stand.place.index, stand.place.index + len(stand.place.layers))
         inside = [leaves[index] for index in span if index in leaves]
-        opened = [Stand(make_piece(leaf.part, setup), leaf) for leaf in inside]
+        opened = list(_stand_up(inside, setup))
         strange = stand.is_block and stand.piece.label not in known
         better = any(leaf.piece.label in known for leaf in opened)
         found += opened if strange and better else [stand]
@@ -126,7 +132,31 @@ def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tupl
 
 def count_stands(stands: Iterable[Stand]) -> tuple[Count, ...]:
     """Pieces with how often a step runs each."""
-    return tuple((stand.piece, float(stand.place.calls)) for stand in stands)
+    return tuple((stand.piece, stand.count) for stand in stands)
+
+
+def _stand_up(places: Iterable[Place], setup: Setup) -> Iterator[Stand]:
+    """Places as pieces; what does no work at all is left out."""
+    for place in places:
+        piece = make_piece(place.part, setup)
+        if piece.flops or piece.size_bytes:
+            yield Stand(piece, place, _count_calls(place, setup))
+
+
+def _count_calls(place: Place, setup: Setup) -> float:
+    repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
+    if not repeats:
+        return float(place.calls)
+    work = layer_work(place.part.layers[0], setup)
+    return place.calls - repeats * work.update.size_bytes / max(work.total.size_bytes, 1.0)
+
+
+def _list_words(part: Part, setup: Setup) -> dict[str, object]:
+    """What of a setup makes another piece; only what ends a net has a loss."""
+    words = setup.to_dict()
+    loss = words.pop("loss")
+    ends = {"loss": "cross_entropy" if loss == "own" else loss} if part.role == "output" else {}
+    return {**words, **ends}
 
 
 def merge_counts(counts: Iterable[Count], times: float = 1.0) -> dict[str, tuple[Piece, float]]:

@@ -22,8 +22,8 @@ from joulecast.records import Observation, stable_hash
 
 Json = dict[str, Any]
 
-# A run repeats itself within about this, whatever its own windows say.
-_REPEAT_SHARE = 0.01
+# One net at another hour differs by about this, whatever its own windows say.
+_REPEAT_SHARE = 0.03
 
 
 def read_runs(observations: Iterable[Observation], labels: Collection[str]) -> Json:
@@ -40,7 +40,7 @@ def read_runs(observations: Iterable[Observation], labels: Collection[str]) -> J
 
 def name_net(stands: Iterable[Stand]) -> str:
     """A name of what a net consists of, the same for equal nets."""
-    words = sorted(f"{stand.piece.key} {stand.place.calls}" for stand in stands)
+    words = sorted(f"{stand.piece.key} {stand.count}" for stand in stands)
     return stable_hash(words)
 
 
@@ -86,6 +86,7 @@ def _sum_up(group: Sequence[Observation]) -> Json:
     spread = max(_REPEAT_SHARE, float(energies_j.std()) / mean_j)
     return {
         "energy_j": mean_j,
-        "variance": (spread * mean_j) ** 2 / len(group),
+        # Measurements of one run share its hour, its clocks and its host.
+        "variance": (spread * mean_j) ** 2 / len({seen.run for seen in group}),
         "duration_s": float(durations_s.mean()),
     }

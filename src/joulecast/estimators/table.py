@@ -36,6 +36,8 @@ ENERGY = {
     "widths": (0.5, 0.5, 0.5, 0.2),
     "level": 0.2,
 }
+# From few FLOPs a second to many.
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _SHARE_WIDTH = 1.0
 _OVERHEAD_SHARE = 0.1
 _PLACE_SCALE, _RATE_SCALE, _SCALE_WIDTH = 1.5, 1.0, 0.5
@@ -72,14 +74,23 @@ class Table:
         return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
 
     def _number_rates(self, pieces: Sequence[Piece]) -> Ints:
-        """Where FLOPs count; those of a rate that nobody saw count as the first one."""
+        """Where FLOPs count; those of a rate that nobody saw count as the one nearest to it."""
         numbers = {rate: at for at, rate in enumerate(self.rates)}
-        return np.array([numbers.get(piece.rate, 0) for piece in pieces], int)
+        for rate in {piece.rate for piece in pieces} - numbers.keys():
+            nearest = min(self.rates, key=lambda seen, rate=rate: _differ(seen, rate), default="")  # type: ignore[misc]
+            numbers[rate] = numbers.get(nearest, 0)
+        return np.array([numbers[piece.rate] for piece in pieces], int)
 
     def _number(self, pieces: Sequence[Piece]) -> Ints:
         """Labels as numbers; each that nobody saw gets a new one."""
         numbers = {label: at for at, label in enumerate(self.labels)}
         return np.array([numbers.setdefault(piece.label, len(numbers)) for piece in pieces], int)
+
+
+def _differ(one: str, two: str) -> int:
+    """How far two rates are apart: by precision; the same one in another phase is nearest."""
+    places = [_PRECISIONS.index(rate.split()[0]) if rate else 0 for rate in (one, two)]
+    return abs(places[0] - places[1])
 
 
 def make_table(looks: Sequence[Look]) -> Table:
@@ -136,14 +147,21 @@ class Batch:
 
 def make_batch(nets: Sequence[Sequence[Count]]) -> Batch:
     """Nets by their pieces, which stand kind by kind."""
-    merged = [merge_counts(counts) for counts in nets]
-    found = {key: piece for counts in merged for key, (piece, _) in counts.items()}
-    pieces = sorted(found.values(), key=lambda piece: piece.label)
-    place = {piece.key: at for at, piece in enumerate(pieces)}
-    net = np.repeat(np.arange(len(nets)), [len(counts) for counts in merged])
-    index = np.array([place[key] for counts in merged for key in counts], int)
-    count = np.array([times for counts in merged for _, times in counts.values()], float)
-    return Batch(tuple(pieces), len(nets), net, index, count)
+    found: dict[str, int] = {}
+    pieces: list[Piece] = []
+    net, index, count = [], [], []
+    for number, counts in enumerate(nets):
+        for key, (piece, times) in merge_counts(counts).items():
+            if key not in found:
+                found[key] = len(pieces)
+                pieces.append(piece)
+            net.append(number)
+            index.append(found[key])
+            count.append(times)
+    order = sorted(range(len(pieces)), key=lambda at: pieces[at].label)
+    place = np.argsort(order)[np.array(index, int)]
+    ordered = tuple(pieces[at] for at in order)
+    return Batch(ordered, len(nets), np.array(net, int), place, np.array(count, float))
 
 
 def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:

@@ -108,9 +108,14 @@ class Store:
             self._add_row(connection, observation)
 
     def observations(self, profile_key: str) -> tuple[Observation, ...]:
-        """The observations of a profile, in the order they were made."""
+        """The observations of a profile, in the order they were made.
+
+        Where a profile of the same key ships with the package, its observations come first: what
+        is measured here adds to what is known, and hides nothing.
+        """
         with self._reading() as connection:
-            return self._select_observations(connection, profile_key)
+            own = self._select_observations(connection, profile_key)
+            return self._join_shipped(connection, profile_key, own)
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Keep what an estimator fitted to the observations that are there now."""
@@ -126,7 +131,8 @@ class Store:
             row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
             if row is not None:
                 device = self._load(Device, row.device, f"the device of profile {key}")
-                seen = self._select_observations(connection, key)
+                own = self._select_observations(connection, key)
+                seen = self._join_shipped(connection, key, own)
                 fits = self._select_fits(connection, key)
                 return Profile(device, row.runtime, row.covers, row.provenance, seen, fits)
         if key not in self._shipped:
@@ -207,6 +213,16 @@ class Store:
     def _shipped(self) -> dict[str, Profile]:
         found = [read_profile(path) for path in sorted(self._shipped_folder.glob("*.json"))]
         return {profile.key: profile for profile in found}
+
+    def _join_shipped(
+        self, connection: sa.Connection, key: str, own: tuple[Observation, ...]
+    ) -> tuple[Observation, ...]:
+        """Observations after those that ship for the same device, each once."""
+        find = sa.select(PROFILES.c.provenance).where(PROFILES.c.key == key)
+        # Only measured profiles ship, and reading them takes a moment.
+        if connection.scalar(find) != "measured" or key not in self._shipped:
+            return own
+        return tuple(dict.fromkeys((*self._shipped[key].observations, *own)))
 
     def _check_known(self, connection: sa.Connection, key: str) -> None:
         if connection.scalar(sa.select(PROFILES.c.key).where(PROFILES.c.key == key)) is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Optional, Sequence, Set, Tuple
 
-from joulecast.kinds import VIEWS, input_shape, is_half, layer_work, output_shape
+from joulecast.kinds import VIEWS, is_half, layer_work, output_shape
 from joulecast.records import How, Input, Layer, Network, Setup, Trial
 from joulecast.variants.make import fed_shape
 from joulecast.variants.parts import Part, Place, open_blocks, split_network, strip_layer
@@ -33,7 +33,10 @@ def split_blocks(network: Network) -> Tuple[Place, ...]:
     blocks = {start: stop for start, stop in network.groups if len(layers) == len(network.layers)}
     places: List[Place] = []
     hidden = -1
-    for place in split_network(network):
+    leaves = split_network(network)
+    head = leaves[-1].index if leaves else 0
+    blocks = {start: stop for start, stop in blocks.items() if stop <= head}
+    for place in leaves:
         if place.index < hidden:
             continue
         block = _make_block(layers, place, blocks.get(place.index, 0))
@@ -102,13 +105,3 @@ def read_isolated(trial: Trial) -> Optional[Part]:
         return None
     data = layer.kind == "embedding" or not layer.input_grad
     return Part("input" if data else "hidden", (strip_layer(layer),), network.input.half)
-
-
-def in_shape(part: Part) -> Tuple[int, ...]:
-    """Shape of one sample that a part takes."""
-    return input_shape(part.layers[0])
-
-
-def out_shape(part: Part) -> Tuple[int, ...]:
-    """Shape of one sample that a part gives."""
-    return output_shape(part.layers[-1])

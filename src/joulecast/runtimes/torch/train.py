@@ -61,7 +61,9 @@ class TorchStep:
         weights = [w for copy in copies for w in copy.net.parameters() if w.requires_grad]
         self.weights = weights if self.training else []
         self.optimizer = _make_optimizer(self.weights, setup, how, device)
-        fp16 = self.training and setup.precision == "fp16" and device.type == "cuda"
+        # Scaling needs a loss, and looks at gradients from the host, which no graph can capture.
+        whole = how.upstream == "loss" and how.mode == "eager"
+        fp16 = whole and self.training and setup.precision == "fp16" and device.type == "cuda"
         self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
         self.feeds = [x for copy in copies for x in list_feeds(copy.inputs)]
         self.upstream: List[torch.Tensor] = []
@@ -110,6 +112,10 @@ class TorchStep:
         if not self.training:
             with apply_settings(self.setup, self.device):
                 self._infer()
+            return
+        if self.is_forward_only:
+            with apply_settings(self.setup, self.device):
+                self.body()
             return
         if not self.weights and not (self.feeds and self.how.upstream == "random"):
             raise NotTrainingError(
@@ -174,7 +180,16 @@ class TorchStep:
 
     # -- the step --------------------------------------------------------------------------
 
+    @property
+    def is_forward_only(self) -> bool:
+        """A frozen layer alone that needs no gradient of its input: forward is all it does."""
+        return self.how.upstream == "random" and not self.weights and not self.feeds
+
     def _choose_body(self) -> Callable[[], Any]:
+        if self.training and self.is_forward_only:
+            if self.how.stage not in ("step", "forward"):
+                raise InputError(f"a frozen layer has no stage {self.how.stage!r}")
+            return self._infer
         if not self.training:
             if self.how.stage not in ("step", "forward"):
                 raise InputError(f"inference has no stage {self.how.stage!r}: use step or forward")
