@@ -163,7 +163,8 @@ def draw_surface(seen: Sequence[Observation]) -> dict[str, Picture]:
     points = list(zip(gp.widths.tolist(), gp.values.tolist(), gp.variances.tolist(), strict=True))
     tests = points[2::TEST_EVERY]
     taught = [point for point in points if point not in tests]
-    fitted = fit_gp(*(tuple(column) for column in zip(*_as_tuples(taught), strict=True)))
+    widths, values, variances = zip(*_as_tuples(taught), strict=True)
+    fitted = fit_gp(widths, values, variances)
     label = describe_part(curve.part)
     aside = {tuple(widths): value for widths, value, _ in tests}
     sampled = sample_curve(fitted, label, width_names(curve.part), aside)
