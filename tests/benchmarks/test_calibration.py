@@ -76,3 +76,18 @@ def test_shares_and_deviations(bench):
     assert arm["missed_too_high_percent"] == pytest.approx(100.0)
     assert [(row["world"], row["error"]) for row in bench.list_missed(rows)] == [(2, 9.0)]
     assert bench.list_worlds(rows) == [[1, 2.0, 2], [2, 5.0, 1]]
+
+
+def test_narrow_nets_are_told_apart(bench):
+    assert bench.is_narrow("cnn5", "cnn5:64,128,4,512")
+    assert not bench.is_narrow("cnn5", "cnn5:5,5,5,5")
+    assert not bench.is_narrow("transformer", "transformer:16,1")
+    seed = 301
+    nets = bench.make_case("cnn5", seed).test
+    narrow = [net.name for net in nets if bench.is_narrow("cnn5", net.name)]
+    assert 0 < len(narrow) < len(nets)
+    report = {"family": "cnn5", "worlds": [seed, seed], "missed": {"none": []}}
+    report["missed"]["one"] = [{"net": narrow[0]}]
+    found = bench.split_narrow(report)
+    assert (found["nets"], found["none"]) == (len(narrow), [100.0, 100.0])
+    assert found["one"] == [pytest.approx(100 - 100 / len(narrow), abs=0.05), 100.0]
