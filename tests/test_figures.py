@@ -241,10 +241,15 @@ def test_files_are_written_where_they_shall_be(tmp_path):
     assert "Mean error" in save_html(picture, tmp_path / "a.html").read_text()
 
 
-def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path):
+def test_a_place_that_cannot_be_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("no folder")
     for save in (save_svg, save_html):
         with pytest.raises(FileError, match="cannot be written"):
-            save(draw_budget(RUNS), tmp_path / "nowhere" / "a")
+            save(draw_budget(RUNS), tmp_path / "file" / "a")
+
+
+def test_folders_are_made(tmp_path):
+    assert save_svg(draw_budget(RUNS), tmp_path / "new" / "a.svg").exists()
 
 
 def test_perfect_estimates_can_be_drawn():
