@@ -164,7 +164,7 @@ def total_nets(
     asked = batch.nets(field, state.energy.keys)
     device = ask(state.energy.learnt, asked, joint)
     host = np.array([state.clock.issue(counts) for counts in nets]).reshape(len(nets), 2)
-    launches = np.array([sum(p.launches * count for p, count in counts) for counts in nets])
+    launches = batch.sum_up(batch.count * np.array([p.launches for p in batch.pieces])[batch.piece])
     time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
     if state.form == "eager":
         time_s, by_host, by_device = busy.total, np.zeros(len(nets)), np.ones(len(nets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Mapping, Tuple
 
 from joulecast.errors import InputError
@@ -12,12 +13,19 @@ from joulecast.records import Layer, Op, Sizes
 
 def make_op(kind: str, **sizes: Any) -> Op:
     """An operator with its defaults filled in, so that equal operators compare equal."""
-    return Op(kind, _fill_sizes(kind, sizes))
+    items = ((name, tuple(v) if isinstance(v, list) else v) for name, v in sizes.items())
+    return _share_op(kind, tuple(items))
 
 
 def make_layer(kind: str, tail: Tuple[Op, ...] = (), **sizes: Any) -> Layer:
     """A layer with its defaults filled in; set the rest with ``dataclasses.replace``."""
-    return Layer(kind, _fill_sizes(kind, sizes), tail=tail)
+    return Layer(kind, make_op(kind, **sizes).sizes, tail=tail)
+
+
+@lru_cache(maxsize=16384)
+def _share_op(kind: str, sizes: Tuple[Tuple[str, Any], ...]) -> Op:
+    """Nets repeat operators: those that share one take little memory and are compared at once."""
+    return Op(kind, _fill_sizes(kind, dict(sizes)))
 
 
 def input_shape(layer: Layer) -> Shape:

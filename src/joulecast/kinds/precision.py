@@ -25,12 +25,13 @@ def is_half(setup: Setup) -> bool:
 def list_half_inputs(layers: Sequence[Layer], data: Input) -> Tuple[bool, ...]:
     """For every layer whether all it reads arrives in half precision under autocast."""
     gives: List[bool] = []
-    reads = []
+    reads: List[bool] = []
     for index, layer in enumerate(layers):
-        sources = [index - back for back in layer.reads]
-        half = all(gives[at] if at >= 0 else data.half for at in sources)
-        reads.append(bool(sources) and half)
-        gives.append(_hand_on(layer, reads[-1]))
+        half = bool(layer.reads)
+        for back in layer.reads:
+            half = half and (gives[index - back] if back <= index else data.half)
+        reads.append(half)
+        gives.append(_hand_on(layer, half))
     return tuple(reads)
 
 
@@ -39,6 +40,10 @@ def _hand_on(layer: Layer, half: bool) -> bool:
     for op in ops:
         if op.kind.startswith(_HALVES):
             half = True
-        elif op.kind in _FULLS or op.sizes.get("fn") in _FULL_FUNCTIONS:
+        elif op.kind in _FULLS or _is_full_function(op):
             half = False
     return half
+
+
+def _is_full_function(op: Op) -> bool:
+    return op.kind == "elementwise" and op.sizes["fn"] in _FULL_FUNCTIONS

@@ -205,7 +205,7 @@ def _output_size(layers: Tuple[Layer, ...]) -> int:
 
 
 def _reads_data(index: int, layer: Layer) -> bool:
-    return layer.kind == "embedding" or all(back > index for back in layer.reads)
+    return layer.kind == "embedding" or min(layer.reads, default=index + 1) > index
 
 
 def strip_layer(layer: Layer) -> Layer:

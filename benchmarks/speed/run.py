@@ -1,0 +1,301 @@
+"""How fast estimates and fits are: seconds of this machine, nothing of them is energy.
+
+Devices are simulated, only the clock is real. Every figure is taken in a fresh process, so that
+nothing is remembered from an earlier one, several times, and the least is kept: a busy machine can
+make a figure larger, never smaller.
+
+    python benchmarks/speed/run.py                a table
+    python benchmarks/speed/run.py --json         JSON on stdout
+    python benchmarks/speed/run.py --out FILE     also keep it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.estimators import find_estimator
+from joulecast.families import draw_family, make_family
+from joulecast.records import How, Network, Observation, Setup, Trial
+from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
+from joulecast.worlds import World, make_world
+
+SETUP = Setup(batch=32)
+FAMILY = "cnn5"
+MIXED = ("resnet18", "resnet50", "cnn5")
+WORLD, FIT_SEED, NET_SEED = 300, 3, 4
+NETS, ALONE, RIVAL_NETS = 10_000, 200, 500
+HEAVY = ("scipy", "sklearn", "torch", "pandas", "transformers", "threadpoolctl")
+COMMAND = ("estimate", "cnn5:8,16,32,64", "--device", "nvidia-h200")
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Measure everything, or, called by itself, one thing."""
+    args = parse_arguments()
+    if args.measure:
+        print(json.dumps(MEASURES[args.measure](args.folder)))
+        return
+    report = run_all(args.repeats)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1) if args.json else make_table(report))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    parser.add_argument("--measure", choices=sorted(MEASURES), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_all(repeats: int) -> Json:
+    """Every measure in fresh processes, in turns, so that all meet the same other load."""
+    found: dict[str, list[Json]] = {name: [] for name in MEASURES}
+    with tempfile.TemporaryDirectory() as folder:
+        keep_fits(Path(folder))
+        load = [os.getloadavg()[0]]
+        for turn in range(repeats):
+            for name in MEASURES:
+                if turn == 0 or name != "fit_500":
+                    found[name].append(measure_apart(name, folder))
+                    load.append(os.getloadavg()[0])
+    best = {name: min(rows, key=lambda row: row["cpu_s"]) for name, rows in found.items()}
+    return {
+        "simulated_devices": True,
+        **describe_machine(),
+        "load": [round(min(load), 1), round(max(load), 1)],
+        "repeats": repeats,
+        "best": best,
+        "ratios": compare(best),
+        "all_cpu_s": {name: [row["cpu_s"] for row in rows] for name, rows in found.items()},
+    }
+
+
+def measure_apart(name: str, folder: str) -> Json:
+    """One measure in a process of its own."""
+    words = [sys.executable, __file__, "--measure", name, "--folder", folder]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def compare(best: Json) -> Json:
+    """Every figure beside its rival's, in seconds of the processor per net."""
+    together, apart = (best[name]["cpu_s"] / best[name]["nets"] for name in ("together", "apart"))
+    few, rival = (best[name]["cpu_s"] / best[name]["nets"] for name in ("few", "subtractive"))
+    return {
+        "one_net_at_a_time_over_together": apart / together,
+        "subtractive_over_additive": rival / few,
+        "command_over_importing_numpy": best["command"]["cpu_s"] / best["numpy"]["cpu_s"],
+    }
+
+
+# ---------------------------------------------------------------------------------------------
+# What is measured
+
+
+def see(world: World, trial: Trial) -> Observation:
+    """What a simulated device says about a trial, with a spread of half a percent."""
+    cost = world.law(trial)
+    return Observation(
+        trial,
+        energy_j=cost.energy_j,
+        energy_sd_j=0.005 * cost.energy_j,
+        duration_s=cost.duration_s,
+        duration_sd_s=0.005 * cost.duration_s,
+        issue_s=cost.issue_s,
+        count=3,
+        provenance="simulated",
+    )
+
+
+def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observation]:
+    """Layers alone and whole nets of some families as graphs, and the waiting device."""
+    world, rng = make_world(WORLD), random.Random(FIT_SEED)
+    nets = [draw_family(families[at % len(families)], rng.randint) for at in range(whole)]
+    trials: dict[str, Trial] = {}
+    while len(trials) < alone:
+        net = draw_family(families[len(trials) % len(families)], rng.randint)
+        for place in split_network(net):
+            trial = make_isolated(place.part, SETUP, "graph")
+            trials[trial.key] = trial
+    looks = [
+        *list(trials.values())[:alone],
+        *(Trial(net, SETUP, How(mode="graph")) for net in nets),
+        Trial(Network(), Setup()),
+    ]
+    return [see(world, trial) for trial in looks]
+
+
+def see_variants(points: int) -> list[Observation]:
+    """The paper's variants of random nets."""
+    world, rng = make_world(WORLD), random.Random(FIT_SEED)
+    original, trials = make_family(FAMILY), dict[str, Trial]()
+    while len(trials) < points:
+        for place in split_blocks(draw_family(FAMILY, rng.randint)):
+            trial = Trial(make_variant(place.part, original), SETUP)
+            trials[trial.key] = trial
+    return [see(world, trial) for trial in list(trials.values())[:points]]
+
+
+def keep_fits(folder: Path) -> None:
+    """What both estimators have learnt from 70 observations, for processes that only ask."""
+    fits = {"additive": see_layers([FAMILY], 70, 0), "subtractive": see_variants(70)}
+    for name, seen in fits.items():
+        (folder / f"{name}.json").write_text(json.dumps(find_estimator(name).fit(seen)))
+
+
+def clock(work: Callable[[], Any]) -> Json:
+    """Seconds of the processor and of the wall, and the most memory the process ever held."""
+    begun_s, cpu_s = time.perf_counter(), time.process_time()
+    work()
+    return {
+        "cpu_s": round(time.process_time() - cpu_s, 4),
+        "wall_s": round(time.perf_counter() - begun_s, 4),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def ask(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
+    """Predict random nets with their intervals; drawing them is not counted."""
+    fitted = json.loads((folder / f"{name}.json").read_text())
+    rng = random.Random(NET_SEED)
+    drawn = [draw_family(FAMILY, rng.randint) for _ in range(nets)]
+    groups = [drawn] if at_once else [[net] for net in drawn]
+    estimator = find_estimator(name)
+
+    def predict() -> None:
+        for group in groups:
+            answer = estimator.predict(fitted, group, SETUP, joint=False)
+            assert np.isfinite(answer.energy_sd_j).all()
+
+    return {"nets": nets, **clock(predict)}
+
+
+def fit(alone: int, whole: int) -> Json:
+    """Learn from observations of many kinds."""
+    seen = see_layers(MIXED, alone, whole)
+    fitted: Json = {}
+    took = clock(lambda: fitted.update(find_estimator("additive").fit(seen)))
+    layers = len({str(piece) for piece in fitted["energy"]["pieces"]})
+    return {"observations": len(seen), "layers": layers, **took}
+
+
+def run_child(words: Sequence[str]) -> Json:
+    """A whole command from its start to its end."""
+    before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = sorted({name.partition(".")[0] for name in names} & set(HEAVY))
+    took = {"cpu_s": round(cpu_s, 4), "wall_s": round(time.perf_counter() - begun_s, 4)}
+    return {**took, "peak_bytes": after.ru_maxrss * 1024, "modules": len(names), "heavy": heavy}
+
+
+def run_command() -> Json:
+    """``joulecast estimate`` by the profile that is shipped, and what it imports."""
+    code = "from joulecast.cli.main import main; main()"
+    listed = run_child([sys.executable, "-X", "importtime", "-c", code, *COMMAND])
+    took = run_child([sys.executable, "-c", code, *COMMAND])
+    return {**took, "modules": listed["modules"], "heavy": listed["heavy"]}
+
+
+MEASURES: dict[str, Callable[[Path], Json]] = {
+    "together": lambda folder: ask(folder, "additive", NETS),
+    "apart": lambda folder: ask(folder, "additive", ALONE, at_once=False),
+    "few": lambda folder: ask(folder, "additive", RIVAL_NETS),
+    "subtractive": lambda folder: ask(folder, "subtractive", RIVAL_NETS),
+    "fit_100": lambda folder: fit(60, 40),
+    "fit_500": lambda folder: fit(300, 200),
+    "command": lambda folder: run_command(),
+    "numpy": lambda folder: run_child([sys.executable, "-c", "import numpy"]),
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def describe_machine() -> Json:
+    """What ran it."""
+    return {
+        "processor": find_processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(),
+    }
+
+
+def find_processor() -> str:
+    """The processor's name as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def find_commit() -> str:
+    """The commit that ran; empty outside a clone."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def make_table(report: Json) -> str:
+    """Everything at a glance."""
+    best, ratios = report["best"], report["ratios"]
+    rows = {
+        "together": f"predict {NETS:,} nets with intervals, nothing remembered",
+        "apart": f"predict {ALONE} nets, one at a time",
+        "few": f"predict {RIVAL_NETS} nets",
+        "subtractive": f"predict {RIVAL_NETS} nets, the paper's method",
+        "fit_100": "fit {observations} observations of {layers} layers",
+        "fit_500": "fit {observations} observations of {layers} layers",
+        "command": "joulecast estimate, start to end ({modules} modules)",
+        "numpy": "python -c 'import numpy'",
+    }
+    lines = [
+        f"{report['processor']}, {report['cores']} cores, load {report['load'][0]} to "
+        f"{report['load'][1]}; the least of {report['repeats']}",
+        f"{'':58s} {'CPU s':>8s} {'wall s':>8s} {'MB':>6s}",
+    ]
+    for name, about in rows.items():
+        row = best[name]
+        numbers = f"{row['cpu_s']:8.2f} {row['wall_s']:8.2f} {row['peak_bytes'] / 1e6:6.0f}"
+        lines.append(f"{about.format(**row):58s} {numbers}")
+    lines += [f"{name.replace('_', ' ')}: {ratio:.1f}" for name, ratio in ratios.items()]
+    lines.append(
+        f"heavy modules that estimate loads: {', '.join(best['command']['heavy']) or 'none'}"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
