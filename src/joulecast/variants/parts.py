@@ -78,12 +78,18 @@ def split_network(network: Network) -> Tuple[Place, ...]:
     for index, layer in enumerate(layers[:start]):
         if layer.kind not in VIEWS or layer.tail:
             role = "input" if _reads_data(index, layer) else "hidden"
-            part = Part(role, (strip_layer(layer),), halves[index])
-            places.append(Place(part, index, (layer,), layer.calls))
+            own = layers[index : index + 1]
+            places.append(Place(_share_part(role, own, halves[index]), index, own, layer.calls))
     if layers:
-        part = Part("output", tuple(map(strip_layer, layers[start:])), halves[start])
+        part = _share_part("output", layers[start:], halves[start])
         places.append(Place(part, start, layers[start:], layers[-1].calls))
     return tuple(places)
+
+
+@lru_cache(maxsize=65536)
+def _share_part(role: str, layers: Tuple[Layer, ...], half: bool) -> Part:
+    """Nets repeat parts: those that share one take little memory and are found at once."""
+    return Part(role, tuple(map(strip_layer, layers)), half)
 
 
 def read_variant(network: Network) -> Optional[Tuple[Part, ...]]:
