@@ -14,6 +14,7 @@ from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_progress
 from joulecast.cli.rigs import Budget, learn_net
 from joulecast.cli.show import make_console, mark_basis, print_json, say_basis
+from joulecast.estimators import DEFAULT
 from joulecast.records import Profile, Setup
 from joulecast.units import format_duration, format_share
 
@@ -78,7 +79,7 @@ def profile(
     if json:
         print_json(describe_result(result, learnt))
     else:
-        _print_result(result, learnt, suggest(asked, setup, name_profile(learnt, store)))
+        _print_result(result, learnt, suggest(asked, setup, name_profile(learnt, store), estimator))
 
 
 def describe_result(result: CampaignResult, learnt: Profile) -> Json:
@@ -92,11 +93,13 @@ def describe_result(result: CampaignResult, learnt: Profile) -> Json:
     }
 
 
-def suggest(asked: options.Asked, setup: Setup, name: str) -> str:
+def suggest(asked: options.Asked, setup: Setup, name: str, estimator: str) -> str:
     """The command to run next."""
     shape = f" --input {show_shape(asked.input_shape)}" if asked.input_shape else ""
     flags = options.list_flags(setup)
-    return f"joulecast estimate {asked.net} --device {name} {flags}{shape}"
+    # Another method learns from other measurements, so it has to be asked by its name.
+    method = "" if estimator == DEFAULT else f" --estimator {estimator}"
+    return f"joulecast estimate {asked.net} --device {name} {flags}{shape}{method}"
 
 
 def _print_result(result: CampaignResult, learnt: Profile, command: str) -> None:
