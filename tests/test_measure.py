@@ -109,7 +109,10 @@ def test_measuring_recovers_the_law_within_its_noise(seed, family, mode, rng):
     rel = 0.12 if law.issue_s > 0.7 * law.duration_s else 0.03
     assert seen.energy_j == pytest.approx(law.energy_j, rel=rel)
     assert seen.duration_s == pytest.approx(law.duration_s, rel=rel)
-    assert seen.issue_s == pytest.approx(law.issue_s, rel=0.12)
+    if mode == "eager":
+        assert seen.issue_s == pytest.approx(law.issue_s, rel=0.12)
+    else:
+        assert seen.issue_s is None
     assert seen.count == 3
     assert 0 < seen.energy_sd_j < 0.15 * seen.energy_j
 

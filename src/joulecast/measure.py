@@ -53,7 +53,8 @@ class Limits:
 
     Attributes:
         window_s: Shortest window, whatever the meter asks for; ``probe_s`` that of a time probe.
-        warm_s: Warm-up lasts at least this long, and at most ``settle_s`` if times never agree.
+        warm_s: Warm-up lasts at least this long, that of a time probe ``probe_warm_s``, and at most
+            ``settle_s`` if times never agree.
         settle_share: Chunks of steps that differ by less than this share agree.
         issues: How often the time to issue one step is taken.
         outlier_share: A window whose steps take 1 + this times as long as the median of all, or as
@@ -65,6 +66,7 @@ class Limits:
     window_s: float = 0.1
     probe_s: float = 0.05
     warm_s: float = 0.2
+    probe_warm_s: float = 0.08
     settle_s: float = 1.0
     settle_share: float = 0.1
     issues: int = 9
@@ -149,11 +151,11 @@ class Rig:
             ContaminatedError: Something disturbed the device again and again.
             MeasurementError: The runtime refuses the trial, or it does not fit on the device.
         """
-        return self._repeat(trial, self._meter_window)
+        return self._repeat(trial, self._meter_window, self.limits.warm_s)
 
     def time(self, trial: Trial) -> Observation:
         """Time and host time of a trial, without energy: a probe that is over quickly."""
-        return self._repeat(trial, self._time_window)
+        return self._repeat(trial, self._time_window, self.limits.probe_warm_s)
 
     def idle(self) -> Observation:
         """Power of the waiting device: the observation of the empty network over one second."""
@@ -197,28 +199,32 @@ class Rig:
 
     def _visit(self, log: _Log) -> Optional[Observation]:
         """One more round of a trial; its observation once there are enough."""
-        with self._running(log) as step:
+        with self._running(log, self.limits.warm_s) as step:
             log.windows.append(self._meter_window(step, log))
         return None if self._lacks_windows(log) else self._observe(log)
 
     @contextmanager
-    def _running(self, log: _Log) -> Iterator[Step]:
+    def _running(self, log: _Log, warm_s: float) -> Iterator[Step]:
         """A warm step that is closed whatever happens; what it cost is noted."""
         started_s = self.now()
         step = self.runtime.prepare(log.trial)
         try:
-            log.paces_s.append(self._warm_up(step))
-            log.issues_s.extend(self._time_issue(step, log.paces_s[-1]))
+            log.paces_s.append(self._warm_up(step, warm_s))
+            # A graph is issued at once, whatever it holds: nothing is learnt of the host.
+            if log.trial.how.mode != "graph":
+                log.issues_s.extend(self._time_issue(step, log.paces_s[-1]))
             yield step
             log.peak_bytes = max(log.peak_bytes, step.peak_memory_bytes())
         finally:
             step.close()
             log.cost_s += self.now() - started_s
 
-    def _repeat(self, trial: Trial, take: Callable[[Step, _Log], Window]) -> Observation:
+    def _repeat(
+        self, trial: Trial, take: Callable[[Step, _Log], Window], warm_s: float
+    ) -> Observation:
         """Take windows of a trial until enough of them can be trusted."""
         log = _Log(trial, self.limits)
-        with self._running(log) as step:
+        with self._running(log, warm_s) as step:
             log.windows.append(take(step, log))
             while self._lacks_windows(log):
                 self._pause(step, log)
@@ -234,7 +240,7 @@ class Rig:
             self.sleep(pause_s)
             self._time_steps(step, _fill(self.limits.warm_s, log.paces_s[-1]))
 
-    def _warm_up(self, step: Step) -> float:
+    def _warm_up(self, step: Step, warm_s: float) -> float:
         """Run steps until their time settles; says the seconds of one."""
         started_s, count = self.now(), 1
         paces_s: List[float] = []
@@ -243,9 +249,9 @@ class Rig:
             paces_s.append(took_s / count)
             spent_s, last_s = self.now() - started_s, paces_s[-3:]
             agree = len(last_s) == 3 and max(last_s) <= min(last_s) * (1 + self.limits.settle_share)
-            if spent_s >= self.limits.settle_s or (agree and spent_s >= self.limits.warm_s):
+            if spent_s >= self.limits.settle_s or (agree and spent_s >= warm_s):
                 break
-            count = min(_fill(self.limits.warm_s / 4, paces_s[-1]), 10 * count)
+            count = min(_fill(warm_s / 4, paces_s[-1]), 10 * count)
         return median(paces_s[-3:])
 
     def _time_steps(self, step: Step, count: int) -> float:

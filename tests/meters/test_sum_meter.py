@@ -26,11 +26,12 @@ class TestSumMeter(MeterContract):
 
     def test_energies_add_and_the_weakest_claim_counts(self):
         with self.make_meter() as meter:
-            assert self.read(meter, 2.0).energy_j == pytest.approx(820.0, rel=1e-6)
+            expected_j = 410.0 * 2.0 * meter.window_s
+            assert self.read(meter, 2.0).energy_j == pytest.approx(expected_j, rel=1e-6)
         assert meter.name == "nvml+modelled"
         assert meter.covers == "gpu+cpu at 10 W a core"
         assert meter.provenance == "modelled"
-        assert (meter.window_s, meter.period_s) == (1.0, 0.1)
+        assert (meter.window_s, meter.period_s) == (NvmlMeter.window_s, 0.1)
 
 
 class Note(Meter):

@@ -59,6 +59,8 @@ class AdditiveEstimator:
     """Isolated layers and blocks, summed; energy from few of them, time from many."""
 
     name = "additive"
+    # Of the fitted numbers; another one cannot be read.
+    form = 2
 
     def uses(self, observation: Observation) -> bool:
         """Whole steps of anything, in joules or in seconds."""
@@ -76,6 +78,7 @@ class AdditiveEstimator:
         """Both processes and the clock."""
         state = fit_state(observations)
         learnt = {
+            "form": self.form,
             "seen": sum(map(self.uses, observations)),
             "off_share": find_off_share(read_looks(observations)),
             "runs": read_runs(observations, state.table.labels),

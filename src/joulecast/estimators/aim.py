@@ -3,8 +3,8 @@
     1  two looks at every kind of piece that the target's nets hold, at a quarter and at three
        quarters of their work, so that no kind is guessed
     2  where the host has a clock of its own, eager steps of three of the nets, seconds only
-    3  then, of all pieces, in joules or in seconds, the look that lowers the relative variance of
-       the nets' totals most for the device seconds it costs
+    3  then, of all pieces, in joules or in seconds, and of further nets for the host, the look that
+       lowers the relative variance of the nets' totals most for the device seconds it costs
 
 The variance that a look would leave needs no measurement, only the covariance of what it shows with
 the totals (posterior.foresee). The paper's rule can be asked for instead: the piece of largest
@@ -26,7 +26,7 @@ from joulecast.estimators.joint import Floats
 from joulecast.estimators.looks import find_off_share, read_looks
 from joulecast.estimators.pieces import Count, Piece, Stand, count_stands, make_piece, split_pieces
 from joulecast.estimators.posterior import foresee
-from joulecast.estimators.state import State, total_nets
+from joulecast.estimators.state import State, Totals, total_nets
 from joulecast.estimators.table import make_batch
 from joulecast.records import Network, Observation, Trial
 from joulecast.variants import Part, describe_part, make_isolated, read_isolated, split_blocks
@@ -36,6 +36,7 @@ FitState = Callable[[Sequence[Observation]], State]
 LOOKS_PER_KIND = 2
 # What a look costs where none was made yet, in device seconds: with joules, and seconds only.
 _USUAL_COSTS_S = (2.0, 0.5)
+_HOST_NETS = 3
 # A look that would take less than this share off the variance is not worth it.
 _LEAST_GAIN = 0.002
 _SURE = 1.96
@@ -74,11 +75,9 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
     first = _find_stratum(aim)
     if first is not None:
         return _propose(target, aim, first, True, 1.0, points, "its kind is new")
-    host = _find_host_net(target, observations)
-    if host is not None:
-        return Proposal(
-            host, 1.0, f"{host.network.name or 'a net'}, as the host issues it", points, False
-        )
+    hosts = _list_untimed(target, observations)
+    if hosts.first is not None:
+        return _propose_host(hosts.first, 1.0, points)
     if target.guide == "missing":
         return _propose_probe(target, aim, points)
     try:
@@ -86,7 +85,7 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
     except MissingError as error:
         return Proposal(None, 1.0, str(error), points)
     off_share = find_off_share(read_looks(observations))
-    return _choose_look(target, aim, state, _read_costs(observations), off_share)
+    return _choose_look(target, aim, state, _read_costs(observations), off_share, hosts.more)
 
 
 def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
@@ -165,19 +164,35 @@ def _find_stratum(aim: Aim) -> str | None:
     return None
 
 
-def _find_host_net(target: Target, observations: Iterable[Observation]) -> Trial | None:
-    """A whole net that is still to be timed as the host issues it."""
+@dataclass(frozen=True)
+class Untimed:
+    """Whole nets that show the host at work: one that is timed in any case, one where it helps."""
+
+    first: Trial | None
+    more: Trial | None
+
+
+def _list_untimed(target: Target, observations: Iterable[Observation]) -> Untimed:
+    """Whole nets that are still to be timed as the host issues them."""
     tried = {seen.trial.key for seen in observations}
-    return next((trial for trial in _list_host_nets(target) if trial.key not in tried), None)
+    trials = _list_host_nets(target)
+    first = [trial for trial in trials[:_HOST_NETS] if trial.key not in tried]
+    more = [trial for trial in trials[_HOST_NETS:] if trial.key not in tried]
+    return Untimed(next(iter(first), None), next(iter(more), None))
 
 
 def _list_host_nets(target: Target) -> list[Trial]:
-    """Nets that show the host at work, where graphs hide it: the longest, shortest, middle one."""
+    """Where graphs hide the host: the longest net, the shortest, the middle one, then the rest."""
     if "graph" not in target.modes:
         return []
     nets = sorted(_list_nets(target), key=lambda network: (len(network.layers), network.name))
-    wanted = dict.fromkeys((nets[-1], nets[0], nets[len(nets) // 2]))
+    wanted = dict.fromkeys((nets[-1], nets[0], nets[len(nets) // 2], *nets))
     return [Trial(network, target.setup) for network in wanted if network.buildable]
+
+
+def _propose_host(trial: Trial, unsure: float, points: int) -> Proposal:
+    words = f"{trial.network.name or 'a net'}, as the host issues it"
+    return Proposal(trial, unsure, words, points, energy=False)
 
 
 def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
@@ -191,7 +206,12 @@ def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
 
 
 def _choose_look(
-    target: Target, aim: Aim, state: State, costs_s: tuple[float, float], off_share: float
+    target: Target,
+    aim: Aim,
+    state: State,
+    costs_s: tuple[float, float],
+    off_share: float,
+    host: Trial | None,
 ) -> Proposal:
     points = aim.looks
     totals = total_nets(state, aim.nets, off_share)
@@ -202,6 +222,10 @@ def _choose_look(
     scores = _score(target, aim, state, totals.energy_j, totals.lean, costs_s)
     now = float(np.mean(totals.var / totals.energy_j**2))
     best = max(scores, key=lambda key: scores[key][0], default=None)
+    by_host = _gain_of_host(target, state, totals)
+    rival = 0.0 if best is None else scores[best][0]
+    if host is not None and by_host > max(rival * costs_s[1], _LEAST_GAIN * now):
+        return _propose_host(host, unsure, points)
     if best is None:
         return Proposal(None, unsure, "everything that the nets hold was measured", points)
     if target.guide == "target" and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now:
@@ -212,6 +236,13 @@ def _choose_look(
     if target.guide != "target":
         why = "where it is least sure"
     return _propose(target, aim, key, energy, unsure, points, why)
+
+
+def _gain_of_host(target: Target, state: State, totals: Totals) -> float:
+    """By how much one more net timed as a whole lowers the mean relative variance."""
+    if target.guide != "target":
+        return 0.0
+    return state.clock.gain_share * float(np.mean(totals.parts["host"] / totals.energy_j**2))
 
 
 def _score(

@@ -12,6 +12,7 @@ where nothing shows them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -35,9 +36,13 @@ LAUNCH_S = 10e-6
 _FRAME_SPREAD = 0.5
 _LOOK_SPREAD = 0.08
 _ALONE_SPREAD = 0.3
-# Host times of one net differ by about this from hour to hour (7.7 % on a shared H200 host).
-_LEAST_SPREAD = 0.08
+# Host times of one net differ by about this from hour to hour (7.7 % on a shared H200 host): what
+# some nets show of it counts as much as this many nets would that differ so. It is never less.
+_USUAL_SPREAD = 0.08
+_USUAL_NETS = 4.0
+_LEAST_SPREAD = 0.03
 _UNKNOWN_SPREAD = 0.4
+_FEW_NETS = 2
 _BOUND = 1.2
 
 
@@ -48,6 +53,8 @@ class Clock:
     Attributes:
         frames: Seconds to issue a piece, by structure; ``launch_s`` a launch of any other.
         spread: Relative deviation of whole steps from the sum.
+        nets: How many whole nets were timed.
+        gap_sd_s: How far the pause between two launches may be off.
     """
 
     begin_s: float
@@ -55,6 +62,8 @@ class Clock:
     frames: dict[str, float]
     gap_s: float
     spread: float
+    nets: int = 0
+    gap_sd_s: float = _GAP_SPREAD_S
 
     def to_dict(self) -> Json:
         return dict(self.__dict__)
@@ -62,6 +71,11 @@ class Clock:
     @classmethod
     def from_dict(cls, data: Json) -> Clock:
         return cls(**data)
+
+    @property
+    def gain_share(self) -> float:
+        """What timing one more net takes off the variance of host times, about."""
+        return 0.0 if self.spread <= _LEAST_SPREAD else 1.0 / (_USUAL_NETS + self.nets + 1.0)
 
     def issue(self, counts: Sequence[Count]) -> tuple[float, float]:
         """Seconds to issue a step of these pieces, and their standard deviation."""
@@ -91,15 +105,24 @@ def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Cl
         for look, busy_s in zip(looks, device_s, strict=True)
         if look.mode == "eager" and look.issue_s and look.duration_s
     ]
-    gap_s = _fit_gap(looks, device_s, device_var)
+    gap_s, gap_sd_s = _fit_gap(looks, device_s, device_var)
     if not timed:
-        return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD)
+        return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD, 0, gap_sd_s)
     launch_s = _fit_launch(timed)
     begin_s, frames = _fit_frames(timed, launch_s)
     clock = Clock(begin_s, launch_s, frames, gap_s, 0.0)
     off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in timed if look.whole]
-    spread = float(np.sqrt(np.mean(np.square(off)))) if len(off) > 1 else 2.0 * _LOOK_SPREAD
-    return Clock(begin_s, launch_s, frames, gap_s, max(_LEAST_SPREAD, spread))
+    return Clock(begin_s, launch_s, frames, gap_s, _find_spread(off), len(off), gap_sd_s)
+
+
+def _find_spread(off: Sequence[float]) -> float:
+    """How far whole nets are from the sum, given what is usual."""
+    if len(off) < _FEW_NETS:
+        return 2.0 * _USUAL_SPREAD
+    # Fitted times are nearer to what they were fitted to than to what comes.
+    free = len(off) / max(1.0, len(off) - 1.0)
+    total = _USUAL_NETS * _USUAL_SPREAD**2 + free * float(np.square(off).sum())
+    return max(_LEAST_SPREAD, math.sqrt(total / (_USUAL_NETS + len(off))))
 
 
 def _fit_launch(timed: Sequence[tuple[Look, float]]) -> float:
@@ -124,8 +147,8 @@ def _host_time(look: Look, busy_s: float) -> float:
     return look.duration_s if bound else min(look.issue_s, look.duration_s)
 
 
-def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> float:
-    """Pause of a device-bound step between two launches: looks draw it away from its prior."""
+def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> tuple[float, float]:
+    """Pause of a device-bound step between two launches, and how far it may be off."""
     weight = 1.0 / _GAP_SPREAD_S**2
     total = GAP_S * weight
     for look, busy_s, var in zip(looks, device_s.tolist(), device_var.tolist(), strict=True):
@@ -135,7 +158,7 @@ def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> flo
             precision = look.launches**2 / (var + (_TIMING_SHARE * look.duration_s) ** 2)
             weight += precision
             total += precision * (look.duration_s - busy_s) / look.launches
-    return max(0.0, total / weight)
+    return max(0.0, total / weight), weight**-0.5
 
 
 def _fit_frames(

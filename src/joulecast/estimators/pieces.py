@@ -3,8 +3,9 @@
     Network ──split──▶ Part (a layer, or a repeated block) + Setup ──▶ Piece
 
 A piece's **label** is its kind under one regime (precision, phase, threads): residuals are shared
-within it. Its **place** x is the same five numbers for every kind, all logarithms, so that no kind
-needs rules of its own: positions, inflow and outflow of a position, FLOPs and bytes over them.
+within it. Its **place** x is the same six numbers for every kind, all logarithms, so that no kind
+needs rules of its own: positions, inflow and outflow of a position, FLOPs and bytes over them, and
+how whole the widths of its matrix products are.
 Tails, kernels, strides, groups and missing gradients all show in the last two.
 """
 
@@ -27,12 +28,16 @@ from joulecast.variants import (
     split_network,
 )
 
-AXES = ("positions", "inflow", "outflow", "flops", "bytes")
+AXES = ("positions", "inflow", "outflow", "flops", "bytes", "alignment")
 Count = tuple["Piece", float]
 Structure = tuple[tuple[object, ...], ...]
 OVERHEAD = "overhead of "
 # Channels that matrix units take at once, about: products of narrower ones cost as much.
 TILE = 16
+# Products want rows in multiples of this many numbers; how far apart those that are not lie.
+_ROW = 8
+_ALIGN_SCALE = 0.4
+_WIDTHS = ("cin", "cout", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,7 @@ def _pad_flops(layer: Layer, work: Work) -> float:
     flops = work.flops
     if layer.sizes.get("groups", 1) > 1:
         return flops
-    for name in ("cin", "cout"):
+    for name in _WIDTHS:
         width = int(layer.sizes.get(name, TILE))
         flops *= TILE * math.ceil(width / TILE) / width
     return flops
@@ -237,4 +242,15 @@ def _place(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
         math.log(max(outflow, 1e-3)),
         math.log(1.0 + work.flops / (positions * inflow * max(outflow, 1e-3))),
         math.log(1.0 + work.size_bytes / moved),
+        _align(part),
     )
+
+
+def _align(part: Part) -> float:
+    """How whole the widths of matrix products are: 0 where one is odd, most in eights.
+
+    Products of rows that do not fill 16 bytes take other kernels; convolutions pad by themselves.
+    """
+    layers = [layer for layer in part.layers if not layer.kind.startswith("conv")]
+    widths = [int(layer.sizes.get(name, _ROW)) for layer in layers for name in _WIDTHS]
+    return _ALIGN_SCALE * math.log2(min((math.gcd(width, _ROW) for width in widths), default=_ROW))

@@ -176,11 +176,12 @@ def total_nets(
     narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
     strange, unseen = _own_doubts(state, batch, asked, device)
     host_sd = state.idle_w * by_host * host[:, 1]
+    gap_sd = state.idle_w * by_device * held * state.clock.gap_sd_s * launches
     parts = {
         "kinds never measured": strange + unseen,
         "sizes between those measured": np.maximum(device.var - unseen, 0.0),
         "layers not timed": lean**2 * (busy.var + narrow_var),
-        "host": host_sd**2,
+        "host": host_sd**2 + gap_sd**2,
         "noise, and that layers do not quite add up": (off_share * energy_j) ** 2,
     }
     cov = None
@@ -188,7 +189,7 @@ def total_nets(
         assert device.cov is not None and busy.cov is not None
         spread = batch.matrix() * narrow
         cov = device.cov + (busy.cov + spread @ spread.T) * np.outer(lean, lean)
-        cov += np.outer(host_sd, host_sd)
+        cov += np.outer(host_sd, host_sd) + np.outer(gap_sd, gap_sd)
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
     own_j = device.own + (1.0 - held) * state.idle_w * busy.own
     device_j = device.total if held else energy_j

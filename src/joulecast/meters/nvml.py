@@ -32,7 +32,7 @@ class NvmlMeter(GuardedMeter):
 
     name = "nvml"
     covers = "gpu"
-    window_s = 1.0
+    window_s = 0.6
     period_s = _PERIOD_S
 
     def __init__(
