@@ -38,6 +38,7 @@ from joulecast.estimators.table import (
     ENERGY,
     TIME,
     Table,
+    find_launch,
     list_pieces,
     make_batch,
     make_prior,
@@ -128,10 +129,14 @@ def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
     idle_w = find_idle(observations) or 0.0
     table = make_table(looks)
     time = _learn_time(timed, table, draws)
+    if form == "graph":
+        # Eager seconds are the host's too: how short its launches are says nothing of the device.
+        table = replace(table, launch_s=find_launch(timed))
     busy = ask_times(table, time, make_batch([look.counts for look in looks]))
     clock = fit_clock(looks, busy.total, busy.var)
     used, values, known = _read_energies(looks, busy, form, idle_w)
-    energy = _learn_energy(used, values, known, table, time, draws)
+    power_w = idle_w if form == "graph" else 0.0
+    energy = _learn_energy(used, values, known, table, time, draws, power_w)
     return State(form, idle_w, table, time, energy, clock)
 
 
@@ -156,14 +161,14 @@ def _learn_energy(
     table: Table,
     time: Process,
     draws: int,
+    idle_w: float,
 ) -> Process:
     pieces = list_pieces(looks)
     alone = make_batch([[(piece, 1.0)] for piece in pieces])
     field = table.field(pieces, ask_times(table, time, alone).own)
     rows = make_rows(looks, pieces, np.array(values), np.array(known))
-    return Process(
-        pieces, learn(field, rows, make_prior(field, rows, ENERGY, len(table.overheads)), draws)
-    )
+    prior = make_prior(field, rows, ENERGY, len(table.overheads), idle_w)
+    return Process(pieces, learn(field, rows, prior, draws))
 
 
 def _read_energies(

@@ -15,7 +15,7 @@ when nothing that can be measured would help.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -39,6 +39,8 @@ _USUAL_COSTS_S = (2.0, 0.5)
 _HOST_NETS = 3
 # A look that would take less than this share off the variance is not worth it.
 _LEAST_GAIN = 0.002
+# After all layers of a net were timed, joules of one are worth it if they take off this share.
+_PROBE_GAIN = 0.05
 _SURE = 1.96
 
 
@@ -71,7 +73,8 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
     aim = read_aim(target, observations)
     points = aim.looks
     if target.guide == "probe":
-        return _propose_probe(target, aim, points)
+        probe = _propose_probe(target, aim, points)
+        return probe if probe.trial else _propose_doubted(target, aim, observations, fit, probe)
     first = _find_stratum(aim)
     if first is not None:
         return _propose(target, aim, first, True, 1.0, points, "its kind is new")
@@ -131,6 +134,26 @@ def _propose_probe(target: Target, aim: Aim, points: int) -> Proposal:
         return Proposal(None, 0.0, "every layer of the net was timed", points)
     unsure = len(missing) / len(aim.pieces)
     return _propose(target, aim, missing[0], False, unsure, points, f"{len(missing)} to go")
+
+
+def _propose_doubted(
+    target: Target, aim: Aim, observations: Sequence[Observation], fit: FitState, probe: Proposal
+) -> Proposal:
+    """Joules of a layer whose seconds made the nets strange; none where that helps little."""
+    try:
+        state = fit(observations)
+    except MissingError:
+        return probe
+    totals = total_nets(state, aim.nets, find_off_share(read_looks(observations)))
+    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
+    aimed = replace(target, guide="target")
+    scores = _score(aimed, aim, state, totals.energy_j, totals.lean, (1.0, 1.0))
+    best = max(scores, key=lambda key: scores[key][1], default=None)
+    now = float(np.mean(totals.var / totals.energy_j**2))
+    if best is None or unsure <= target.uncertainty_share or scores[best][1] < _PROBE_GAIN * now:
+        return replace(probe, uncertainty_share=unsure)
+    why = f"takes {scores[best][1] / now:.0%} off the variance"
+    return _propose(target, aim, best[0], True, unsure, aim.looks, why)
 
 
 def _list_nets(target: Target) -> tuple[Network, ...]:

@@ -32,7 +32,7 @@ class Target:
         guide: What decides where to measure next: ``target`` (what the totals of these nets gain
             most from); the paper's rule, the largest deviation of ``energy`` or ``time``;
             ``missing`` (kinds that were never measured, and seconds of every layer of these nets);
-            or ``probe`` (those seconds alone).
+            or ``probe`` (those seconds, then joules of the few layers that leave most doubt).
         uncertainty_share: Known well enough: for the paper's rule a curve's largest standard
             deviation as a share of its profiled values, else half the 95 % interval of a total.
         modes: Ways to run a step that the device's runtime has: ``eager``, ``graph``.

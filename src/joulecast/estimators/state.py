@@ -43,12 +43,12 @@ class Process:
 
     def to_dict(self, table: Table) -> Json:
         rows = self.learnt.rows
-        # The column before the overheads: launches, or of joules the seconds.
-        last = -1 - len(table.overheads)
+        # Of joules, the two columns before the overheads are the seconds.
+        last = self.learnt.field.columns.shape[1] - len(table.overheads)
         entries = [[[int(at), float(row[at])] for at in np.flatnonzero(row)] for row in rows.counts]
         return {
             "pieces": [_write_piece(piece) for piece in self.pieces],
-            "times_s": self.learnt.field.columns[:, last].tolist(),
+            "times_s": self.learnt.field.columns[:, last - 2 : last].sum(axis=1).tolist(),
             "rows": entries,
             "values": rows.values.tolist(),
             "known": rows.known.tolist(),
@@ -100,6 +100,7 @@ class State:
             "idle_w": self.idle_w,
             "labels": list(self.table.labels),
             "rates": list(self.table.rates),
+            "launch_s": self.table.launch_s,
             "time": self.time.to_dict(self.table),
             "energy": self.energy.to_dict(self.table),
             "clock": self.clock.to_dict(),
@@ -107,7 +108,7 @@ class State:
 
     @classmethod
     def from_dict(cls, data: Json) -> State:
-        table = Table(tuple(data["labels"]), tuple(data["rates"]))
+        table = Table(tuple(data["labels"]), tuple(data["rates"]), data["launch_s"])
         return cls(
             data["form"],
             data["idle_w"],
@@ -120,7 +121,7 @@ class State:
     @property
     def watts(self) -> float:
         """Joules that a second more on the device brings with it."""
-        return float(np.exp(self.energy.learnt.thetas[:, len(self.table.rates) + 1]).mean())
+        return float(np.exp(self.energy.learnt.thetas[:, len(self.table.rates) + 2]).mean())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Pieces as arrays for the joint process, and the priors of what is learnt about them.
 
-Columns of work are FLOPs by rate (precision), bytes, and for seconds launches, for joules seconds;
-then one for each source of imported runs, its overhead.
+Columns of work are FLOPs by rate (precision), bytes, and for seconds launches, for joules seconds:
+short launches, which leave most of the device idle, and what goes beyond them, busy.
+Then one for each source of imported runs, its overhead.
 Coefficients have log-normal priors by shares: what each would be if its column explained that part
 of a typical look.
 """
@@ -31,7 +32,7 @@ TIME = {
     "level": 0.5,
 }
 ENERGY = {
-    "shares": (0.25, 0.35, 0.30),
+    "shares": (0.25, 0.35, 0.30, 0.30),
     "spreads": (0.10, 0.10, 0.03, 0.01),
     "widths": (0.5, 0.5, 0.5, 0.2),
     "level": 0.2,
@@ -40,15 +41,24 @@ ENERGY = {
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _SHARE_WIDTH = 1.0
 _OVERHEAD_SHARE = 0.1
+# Power of busy seconds over that of the waiting device.
+_BUSY_TIMES, _BUSY_WIDTH = 3.0, 0.6
+# Launches are short up to so many times the quickest one, and up to so many seconds.
+_SHORT_TIMES, _SHORT_S = 4.0, 10e-6
 _PLACE_SCALE, _RATE_SCALE, _SCALE_WIDTH = 1.5, 1.0, 0.5
 
 
 @dataclass(frozen=True)
 class Table:
-    """The names behind numbers: which labels and which rates were seen, in one order."""
+    """The names behind numbers: which labels and which rates were seen, in one order.
+
+    Attributes:
+        launch_s: Device seconds up to which a launch leaves most of the device idle.
+    """
 
     labels: tuple[str, ...]
     rates: tuple[str, ...]
+    launch_s: float = 0.0
 
     @property
     def overheads(self) -> tuple[str, ...]:
@@ -58,14 +68,20 @@ class Table:
     def field(self, pieces: Sequence[Piece], time_s: Floats | None = None) -> Field:
         """Pieces as arrays: for seconds, or with their seconds for joules."""
         rates = len(self.rates)
-        last = (2 if time_s is None else 1) * rates + 1
+        last = 2 * rates + 1 if time_s is None else rates + 2
         columns = np.zeros((len(pieces), last + 1 + len(self.overheads)))
         at, rate = np.arange(len(pieces)), self._number_rates(pieces)
         columns[at, rate] = [piece.flops for piece in pieces]
         if time_s is None:
             columns[at, rates + rate] = [piece.padded_flops for piece in pieces]
-        columns[:, last - 1] = [piece.size_bytes for piece in pieces]
-        columns[:, last] = [piece.launches for piece in pieces] if time_s is None else time_s
+        moved = [piece.size_bytes for piece in pieces]
+        if time_s is None:
+            columns[:, last - 1], columns[:, last] = moved, [piece.launches for piece in pieces]
+        else:
+            launches = np.array([piece.launches for piece in pieces])
+            short_s = np.minimum(time_s, self.launch_s * launches)
+            columns[:, last - 2] = moved
+            columns[:, last - 1], columns[:, last] = short_s, time_s - short_s
         for place, label in enumerate(self.overheads, start=last + 1):
             mine = np.array([piece.label == label for piece in pieces], bool)
             columns[mine] = 0.0
@@ -91,6 +107,14 @@ def _differ(one: str, two: str) -> int:
     """How far two rates are apart: by precision; the same one in another phase is nearest."""
     places = [_PRECISIONS.index(rate.split()[0]) if rate else 0 for rate in (one, two)]
     return abs(places[0] - places[1])
+
+
+def find_launch(looks: Sequence[Look]) -> float:
+    """Device seconds up to which a launch leaves most of the device idle."""
+    times_s = [
+        look.duration_s / look.launches for look in looks if look.duration_s and look.launches
+    ]
+    return min(_SHORT_TIMES * min(times_s, default=0.0), _SHORT_S)
 
 
 def make_table(looks: Sequence[Look]) -> Table:
@@ -173,17 +197,31 @@ def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:
     return np.asarray(np.log(work / np.maximum(time_s, 1e-12)[:, None]))
 
 
-def make_prior(field: Field, rows: Rows, words: Words, overheads: int = 0) -> Prior:
-    """Prior medians from shares: what a column would cost if it explained that much."""
+def make_prior(
+    field: Field, rows: Rows, words: Words, overheads: int = 0, idle_w: float = 0.0
+) -> Prior:
+    """Prior medians from shares: what a column would cost if it explained that much.
+
+    Args:
+        field: Pieces.
+        rows: What was observed of them.
+        words: Shares, spreads and their deviations.
+        overheads: How many sources have an overhead of their own.
+        idle_w: Of joules, power of the waiting device: what a second costs is told by it.
+    """
     totals = rows.counts @ field.columns
-    flops, moved, last = words["shares"]
-    rates = totals.shape[1] - 2 - overheads
-    shares = [flops] * rates + [moved, last] + [_OVERHEAD_SHARE] * overheads
+    flops, *others = words["shares"]
+    rates = totals.shape[1] - len(others) - overheads
+    shares = [flops] * rates + others + [_OVERHEAD_SHARE] * overheads
     medians = np.array([_cost_share(column, rows.values) for column in totals.T]) * shares
+    widths = [_SHARE_WIDTH] * len(medians)
+    if idle_w:
+        last = rates + len(others) - 1
+        medians[last], widths[last] = _BUSY_TIMES * idle_w, _BUSY_WIDTH
     # A rate of which no row shows anything is taken as the others are.
     medians = np.where(medians > 0, medians, medians[:rates].max(initial=1e-30))
     scales = [_PLACE_SCALE] * field.places.shape[1] + [_RATE_SCALE] * field.rates.shape[1]
-    widths = [_SHARE_WIDTH] * len(medians) + list(words["widths"]) + [_SCALE_WIDTH] * len(scales)
+    widths = [*widths, *words["widths"], *([_SCALE_WIDTH] * len(scales))]
     return Prior(np.array([*medians, *words["spreads"], *scales]), np.array(widths), words["level"])
 
 

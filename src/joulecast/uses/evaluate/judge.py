@@ -100,15 +100,16 @@ def find_lesson(book: Book, plan: Plan, draw: Draw, name: str) -> Lesson:
     probes: tuple[Observation, ...] = ()
     if name == who:
         wanted, probes = find_probes(book, plan, draw, method)
-        if len(probes) < len(wanted):
-            missing.append(f"{len(wanted) - len(probes)} of {len(wanted)} time probes of {who}")
+        lacking = {trial.key for trial in wanted} - {seen.trial.key for seen in probes}
+        if lacking:
+            missing.append(f"{len(lacking)} of {len(wanted)} time probes of {who}")
     return Lesson(campaign, probes, _charge((*within, *probes)), tuple(missing))
 
 
 def find_probes(
     book: Book, plan: Plan, draw: Draw, method: Estimator, modes: Iterable[str] = ()
 ) -> tuple[tuple[Trial, ...], tuple[Observation, ...]]:
-    """Time probes that an estimator wants for the test nets, and those of them that are kept.
+    """Time probes that an estimator wants for the test nets, and what is kept of its probes.
 
     Args:
         book: What is kept.
@@ -122,8 +123,14 @@ def find_probes(
     known = tuple(modes) or _list_modes((*campaign, *kept))
     target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
     wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
-    found = {seen.trial.key: seen for seen in kept if seen.trial.key in wanted}
-    return tuple(wanted.values()), tuple(found.values())
+    found = [seen for seen in kept if seen.trial.key in wanted or seen.energy_j is not None]
+    return tuple(wanted.values()), tuple(found)
+
+
+def list_learnt(book: Book, plan: Plan, draw: Draw, name: str) -> tuple[Observation, ...]:
+    """What an estimator has of its campaign and of its probes so far."""
+    campaign = _without(draw.tests, cut_at(book.list_of(name), plan.seconds))
+    return (*campaign, *book.list_of(f"{name}.probe"))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -25,12 +25,16 @@ from joulecast.errors import (
     OutOfMemoryError,
 )
 from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Estimator
 from joulecast.measure import Rig
 from joulecast.records import Profile, Trial
 from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, spend
-from joulecast.uses.evaluate.judge import find_probes, judge
+from joulecast.uses.evaluate.judge import find_probes, judge, list_learnt
 from joulecast.uses.evaluate.plan import Draw, Plan, draw_nets, name_evaluation
 from joulecast.uses.evaluate.result import Evaluation
+
+MOST_DOUBTS = 8
+"""Joules of so many layers at most, after all layers of the test nets were timed."""
 
 _REFUSALS = (OutOfMemoryError, NotTrainingError, NetError)
 
@@ -177,6 +181,25 @@ class _Work:
                 self._wake()
                 with self._noting(f"a time probe of {name}"):
                     self.book.add(rig.time(trial))
+        if wanted:
+            self._clear_doubts(name, method, rig)
+
+    def _clear_doubts(self, name: str, method: Estimator, rig: Rig) -> None:
+        """Joules of the few layers that leave most doubt once all were timed."""
+        target = self.draw.make_target(self.plan.setup, self.draw.tests)
+        target = replace(target, guide="probe", modes=rig.runtime.modes)
+        for _ in range(MOST_DOUBTS):
+            learnt = list_learnt(self.book, self.plan, self.draw, name)
+            proposal = method.propose(target, learnt)
+            if proposal.trial is None or not proposal.energy:
+                return
+            self._wake()
+            self._say(1.0, proposal.why)
+            try:
+                self.book.add(rig.measure(proposal.trial))
+            except (MeasurementError, NetError) as error:
+                self.troubles.append(f"a probe of {name}: {error}")
+                return
 
     # -- all -------------------------------------------------------------------------------------
 
