@@ -44,6 +44,7 @@ from nets import TABLES, Entry, shrink
 from reading import (
     READING_COLUMNS,
     Parcel,
+    Tally,
     describe_nets,
     find_next_look,
     list_host_probes,
@@ -73,6 +74,7 @@ _BOOKS = {"test": "outside", "dev": "outside.dev"}
 def main() -> None:
     """Measure what is not kept yet, then judge, print and write."""
     args = parse_arguments()
+    args.started_s = time.monotonic()
     entries = choose_entries(args)
     folder = args.out / "networks" / (args.which + ("-tiny" if args.tiny else ""))
     troubles: list[str] = []
@@ -151,8 +153,11 @@ def measure(
         book = Book(_BOOKS[args.which], kept.observations(key), kept.add_observation)
         known = choose_known(args, load_known(args.known), networks)
         ready = [entry for entry in entries if entry.name in networks]
-        work = Work(rig, book, ready, networks, parcels, known, troubles, args.on)
-        work.until_s = time.monotonic() + args.until_s
+        made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_of(who))
+        mode = "graph" if "graph" in rig.runtime.modes else "eager"
+        tally = Tally(mode, (*known, *made))
+        work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on)
+        work.until_s = args.started_s + args.until_s
         try:
             work.measure_all(args)
         except KeyboardInterrupt:
@@ -172,7 +177,7 @@ class Work:
     entries: Sequence[Entry]
     networks: dict[str, Network]
     parcels: dict[str, Parcel]
-    known: tuple[Observation, ...]
+    tally: Tally
     troubles: list[str]
     on: str
     until_s: float = 0.0
@@ -214,11 +219,6 @@ class Work:
         if time.monotonic() + self.reserve_s > self.until_s:
             raise TimeUpError
 
-    @property
-    def mode(self) -> str:
-        """How pieces run alone: as graphs where the device can."""
-        return "graph" if "graph" in self.rig.runtime.modes else "eager"
-
     # -- the nets themselves -----------------------------------------------------------------
 
     def measure_pass(self, who: str) -> None:
@@ -235,6 +235,8 @@ class Work:
                     f"   {entry.name}: {seen.energy_j:.3g} J, {1e3 * (seen.duration_s or 0):.1f} ms"
                     f", {(seen.peak_memory_bytes or 0) / 1e9:.1f} GB, cost {seen.cost_s:.1f} s"
                 )
+            # A net refers to itself in places, and its memory is wanted for the next one.
+            gc.collect()
 
     def measure_net(self, entry: Entry, who: str) -> Observation:
         """A window of a net's own module; a simulated device has only its network."""
@@ -252,9 +254,9 @@ class Work:
         """Let the first load pass; nobody looks at what it took."""
         if not self.awake and self.parcels:
             self.awake = True
-            largest = max(self.parcels.values(), key=lambda p: p.piece.size_bytes)
+            ordered = sorted(self.parcels.values(), key=lambda p: p.piece.size_bytes)
             with suppress(Exception):
-                self.rig.time(largest.make_trial("eager"))
+                self.rig.time(ordered[len(ordered) // 2].make_trial("eager"))
 
     # -- additive ----------------------------------------------------------------------------
 
@@ -265,29 +267,27 @@ class Work:
             self.wake()
             self.book.add(rig.idle())
         while spend(self.book.list_of(LOOKS)) < seconds:
-            seen = (*self.known, *self.book.list_of(LOOKS))
-            parcel = find_next_look(self.parcels, seen, self.refused, self.mode)
+            parcel = find_next_look(self.parcels, self.tally, self.refused)
             if parcel is None:
                 return
             self.check_time()
             self.wake()
-            self.run_parcel(parcel, rig.measure, self.mode)
+            self.run_parcel(parcel, rig.measure, self.tally.mode)
         self.troubles.append(f"not all kinds were looked at within {seconds:.0f} s")
 
     def probe_pieces(self) -> None:
         """Seconds of every distinct piece that nobody has timed."""
         rig = replace(self.rig, run=self.book.tag(PROBES))
-        seen = (*self.known, *self.book.list_of(LOOKS), *self.book.list_of(PROBES))
-        for parcel in list_probes(self.parcels, seen, self.mode):
+        for parcel in list_probes(self.parcels, self.tally):
             self.check_time()
             self.wake()
             if parcel.piece.key not in self.refused:
-                self.run_parcel(parcel, rig.time, self.mode)
+                self.run_parcel(parcel, rig.time, self.tally.mode)
 
     def probe_host(self) -> None:
         """Host seconds of one piece of each structure, issued eagerly alone."""
         rig = replace(self.rig, run=self.book.tag(HOST))
-        for parcel in list_host_probes(self.parcels, (*self.known, *self.book.list_of(HOST))):
+        for parcel in list_host_probes(self.parcels, self.tally):
             self.check_time()
             self.wake()
             if parcel.piece.key not in self.refused:
@@ -298,7 +298,9 @@ class Work:
         trial = parcel.make_trial(mode)
         before = len(self.troubles)
         with self.noting(f"{parcel.piece.label} of {', '.join(parcel.nets)}"):
-            self.book.add(look(trial))
+            seen = look(trial)
+            self.book.add(seen)
+            self.tally.add(seen)
         if len(self.troubles) > before:
             self.refused.add(parcel.piece.key)
 
@@ -330,8 +332,6 @@ class Work:
             text = " ".join(str(error).split())[:300]
             self.troubles.append(f"{what}: {type(error).__name__}: {text}")
             say(f"   {self.troubles[-1]}")
-        finally:
-            gc.collect()
 
 
 class Shelf:

@@ -7,7 +7,7 @@ Kinds are counted over all nets together: what one net taught about a kind no ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,51 +153,66 @@ def find_piece(seen: Observation, mode: str) -> Piece | None:
     return make_piece(part, seen.trial.setup) if part is not None else None
 
 
+class Tally:
+    """What was seen of pieces alone: keys in joules by kind, keys in seconds, eager structures.
+
+    Args:
+        mode: How pieces run alone on the device.
+    """
+
+    def __init__(self, mode: str, seen: Iterable[Observation] = ()) -> None:
+        self.mode = mode
+        self.joules: dict[str, set[str]] = {}
+        self.seconds: set[str] = set()
+        self.issued: set[str] = set()
+        for one in seen:
+            self.add(one)
+
+    def add(self, seen: Observation) -> None:
+        """Count an observation."""
+        piece = find_piece(seen, self.mode)
+        if piece is not None and seen.duration_s is not None:
+            self.seconds.add(piece.key)
+        if piece is not None and seen.energy_j is not None:
+            self.joules.setdefault(piece.label, set()).add(piece.key)
+        alone = piece if self.mode == "eager" else find_piece(seen, "eager")
+        if alone is not None and seen.issue_s is not None:
+            self.issued.add(alone.frame)
+
+
 def find_next_look(
-    parcels: Mapping[str, Parcel], seen: Sequence[Observation], refused: set[str], mode: str
+    parcels: Mapping[str, Parcel], tally: Tally, refused: Collection[str]
 ) -> Parcel | None:
     """The next piece to look at in joules: of a kind that nobody looked at twice.
 
     Args:
         parcels: What the nets consist of.
-        seen: Everything that may be known.
+        tally: What was seen.
         refused: Keys of pieces that the device would not run.
-        mode: How pieces run alone on the device.
     """
-    looked: dict[str, set[str]] = {}
-    for one in seen:
-        piece = find_piece(one, mode) if one.energy_j is not None else None
-        if piece is not None:
-            looked.setdefault(piece.label, set()).add(piece.key)
     groups: dict[str, list[Parcel]] = {}
     for parcel in parcels.values():
         groups.setdefault(parcel.piece.label, []).append(parcel)
     for turn in range(LOOKS_PER_KIND):
         for label in sorted(groups):
-            done = looked.get(label, set())
-            left = [p for p in groups[label] if p.piece.key not in done | refused]
+            done = tally.joules.get(label, set())
+            left = [p for p in groups[label] if p.piece.key not in done.union(refused)]
             if len(done) <= turn and left:
                 left.sort(key=lambda p: (p.piece.size_bytes, p.piece.flops, p.piece.key))
                 return left[round(_QUANTILES[turn] * (len(left) - 1))]
     return None
 
 
-def list_probes(
-    parcels: Mapping[str, Parcel], seen: Iterable[Observation], mode: str
-) -> list[Parcel]:
+def list_probes(parcels: Mapping[str, Parcel], tally: Tally) -> list[Parcel]:
     """Pieces that nobody has timed alone, largest first: a cut loses the smallest."""
-    pieces = (find_piece(one, mode) for one in seen if one.duration_s is not None)
-    timed = {piece.key for piece in pieces if piece is not None}
-    left = [parcel for key, parcel in parcels.items() if key not in timed]
+    left = [parcel for key, parcel in parcels.items() if key not in tally.seconds]
     return sorted(left, key=lambda p: (-p.piece.size_bytes, p.piece.key))
 
 
-def list_host_probes(parcels: Mapping[str, Parcel], seen: Iterable[Observation]) -> list[Parcel]:
-    """One piece of every structure that nobody has run eagerly alone: the smallest."""
-    pieces = (find_piece(one, "eager") for one in seen if one.duration_s is not None)
-    timed = {piece.frame for piece in pieces if piece is not None}
+def list_host_probes(parcels: Mapping[str, Parcel], tally: Tally) -> list[Parcel]:
+    """The smallest piece of every structure that nobody has issued alone."""
     chosen: dict[str, Parcel] = {}
     for parcel in sorted(parcels.values(), key=lambda p: (p.piece.size_bytes, p.piece.key)):
-        if parcel.piece.frame not in timed:
+        if parcel.piece.frame not in tally.issued:
             chosen.setdefault(parcel.piece.frame, parcel)
     return list(chosen.values())
