@@ -151,7 +151,9 @@ def measure(
     with open_rig(args.on, args.meter, rounds=args.rounds) as rig, open_store(args.store) as kept:
         key = find_profile_key(rig)
         book = Book(_BOOKS[args.which], kept.observations(key), kept.add_observation)
-        known = choose_known(args, load_known(args.known), networks)
+        runtime, meter = rig.runtime, rig.meter
+        here = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
+        known = choose_known(args, load_known(args.known, here), networks)
         ready = [entry for entry in entries if entry.name in networks]
         made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_of(who))
         mode = "graph" if "graph" in rig.runtime.modes else "eager"
@@ -388,9 +390,20 @@ def load_entry(entry: Entry, on: str) -> Any:
 # What was known before
 
 
-def load_known(files: Sequence[Path]) -> list[Profile]:
-    """Profiles of files and stores."""
-    return [profile for file in files for profile in read_profiles(file)]
+def load_known(files: Sequence[Path], here: Profile) -> list[Profile]:
+    """Profiles of files and stores, all of the device in question."""
+    found = [profile for file in files for profile in read_profiles(file)]
+    for other in found:
+        if name_place(other) != name_place(here):
+            sys.exit(f"--known is of {name_place(other)}, but this is {name_place(here)}")
+        if other.key != here.key:
+            say(f"known is of another driver or runtime: {other.device}, {other.runtime}")
+    return found
+
+
+def name_place(profile: Profile) -> tuple[str, str, str]:
+    """What must be the same for observations to go together."""
+    return profile.device.name, profile.covers, profile.provenance
 
 
 def read_profiles(file: Path) -> list[Profile]:
@@ -447,10 +460,7 @@ def judge(
 ) -> None:
     """Judge what is kept, print it and write it."""
     profile = find_own(args)
-    profiles = load_known(args.known)
-    for other in profiles:
-        if other.key != profile.key:
-            say(f"known is another profile: {other.device.name}, {other.runtime}, {other.key}")
+    profiles = load_known(args.known, profile)
     book = Book(_BOOKS[args.which], profile.observations)
     known = choose_known(args, profiles, networks)
     others = list_whole_nets([profile, *profiles], known)
