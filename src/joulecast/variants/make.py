@@ -46,8 +46,17 @@ def fed_shape(layer: Layer) -> Shape:
     """Shape of each of the inputs that a layer joins."""
     shape = list(input_shape(layer))
     if layer.join == "concat":
-        shape[channels_at(layer)] //= len(layer.reads)
+        axis = _find_joined_axis(layer)
+        shape[axis] = max(1, shape[axis] // len(layer.reads))
     return tuple(shape)
+
+
+def _find_joined_axis(layer: Layer) -> int:
+    """The axis that inputs stand side by side on: the one said by name, else the channels."""
+    fn, _, axis = str(layer.sizes.get("fn", "")).partition(" along ")
+    return (
+        int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else channels_at(layer)
+    )
 
 
 def _make_entry(subject: Layer, network: Network) -> Layer:

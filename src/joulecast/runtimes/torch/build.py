@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import find_kind, input_shape
+from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network, Op
 from joulecast.runtimes.torch.modules import (
     Apply,
+    FlatConcat,
     PackedSdpa,
     Recurrent,
     SelfAttention,
     SelfProduct,
     StandIn,
+    feed_shape,
+    fit_shape,
 )
 
 Shape = Tuple[int, ...]
+Fit = Callable[[torch.Tensor], torch.Tensor]
 
 _FUNCTIONS: Dict[str, Callable[..., torch.Tensor]] = {
     "relu": F.relu,
@@ -97,11 +101,17 @@ def build_net(network: Network) -> nn.Module:
 
 
 class BuiltLayer(nn.Module):
-    """One layer: a join of what it reads, its operator, its tail."""
+    """One layer: a join of what it reads, its operator, its tail.
 
-    def __init__(self, layer: Layer) -> None:
+    Args:
+        layer: What it is.
+        fed: Shapes of what it reads, where they may not be those that it takes.
+    """
+
+    def __init__(self, layer: Layer, fed: Sequence[Shape] = ()) -> None:
         super().__init__()
         shape = input_shape(layer)
+        self.fits = _list_fits(layer, fed)
         self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
         self.op = _build_op(layer, shape)
         shape = find_kind(layer.kind).out_shape(layer.sizes, shape)
@@ -112,6 +122,8 @@ class BuiltLayer(nn.Module):
         self.tail = nn.ModuleList(tail)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if self.fits:
+            inputs = tuple(fit(x) if fit else x for fit, x in zip(self.fits, inputs))
         x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
         for op in self.tail:
             x = op(x)
@@ -132,7 +144,8 @@ class Place:
 def plan_places(network: Network) -> List[Place]:
     """The place of every layer of a network."""
     reads = [
-        tuple(max(0, index + 1 - back) for back in layer.reads)
+        # What reads weights only is given the input, as everything is given something.
+        tuple(max(0, index + 1 - back) for back in layer.reads) or (0,)
         for index, layer in enumerate(network.layers)
     ]
     last_reader = {result: index for index, results in enumerate(reads) for result in results}
@@ -145,10 +158,10 @@ def plan_places(network: Network) -> List[Place]:
 class Block(nn.Module):
     """Layers that a net repeats together."""
 
-    def __init__(self, layers: Sequence[Layer], places: Sequence[Place]) -> None:
+    def __init__(self, layers: Sequence[BuiltLayer], places: Sequence[Place]) -> None:
         super().__init__()
         self.places = places
-        self.layers = nn.ModuleList(BuiltLayer(layer) for layer in layers)
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, results: List[Any]) -> None:
         for place, layer in zip(self.places, self.layers):
@@ -164,14 +177,15 @@ class BuiltNet(nn.Module):
         self.places = plan_places(network)
         self.starts: List[int] = []
         ends = dict(network.groups)
+        layers = _build_layers(network, self.places)
         index = 0
         while index < len(network.layers):
             self.starts.append(index)
             stop = ends.get(index, index + 1)
             if index in ends:
-                self.parts.append(Block(network.layers[index:stop], self.places[index:stop]))
+                self.parts.append(Block(layers[index:stop], self.places[index:stop]))
             else:
-                self.parts.append(BuiltLayer(network.layers[index]))
+                self.parts.append(layers[index])
             index = stop
 
     def layer_modules(self) -> List[nn.Module]:
@@ -199,8 +213,49 @@ def run_layer(place: Place, layer: nn.Module, results: List[Any]) -> None:
     results.append(result)
 
 
+def _build_layers(network: Network, places: Sequence[Place]) -> List[BuiltLayer]:
+    shapes = [network.input.shape, *map(output_shape, network.layers)]
+    return [
+        BuiltLayer(layer, [shapes[read] for read in place.reads])
+        for layer, place in zip(network.layers, places)
+    ]
+
+
+def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
+    """What to do with each input of a layer so that it can be taken; nothing where all can.
+
+    Reading a net loses views that no row describes. Its blocks are still run alone, so the same
+    elements are looked at in the shape that the layer takes.
+    """
+    if layer.kind == "sdpa" or layer.join == "concat":
+        return ()
+    wanted = [input_shape(layer)] * len(fed)
+    if layer.kind == "matmul" and len(fed) > 1:
+        wanted[1] = _second_shape(layer, wanted[0])
+    alone = len(fed) == 1 or layer.kind == "matmul"
+    fits = tuple(_find_fit(shape, want, alone) for shape, want in zip(fed, wanted))
+    return fits if any(fits) else ()
+
+
+def _find_fit(shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
+    """What makes a shape the wanted one; beside others it may also be spread over it."""
+    if shape == wanted or (not alone and _spreads(shape, wanted)):
+        return None
+    if alone or math.prod(shape) >= math.prod(wanted):
+        return lambda x: fit_shape(x, wanted)
+    # Too few elements beside others: in the net it was spread, and one is as good as all.
+    return lambda x: feed_shape(x, len(wanted))
+
+
+def _spreads(shape: Shape, wanted: Shape) -> bool:
+    """Whether a shape is broadcast to another one."""
+    same = len(shape) == len(wanted)
+    return same and all(one in (1, other) for one, other in zip(shape, wanted))
+
+
 def _joins_itself(layer: Layer) -> bool:
-    return layer.kind == "elementwise" and layer.join == layer.sizes["fn"]
+    fn = str(layer.sizes.get("fn", ""))
+    return layer.kind == "elementwise" and (layer.join == fn or fn.startswith("concat along"))
 
 
 def _build_op(op: Op, shape: Shape) -> nn.Module:
@@ -281,6 +336,8 @@ def _build_pool(op: Op, shape: Shape) -> nn.Module:
 
 def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     fn = op.sizes["fn"]
+    if fn.startswith("concat along"):
+        return FlatConcat(find_kind(op.kind).out_shape(op.sizes, shape))
     if not can_rebuild(op):
         return StandIn(op.sizes["passes"], find_kind(op.kind).out_shape(op.sizes, shape))
     if fn == "mean":
@@ -292,7 +349,11 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
 
 
 def _build_matmul(op: Op, shape: Shape) -> nn.Module:
-    return SelfProduct((*shape[:-2], op.sizes["k"], op.sizes["n"]))
+    return SelfProduct(_second_shape(op, shape))
+
+
+def _second_shape(op: Op, shape: Shape) -> Shape:
+    return (*shape[:-2], op.sizes["k"], op.sizes["n"])
 
 
 def _build_view(op: Op, shape: Shape) -> nn.Module:

@@ -23,24 +23,36 @@ class PackedSdpa(nn.Module):
         self.heads, self.kv_heads = op.sizes["heads"], op.sizes["kv_heads"]
         self.head_dim = op.sizes["head_dim"]
         self.causal = bool(op.sizes["causal"])
+        self.tokens = op.sizes["tokens"]
         self.kv_tokens = op.sizes["kv_tokens"]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, tokens, _ = x.shape
-        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
-        query, key, value = x.split(sizes, dim=-1)
-        if tokens != self.kv_tokens:
-            # Attention to another sequence: its tokens stand in for that one's.
-            key, value = (fit_shape(part, (self.kv_tokens, sizes[1])) for part in (key, value))
-        query, key, value = (
-            part.view(batch, part.shape[1], -1, self.head_dim).transpose(1, 2)
-            for part in (query, key, value)
-        )
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        query, key, value = self._take(inputs)
         grouped = self.heads != self.kv_heads
         out = F.scaled_dot_product_attention(
             query, key, value, is_causal=self.causal, enable_gqa=grouped
         )
-        return out.transpose(1, 2).reshape(batch, tokens, -1)
+        return out.transpose(1, 2).reshape(out.shape[0], self.tokens, -1)
+
+    def _take(self, inputs: Tuple[torch.Tensor, ...]) -> Tuple[torch.Tensor, ...]:
+        """Queries, keys and values by heads, from one input that holds all or from several."""
+        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        if len(inputs) == 1 and inputs[0].shape[1:] == (self.tokens, sum(sizes)):
+            inputs = inputs[0].split(sizes, dim=-1)
+        query, key, value = inputs[0], inputs[min(1, len(inputs) - 1)], inputs[-1]
+        return (
+            self._spread(query, self.tokens, self.heads),
+            self._spread(key, self.kv_tokens, self.kv_heads),
+            self._spread(value, self.kv_tokens, self.kv_heads),
+        )
+
+    def _spread(self, x: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
+        if x.shape[1:] == (heads, tokens, self.head_dim):
+            return x
+        if x.shape[1:] != (tokens, heads * self.head_dim):
+            # Another sequence, or lost views: other elements stand in for those.
+            x = fit_shape(x, (tokens, heads * self.head_dim))
+        return x.view(x.shape[0], tokens, heads, self.head_dim).transpose(1, 2)
 
 
 class Recurrent(nn.Module):
@@ -88,6 +100,23 @@ class StandIn(nn.Module):
         return x if tuple(x.shape[1:]) == self.out else fit_shape(x, self.out)
 
 
+class FlatConcat(nn.Module):
+    """Joining along an axis that nobody can rebuild: the same elements, copied once."""
+
+    def __init__(self, out: Shape) -> None:
+        super().__init__()
+        self.out = out
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) == 1:
+            return fit_shape(inputs[0].clone(), self.out)
+        flat = [x.flatten(1) for x in inputs]
+        if sum(x.shape[1] for x in flat) > math.prod(self.out):
+            # Only slices of them were joined.
+            flat = [x[:, : math.prod(self.out) // len(flat)] for x in flat]
+        return fit_shape(torch.cat(flat, dim=1), self.out)
+
+
 class SelfProduct(nn.Module):
     """A matrix product of two results, or of one result with itself."""
 
@@ -108,6 +137,11 @@ def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     if wanted > flat.shape[1]:
         flat = flat.repeat(1, -(-wanted // flat.shape[1]))
     return flat[:, :wanted].reshape(x.shape[0], *shape)
+
+
+def feed_shape(x: torch.Tensor, dims: int) -> torch.Tensor:
+    """One element a sample, to be broadcast over that many axes."""
+    return x.flatten(1)[:, :1].reshape(x.shape[0], *([1] * dims))
 
 
 class Apply(nn.Module):

@@ -126,8 +126,8 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
     x = torch.randn(shape, generator=generator)
     if network.input.half:
         x = x.to(HALF.get(setup.precision, x.dtype))
-    reads_input = [i for i, layer in enumerate(network.layers) if max(layer.reads) > i]
-    return x.requires_grad_(any(network.layers[i].input_grad for i in reads_input))
+    first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)
+    return x.requires_grad_(any(layer.input_grad for layer in first))
 
 
 def move(inputs: Any, device: torch.device) -> Any:

@@ -1,0 +1,341 @@
+"""Real nets that no family of ours contains, with random weights: nothing is downloaded.
+
+``DEV`` is what an estimator may be improved by, ``TEST`` is what it is judged by and nothing else.
+An entry makes its module and inputs when it is asked, so that one that cannot be made leaves the
+others alone. ``shrink`` gives the same architectures at sizes for trying things out on a processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from joulecast.records import Setup
+
+Made = tuple[Any, Any, Any]
+
+IMAGE, SMALL_IMAGE = 224, 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A net of a table.
+
+    Attributes:
+        make: Batch and whether it shall be small → module, inputs, loss (None: cross-entropy).
+    """
+
+    name: str
+    make: Callable[[int, bool], Made]
+    batch: int
+    precision: str
+    optimizer: str
+    tiny: bool = False
+
+    @property
+    def setup(self) -> Setup:
+        """How it is trained."""
+        return Setup(batch=self.batch, precision=self.precision, optimizer=self.optimizer)
+
+    def build(self) -> Made:
+        """Module, inputs and loss, on whatever device is the framework's default now."""
+        return self.make(self.batch, self.tiny)
+
+
+def shrink(entry: Entry) -> Entry:
+    """The same architecture, small enough for a processor."""
+    return replace(entry, batch=2, precision="fp32", tiny=True)
+
+
+# ---------------------------------------------------------------------------------------------
+# Makers
+
+
+def from_torchvision(name: str, **options: Any) -> Callable[[int, bool], Made]:
+    """An image net of torchvision by its name."""
+
+    def make(batch: int, tiny: bool) -> Made:
+        import torch
+
+        models = import_module("torchvision.models")
+        side = SMALL_IMAGE if tiny else IMAGE
+        sized = {"image_size": side} if name.startswith("vit") else {}
+        net = getattr(models, name)(weights=None, **options, **sized)
+        return net, torch.randn(batch, 3, side, side), None
+
+    return make
+
+
+def from_transformers(
+    kind: str,
+    config: str,
+    feed: Callable[[int, bool, Any], Any],
+    sizes: dict[str, Any],
+    small: dict[str, Any],
+) -> Callable[[int, bool], Made]:
+    """A net of transformers from a configuration.
+
+    Args:
+        kind: Name of the module's class.
+        config: Name of the configuration's class.
+        feed: Batch, whether it is small, and the configuration → inputs.
+        sizes: Of the configuration, where they are not its defaults.
+        small: Those that differ in the small one.
+    """
+
+    def make(batch: int, tiny: bool) -> Made:
+        library = import_module("transformers")
+        chosen = getattr(library, config)(**{**sizes, **(small if tiny else {})})
+        net = getattr(library, kind)(chosen)
+        return net, feed(batch, tiny, chosen), None
+
+    return make
+
+
+def feed_tokens(count: int) -> Callable[[int, bool, Any], Any]:
+    """Random tokens."""
+
+    def feed(batch: int, tiny: bool, config: Any) -> Any:
+        import torch
+
+        shape = (batch, 16 if tiny else count)
+        return {"input_ids": torch.randint(0, config.vocab_size, shape)}
+
+    return feed
+
+
+def feed_pairs(count: int, answer: int) -> Callable[[int, bool, Any], Any]:
+    """Random tokens to read, and to write."""
+
+    def feed(batch: int, tiny: bool, config: Any) -> Any:
+        import torch
+
+        read, written = (16, 8) if tiny else (count, answer)
+        return {
+            "input_ids": torch.randint(0, config.vocab_size, (batch, read)),
+            "decoder_input_ids": torch.randint(0, config.vocab_size, (batch, written)),
+        }
+
+    return feed
+
+
+def feed_images(batch: int, tiny: bool, config: Any) -> Any:
+    """Random images of the configuration's size."""
+    import torch
+
+    return {"pixel_values": torch.randn(batch, 3, config.image_size, config.image_size)}
+
+
+def feed_sounds(batch: int, tiny: bool, config: Any) -> Any:
+    """Random spectra, and tokens to write."""
+    import torch
+
+    frames = 2 * config.max_source_positions
+    tokens = 8 if tiny else 128
+    return {
+        "input_features": torch.randn(batch, config.num_mel_bins, frames),
+        "decoder_input_ids": torch.randint(0, config.vocab_size, (batch, tokens)),
+    }
+
+
+_SMALL_DECODER = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
+_SMALL_ENCODER = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+}
+
+
+# ---------------------------------------------------------------------------------------------
+# Tables
+
+
+DEV = (
+    Entry("shufflenet_v2_x1_0", from_torchvision("shufflenet_v2_x1_0"), 64, "tf32", "sgd"),
+    Entry("mnasnet1_0", from_torchvision("mnasnet1_0"), 64, "tf32", "sgd"),
+    Entry("wide_resnet50_2", from_torchvision("wide_resnet50_2"), 32, "bf16", "sgd"),
+    Entry(
+        "googlenet",
+        from_torchvision("googlenet", aux_logits=False, init_weights=False),
+        64,
+        "tf32",
+        "adamw",
+    ),
+    Entry(
+        "distilbert",
+        from_transformers(
+            "DistilBertForMaskedLM",
+            "DistilBertConfig",
+            feed_tokens(256),
+            {},
+            {"dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 512},
+        ),
+        16,
+        "tf32",
+        "adamw",
+    ),
+    Entry(
+        "qwen2",
+        from_transformers(
+            "Qwen2ForCausalLM",
+            "Qwen2Config",
+            feed_tokens(512),
+            {
+                "hidden_size": 896,
+                "intermediate_size": 2432,
+                "num_hidden_layers": 10,
+                "num_attention_heads": 14,
+                "num_key_value_heads": 2,
+                "vocab_size": 32000,
+            },
+            _SMALL_DECODER,
+        ),
+        8,
+        "bf16",
+        "adamw",
+    ),
+)
+
+TEST = (
+    Entry("mobilenet_v2", from_torchvision("mobilenet_v2"), 64, "tf32", "sgd"),
+    Entry("efficientnet_b0", from_torchvision("efficientnet_b0"), 64, "tf32", "sgd"),
+    Entry("densenet121", from_torchvision("densenet121"), 32, "tf32", "sgd"),
+    Entry("resnext50_32x4d", from_torchvision("resnext50_32x4d"), 32, "tf32", "sgd"),
+    Entry("regnet_y_1_6gf", from_torchvision("regnet_y_1_6gf"), 64, "tf32", "adamw"),
+    Entry("vgg16", from_torchvision("vgg16"), 32, "bf16", "sgd"),
+    Entry("convnext_tiny", from_torchvision("convnext_tiny"), 32, "bf16", "adamw"),
+    Entry("swin_t", from_torchvision("swin_t"), 32, "tf32", "adamw"),
+    Entry("vit_b_16", from_torchvision("vit_b_16"), 32, "bf16", "adamw"),
+    Entry(
+        "deit_small",
+        from_transformers(
+            "ViTForImageClassification",
+            "ViTConfig",
+            feed_images,
+            {
+                "hidden_size": 384,
+                "intermediate_size": 1536,
+                "num_attention_heads": 6,
+                "num_labels": 1000,
+            },
+            {
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": SMALL_IMAGE,
+            },
+        ),
+        64,
+        "tf32",
+        "adamw",
+    ),
+    Entry(
+        "bert_base",
+        from_transformers("BertForMaskedLM", "BertConfig", feed_tokens(256), {}, _SMALL_ENCODER),
+        16,
+        "bf16",
+        "adamw",
+    ),
+    Entry(
+        "gpt2",
+        from_transformers(
+            "GPT2LMHeadModel",
+            "GPT2Config",
+            feed_tokens(512),
+            {},
+            {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512},
+        ),
+        8,
+        "bf16",
+        "adamw",
+    ),
+    Entry(
+        "llama_gqa",
+        from_transformers(
+            "LlamaForCausalLM",
+            "LlamaConfig",
+            feed_tokens(512),
+            {
+                "hidden_size": 1024,
+                "intermediate_size": 2816,
+                "num_hidden_layers": 12,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 4,
+                "vocab_size": 32000,
+            },
+            _SMALL_DECODER,
+        ),
+        8,
+        "bf16",
+        "adamw",
+    ),
+    Entry(
+        "t5_small",
+        from_transformers(
+            "T5ForConditionalGeneration",
+            "T5Config",
+            feed_pairs(256, 128),
+            {},
+            {
+                "d_model": 64,
+                "d_kv": 16,
+                "d_ff": 128,
+                "num_layers": 2,
+                "num_heads": 4,
+                "vocab_size": 512,
+            },
+        ),
+        32,
+        "tf32",
+        "adamw",
+    ),
+    Entry(
+        "whisper_tiny",
+        from_transformers(
+            "WhisperForConditionalGeneration",
+            "WhisperConfig",
+            feed_sounds,
+            {
+                "d_model": 384,
+                "encoder_layers": 4,
+                "decoder_layers": 4,
+                "encoder_attention_heads": 6,
+                "decoder_attention_heads": 6,
+                "encoder_ffn_dim": 1536,
+                "decoder_ffn_dim": 1536,
+            },
+            {
+                "d_model": 64,
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "decoder_attention_heads": 4,
+                "encoder_ffn_dim": 128,
+                "decoder_ffn_dim": 128,
+                "vocab_size": 512,
+                "max_source_positions": 64,
+                "pad_token_id": 0,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "decoder_start_token_id": 1,
+            },
+        ),
+        8,
+        "bf16",
+        "adamw",
+    ),
+)
+
+TABLES = {"dev": DEV, "test": TEST}

@@ -1,0 +1,537 @@
+"""Judges estimators by real nets that no family of ours contains.
+
+    read ─▶ pass 1 ─▶ joules of new kinds ─▶ seconds of pieces ─▶ subtractive ─▶ pass 2 ─▶ judge
+            own nets  two pieces of each     of all nets          net by net     own nets
+
+The truth is each net's own module trained eagerly under the meter, at two different times. What is
+learnt is never a whole net of the table: layers and blocks alone, each kind once for all nets, and
+what ``--known`` brings from elsewhere. Every observation is kept in the store as it is made, under
+a run tag of its own, and never made again: the same command goes on where it stopped.
+
+    python benchmarks/accuracy/outside.py --on cuda:0 --store S.sqlite --which test --out OUT
+    python benchmarks/accuracy/outside.py --offline --store S.sqlite --which test --out OUT
+    python benchmarks/accuracy/outside.py --on cpu --tiny --store S.sqlite --which dev --out OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from judging import (
+    ESTIMATORS,
+    HOST,
+    LOOKS,
+    PROBES,
+    SCORE_COLUMNS,
+    Case,
+    judge_case,
+    list_net_columns,
+    list_truths,
+    show_net,
+    show_score,
+)
+from nets import TABLES, Entry, shrink
+from reading import (
+    READING_COLUMNS,
+    Parcel,
+    Tally,
+    describe_nets,
+    find_next_look,
+    list_host_probes,
+    list_parcels,
+    list_probes,
+    read_all,
+)
+
+from joulecast.campaign import find_profile_key, run_campaign
+from joulecast.cli.rigs import OwnNetRuntime, open_rig
+from joulecast.cli.show import make_console, mark_basis, print_table
+from joulecast.errors import MissingError
+from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Estimator, Proposal, Target
+from joulecast.files import read_profile, write_profile
+from joulecast.measure import Rig
+from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
+from joulecast.store import open_store
+from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, is_spent, spend
+
+Json = dict[str, Any]
+
+CAMPAIGNS = ("subtractive", "neuralpower")
+_BOOKS = {"test": "outside", "dev": "outside.dev"}
+
+
+def main() -> None:
+    """Measure what is not kept yet, then judge, print and write."""
+    args = parse_arguments()
+    args.started_s = time.monotonic()
+    entries = choose_entries(args)
+    folder = args.out / "networks" / (args.which + ("-tiny" if args.tiny else ""))
+    troubles: list[str] = []
+    networks = read_all(entries, folder, troubles, fresh=not args.offline)
+    parcels = list_parcels(entries, networks)
+    rows = describe_nets(entries, networks, parcels)
+    print_table(make_console(), READING_COLUMNS, rows, title=f"{args.which}: how nets read")
+    say(f"{len(parcels)} distinct pieces, {len({p.piece.label for p in parcels.values()})} kinds")
+    if args.read_only:
+        report_troubles(troubles)
+        return
+    if not args.offline:
+        measure(args, entries, networks, parcels, troubles)
+    if not args.measure_only:
+        judge(args, entries, networks, parcels, troubles)
+    report_troubles(troubles)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--which", choices=list(TABLES), required=True)
+    parser.add_argument("--on", default="cuda:0", help="cpu, cuda:0 or simulated:7")
+    parser.add_argument("--meter", default="auto")
+    parser.add_argument("--store", type=Path, required=True, help="kept observations")
+    parser.add_argument("--out", type=Path, required=True, help="networks and results")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="profiles or stores")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of joules of new kinds")
+    parser.add_argument("--subtractive-s", type=float, default=12.0, help="of its campaign, a net")
+    parser.add_argument("--until-s", type=float, default=1e9, help="wall seconds, then it stops")
+    parser.add_argument("--rounds", type=int, default=1, help="windows of looks and probes")
+    parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS))
+    parser.add_argument("--nets", nargs="+", default=[], help="only these")
+    parser.add_argument("--tiny", action="store_true", help="small nets, to try it out")
+    parser.add_argument("--host-probes", action="store_true", help="issue times of pieces alone")
+    parser.add_argument("--read-only", action="store_true", help="only say how nets read")
+    parser.add_argument("--measure-only", action="store_true", help="judge later")
+    parser.add_argument("--offline", action="store_true", help="judge what is kept")
+    return parser.parse_args()
+
+
+def choose_entries(args: argparse.Namespace) -> tuple[Entry, ...]:
+    """The nets that are asked for."""
+    table = TABLES[args.which]
+    chosen = tuple(entry for entry in table if not args.nets or entry.name in args.nets)
+    if not chosen:
+        sys.exit(f"none of {', '.join(args.nets)} is in the table {args.which}")
+    return tuple(map(shrink, chosen)) if args.tiny else chosen
+
+
+def say(words: str) -> None:
+    """Progress, on stderr."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def report_troubles(troubles: Sequence[str]) -> None:
+    """What went wrong, each once."""
+    for words in dict.fromkeys(troubles):
+        print(f"Left out: {words}", flush=True)
+
+
+# ---------------------------------------------------------------------------------------------
+# Measuring
+
+
+def measure(
+    args: argparse.Namespace,
+    entries: Sequence[Entry],
+    networks: dict[str, Network],
+    parcels: dict[str, Parcel],
+    troubles: list[str],
+) -> None:
+    """Everything that is not kept yet, in the order that the module draws."""
+    with open_rig(args.on, args.meter, rounds=args.rounds) as rig, open_store(args.store) as kept:
+        key = find_profile_key(rig)
+        book = Book(_BOOKS[args.which], kept.observations(key), kept.add_observation)
+        runtime, meter = rig.runtime, rig.meter
+        here = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
+        known = choose_known(args, load_known(args.known, here), networks)
+        ready = [entry for entry in entries if entry.name in networks]
+        made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_of(who))
+        mode = "graph" if "graph" in rig.runtime.modes else "eager"
+        tally = Tally(mode, (*known, *made))
+        work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on)
+        work.until_s = args.started_s + args.until_s
+        try:
+            work.measure_all(args)
+        except KeyboardInterrupt:
+            troubles.append("interrupted: the same command goes on")
+
+
+class TimeUpError(Exception):
+    """The wall budget is spent."""
+
+
+@dataclass
+class Work:
+    """One run: the rig, what is kept, and what went wrong so far."""
+
+    rig: Rig
+    book: Book
+    entries: Sequence[Entry]
+    networks: dict[str, Network]
+    parcels: dict[str, Parcel]
+    tally: Tally
+    troubles: list[str]
+    on: str
+    until_s: float = 0.0
+    reserve_s: float = 0.0
+    awake: bool = False
+    refused: set[str] = field(default_factory=set)
+
+    def measure_all(self, args: argparse.Namespace) -> None:
+        """Pass, campaigns, pass; the second pass has its time kept free."""
+        stages: list[tuple[str, Callable[[], None], bool]] = [
+            ("pass 1", lambda: self.measure_pass(PASSES[0]), False),
+            ("joules of new kinds", lambda: self.look_at_kinds(args.seconds), True),
+            ("seconds of pieces", self.probe_pieces, True),
+        ]
+        if args.host_probes:
+            stages.append(("issue times of pieces", self.probe_host, True))
+        for name in CAMPAIGNS:
+            if name in args.estimators:
+                stages.append((name, lambda n=name: self.learn(n, args.subtractive_s), True))  # type: ignore[misc]
+        stages.append(("pass 2", lambda: self.measure_pass(PASSES[1]), False))
+        for what, run, yields in stages:
+            started_s = time.monotonic()
+            say(f"== {what}")
+            try:
+                self.reserve_s = self.guess_pass_s() if yields else 0.0
+                run()
+            except TimeUpError:
+                self.troubles.append(f"{what}: the wall budget was spent, run it again to go on")
+            say(f"   took {time.monotonic() - started_s:.0f} s")
+
+    def guess_pass_s(self) -> float:
+        """Seconds that the second pass will take: as the first, where it is not done."""
+        done = {seen.trial.network.name for seen in self.book.list_of(PASSES[1])}
+        first = self.book.list_of(PASSES[0])
+        return sum(1.3 * s.cost_s + 2.0 for s in first if s.trial.network.name not in done)
+
+    def check_time(self) -> None:
+        """Raise where what is measured next would not end in time."""
+        if time.monotonic() + self.reserve_s > self.until_s:
+            raise TimeUpError
+
+    # -- the nets themselves -----------------------------------------------------------------
+
+    def measure_pass(self, who: str) -> None:
+        """One window of every net that the pass lacks."""
+        for entry in self.entries:
+            if list_truths(self.book, entry, who):
+                continue
+            self.check_time()
+            self.wake()
+            with self.noting(entry.name):
+                seen = self.measure_net(entry, who)
+                self.book.add(seen)
+                say(
+                    f"   {entry.name}: {seen.energy_j:.3g} J, {1e3 * (seen.duration_s or 0):.1f} ms"
+                    f", {(seen.peak_memory_bytes or 0) / 1e9:.1f} GB, cost {seen.cost_s:.1f} s"
+                )
+            # A net refers to itself in places, and its memory is wanted for the next one.
+            gc.collect()
+
+    def measure_net(self, entry: Entry, who: str) -> Observation:
+        """A window of a net's own module; a simulated device has only its network."""
+        rig = replace(self.rig, run=self.book.tag(who), rounds=1)
+        trial = Trial(self.networks[entry.name], entry.setup)
+        if self.rig.runtime.name.startswith("simulated"):
+            return rig.measure(trial)
+        loaded = load_entry(entry, self.on)
+        if loaded.loss is not None:
+            trial = replace(trial, setup=replace(entry.setup, loss="own"))
+        own: Any = OwnNetRuntime(self.rig.runtime, loaded)  # type: ignore[arg-type]
+        return replace(replace(rig, runtime=own).measure(trial), source=OWN_NET)
+
+    def wake(self) -> None:
+        """Let the first load pass; nobody looks at what it took."""
+        if not self.awake and self.parcels:
+            self.awake = True
+            ordered = sorted(self.parcels.values(), key=lambda p: p.piece.size_bytes)
+            with suppress(Exception):
+                self.rig.time(ordered[len(ordered) // 2].make_trial("eager"))
+
+    # -- additive ----------------------------------------------------------------------------
+
+    def look_at_kinds(self, seconds: float) -> None:
+        """Two looks in joules at every kind that nobody knows, over all nets together."""
+        rig = replace(self.rig, run=self.book.tag(LOOKS))
+        if not any(not seen.trial.network.layers for seen in self.book.list_of(LOOKS)):
+            self.wake()
+            self.book.add(rig.idle())
+        while spend(self.book.list_of(LOOKS)) < seconds:
+            parcel = find_next_look(self.parcels, self.tally, self.refused)
+            if parcel is None:
+                return
+            self.check_time()
+            self.wake()
+            self.run_parcel(parcel, rig.measure, self.tally.mode)
+        self.troubles.append(f"not all kinds were looked at within {seconds:.0f} s")
+
+    def probe_pieces(self) -> None:
+        """Seconds of every distinct piece that nobody has timed."""
+        rig = replace(self.rig, run=self.book.tag(PROBES))
+        for parcel in list_probes(self.parcels, self.tally):
+            self.check_time()
+            self.wake()
+            if parcel.piece.key not in self.refused:
+                self.run_parcel(parcel, rig.time, self.tally.mode)
+
+    def probe_host(self) -> None:
+        """Host seconds of one piece of each structure, issued eagerly alone."""
+        rig = replace(self.rig, run=self.book.tag(HOST))
+        for parcel in list_host_probes(self.parcels, self.tally):
+            self.check_time()
+            self.wake()
+            if parcel.piece.key not in self.refused:
+                self.run_parcel(parcel, rig.time, "eager")
+
+    def run_parcel(self, parcel: Parcel, look: Callable[[Trial], Observation], mode: str) -> None:
+        """Look at a piece, or note why the device would not run it."""
+        trial = parcel.make_trial(mode)
+        before = len(self.troubles)
+        with self.noting(f"{parcel.piece.label} of {', '.join(parcel.nets)}"):
+            seen = look(trial)
+            self.book.add(seen)
+            self.tally.add(seen)
+        if len(self.troubles) > before:
+            self.refused.add(parcel.piece.key)
+
+    # -- others ------------------------------------------------------------------------------
+
+    def learn(self, name: str, seconds: float) -> None:
+        """A campaign of a method for each net, with seconds of its own; curves are shared."""
+        tags = [f"{name}.{entry.name}" for entry in self.entries]
+        for entry, who in zip(self.entries, tags, strict=True):
+            self.check_time()
+            self.wake()
+            shelf = Shelf(self.book, who, tags)
+            method = Allowance(find_estimator(name), seconds, self, who)
+            rig = replace(self.rig, run=self.book.tag(who))
+            target = Target(self.networks[entry.name], entry.setup, guide="energy")
+            with self.noting(f"{name} of {entry.name}"), suppress(MissingError):
+                result = run_campaign(rig, shelf, method, target)
+                self.troubles += [f"{name} of {entry.name}: {w}" for w in result.skipped[:1]]
+                say(f"   {entry.name}: {result.new} new points, {result.stopped}")
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Goes on where something fails."""
+        try:
+            yield
+        except (KeyboardInterrupt, TimeUpError):
+            raise
+        except Exception as error:  # other people's nets and drivers raise anything
+            text = " ".join(str(error).split())[:300]
+            self.troubles.append(f"{what}: {type(error).__name__}: {text}")
+            say(f"   {self.troubles[-1]}")
+
+
+class Shelf:
+    """A book as the store of one net's campaign, which sees those of the other nets too."""
+
+    def __init__(self, book: Book, who: str, tags: Sequence[str]) -> None:
+        self._book, self._who, self._tags = book, who, tags
+
+    def add_observation(self, observation: Observation) -> None:
+        """Keep an observation for good."""
+        self._book.add(observation)
+
+    def observations(self, profile_key: str) -> Sequence[Observation]:
+        """What the campaigns for all nets have seen."""
+        return [seen for tag in self._tags for seen in self._book.list_of(tag)]
+
+    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
+        """Nothing: whoever judges fits."""
+
+
+class Allowance(Budgeted):
+    """A method that asks for nothing more once one net has had its seconds."""
+
+    def __init__(self, method: Estimator, seconds: float, work: Work, who: str) -> None:
+        super().__init__(method, seconds)
+        self._work, self._who = work, who
+
+    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+        """As the method itself, within what the net may take."""
+        self._work.check_time()
+        if is_spent(self._work.book.list_of(self._who), self._seconds):
+            return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
+        return self._method.propose(target, observations)
+
+    def fit(self, observations: Sequence[Observation]) -> Json:
+        """Nothing: whoever judges fits, and no device waits for it."""
+        return {}
+
+
+def load_entry(entry: Entry, on: str) -> Any:
+    """An entry's own module, made on its device where that works."""
+    import torch
+
+    from joulecast.runtimes.torch.load import LoadedNet
+
+    try:
+        with torch.device(on):
+            return LoadedNet(*entry.build())
+    except Exception:  # some nets only start on a processor
+        return LoadedNet(*entry.build())
+
+
+# ---------------------------------------------------------------------------------------------
+# What was known before
+
+
+def load_known(files: Sequence[Path], here: Profile) -> list[Profile]:
+    """Profiles of files and stores, all of the device in question."""
+    found = [profile for file in files for profile in read_profiles(file)]
+    for other in found:
+        if name_place(other) != name_place(here):
+            sys.exit(f"--known is of {name_place(other)}, but this is {name_place(here)}")
+        if other.key != here.key:
+            say(f"known is of another driver or runtime: {other.device}, {other.runtime}")
+    return found
+
+
+def name_place(profile: Profile) -> tuple[str, str, str]:
+    """What must be the same for observations to go together."""
+    return profile.device.name, profile.covers, profile.provenance
+
+
+def read_profiles(file: Path) -> list[Profile]:
+    """All profiles of a profile's file, or of a store."""
+    if file.suffix == ".json":
+        return [read_profile(file)]
+    if not file.exists():
+        sys.exit(f"there is no file {file}")
+    with open_store(file, create=False) as kept:
+        return [kept.profile(one.key) for one in kept.profiles() if not one.shipped]
+
+
+def choose_known(
+    args: argparse.Namespace, profiles: Sequence[Profile], networks: Mapping[str, Network]
+) -> tuple[Observation, ...]:
+    """What may be learnt from before: nothing made for this table or for ``test``, no net of it."""
+    held_out, books = set(networks.values()), {_BOOKS["test"], _BOOKS[args.which]}
+    found = {}
+    for profile in profiles:
+        for seen in profile.observations:
+            mine = any(is_of_book(seen, name) for name in books) or seen.trial.network in held_out
+            named = seen.source == OWN_NET and seen.trial.network.name in networks
+            if not mine and not named:
+                found[seen.trial.key, seen.run, seen.taken_at_s] = seen
+    return tuple(found.values())
+
+
+def is_of_book(seen: Observation, name: str) -> bool:
+    """Whether an observation was made for a table; the name of one begins that of the other."""
+    other = any(seen.run.startswith(f"{b}.") for b in _BOOKS.values() if len(b) > len(name))
+    return seen.run.startswith(f"{name}.") and not other
+
+
+def list_whole_nets(
+    profiles: Sequence[Profile], known: Sequence[Observation]
+) -> tuple[Observation, ...]:
+    """Whole nets that a factor may be learnt from: those of the table ``dev``, and known ones."""
+    tags = {f"{_BOOKS['dev']}.{who}" for who in PASSES}
+    trained = [seen for p in profiles for seen in p.observations if seen.run in tags]
+    unique = {(s.trial.key, s.run, s.taken_at_s): s for s in (*trained, *known)}
+    return tuple(unique.values())
+
+
+# ---------------------------------------------------------------------------------------------
+# Judging
+
+
+def judge(
+    args: argparse.Namespace,
+    entries: tuple[Entry, ...],
+    networks: dict[str, Network],
+    parcels: dict[str, Parcel],
+    troubles: list[str],
+) -> None:
+    """Judge what is kept, print it and write it."""
+    profile = find_own(args)
+    profiles = load_known(args.known, profile)
+    book = Book(_BOOKS[args.which], profile.observations)
+    known = choose_known(args, profiles, networks)
+    others = list_whole_nets([profile, *profiles], known)
+    case = Case(entries, networks, parcels, book, known, others)
+    try:
+        result = judge_case(case, args.estimators, say)
+    except MissingError as error:
+        sys.exit(str(error))
+    result = {**describe_run(args, profile, case), **result, "troubles": list(troubles)}
+    write_result(args, result, replace(profile, observations=list_own(book, args), fits={}))
+    print_result(result)
+    troubles += result["left_out"]
+
+
+def find_own(args: argparse.Namespace) -> Profile:
+    """The profile of the store that holds most of what was made for the table."""
+    profiles = read_profiles(args.store)
+    name = _BOOKS[args.which]
+    if not profiles:
+        sys.exit(f"{args.store} holds nothing yet: run it without --offline first")
+    return max(profiles, key=lambda p: sum(is_of_book(seen, name) for seen in p.observations))
+
+
+def list_own(book: Book, args: argparse.Namespace) -> tuple[Observation, ...]:
+    """What was made for the table."""
+    return tuple(seen for seen in book.list_all() if is_of_book(seen, _BOOKS[args.which]))
+
+
+def describe_run(args: argparse.Namespace, profile: Profile, case: Case) -> Json:
+    """Where and from what a result comes."""
+    seen = list_own(case.book, args)
+    return {
+        "which": args.which,
+        "tiny": args.tiny,
+        "device": profile.device.to_dict(),
+        "runtime": profile.runtime,
+        "covers": profile.covers,
+        "provenance": profile.provenance,
+        "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
+        "known": [str(file.name) for file in args.known],
+        "known_observations": len(case.known),
+        "known_device_seconds": sum(one.cost_s for one in case.known),
+    }
+
+
+def write_result(args: argparse.Namespace, result: Json, profile: Profile) -> None:
+    """The result as JSON, and its observations as a profile's file."""
+    name = args.which + ("-tiny" if args.tiny else "")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / f"{name}.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_profile(profile, args.out / f"{name}-profile.json")
+
+
+def print_result(result: Json) -> None:
+    """Scores, then residuals net by net."""
+    console = make_console()
+    console.width = max(console.width, 200)
+    basis = mark_basis(result["provenance"])
+    noise = result["noise_percent"]
+    known = f"{result['known_observations']} observations known before"
+    title = f"{len(result['nets'])} nets of {result['which']} on {result['device']['name']}{basis}"
+    print_table(
+        console, SCORE_COLUMNS, map(show_score, result["scores"]), title=f"{title}, {known}"
+    )
+    names = [score["estimator"] for score in result["scores"]]
+    rows = [show_net(net, names) for net in result["nets"]]
+    print_table(console, list_net_columns(names), rows, title="Errors in percent, net by net")
+    spent = ", ".join(f"{who} {s:.0f} s" for who, s in result["device_seconds"].items())
+    noise_words = "unknown" if noise is None else f"{noise:.1f} %"
+    console.print(f"Noise of two passes: {noise_words}. Device: {spent}.")
+
+
+if __name__ == "__main__":
+    main()

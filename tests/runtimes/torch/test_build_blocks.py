@@ -1,0 +1,89 @@
+"""Blocks of nets that cannot be rebuilt whole still run alone, with their products as they were."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joulecast.kinds import layer_work
+from joulecast.records import Device, Setup
+from joulecast.runtimes.torch.read import read_net
+from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.variants import BLOCK, make_isolated, split_blocks
+
+SETUP = Setup(batch=2, optimizer="adamw")
+WIDTH, HEADS, TOKENS = 32, 4, 8
+
+
+class Turn(nn.Module):
+    """Attention as decoders write it: queries and keys are turned, halves joined, heads shared."""
+
+    def __init__(self, kv_heads):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.queries = nn.Linear(WIDTH, WIDTH)
+        self.keys = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.values = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def turn(self, x):
+        x = x.view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+        half = x.shape[-1] // 2
+        return x * 0.9 + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * 0.1
+
+    def forward(self, x):
+        inner = self.norm(x)
+        values = self.values(inner).view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+        queries, keys = self.turn(self.queries(inner)), self.turn(self.keys(inner))
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, enable_gqa=True
+        )
+        return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class Window(nn.Module):
+    """Attention in windows with a learnt bias, by products."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.bias = nn.Parameter(torch.randn(10, HEADS))
+        self.register_buffer("places", torch.arange(TOKENS * TOKENS // 4) % 10)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        windows = self.norm(x).reshape(-1, TOKENS // 2, WIDTH)
+        mixed = self.mix(windows).reshape(*windows.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        scores = mixed[0] * 0.3 @ mixed[1].transpose(-2, -1)
+        bias = self.bias[self.places].view(TOKENS // 2, TOKENS // 2, HEADS).permute(2, 0, 1)
+        result = (scores + bias.contiguous().unsqueeze(0)).softmax(-1) @ mixed[2]
+        return x + self.out(result.transpose(1, 2).reshape(windows.shape)).view(x.shape)
+
+
+class Merge(nn.Module):
+    """Neighbours are joined along the last axis, as between the stages of a hierarchy."""
+
+    def __init__(self):
+        super().__init__()
+        self.halve = nn.Linear(2 * WIDTH, WIDTH)
+        self.again = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        pairs = torch.cat((x, x.flip(1)), dim=2)
+        return x + self.again(F.gelu(self.halve(pairs)))
+
+
+@pytest.mark.parametrize("make", [lambda: Turn(2), lambda: Turn(4), Window, Merge])
+def test_what_a_net_repeats_runs_alone_and_multiplies_as_much(make):
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), make(), make(), nn.Linear(WIDTH, 5))
+    network = read_net(net, torch.randn(2, TOKENS, WIDTH))
+    blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]
+    assert len(blocks) == 2
+    trial = make_isolated(blocks[0], SETUP)
+    step = TorchRuntime("cpu", Device("here")).prepare(trial)
+    inner = step.copies[0].net
+    again = read_net(inner, step.copies[0].inputs)
+    step.close()
+    alone = sum(layer_work(layer, SETUP).total.flops for layer in again.layers)
+    assert alone == sum(layer_work(layer, SETUP).total.flops for layer in blocks[0].layers)
