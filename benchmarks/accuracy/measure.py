@@ -1,7 +1,7 @@
 """Measures what the accuracy benchmark rests on, setting by setting, into one store.
 
-    python -m benchmarks.accuracy.measure STORE learn    our campaigns, and development nets
-    python -m benchmarks.accuracy.measure STORE test     test nets, their probes, rivals
+    python benchmarks/accuracy/measure.py STORE learn    our campaigns, and development nets
+    python benchmarks/accuracy/measure.py STORE test     test nets, their probes, rivals
 
 Everything is kept as it is made; run again, it goes on where it was. ``--until`` stops before a
 setting is begun that may not be finished in time; ``--only`` names settings.
@@ -14,7 +14,7 @@ import random
 import time
 from dataclasses import replace
 
-from benchmarks.accuracy.settings import (
+from settings import (
     DEVELOPMENT_NETS,
     OWN,
     OWN_SECONDS,
