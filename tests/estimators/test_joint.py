@@ -39,7 +39,9 @@ def draw_rows(rng, field, count):
     counts[:size] = np.eye(size)[:count]
     counts[:, 0] += counts.sum(axis=1) == 0
     values = counts @ field.columns.sum(axis=1) * np.exp(0.1 * rng.normal(size=count))
-    return Rows(counts, values, np.full(count, 1e-4))
+    above = np.zeros((count, int(field.labels.max()) + 1))
+    above[size:] = 0.1 * rng.random(above[size:].shape)
+    return Rows(counts, values, np.full(count, 1e-4), above)
 
 
 def make_prior(field):
@@ -89,7 +91,7 @@ def test_the_likelihood_is_that_of_a_dense_normal():
     parts = split(theta, COLUMNS, AXES)
     share = rows.counts / rows.values[:, None] * field.mean(parts)
     cov = share @ relate_own(field, parts, LEVEL) @ share.T
-    cov += np.diag(parts.noise**2 + rows.known)
+    cov += np.diag(parts.noise**2 + rows.known) + rows.above @ rows.above.T
     off = 1.0 - share.sum(axis=1)
     dense = 0.5 * off @ np.linalg.solve(cov, off) + 0.5 * np.linalg.slogdet(cov)[1]
     assert Evidence(field, rows, prior).weigh(theta)[0] == pytest.approx(
@@ -102,7 +104,7 @@ def learnt():
     rng = np.random.default_rng(1)
     field = draw_field(rng, 10)
     rows = draw_rows(rng, field, 14)
-    return learn(field, rows, make_prior(field), draws=4)
+    return learn(field, rows, make_prior(field), draws=4, spread=0.1)
 
 
 @pytest.fixture
@@ -130,19 +132,23 @@ def test_variances_are_the_diagonal_of_the_joint_covariance(learnt, asked):
 
 
 def test_asking_says_what_dense_conditioning_says(learnt, asked):
-    """One draw, by the textbook: K_** - K_*·C⁻¹·K_*ᵀ."""
-    one = Learnt(learnt.field, learnt.rows, learnt.level, learnt.thetas[:1])
+    """One draw, by the textbook: K_** - K_*·C⁻¹·K_*ᵀ, pieces and what nets are off by together."""
+    one = Learnt(learnt.field, learnt.rows, learnt.level, learnt.thetas[:1], learnt.spread)
     known = know(one, one.thetas[0])
     rows, mean = one.rows, asked.field.mean(known.parts)
     share = rows.counts / rows.values[:, None] * one.field.mean(known.parts)
     cov = share @ relate_own(one.field, known.parts, LEVEL) @ share.T
-    cov += np.diag(known.parts.noise**2 + rows.known)
+    cov += np.diag(known.parts.noise**2 + rows.known) + rows.above @ rows.above.T
     across = known.relate(asked) @ share.T
-    own = relate_own(asked.field, known.parts, LEVEL) - across @ np.linalg.solve(cov, across.T)
     runs = np.zeros((asked.size, len(mean)))
     runs[asked.net, asked.piece] = asked.count * mean[asked.piece]
+    costs = np.array([runs[:, asked.field.labels == kind].sum(axis=1) for kind in range(5)]).T
+    above = one.spread * np.sqrt(costs * costs.sum(axis=1, keepdims=True))
+    together = runs @ across + above[:, : rows.above.shape[1]] @ rows.above.T
+    own = runs @ relate_own(asked.field, known.parts, LEVEL) @ runs.T + above @ above.T
+    left = own - together @ np.linalg.solve(cov, together.T)
     answer = ask(one, asked)
-    assert answer.var == pytest.approx(np.diag(runs @ own @ runs.T), rel=1e-7, abs=1e-12)
+    assert answer.var == pytest.approx(np.diag(left), rel=1e-7, abs=1e-12)
     shift = across @ np.linalg.solve(cov, 1.0 - share.sum(axis=1))
     own, used = mean * np.maximum(1.0 + shift, 0.05), np.unique(asked.piece)
     assert answer.own[used] == pytest.approx(own[used], rel=1e-8)
@@ -242,3 +248,30 @@ def test_predicting_loads_numpy_alone(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["numpy"]
+
+
+def test_what_whole_nets_are_off_by_is_learnt_for_nets_of_the_same_kinds():
+    """Pieces alone say 1; whole nets of kind 0 cost 4 % more: so do others of it, not of kind 1."""
+    rng = np.random.default_rng(8)
+    field = draw_field(rng, 8, rates=0, kinds=1)
+    field = Field(field.columns, np.array([0] * 4 + [1] * 4), field.places, field.rates)
+    medians = np.array([0.1] * COLUMNS + [0.005] * 4 + [0.1] * AXES)
+    prior = Prior(medians, np.full(len(medians), 0.01), 0.005)
+    costs = field.columns @ prior.medians[:COLUMNS]
+    whole = np.zeros((3, 8))
+    whole[:, :4] = 1.0 + np.arange(12.0).reshape(3, 4) % 3
+    counts = np.vstack([np.eye(8), whole])
+    values = counts @ costs * np.array([1.0] * 8 + [1.04] * 3)
+    above = np.zeros((11, 2))
+    above[8:, 0] = 0.05
+    rows = Rows(counts, values, np.full(11, 1e-6), above)
+    found = learn(field, rows, prior, draws=0, spread=0.05)
+    nets_of = [np.arange(4), np.arange(4, 8)]
+    asked = Nets(
+        field, np.arange(8), 2, np.repeat([0, 1], 4), np.concatenate(nets_of), np.full(8, 2.0)
+    )
+    answer = ask(found, asked)
+    plain = np.array([2.0 * costs[:4].sum(), 2.0 * costs[4:].sum()])
+    off = answer.total / plain - 1.0
+    assert off == pytest.approx([0.04, 0.0], abs=0.012)
+    assert np.sqrt(answer.var[0]) / plain[0] < 0.5 * np.sqrt(answer.var[1]) / plain[1]

@@ -124,7 +124,7 @@ def fit_profile(profile: Profile, method: Estimator) -> Json:
     """A method's fitted numbers: those of the profile, or new ones where more was seen since."""
     stored = profile.fits.get(method.name)
     seen = sum(map(method.uses, profile.observations))
-    readable = stored is not None and stored.get("form", 1) == getattr(method, "form", 1)
+    readable = stored is not None and stored.get("version", 1) == getattr(method, "version", 1)
     if stored is not None and readable and seen in (0, stored.get("seen", seen)):
         return stored
     if not seen:

@@ -29,6 +29,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.aim import choose_aim, list_unprobed
 from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.clock import fit_clock
+from joulecast.estimators.kernels import Floats
 from joulecast.estimators.looks import Look, can_look, find_idle, find_off_share, read_looks
 from joulecast.estimators.pieces import Stand, count_stands, split_pieces
 from joulecast.estimators.posterior import DRAWS, Answer, learn
@@ -39,6 +40,7 @@ from joulecast.estimators.table import (
     TIME,
     Table,
     find_launch,
+    lend_kinds,
     list_pieces,
     make_batch,
     make_prior,
@@ -54,14 +56,18 @@ Json = dict[str, Any]
 # An eager look of which the device has less than this share says nothing about the device.
 _LEAST_DEVICE_SHARE = 0.15
 _LEAST_SHARE = 0.01
+# How far sums of layers alone are off for all nets of the same kinds, one deviation.
+_ABOVE_SPREAD = 0.02
+# A look, what of its joules adds up, and the relative variance of that.
+Used = tuple[Look, float, float]
 
 
 class AdditiveEstimator:
     """Isolated layers and blocks, summed; energy from few of them, time from many."""
 
     name = "additive"
-    # Of the fitted numbers; another one cannot be read.
-    form = 2
+    # Of the fitted numbers; those of another one cannot be read.
+    version = 2
 
     def uses(self, observation: Observation) -> bool:
         """Whole steps of anything, in joules or in seconds."""
@@ -79,7 +85,7 @@ class AdditiveEstimator:
         """Both processes and the clock."""
         state = fit_state(observations)
         learnt = {
-            "form": self.form,
+            "version": self.version,
             "seen": sum(map(self.uses, observations)),
             "off_share": find_off_share(read_looks(observations)),
             "runs": read_runs(observations, state.table.labels),
@@ -134,9 +140,9 @@ def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
         table = replace(table, launch_s=find_launch(timed))
     busy = ask_times(table, time, make_batch([look.counts for look in looks]))
     clock = fit_clock(looks, busy.total, busy.var)
-    used, values, known = _read_energies(looks, busy, form, idle_w)
+    used = _read_energies(looks, busy, form, idle_w)
     power_w = idle_w if form == "graph" else 0.0
-    energy = _learn_energy(used, values, known, table, time, draws, power_w)
+    energy = _learn_energy(used, table, time, draws, power_w)
     return State(form, idle_w, table, time, energy, clock)
 
 
@@ -155,27 +161,24 @@ def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
 
 
 def _learn_energy(
-    looks: Sequence[Look],
-    values: Sequence[float],
-    known: Sequence[float],
-    table: Table,
-    time: Process,
-    draws: int,
-    idle_w: float,
+    used: Sequence[Used], table: Table, time: Process, draws: int, idle_w: float
 ) -> Process:
+    looks = [look for look, _, _ in used]
+    values, known = [value for _, value, _ in used], [var for _, _, var in used]
     pieces = list_pieces(looks)
     alone = make_batch([[(piece, 1.0)] for piece in pieces])
     field = table.field(pieces, ask_times(table, time, alone).own)
     rows = make_rows(looks, pieces, np.array(values), np.array(known))
     prior = make_prior(field, rows, ENERGY, len(table.overheads), idle_w)
-    return Process(pieces, learn(field, rows, prior, draws))
+    # Where the host has no clock of its own, sums are off by more (looks.py), and not alike.
+    spread = _ABOVE_SPREAD if idle_w else 0.0
+    rows = replace(rows, above=lend_kinds(looks, pieces, field, prior, spread))
+    return Process(pieces, learn(field, rows, prior, draws, spread=spread))
 
 
-def _read_energies(
-    looks: Sequence[Look], busy: Answer, form: str, idle_w: float
-) -> tuple[list[Look], list[float], list[float]]:
+def _read_energies(looks: Sequence[Look], busy: Answer, form: str, idle_w: float) -> list[Used]:
     """What of each look's joules adds up over layers, with its relative variance."""
-    used, values, known = [], [], []
+    used: list[Used] = []
     for look, busy_s, busy_var in zip(looks, busy.total, busy.var, strict=True):
         if not look.energy_j or not look.duration_s:
             continue
@@ -186,15 +189,14 @@ def _read_energies(
             off_s, off_var = max(0.0, look.duration_s - float(busy_s)), float(busy_var)
         value = look.energy_j - idle_w * off_s
         if value > (_LEAST_DEVICE_SHARE if form == "graph" else _LEAST_SHARE) * look.energy_j:
-            used.append(look)
-            values.append(value)
             scale = (look.energy_j / value) ** 2
-            known.append(look.energy_var * scale + idle_w**2 * off_var / value**2)
+            var = look.energy_var * scale + idle_w**2 * off_var / value**2
+            used.append((look, value, var))
     if not used:
         raise MissingError(
             "all that was measured on this device was its host: run `joulecast profile NET` there"
         )
-    return used, values, known
+    return used
 
 
 # ---------------------------------------------------------------------------------------------
@@ -216,7 +218,8 @@ def _list_layers(
             LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls) for leaf in leaves
         ]
         for stand in stands:
-            cost_j = own[stand.piece.key] + stand.piece.launches * waiting_j
+            inside_j = own[stand.piece.key] * float(totals.scale[at])
+            cost_j = inside_j + stand.piece.launches * waiting_j
             for index, share in _share_out(stand):
                 seen = stand.piece.label in known
                 energy_j = cost_j * stand.count * share
@@ -236,12 +239,20 @@ def _share_out(stand: Stand) -> list[tuple[int, float]]:
 
 
 def _count_kinds(state: State) -> Json:
-    """For every kind how many distinct pieces were seen in joules, and how many in seconds."""
-    joules = Counter(piece.label for piece in state.energy.pieces)
-    seconds = Counter(piece.label for piece in state.time.pieces)
+    """For every kind how many distinct pieces were seen alone in joules, and in seconds."""
+    joules, seconds = (
+        Counter(process.pieces[at].label for at in _list_alone(process.learnt.rows.counts))
+        for process in (state.energy, state.time)
+    )
     return {
         label: {"joules": joules[label], "seconds": seconds[label]} for label in state.table.labels
     }
+
+
+def _list_alone(counts: Floats) -> set[int]:
+    """Pieces that a row shows alone."""
+    rows = np.flatnonzero(np.count_nonzero(counts, axis=1) == 1)
+    return set(np.nonzero(counts[rows])[1].tolist())
 
 
 def _share_unseen(state: State, totals: Totals) -> tuple[float, ...]:

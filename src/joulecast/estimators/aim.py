@@ -1,8 +1,9 @@
 """Profiling for a purpose: what to look at next so that the totals of some nets become known.
 
-    1  two looks at every kind of piece that the target's nets hold, at a quarter and at three
-       quarters of their work, so that no kind is guessed
-    2  where the host has a clock of its own, eager steps of three of the nets, seconds only
+    1  two looks at every kind of piece that the target's nets hold, at three quarters and at a
+       quarter of their work, so that no kind is guessed
+    2  where the host has a clock of its own, eager steps of three of the nets, one of them as soon
+       as every kind was looked at once
     3  then, of all pieces, in joules or in seconds, and of further nets for the host, the look that
        lowers the relative variance of the nets' totals most for the device seconds it costs
 
@@ -75,12 +76,14 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
     if target.guide == "probe":
         probe = _propose_probe(target, aim, points)
         return probe if probe.trial else _propose_doubted(target, aim, observations, fit, probe)
-    first = _find_stratum(aim)
-    if first is not None:
-        return _propose(target, aim, first, True, 1.0, points, "its kind is new")
     hosts = _list_untimed(target, observations)
-    if hosts.first is not None:
-        return _propose_host(hosts.first, 1.0, points)
+    for turn in range(LOOKS_PER_KIND):
+        first = _find_stratum(aim, turn)
+        if first is not None:
+            return _propose(target, aim, first, True, 1.0, points, "its kind is new")
+        # One net soon, so that the host is known even where there is little time, then the others.
+        if len(hosts.first) > (_HOST_NETS - 1 if turn == 0 else 0):
+            return _propose_host(hosts.first[0], 1.0, points, energy=True)
     if target.guide == "missing":
         return _propose_probe(target, aim, points)
     try:
@@ -171,27 +174,26 @@ def _find_mode(target: Target) -> str:
     return "graph" if "graph" in target.modes else "eager"
 
 
-def _find_stratum(aim: Aim) -> str | None:
-    """A piece of a kind that was looked at less than twice, from the middle of each half."""
+def _find_stratum(aim: Aim, turn: int) -> str | None:
+    """A piece of a kind that was not looked at more often, from the middle of a half of them."""
     groups: dict[str, list[Piece]] = {}
     for piece in aim.pieces:
         groups.setdefault(piece.label, []).append(piece)
-    for turn in range(LOOKS_PER_KIND):
-        for group in (groups[label] for label in sorted(groups)):
-            group.sort(key=lambda piece: (piece.size_bytes, piece.flops, piece.key))
-            seen = sum(piece.key in aim.measured for piece in group)
-            open_keys = [piece.key for piece in group if aim.lacks(piece.key, energy=True)]
-            if seen <= turn and open_keys:
-                quantile = (0.75, 0.25)[turn]
-                return open_keys[round(quantile * (len(open_keys) - 1))]
+    for group in (groups[label] for label in sorted(groups)):
+        group.sort(key=lambda piece: (piece.size_bytes, piece.flops, piece.key))
+        seen = sum(piece.key in aim.measured for piece in group)
+        open_keys = [piece.key for piece in group if aim.lacks(piece.key, energy=True)]
+        if seen <= turn and open_keys:
+            quantile = (0.75, 0.25)[turn]
+            return open_keys[round(quantile * (len(open_keys) - 1))]
     return None
 
 
 @dataclass(frozen=True)
 class Untimed:
-    """Whole nets that show the host at work: one that is timed in any case, one where it helps."""
+    """Whole nets that show the host at work: those measured in any case, one where it helps."""
 
-    first: Trial | None
+    first: tuple[Trial, ...]
     more: Trial | None
 
 
@@ -199,9 +201,9 @@ def _list_untimed(target: Target, observations: Iterable[Observation]) -> Untime
     """Whole nets that are still to be timed as the host issues them."""
     tried = {seen.trial.key for seen in observations}
     trials = _list_host_nets(target)
-    first = [trial for trial in trials[:_HOST_NETS] if trial.key not in tried]
+    first = tuple(trial for trial in trials[:_HOST_NETS] if trial.key not in tried)
     more = [trial for trial in trials[_HOST_NETS:] if trial.key not in tried]
-    return Untimed(next(iter(first), None), next(iter(more), None))
+    return Untimed(first, next(iter(more), None))
 
 
 def _list_host_nets(target: Target) -> list[Trial]:
@@ -213,9 +215,9 @@ def _list_host_nets(target: Target) -> list[Trial]:
     return [Trial(network, target.setup) for network in wanted if network.buildable]
 
 
-def _propose_host(trial: Trial, unsure: float, points: int) -> Proposal:
+def _propose_host(trial: Trial, unsure: float, points: int, energy: bool) -> Proposal:
     words = f"{trial.network.name or 'a net'}, as the host issues it"
-    return Proposal(trial, unsure, words, points, energy=False)
+    return Proposal(trial, unsure, words, points, energy)
 
 
 def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
@@ -248,7 +250,7 @@ def _choose_look(
     by_host = _gain_of_host(target, state, totals)
     rival = 0.0 if best is None else scores[best][0]
     if host is not None and by_host > max(rival * costs_s[1], _LEAST_GAIN * now):
-        return _propose_host(host, unsure, points)
+        return _propose_host(host, unsure, points, energy=False)
     if best is None:
         return Proposal(None, unsure, "everything that the nets hold was measured", points)
     if target.guide == "target" and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -33,9 +34,9 @@ _GAP_SPREAD_S = 0.6e-6
 _TIMING_SHARE = 0.01
 LAUNCH_S = 10e-6
 # How far one structure's time per launch may be from the usual one, and one timing from the truth.
-_FRAME_SPREAD = 0.5
+_FRAME_SPREAD = 0.8
 _LOOK_SPREAD = 0.08
-_ALONE_SPREAD = 0.3
+_ALONE_SPREAD = 0.25
 # Host times of one net differ by about this from hour to hour (7.7 % on a shared H200 host): what
 # some nets show of it counts as much as this many nets would that differ so. It is never less.
 _USUAL_SPREAD = 0.08
@@ -43,6 +44,8 @@ _USUAL_NETS = 4.0
 _LEAST_SPREAD = 0.03
 _UNKNOWN_SPREAD = 0.4
 _FEW_NETS = 2
+# Steps tell what a launch takes where one has at least so many times the launches of the other.
+_APART = 1.5
 _BOUND = 1.2
 
 
@@ -108,7 +111,7 @@ def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Cl
     gap_s, gap_sd_s = _fit_gap(looks, device_s, device_var)
     if not timed:
         return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD, 0, gap_sd_s)
-    launch_s = _fit_launch(timed)
+    launch_s = _find_launch(timed)
     begin_s, frames = _fit_frames(timed, launch_s)
     clock = Clock(begin_s, launch_s, frames, gap_s, 0.0)
     off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in timed if look.whole]
@@ -125,19 +128,23 @@ def _find_spread(off: Sequence[float]) -> float:
     return max(_LEAST_SPREAD, math.sqrt(total / (_USUAL_NETS + len(off))))
 
 
-def _fit_launch(timed: Sequence[tuple[Look, float]]) -> float:
-    """Seconds of a launch: the slope over whole nets, so that what begins a step is not in it."""
-    whole = [(look.launches, host_s) for look, host_s in timed if look.whole]
-    if len({launches for launches, _ in whole}) > 1:
-        from scipy.optimize import nnls
+def _find_launch(timed: Sequence[tuple[Look, float]]) -> float:
+    """Seconds of a launch: the median slope between steps, so that what begins one is not in it.
 
-        launches, host_s = np.array(whole).T
-        slope = float(
-            nnls(np.column_stack([1.0 / host_s, launches / host_s]), np.ones(len(whole)))[0][1]
-        )
-        if slope > 0:
-            return slope
-    return median(host_s / max(look.launches, 1.0) for look, host_s in timed)
+    A recurrent layer issues many kernels at once, and a small net is mostly beginning: a median
+    does not mind either.
+    """
+    groups: dict[float, list[float]] = {}
+    for look, host_s in timed:
+        groups.setdefault(look.launches, []).append(host_s)
+    points = sorted((launches, median(times_s)) for launches, times_s in groups.items())
+    slopes = [
+        (later_s - sooner_s) / (more - fewer)
+        for (fewer, sooner_s), (more, later_s) in combinations(points, 2)
+        if more >= _APART * fewer
+    ]
+    slope = median(slopes) if slopes else 0.0
+    return slope if slope > 0 else median(time_s / max(n, 1.0) for n, time_s in points)
 
 
 def _host_time(look: Look, busy_s: float) -> float:

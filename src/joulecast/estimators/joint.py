@@ -8,6 +8,8 @@
            f ~ Matern 5/2      over its place x, a length scale for each axis
            r ~ Matern 5/2      over the rates q that a piece reaches, shared by all kinds
            j ~ N(0, s_j²)      of every distinct piece: what stays jagged
+    a whole net is off besides, by Σ_k √share_k·a_k, a ~ N(0, s_a²) of every kind: inside a net
+    layers are fed other numbers, share caches and reach other clocks than alone
 
 Each row is divided by y_i, so that everything is relative: with B = A·diag(m)/y the residual is
 1 - B·1 and its covariance B·K·Bᵀ + diag(noise² + known). The hyper-parameters are the logarithms of
@@ -66,11 +68,13 @@ class Rows:
 
     Attributes:
         known: Relative variance of each row that is known beforehand, N.
+        above: How whole nets are off together, N x L: the deviation that each kind lends a row.
     """
 
     counts: Floats
     values: Floats
     known: Floats
+    above: Floats
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,7 @@ class Evidence:
         self.sizes = field.columns.shape[1], field.places.shape[1]
         self._row, self._piece = np.nonzero(rows.counts)
         self._shares = rows.counts[self._row, self._piece] / rows.values[self._row]
+        self._together = rows.above @ rows.above.T
         kinds = [np.flatnonzero(field.labels == label) for label in np.unique(field.labels)]
         self._kinds = [self._group(members, field.places) for members in kinds]
         everything = np.arange(len(field.labels))
@@ -192,7 +197,7 @@ class Evidence:
         self, made: Sequence[Made], weights: Floats, noise: float
     ) -> tuple[float, Floats, Floats]:
         """Minus the log likelihood; by residuals, and by the rows' covariance, twice."""
-        total = np.diag(noise**2 + self.rows.known)
+        total = np.diag(noise**2 + self.rows.known) + self._together
         for one in made:
             total[one.group.window] += one.cov
         factor, root = factorise(total)

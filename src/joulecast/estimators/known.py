@@ -25,6 +25,8 @@ class Known:
     Attributes:
         pull: What a piece's δ becomes, by its covariance with the pieces of the rows, P.
         basis: Likewise how much of its prior the rows explain, P x N.
+        above_pull: What whole nets are off by, by how each kind takes part in that, L.
+        above_basis: Likewise how much of it the rows explain, L x N.
     """
 
     field: Field
@@ -32,6 +34,8 @@ class Known:
     level: float
     pull: Floats
     basis: Floats
+    above_pull: Floats
+    above_basis: Floats
 
     def relate(self, nets: Nets) -> Floats:
         """Prior covariance of the nets' pieces with those of the rows, p x P."""
@@ -43,12 +47,17 @@ class Known:
 
 @dataclass(frozen=True)
 class Learnt:
-    """A joint process with its hyper-parameters; the first draw is the most probable one."""
+    """A joint process with its hyper-parameters; the first draw is the most probable one.
+
+    Attributes:
+        spread: How far whole nets may be off besides, one deviation.
+    """
 
     field: Field
     rows: Rows
     level: float
     thetas: Floats
+    spread: float = 0.0
 
     @cached_property
     def draws(self) -> tuple[Known, ...]:
@@ -66,10 +75,14 @@ def know(learnt: Learnt, theta: Floats) -> Known:
     half = sums.times(share, relate_own(field, parts, learnt.level))
     total = sums.times(share, np.ascontiguousarray(half.T))
     total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
+    total += rows.above @ rows.above.T
     _, root = factorise(total)
     basis = spreads.times(share, np.ascontiguousarray(root.T))
     residual = np.asarray(1.0 - np.bincount(row, share, len(rows.values)), float)
-    return Known(field, parts, learnt.level, combine(basis, combine(root, residual)), basis)
+    drawn, above = combine(root, residual), rows.above.T @ root.T
+    return Known(
+        field, parts, learnt.level, combine(basis, drawn), basis, combine(above, drawn), above
+    )
 
 
 def relate_own(field: Field, parts: Parts, level: float) -> Floats:

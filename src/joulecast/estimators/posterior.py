@@ -10,7 +10,7 @@ Everything learnt is plain numbers, kept as JSON; asking needs numpy alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +55,12 @@ class Gain:
 
 
 def learn(
-    field: Field, rows: Rows, prior: Prior, draws: int = DRAWS, start: Floats | None = None
+    field: Field,
+    rows: Rows,
+    prior: Prior,
+    draws: int = DRAWS,
+    start: Floats | None = None,
+    spread: float = 0.0,
 ) -> Learnt:
     """The most probable hyper-parameters, and draws around them."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -65,7 +70,7 @@ def learn(
     with threadpool_limits(1, user_api="blas"):
         best = _find_best(evidence, np.log(prior.medians) if start is None else start)
         thetas = np.vstack([best, *_draw(evidence, best, draws)])
-    return Learnt(field, rows, prior.level, thetas)
+    return Learnt(field, rows, prior.level, thetas, spread)
 
 
 def _find_best(evidence: Evidence, start: Floats) -> Floats:
@@ -117,7 +122,7 @@ def ask(learnt: Learnt, nets: Nets, joint: bool = False) -> Answer:
     own = np.zeros(len(nets.field.labels))
     answers = []
     for pieces, some in chunks:
-        answers.append(_ask_some(learnt.draws, some, joint))
+        answers.append(_ask_some(learnt, some, joint))
         own[pieces] = answers[-1].own
     total, var = (_join(answers, name) for name in ("total", "var"))
     return Answer(total, var, answers[0].cov if joint else None, own)
@@ -127,10 +132,10 @@ def _join(answers: list[Answer], name: str) -> Floats:
     return np.concatenate([np.zeros(0), *(getattr(answer, name) for answer in answers)])
 
 
-def _ask_some(known: Sequence[Known], nets: Nets, joint: bool) -> Answer:
+def _ask_some(learnt: Learnt, nets: Nets, joint: bool) -> Answer:
     """Totals under every draw, and what they have in common."""
     pairs, mix = Pairs(nets), Mix(nets.size, nets.net, nets.piece)
-    asked = [_ask_one(one, nets, pairs, mix, joint) for one in known]
+    asked = [_ask_one(one, learnt.spread, nets, pairs, mix, joint) for one in learnt.draws]
     total = _mean(asked, "total")
     var = _mean(asked, "var") + _mean_of([(one.total - total) ** 2 for one in asked])
     cov = None
@@ -148,19 +153,37 @@ def _mean_of(arrays: list[Floats]) -> Floats:
     return np.asarray(sum(arrays) / len(arrays))
 
 
-def _ask_one(known: Known, nets: Nets, pairs: Pairs, mix: Mix, joint: bool) -> Answer:
+def _ask_one(
+    known: Known, spread: float, nets: Nets, pairs: Pairs, mix: Mix, joint: bool
+) -> Answer:
     mean = nets.field.mean(known.parts)
     across = known.relate(nets)
     own = mean * np.maximum(1.0 + combine(across, known.pull), _LEAST_SHARE)
     entry = nets.count * mean[nets.piece]
     total = np.asarray(np.bincount(nets.net, nets.count * own[nets.piece], nets.size), float)
     gained = multiply(mix.times(entry, across), known.basis)
-    var = pairs.add_up(entry, known.parts, known.level) - (gained**2).sum(axis=1)
+    var = pairs.add_up(entry, known.parts, known.level)
+    above = np.zeros((nets.size, 0))
+    if spread:
+        above = spread * weigh_kinds(nets, entry)
+        seen = above[:, : len(known.above_pull)]
+        total = total + combine(seen, known.above_pull)
+        gained = gained + multiply(seen, known.above_basis)
+        var = var + (above**2).sum(axis=1)
+    var = var - (gained**2).sum(axis=1)
     cov = None
     if joint:
         half = mix.times(entry, relate_own(nets.field, known.parts, known.level))
-        cov = mix.times(entry, half.T) - multiply(gained, gained.T)
+        cov = mix.times(entry, half.T) + above @ above.T - multiply(gained, gained.T)
     return Answer(total, np.maximum(var, 0.0), cov, own)
+
+
+def weigh_kinds(nets: Nets, entry: Floats) -> Floats:
+    """How kinds take part in what whole nets are off by: total·√share, n x kinds."""
+    labels = nets.field.labels
+    costs = np.zeros((nets.size, int(labels.max(initial=-1)) + 1))
+    np.add.at(costs, (nets.net, labels[nets.piece]), entry)
+    return np.asarray(np.sqrt(np.maximum(costs, 0.0) * costs.sum(axis=1, keepdims=True)))
 
 
 def foresee(learnt: Learnt, nets: Nets) -> Gain:

@@ -52,6 +52,8 @@ class Process:
             "rows": entries,
             "values": rows.values.tolist(),
             "known": rows.known.tolist(),
+            "above": [[at, row.tolist()] for at, row in enumerate(rows.above) if row.any()],
+            "spread": self.learnt.spread,
             "level": self.learnt.level,
             "thetas": self.learnt.thetas.tolist(),
         }
@@ -63,9 +65,13 @@ class Process:
         for row, entries in enumerate(data["rows"]):
             for at, count in entries:
                 counts[row, at] = count
-        rows = Rows(counts, np.array(data["values"]), np.array(data["known"]))
+        above = np.zeros((len(data["rows"]), len(data["above"][0][1]) if data["above"] else 0))
+        for row, shares in data["above"]:
+            above[row] = shares
+        rows = Rows(counts, np.array(data["values"]), np.array(data["known"]), above)
         field = table.field(pieces, np.array(data["times_s"]) if timed else None)
-        return cls(pieces, Learnt(field, rows, data["level"], np.array(data["thetas"])))
+        thetas = np.array(data["thetas"])
+        return cls(pieces, Learnt(field, rows, data["level"], thetas, data["spread"]))
 
 
 def _write_piece(piece: Piece) -> list[Any]:
@@ -131,7 +137,8 @@ class Totals:
     Attributes:
         device_j: The device's own joules; ``energy_j`` with waiting for the host.
         lean: Joules of each net that a second more on the device brings.
-        batch: The nets' pieces, with what each costs, ``own_j``.
+        batch: The nets' pieces, with what each costs alone, ``own_j``.
+        scale: What pieces of each net cost inside it, over alone.
         parts: Where each net's variance comes from, in joules squared.
     """
 
@@ -141,6 +148,7 @@ class Totals:
     cov: Floats | None
     batch: Batch
     own_j: Floats
+    scale: Floats
     lean: Floats
     parts: dict[str, Floats]
 
@@ -194,7 +202,8 @@ def total_nets(
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
     own_j = device.own + (1.0 - held) * state.idle_w * busy.own
     device_j = device.total if held else energy_j
-    return Totals(energy_j, device_j, time_s, cov, batch, own_j, lean, parts)
+    scale = device.total / batch.sum_up(batch.count * device.own[batch.piece])
+    return Totals(energy_j, device_j, time_s, cov, batch, own_j, scale, lean, parts)
 
 
 def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:

@@ -125,7 +125,11 @@ def make_table(looks: Sequence[Look]) -> Table:
 
 
 def make_rows(
-    looks: Sequence[Look], pieces: Sequence[Piece], values: Floats, known: Floats
+    looks: Sequence[Look],
+    pieces: Sequence[Piece],
+    values: Floats,
+    known: Floats,
+    above: Floats | None = None,
 ) -> Rows:
     """Looks as rows over pieces."""
     place = {piece.key: at for at, piece in enumerate(pieces)}
@@ -133,7 +137,22 @@ def make_rows(
     for row, look in enumerate(looks):
         for piece, count in look.counts:
             counts[row, place[piece.key]] = count
-    return Rows(counts, values, known)
+    return Rows(counts, values, known, np.zeros((len(looks), 0)) if above is None else above)
+
+
+def lend_kinds(
+    looks: Sequence[Look], pieces: Sequence[Piece], field: Field, prior: Prior, spread: float
+) -> Floats:
+    """How kinds take part in what whole nets are off by, by what they cost at first sight."""
+    costs = field.columns @ prior.medians[: field.columns.shape[1]]
+    place = {piece.key: at for at, piece in enumerate(pieces)}
+    above = np.zeros((len(looks), int(field.labels.max(initial=-1)) + 1))
+    for row, look in enumerate(looks):
+        for piece, count in look.counts if look.whole else ():
+            at = place[piece.key]
+            above[row, field.labels[at]] += count * costs[at]
+    shares = above / np.maximum(above.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(spread * np.sqrt(shares))
 
 
 def list_pieces(looks: Sequence[Look]) -> tuple[Piece, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Tuple
 
 from joulecast.errors import InputError
@@ -14,6 +15,26 @@ from joulecast.records import Sizes
 def make_norm(sizes: Mapping[str, Any], params: Callable[[Sizes, Shape], Tuple[int, ...]]) -> Kind:
     """A norm of any sort: two passes forward, three backward."""
     forward, backward = pointwise(2, 3, 1)
+    return Kind(sizes, own_shape, stays, forward, backward, ("channels",), params, tailable=True)
+
+
+def make_rms_norm() -> Kind:
+    """A norm by the root of mean squares: fused, or spelled out in elementary operators."""
+    fused, spelled = pointwise(2, 3, 1), pointwise(9, 18, 3)
+
+    def forward(s: Sizes, shape: Shape, c: Context) -> Work:
+        if not s["spelled"]:
+            return fused[0](s, shape, c)
+        return replace(spelled[0](s, shape, c), launches=7)
+
+    def backward(s: Sizes, shape: Shape, c: Context) -> Work:
+        work = (spelled if s["spelled"] else fused)[1](s, shape, c)
+        return replace(work, launches=14) if s["spelled"] and work.launches else work
+
+    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+        return (shape[-1],) if s["affine"] else ()
+
+    sizes = {"affine": 1, "spelled": 0}
     return Kind(sizes, own_shape, stays, forward, backward, ("channels",), params, tailable=True)
 
 

@@ -22,6 +22,7 @@ from joulecast.kinds.light import (
     make_elementwise,
     make_norm,
     make_pool,
+    make_rms_norm,
     make_view,
 )
 from joulecast.kinds.work import REQUIRED, Kind
@@ -44,7 +45,7 @@ KINDS: Dict[str, Kind] = {
     "batch_norm": make_norm({"affine": 1}, channel_params),
     "group_norm": make_norm({"groups": REQUIRED, "affine": 1}, channel_params),
     "layer_norm": make_norm({"dims": 1, "affine": 1, "bias": 1}, layer_norm_params),
-    "rms_norm": make_norm({"affine": 1}, lambda s, shape: (shape[-1],) if s["affine"] else ()),
+    "rms_norm": make_rms_norm(),
     "elementwise": make_elementwise(),
     "pool": make_pool(),
     "dropout": make_dropout(),

@@ -119,6 +119,9 @@ CASES: dict[str, Network] = {
     "layer_norm": network_of(make_layer("layer_norm", shape=(4, 6)), shape=(4, 6)),
     "group_norm": network_of(make_layer("group_norm", groups=2, shape=(4, 5, 5)), shape=(4, 5, 5)),
     "rms_norm": network_of(make_layer("rms_norm", shape=(4, 6)), shape=(4, 6)),
+    "rms_norm spelled out": network_of(
+        make_layer("rms_norm", spelled=1, shape=(4, 6)), shape=(4, 6)
+    ),
     "elementwise sum": network_of(
         IMAGE,
         make_layer("conv2d", cin=8, cout=8, space=(6, 6), kernel=3, padding=1),

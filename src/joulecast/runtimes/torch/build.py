@@ -25,6 +25,7 @@ from joulecast.runtimes.torch.modules import (
     Recurrent,
     SelfAttention,
     SelfProduct,
+    SpelledRmsNorm,
     StandIn,
     feed_shape,
     fit_shape,
@@ -307,6 +308,13 @@ def _build_batch_norm(op: Op, shape: Shape) -> nn.Module:
     return module
 
 
+def _build_rms_norm(op: Op, shape: Shape) -> nn.Module:
+    affine = bool(op.sizes["affine"])
+    if op.sizes["spelled"]:
+        return SpelledRmsNorm(shape[-1], affine)
+    return nn.RMSNorm(shape[-1], elementwise_affine=affine)
+
+
 def _build_layer_norm(op: Op, shape: Shape) -> nn.Module:
     normed = shape[len(shape) - op.sizes["dims"] :]
     affine, bias = bool(op.sizes["affine"]), bool(op.sizes["bias"])
@@ -386,9 +394,7 @@ _BUILDERS: Dict[str, Callable[[Op, Shape], nn.Module]] = {
     "group_norm": lambda op, shape: nn.GroupNorm(
         op.sizes["groups"], shape[0], affine=bool(op.sizes["affine"])
     ),
-    "rms_norm": lambda op, shape: nn.RMSNorm(
-        shape[-1], elementwise_affine=bool(op.sizes["affine"])
-    ),
+    "rms_norm": _build_rms_norm,
     "elementwise": _build_elementwise,
     "pool": _build_pool,
     "dropout": lambda op, shape: nn.Dropout(op.sizes["p"]),

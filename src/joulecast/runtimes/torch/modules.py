@@ -79,6 +79,20 @@ class SelfAttention(nn.Module):
         return out
 
 
+class SpelledRmsNorm(nn.Module):
+    """A norm by the root of mean squares in elementary operators, as libraries write it."""
+
+    def __init__(self, width: int, affine: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width)) if affine else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        out = wide.to(x.dtype)
+        return out if self.weight is None else self.weight * out
+
+
 class StandIn(nn.Module):
     """As many passes over its input as a function makes that nobody can rebuild.
 

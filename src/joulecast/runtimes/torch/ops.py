@@ -269,6 +269,12 @@ def _read_rms_norm(event: Event, batch: int) -> Op:
     return make_op("rms_norm", affine=int(bool(event.params)), **_own_shape(event, batch))
 
 
+def _read_spelled_norm(event: Event, batch: int) -> Op:
+    """A library's own module: it spells out what the framework fuses."""
+    affine = int(bool(event.params))
+    return make_op("rms_norm", affine=affine, spelled=1, **_own_shape(event, batch))
+
+
 def _read_pool(event: Event, batch: int) -> Op:
     """max_pool2d, avg_pool1d, adaptive_avg_pool2d ...: the name says most of it."""
     dims = int(event.name.split("_pool")[1][0])
@@ -430,7 +436,7 @@ _READERS: Dict[str, Reader] = {
     "group_norm": _read_group_norm,
     "instance_norm": _read_instance_norm,
     "rms_norm": _read_rms_norm,
-    "rms_norm_module": _read_rms_norm,
+    "rms_norm_module": _read_spelled_norm,
     **{
         f"{adaptive}{fn}_pool{dims}d": _read_pool
         for adaptive in ("", "adaptive_")
