@@ -38,9 +38,9 @@ class RunTotals:
     duration_s: Floats
     repeat_share: float
 
-    def variance(self, repeats: float = 1.0) -> Floats:
+    def variance(self, repeats: float | Floats = 1.0) -> Floats:
         """Variance of the mean over so many runs, in joules squared."""
-        return self.energy_sd_j**2 + (self.repeat_share * self.energy_j) ** 2 / repeats
+        return np.asarray(self.energy_sd_j**2 + (self.repeat_share * self.energy_j) ** 2 / repeats)
 
 
 def predict_runs(
