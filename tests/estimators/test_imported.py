@@ -1,5 +1,6 @@
 """Whole runs of a stranger's log in a world whose law is known: overhead, noise, intervals."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -8,9 +9,11 @@ import pytest
 
 from joulecast.errors import MissingError
 from joulecast.estimators import make_interval
-from joulecast.estimators.additive import AdditiveEstimator
+from joulecast.estimators.additive import AdditiveEstimator, fit_state
 from joulecast.estimators.imported import predict_runs
 from joulecast.estimators.looks import read_looks
+from joulecast.estimators.pieces import count_stands, make_overhead, split_pieces
+from joulecast.estimators.state import total_nets
 from joulecast.estimators.table import ENERGY, IMPORTED_ENERGY, choose_words
 from joulecast.families import draw_family
 from joulecast.records import How, Observation, Setup, Trial
@@ -96,6 +99,18 @@ def test_a_strangers_run_is_no_steps_cost(world):
     truth_j = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
     share = EXTRA_J / STEPS / truth_j
     assert abs(np.median(answer.energy_j / truth_j - 1)) < 0.4 * np.median(share)
+
+
+def test_what_is_kept_says_what_was_learnt(fitted, learnt):
+    """An overhead has no rate that keeping could lose."""
+    state, nets = fit_state(learnt), draw(5, seed=7)
+    known = set(state.table.labels)
+    paid = (make_overhead(SOURCE), 1 / STEPS)
+    counts = [(*count_stands(split_pieces(net, SETUP, known)), paid) for net in nets]
+    fresh = total_nets(state, counts, fitted["off_share"])
+    kept = predict_runs(json.loads(json.dumps(fitted)), nets, SETUP, STEPS, SOURCE)
+    assert kept.energy_j == pytest.approx(STEPS * fresh.energy_j, rel=1e-9)
+    assert kept.energy_sd_j == pytest.approx(STEPS * np.sqrt(fresh.var), rel=1e-9)
 
 
 def test_only_what_is_all_a_strangers_is_taken_loosely(learnt):

@@ -75,12 +75,15 @@ class Table:
             columns[at, rates + rate] = [piece.padded_flops for piece in pieces]
         columns[:, last - 1] = [piece.size_bytes for piece in pieces]
         columns[:, last] = [piece.launches for piece in pieces] if time_s is None else time_s
+        reached = _rates(pieces, time_s)
         for place, label in enumerate(self.overheads, start=last + 1):
             mine = np.array([piece.label == label for piece in pieces], bool)
             columns[mine] = 0.0
             columns[mine, place] = 1.0
+            # It does no work that could reach a rate: it is far from all layers, wherever asked.
+            reached[mine] = 0.0
         places = np.array([piece.place for piece in pieces]).reshape(len(pieces), len(AXES))
-        return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
+        return Field(columns, self._number(pieces), places, reached)
 
     def _number_rates(self, pieces: Sequence[Piece]) -> Ints:
         """Where FLOPs count; those of a rate that nobody saw count as the one nearest to it."""
