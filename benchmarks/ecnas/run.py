@@ -46,7 +46,7 @@ CARRIED = (3, 5, 10)
 # Nets that the first device is learnt from before it is carried to the second.
 LEARNT_BEFORE = 300
 LEVEL = 0.95
-DRAWN = ("additive", "gp", "gp, seconds first", "physics-linear", "quadratic")
+DRAWN = ("additive", "gp, seconds first", "physics-linear")
 
 
 def main() -> None:
