@@ -36,9 +36,8 @@ from joulecast.estimators.posterior import DRAWS, Answer, learn
 from joulecast.estimators.runs import name_net, read_runs, renew
 from joulecast.estimators.state import Process, State, Totals, ask_times, total_nets
 from joulecast.estimators.table import (
-    ENERGY,
-    TIME,
     Table,
+    choose_words,
     find_launch,
     lend_kinds,
     list_pieces,
@@ -155,9 +154,8 @@ def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
     values = np.array([look.duration_s for look in looks], float)
     rows = make_rows(looks, pieces, values, np.array([look.duration_var for look in looks]))
     field = table.field(pieces)
-    return Process(
-        pieces, learn(field, rows, make_prior(field, rows, TIME, len(table.overheads)), draws)
-    )
+    prior = make_prior(field, rows, choose_words(looks)[0], len(table.overheads))
+    return Process(pieces, learn(field, rows, prior, draws))
 
 
 def _learn_energy(
@@ -169,7 +167,7 @@ def _learn_energy(
     alone = make_batch([[(piece, 1.0)] for piece in pieces])
     field = table.field(pieces, ask_times(table, time, alone).own)
     rows = make_rows(looks, pieces, np.array(values), np.array(known))
-    prior = make_prior(field, rows, ENERGY, len(table.overheads), idle_w)
+    prior = make_prior(field, rows, choose_words(looks)[1], len(table.overheads), idle_w)
     # Where the host has no clock of its own, sums are off by more (looks.py), and not alike.
     spread = _ABOVE_SPREAD if idle_w else 0.0
     rows = replace(rows, above=lend_kinds(looks, pieces, field, prior, spread))

@@ -45,6 +45,7 @@ class Look:
         energy_var: Relative variance known beforehand; likewise of the time.
         whole: More than one piece: a variant or a net.
         key: Of its trial; equal trials look at the same thing.
+        imported: Somebody else measured it.
     """
 
     counts: tuple[Count, ...]
@@ -56,6 +57,7 @@ class Look:
     issue_s: float | None
     whole: bool
     key: str
+    imported: bool = False
 
     @property
     def is_ahead(self) -> bool:
@@ -97,9 +99,14 @@ def read_looks(observations: Iterable[Observation]) -> list[Look]:
     return looks
 
 
+def is_strangers_run(seen: Observation) -> bool:
+    """Whether it is a whole run from a stranger's log: it holds more than its steps."""
+    return seen.provenance == "imported" and seen.trial.how.steps > 1
+
+
 def _list_overhead(seen: Observation) -> tuple[Count, ...]:
-    """A stranger's run holds more than its steps: one overhead for each source, paid once."""
-    if seen.provenance != "imported" or seen.trial.how.steps == 1:
+    """One overhead for each source, paid once a run."""
+    if not is_strangers_run(seen):
         return ()
     return ((make_overhead(seen.source), 1.0 / seen.trial.how.steps),)
 
@@ -137,6 +144,7 @@ def _make_look(seen: Observation, counts: tuple[Count, ...], whole: bool) -> Loo
         seen.issue_s / steps if seen.issue_s else None,
         whole,
         seen.trial.key,
+        seen.provenance == "imported",
     )
 
 

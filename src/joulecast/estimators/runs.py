@@ -17,6 +17,7 @@ import numpy as np
 
 from joulecast.estimators.base import Floats, Prediction
 from joulecast.estimators.curves import is_plain_step
+from joulecast.estimators.looks import is_strangers_run
 from joulecast.estimators.pieces import Stand, split_pieces
 from joulecast.records import Observation, stable_hash
 
@@ -32,6 +33,8 @@ def read_runs(observations: Iterable[Observation], labels: Collection[str]) -> J
     for seen in observations:
         trial = seen.trial
         plain = bool(trial.network.layers) and is_plain_step(trial.how)
+        # A stranger's run is no step's cost: start-up and evaluation are in it.
+        plain = plain and not is_strangers_run(seen)
         if plain and seen.energy_j and seen.duration_s:
             stands = split_pieces(trial.network, trial.setup, labels)
             groups.setdefault(name_net(stands), []).append(seen)

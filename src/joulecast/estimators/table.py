@@ -37,6 +37,15 @@ ENERGY = {
     "widths": (0.5, 0.5, 0.5, 0.2),
     "level": 0.2,
 }
+# Nobody knows how a stranger's log was metered: its noise is learnt, and may be large. Meters of
+# energy are noisier than clocks, so that seconds tell more of a layer.
+IMPORTED_TIME = {**TIME, "spreads": (0.30, 0.1, 0.10, 0.01), "widths": (0.5, 0.5, 0.25, 1.0)}
+IMPORTED_ENERGY = {
+    **ENERGY,
+    "shares": (0.10, 0.20, 0.60, 0.60),
+    "spreads": (0.10, 0.10, 0.03, 0.05),
+    "widths": (0.5, 0.5, 0.5, 0.5),
+}
 # From few FLOPs a second to many.
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _SHARE_WIDTH = 1.0
@@ -82,12 +91,15 @@ class Table:
             short_s = np.minimum(time_s, self.launch_s * launches)
             columns[:, last - 2] = moved
             columns[:, last - 1], columns[:, last] = short_s, time_s - short_s
+        reached = _rates(pieces, time_s)
         for place, label in enumerate(self.overheads, start=last + 1):
             mine = np.array([piece.label == label for piece in pieces], bool)
             columns[mine] = 0.0
             columns[mine, place] = 1.0
+            # It does no work that could reach a rate: it is far from all layers, wherever asked.
+            reached[mine] = 0.0
         places = np.array([piece.place for piece in pieces]).reshape(len(pieces), len(AXES))
-        return Field(columns, self._number(pieces), places, _rates(pieces, time_s))
+        return Field(columns, self._number(pieces), places, reached)
 
     def _number_rates(self, pieces: Sequence[Piece]) -> Ints:
         """Where FLOPs count; those of a rate that nobody saw count as the one nearest to it."""
@@ -214,6 +226,13 @@ def _rates(pieces: Sequence[Piece], time_s: Floats | None) -> Floats:
     flops = np.maximum([piece.flops for piece in pieces], 0.1 * moved)
     work = np.maximum(np.column_stack([flops, moved]), 1.0)
     return np.asarray(np.log(work / np.maximum(time_s, 1e-12)[:, None]))
+
+
+def choose_words(looks: Sequence[Look]) -> tuple[Words, Words]:
+    """What is assumed of seconds and of joules before any look; more loosely of a stranger's."""
+    if all(look.imported for look in looks):
+        return IMPORTED_TIME, IMPORTED_ENERGY
+    return TIME, ENERGY
 
 
 def make_prior(

@@ -1,0 +1,198 @@
+"""Cells of NAS-Bench-101 as Networks, and the runs of EC-NAS-Bench as Observations.
+
+    csv row ──▶ adjacency + ops ──▶ Network (stem, 3 stacks of 3 cells, mean, dense)
+                gpu_energy_J, train_time_4ep_s ──▶ Observation (imported)
+
+The rules are those of NAS-Bench-101: a cell's output concatenates the vertices that lead to it,
+which share its channels; a vertex adds what it reads; what comes from the cell's input passes a
+1x1 projection first, and is added to the output, never concatenated. Each convolution is followed
+by a batch norm and a ReLU and has no bias. Trainable parameters of the csv are the proof.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from joulecast.kinds import make_layer, make_op, output_shape
+from joulecast.records import Device, How, Input, Layer, Network, Observation, Setup, Trial
+
+Matrix = tuple[tuple[int, ...], ...]
+
+STEM, STACKS, CELLS, CLASSES = 128, 3, 3, 10
+SAMPLE = Input((3, 32, 32))
+STEPS = 625
+SOURCE = "ec-nas"
+# RMSProp with momentum, as they trained, keeps two numbers a weight, and so does Adam.
+SETUP = Setup(batch=256, precision="fp32", optimizer="adam")
+KERNELS = {"conv1x1-bn-relu": 1, "conv3x3-bn-relu": 3}
+TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A graph over vertices in order; the first is the input, the last the output."""
+
+    matrix: Matrix
+    ops: tuple[str, ...]
+
+    def sources(self, vertex: int) -> list[int]:
+        """Vertices inside the cell that a vertex reads."""
+        return [at for at in range(1, vertex) if self.matrix[at][vertex]]
+
+    @property
+    def last(self) -> int:
+        """The output vertex."""
+        return len(self.ops) - 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run as it was published.
+
+    Attributes:
+        net: The hash of its cell: repeats have the same one.
+        train_s: The seconds of its 625 steps; ``total_s`` with start-up and evaluation.
+    """
+
+    net: str
+    cell: Cell
+    device: str
+    params: int
+    energy_j: float
+    total_s: float
+    train_s: float
+
+
+def read_runs(path: Path) -> list[Run]:
+    """All runs of one of the two files."""
+    with path.open(newline="") as file:
+        return [_read_run(row) for row in csv.DictReader(file)]
+
+
+def _read_run(row: dict[str, str]) -> Run:
+    numbers = [int(mark) for mark in row["adjacency"] if mark in "01"]
+    size = int(row["n_vertices"])
+    matrix = tuple(tuple(numbers[at : at + size]) for at in range(0, size * size, size))
+    cell = Cell(matrix, tuple(row["ops"].replace("|", ",").split(",")))
+    # One file has a column for the four epochs, the other a list of which they are the last.
+    train_s = row.get("train_time_4ep_s") or row["train_time_s"].split("|")[-1]
+    return Run(
+        row["hash"],
+        cell,
+        row.get("gpu") or row["device"],
+        int(row["trainable_params"]),
+        float(row["gpu_energy_J"]),
+        float(row["total_time_s"]),
+        float(train_s),
+    )
+
+
+def observe(run: Run, network: Network) -> Observation:
+    """A run as an estimator learns from it: all its joules, the seconds of its steps."""
+    return Observation(
+        Trial(network, SETUP, How(steps=STEPS)),
+        energy_j=run.energy_j,
+        duration_s=run.train_s,
+        device=Device(run.device),
+        covers="gpu",
+        provenance="imported",
+        source=SOURCE,
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Cells as layers
+
+
+def make_network(cell: Cell, name: str = "") -> Network:
+    """The whole net around a cell."""
+    layers = [replace(_conv(3, STEM, SAMPLE.shape[1:], 3), input_grad=False)]
+    for stack in range(STACKS):
+        if stack:
+            shape = output_shape(layers[-1])
+            layers.append(make_layer("pool", fn="max", kernel=(2, 2), shape=shape))
+        for _ in range(CELLS):
+            layers += _make_cell(cell, output_shape(layers[-1]), STEM * 2**stack)
+    shape = output_shape(layers[-1])
+    flat = (make_op("flatten"),)
+    layers.append(make_layer("pool", flat, fn="adaptive_avg", kernel=(1, 1), shape=shape))
+    layers.append(make_layer("linear", cin=shape[0], cout=CLASSES))
+    # Where channels do not divide evenly, a vertex reads all but one of another's: no kind says so.
+    uneven = any(_is_uneven(cell, STEM * 2**stack) for stack in range(STACKS))
+    return Network(tuple(layers), SAMPLE, buildable=not uneven, name=name)
+
+
+def _is_uneven(cell: Cell, channels: int) -> bool:
+    widths = split_channels(cell, 0, channels)
+    inside = range(1, cell.last)
+    return any(widths[at] != widths[source] for at in inside for source in cell.sources(at))
+
+
+def split_channels(cell: Cell, inside: int, outside: int) -> list[int]:
+    """Channels of every vertex: those before the output share its own, others have what is read."""
+    widths = [inside, *[0] * (cell.last - 1), outside]
+    joined = cell.sources(cell.last)
+    for place, vertex in enumerate(joined):
+        widths[vertex] = outside // len(joined) + (place < outside % len(joined))
+    for vertex in range(cell.last - 2, 0, -1):
+        if vertex not in joined:
+            readers = [at for at in range(vertex, cell.last) if cell.matrix[vertex][at]]
+            widths[vertex] = max(widths[at] for at in readers)
+    return widths
+
+
+def _make_cell(cell: Cell, shape: Sequence[int], channels: int) -> list[Layer]:
+    """The layers of one cell behind a layer that gives ``shape``."""
+    space = tuple(shape[1:])
+    widths = split_channels(cell, shape[0], channels)
+    build = _Builder(space)
+    for vertex in range(1, cell.last):
+        read = [build.places[source] for source in cell.sources(vertex)]
+        if cell.matrix[0][vertex]:
+            read.append(build.add(_conv(shape[0], widths[vertex], space, 1), [0]))
+        at = build.join("add", read, widths[vertex])
+        layer = _make_vertex(cell.ops[vertex], widths[vertex], space)
+        build.places[vertex] = build.add(layer, [at])
+    joined = [build.places[source] for source in cell.sources(cell.last)]
+    ends = [build.join("concat", joined, channels)] if joined else []
+    if cell.matrix[0][cell.last]:
+        ends.append(build.add(_conv(shape[0], channels, space, 1), [0]))
+    build.join("add", ends, channels)
+    return build.layers
+
+
+class _Builder:
+    """Layers of a cell in call order; place 0 is what stands before them."""
+
+    def __init__(self, space: tuple[int, ...]) -> None:
+        self.space = space
+        self.layers: list[Layer] = []
+        self.places: dict[int, int] = {}
+
+    def add(self, layer: Layer, read: Sequence[int]) -> int:
+        """Append a layer that reads others by place; its own place."""
+        self.layers.append(replace(layer, reads=tuple(len(self.layers) + 1 - at for at in read)))
+        return len(self.layers)
+
+    def join(self, fn: str, read: Sequence[int], channels: int) -> int:
+        """One place for several."""
+        if len(read) == 1:
+            return read[0]
+        inputs = len(read) if fn == "add" else 1
+        layer = make_layer("elementwise", fn=fn, inputs=inputs, shape=(channels, *self.space))
+        return self.add(replace(layer, join=fn), read)
+
+
+def _make_vertex(op: str, channels: int, space: tuple[int, ...]) -> Layer:
+    if op in KERNELS:
+        return _conv(channels, channels, space, KERNELS[op])
+    shape = (channels, *space)
+    return make_layer("pool", fn="max", kernel=(3, 3), stride=(1, 1), padding=(1, 1), shape=shape)
+
+
+def _conv(cin: int, cout: int, space: Sequence[int], kernel: int) -> Layer:
+    sizes = {"kernel": kernel, "padding": kernel // 2, "bias": 0}
+    return make_layer("conv2d", TAIL, cin=cin, cout=cout, space=tuple(space), **sizes)

@@ -1,0 +1,130 @@
+"""Cells of NAS-Bench-101 as networks: published parameters, laws of channels, all runs where given.
+
+JOULECAST_ECNAS_DATA names a folder with ``rtx6000.csv`` and ``two_gpus.csv``.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulecast.kinds import check_network, network_work
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "ecnas"
+DATA = os.environ.get("JOULECAST_ECNAS_DATA", "")
+# Adjacency row by row, operators of the inner vertices, and trainable parameters as EC-NAS-Bench
+# has them: two vertices; one; channels that divide unevenly; vertices that read and are read.
+CELLS = [
+    ("0100", "", 882570),
+    ("011001000", "conv1x1-bn-relu", 2793866),
+    ("0101100111000110000100000", "conv1x1-bn-relu,maxpool3x3,conv3x3-bn-relu", 2606755),
+    ("0110000101000110000100000", "conv3x3-bn-relu,conv1x1-bn-relu,conv1x1-bn-relu", 1865770),
+    ("0100000110000010000100000", "conv1x1-bn-relu,maxpool3x3,maxpool3x3", 706442),
+    ("0110100001000100000100000", "maxpool3x3,conv3x3-bn-relu,maxpool3x3", 4081418),
+]
+
+
+def load(file, name):
+    found = importlib.util.spec_from_file_location(name, FOLDER / f"{file}.py")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # where dataclasses look for their module, and siblings for it
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return load("cells", "cells")
+
+
+@pytest.fixture(scope="module")
+def bench(cells):
+    load("methods", "methods")
+    return load("run", "ecnas_run")
+
+
+def make_cell(cells, adjacency, inner):
+    ops = ("input", *(word for word in inner.split(",") if word), "output")
+    size = len(ops)
+    rows = [adjacency[at : at + size] for at in range(0, size * size, size)]
+    return cells.Cell(tuple(tuple(map(int, row)) for row in rows), ops)
+
+
+@pytest.mark.parametrize(("adjacency", "inner", "params"), CELLS)
+def test_a_cell_has_its_published_parameters(cells, adjacency, inner, params):
+    network = cells.make_network(make_cell(cells, adjacency, inner))
+    assert network_work(network, cells.SETUP).params == params
+    if network.buildable:
+        check_network(network)
+
+
+@pytest.mark.parametrize("channels", [128, 256, 512])
+def test_vertices_before_the_output_share_its_channels(cells, channels):
+    for adjacency, inner, _ in CELLS[1:]:
+        cell = make_cell(cells, adjacency, inner)
+        widths = cells.split_channels(cell, 64, channels)
+        joined = [widths[at] for at in cell.sources(cell.last)]
+        assert sum(joined) == channels
+        assert max(joined) - min(joined) <= 1
+        assert min(widths) > 0
+
+
+@pytest.mark.skipif(not DATA, reason="JOULECAST_ECNAS_DATA is not set")
+@pytest.mark.parametrize("file", ["rtx6000.csv", "two_gpus.csv"])
+def test_every_published_run_has_its_parameters(cells, file):
+    runs = {run.net: run for run in cells.read_runs(Path(DATA) / file)}
+    for run in runs.values():
+        network = cells.make_network(run.cell)
+        assert network_work(network, cells.SETUP).params == run.params
+        if network.buildable:
+            check_network(network)
+
+
+def make_runs(cells, repeats=2):
+    """Every cell of this file, run a few times on a made-up device."""
+    runs = []
+    for adjacency, inner, params in CELLS:
+        cell = make_cell(cells, adjacency, inner)
+        flops = network_work(cells.make_network(cell), cells.SETUP).total.flops
+        for number in range(repeats):
+            seconds = 20 + flops / 2e10
+            joules = (200 * seconds + 900) * (1 + 0.02 * number)
+            runs.append(
+                cells.Run(adjacency + inner, cell, "made up", params, joules, seconds, seconds)
+            )
+    return runs
+
+
+def test_repeats_stay_on_one_side_and_development_apart(bench):
+    names = [f"{number:04d}" for number in range(900)]
+    develop, report = bench.split_nets(names)
+    assert not set(develop) & set(report)
+    assert sorted([*develop, *report]) == names
+    for size in bench.SIZES:
+        learn, test = bench.draw_nets(report, 3, size)
+        assert len(learn) == size
+        assert sorted([*learn, *test]) == sorted(report)
+        assert set(bench.draw_nets(report, 3, bench.SIZES[0])[0]) <= set(learn)
+
+
+@pytest.mark.parametrize(
+    "method", ["additive", "physics-linear", "quadratic", "nearest", "flops-linear"]
+)
+def test_methods_predict_runs_from_runs(cells, bench, method):
+    shelf = bench.make_shelf(make_runs(cells))
+    names = sorted(shelf.nets)
+    answer = bench.METHODS[method](shelf, names, names)
+    truth = [shelf.mean_j(name) for name in names]
+    assert len(answer.energy_j) == len(names)
+    assert all(0.3 < said / was < 3 for said, was in zip(answer.energy_j, truth, strict=True))
+
+
+def test_a_perfect_answer_scores_nothing(cells, bench):
+    shelf = bench.make_shelf(make_runs(cells, repeats=1))
+    names = sorted(shelf.nets)
+    truth = [shelf.mean_j(name) for name in names]
+    score = bench.judge(shelf, names, bench.Answer(truth, lambda repeats: [1.0] * len(truth)))
+    assert score["mape"] == score["bias"] == score["p90"] == pytest.approx(0.0)
+    assert score["inside"] == 100.0
