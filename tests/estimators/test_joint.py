@@ -266,6 +266,10 @@ def test_what_whole_nets_are_off_by_is_learnt_for_nets_of_the_same_kinds():
     above[8:, 0] = 0.05
     rows = Rows(counts, values, np.full(11, 1e-6), above)
     found = learn(field, rows, prior, draws=0, spread=0.05)
+    few = Nets(
+        field.take(np.arange(4)), np.arange(4), 1, np.zeros(4, int), np.arange(4), np.ones(4)
+    )
+    assert ask(found, few).total == pytest.approx(1.04 * costs[:4].sum(), rel=0.012)
     nets_of = [np.arange(4), np.arange(4, 8)]
     asked = Nets(
         field, np.arange(8), 2, np.repeat([0, 1], 4), np.concatenate(nets_of), np.full(8, 2.0)

@@ -165,8 +165,9 @@ def _ask_one(
     var = pairs.add_up(entry, known.parts, known.level)
     above = np.zeros((nets.size, 0))
     if spread:
-        above = spread * weigh_kinds(nets, entry)
-        seen = above[:, : len(known.above_pull)]
+        kinds = len(known.above_pull)
+        above = spread * weigh_kinds(nets, entry, kinds)
+        seen = above[:, :kinds]
         total = total + combine(seen, known.above_pull)
         gained = gained + multiply(seen, known.above_basis)
         var = var + (above**2).sum(axis=1)
@@ -178,10 +179,10 @@ def _ask_one(
     return Answer(total, np.maximum(var, 0.0), cov, own)
 
 
-def weigh_kinds(nets: Nets, entry: Floats) -> Floats:
-    """How kinds take part in what whole nets are off by: total·√share, n x kinds."""
+def weigh_kinds(nets: Nets, entry: Floats, kinds: int) -> Floats:
+    """How kinds, those of the rows and new ones, take part in what nets are off by."""
     labels = nets.field.labels
-    costs = np.zeros((nets.size, int(labels.max(initial=-1)) + 1))
+    costs = np.zeros((nets.size, max(kinds, int(labels.max(initial=-1)) + 1)))
     np.add.at(costs, (nets.net, labels[nets.piece]), entry)
     return np.asarray(np.sqrt(np.maximum(costs, 0.0) * costs.sum(axis=1, keepdims=True)))
 
