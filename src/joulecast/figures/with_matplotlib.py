@@ -143,7 +143,7 @@ def _panel_width(panel: Panel) -> float:
 
 def _panel_height(panel: Panel) -> float:
     tall = 4.1 if panel.square or panel.z is not None else _HEIGHT_IN
-    return max(tall, 0.9 + 0.27 * len(panel.y.labels))
+    return max(1.8, 0.9 + 0.27 * len(panel.y.labels)) if panel.y.labels else tall
 
 
 def _write_heading(figure: Any, sheet: _Sheet) -> None:
