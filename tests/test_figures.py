@@ -468,6 +468,15 @@ def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance(errors):
     assert not picture.legend
 
 
+def test_a_line_comes_in_from_above_the_ceiling():
+    lines = {"wild": [(5.0, 90000.0), (20.0, 20.0)], "lost": [(5.0, 500.0)]}
+    picture = draw_cost(lines, ceiling_percent=100.0)
+    (panel,) = picture.panels
+    assert 100.0 <= panel.y.high < 120.0
+    assert marks_of(picture, Line)[0].y == (90000.0, 20.0)
+    assert all(tag.y[0] < panel.y.high for tag in marks_of(picture, Tag))
+
+
 def test_a_line_takes_the_colour_of_its_kin():
     picture = draw_cost({"paper": [(5.0, 9.0)], "ours": [(5.0, 4.0)]}, kin={"paper": "subtractive"})
     colours = {line.name: line.colour for line in marks_of(picture, Line)}

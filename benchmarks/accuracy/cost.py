@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -52,6 +53,8 @@ from joulecast.uses.evaluate.truth import see_nets
 Json = dict[str, Any]
 
 BUDGETS_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+# Whoever is off further after a few seconds has not begun to know anything.
+CEILING_PERCENT = 200.0
 PROBES, OWN_PROBES = f"{COST}.probe", "additive.probe"
 
 
@@ -215,10 +218,12 @@ def judge_cost(profile: Profile, setting: Setting) -> Json:
     plan = setting.plan(OWN, OWN_SECONDS)
     draw = draw_nets(plan)
     nets, missing = see_nets(book, plan, draw)
-    arms = {arm.name: judge_arm(book, setting, draw, nets, arm) for arm in ARMS}
-    if not nets or not any(arms.values()):
+    seen = list_kept(book)
+    if not nets or not any(book.list_of(arm.who) for arm in ARMS):
         raise MissingError(f"nothing is kept of {setting.name}: run cost.py measure first")
+    arms = {arm.name: judge_arm(book, setting, draw, nets, arm) for arm in ARMS}
     return {
+        "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
         "device": profile.device.to_dict(),
         "provenance": profile.provenance,
         "noise_percent": find_noise(nets),
@@ -296,7 +301,10 @@ def score_lesson(
 def judge_store(args: argparse.Namespace) -> None:
     """From a store, or packed observations, to results."""
     setting = find_setting(args.setting)
-    profile = max(read_profiles(args.store), key=lambda one: count_tests(one, setting))
+    profiles = read_profiles(args.store)
+    if not profiles:
+        raise MissingError(f"{args.store} holds nothing yet: run cost.py measure first")
+    profile = max(profiles, key=lambda one: count_tests(one, setting))
     result = {"setting": setting.name, **judge_cost(profile, setting), "commit": find_commit()}
     seen = list_kept(open_book(profile, setting))
     args.out.mkdir(parents=True, exist_ok=True)
@@ -326,6 +334,7 @@ def simulate_worlds(args: argparse.Namespace) -> None:
         "setting": setting.name,
         "provenance": "simulated",
         "device": {"name": f"{len(found)} simulated devices"},
+        "date": datetime.now(UTC).date().isoformat(),
         "worlds": list(args.worlds),
         "nets": sum(one["nets"] for one in found),
         "noise_percent": fmean(one["noise_percent"] for one in found),
@@ -396,13 +405,17 @@ def draw_result(result: Json) -> Picture:
     setup = setting.setup
     shape = "x".join(map(str, setting.input_shape))
     trained = f"batch {setup.batch}, {shape}, {setup.precision}, {setup.optimizer}"
+    lines = {name: trim(points) for name, points in result["arms"].items() if points}
+    over = any(error > CEILING_PERCENT for line in lines.values() for _, error in line)
+    cut = f"; errors above {CEILING_PERCENT:.0f} % are not shown" if over else ""
     return draw_cost(
-        {name: trim(points) for name, points in result["arms"].items() if points},
+        lines,
         floor_percent=result["noise_percent"],
+        ceiling_percent=CEILING_PERCENT,
         kin={arm.name: arm.kin for arm in ARMS if arm.kin},
         error="mean absolute error of a step's energy",
         title=f"What device time buys: {setting.family} on {result['device']['name']}",
-        about=f"{result['nets']} random nets that were never profiled; {trained}",
+        about=f"{result['nets']} random nets that no method has run; {trained}{cut}",
         provenance=result["provenance"],
     )
 

@@ -18,6 +18,8 @@ Run = Sequence[tuple[float, float]]
 _FLOOR = "two measurements of a net"
 # Tags keep so much of the panel's height apart.
 _TAG_SHARE = 0.065
+# A line that reaches this share of the longest one needs no dashes.
+_NEAR = 0.85
 
 
 def draw_profiling_time(
@@ -103,6 +105,7 @@ def draw_cost(
     lines: Mapping[str, Run],
     *,
     floor_percent: float | None = None,
+    ceiling_percent: float = math.inf,
     kin: Mapping[str, str] | None = None,
     against: str = "device time for learning",
     unit: str = "s",
@@ -113,9 +116,12 @@ def draw_cost(
 ) -> Picture:
     """What device time buys, on two logarithmic axes; each line has its name at its end.
 
+    A line that ends early is led to its name by dashes.
+
     Args:
         lines: For each method, what it spent and its error in percent, both above zero.
         floor_percent: What two measurements of a net differ by: nobody can get below.
+        ceiling_percent: Where the picture ends; a line comes in from above.
         kin: For a method the estimator whose colour and shape it takes.
         against: What is spent.
         unit: In which unit.
@@ -126,30 +132,33 @@ def draw_cost(
     """
     need_some((point for line in lines.values() for point in line), "the lines")
     found = {name: tuple(zip(*line, strict=True)) for name, line in lines.items() if line}
-    spent = [x for columns in found.values() for x in columns[0]]
-    errors = [y for columns in found.values() for y in columns[1]]
-    across = Axis(against, unit, log=True, low=min(spent) / 1.12, high=max(spent) * 1.06)
-    drawn = errors if floor_percent is None else [*errors, floor_percent]
+    spent = [x for xs, _ in found.values() for x in xs]
+    errors = [y for _, ys in found.values() for y in ys]
+    first, last = min(spent) / 1.12, max(spent)
+    drawn = [min(ceiling_percent, y) for y in (*errors, floor_percent or min(errors))]
     low, high = pick_bounds(drawn, log=True)
-    up = Axis(error, "%", log=True, low=low, high=high)
     known = {name: (kin or {}).get(name, name) for name in found}
     colours, shapes = choose_colours(known.values()), choose_shapes(known.values())
     marks: list[Mark] = []
-    ends: dict[str, tuple[float, float, str]] = {}
-    if floor_percent is not None:
-        reach = (min(spent) / 1.12, max(spent))
-        marks.append(Line(_FLOOR, reach, (floor_percent, floor_percent), FAINT, dashed=True))
-        ends[_FLOOR] = (max(spent), floor_percent, FAINT)
+    ends: dict[str, tuple[float, str]] = {}
+    if floor_percent:
+        marks.append(Line(_FLOOR, (first, last), (floor_percent,) * 2, FAINT, dashed=True))
+        ends[_FLOOR] = (floor_percent, FAINT)
     for name, (x, y) in found.items():
-        notes = tuple(f"{name}\n{a:.3g} {unit}: {b:.1f} %" for a, b in zip(x, y, strict=True))
         colour = colours[known[name]]
+        notes = tuple(f"{name}\n{a:.3g} {unit}: {b:.1f} %" for a, b in zip(x, y, strict=True))
         marks.append(Line(name, x, y, colour))
+        if x[-1] < _NEAR * last:
+            marks.append(Line(name, (x[-1], last), (y[-1],) * 2, colour, dashed=True))
         marks.append(Dots(name, x, y, colour, notes=notes, shape=shapes[known[name]]))
-        ends[name] = (x[-1], y[-1], colour)
+        ends[name] = (y[-1], colour)
     gap = _TAG_SHARE * math.log(high / low)
-    places = _push_apart({name: math.log(end[1]) for name, end in ends.items()}, gap)
-    for name, (x_end, _, colour) in ends.items():
-        marks.append(Tag(name, (x_end,), (math.exp(places[name]),), colour))
+    levels = {name: math.log(min(ceiling_percent, end)) for name, (end, _) in ends.items()}
+    places = _push_apart(levels, gap)
+    for name, (_, colour) in ends.items():
+        marks.append(Tag(name, (last,), (math.exp(places[name]),), colour))
+    across = Axis(against, unit, log=True, low=first, high=last * 1.04)
+    up = Axis(error, "%", log=True, low=low, high=high)
     return Picture(title, (Panel(across, up, tuple(marks)),), about, provenance)
 
 
