@@ -25,8 +25,10 @@ from joulecast.figures import (
     draw_additivity,
     draw_agreement,
     draw_budget,
+    draw_cost,
     draw_curve,
     draw_differences,
+    draw_error_levels,
     draw_error_shares,
     draw_errors,
     draw_guided_point,
@@ -35,14 +37,16 @@ from joulecast.figures import (
     draw_time_energy,
     join_pictures,
     make_html,
+    make_png,
     make_svg,
     mape_percent,
     sample_curve,
     save_html,
+    save_png,
     save_svg,
     to_plotly,
 )
-from joulecast.figures.marks import Band, Bars, Dots, Line, Surface
+from joulecast.figures.marks import Band, Bars, Dots, Line, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import COLOURS, SPARE_COLOURS, choose_colours, choose_shapes
 
@@ -73,6 +77,11 @@ RUNS = {
     "guided": [[(10, 30.0), (20, 12.0), (30, 8.0)], [(10, 25.0), (20, 15.0), (30, 9.0)]],
     "random": [[(10, 40.0), (20, 22.0), (30, 18.0)]],
 }
+COSTS = {
+    "subtractive": [(5.0, 40.0), (20.0, 22.0), (160.0, 4.0)],
+    "mine": [(9.0, 12.0), (150.0, 3.9)],
+    "mine too": [(9.0, 11.0), (150.0, 3.8)],
+}
 SIZES = {"linear": [Sized(c, 1e6 * c, 0.1 + 0.02 * (c // 8)) for c in (64, 8, 16, 32)]}
 TAKEN = {"cnn5": [Taken("cnn5:8", 0.01, 2.0), Taken("cnn5:4", 0.006, 1.0), Taken("x", 0.02, 3.5)]}
 TIMES = {"xavier": {"lenet5": 184.0, "har": 740.0}, "server": {"lenet5": 235.0}}
@@ -90,8 +99,10 @@ FLAT = sample([(1, 1), (64, 1), (1, 32), (64, 32), (30, 9)], ["cin", "cout"], {(
 GALLERY = {
     "agreement": lambda **words: draw_agreement(ROWS, **words),
     "errors": lambda **words: draw_errors(ROWS, noise_percent={"cnn5": 1.5}, **words),
+    "levels": lambda **words: draw_error_levels(ROWS, noise_percent={"cnn5": 1.5}, **words),
     "shares": lambda **words: draw_error_shares(ROWS, **words),
     "budget": lambda **words: draw_budget(RUNS, **words),
+    "cost": lambda **words: draw_cost(COSTS, floor_percent=0.7, **words),
     "times": lambda **words: draw_profiling_time(TIMES, **words),
     "additivity": lambda **words: draw_additivity(WHOLES, **words),
     "sizes": lambda **words: draw_sizes(SIZES, **words),
@@ -153,10 +164,11 @@ def test_every_series_and_axis_can_be_read_in_the_svg(draw):
 
 
 @each_picture
-def test_every_series_is_once_in_the_legend(draw):
+def test_every_series_is_once_in_the_legend_or_has_its_tag(draw):
     picture = draw()
     shown = [trace.name for trace in figure_of(draw).data if trace.showlegend]
-    assert sorted(shown) == sorted(picture.series)
+    tagged = [mark.name for mark in marks_of(picture, Tag)]
+    assert sorted([*shown, *tagged]) == sorted(picture.series)
 
 
 @each_picture
@@ -200,7 +212,10 @@ def test_axes_have_titles_with_units(draw):
     [
         lambda: draw_agreement([]),
         lambda: draw_errors([]),
+        lambda: draw_error_levels([]),
         lambda: draw_error_shares([]),
+        lambda: draw_cost({}),
+        lambda: draw_cost({"mine": []}),
         lambda: draw_budget({}),
         lambda: draw_budget({"guided": []}),
         lambda: draw_profiling_time({}),
@@ -238,12 +253,14 @@ def test_svg_is_the_same_every_time_and_has_no_date():
 def test_files_are_written_where_they_shall_be(tmp_path):
     picture = draw_errors(ROWS)
     assert save_svg(picture, tmp_path / "a.svg").read_text() == make_svg(picture)
+    assert save_png(picture, tmp_path / "a.png").read_bytes() == make_png(picture)
+    assert make_png(picture).startswith(b"\x89PNG")
     assert "Mean error" in save_html(picture, tmp_path / "a.html").read_text()
 
 
 def test_a_place_that_cannot_be_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    for save in (save_svg, save_html):
+    for save in (save_svg, save_png, save_html):
         with pytest.raises(FileError, match="cannot be written"):
             save(draw_budget(RUNS), tmp_path / "file" / "a")
 
@@ -254,7 +271,7 @@ def test_folders_are_made(tmp_path):
 
 def test_perfect_estimates_can_be_drawn():
     rows = [Judged(name, "additive", 1.0, 1.0) for name in "ab"]
-    for draw in (draw_agreement, draw_errors, draw_error_shares):
+    for draw in (draw_agreement, draw_errors, draw_error_levels, draw_error_shares):
         assert to_plotly(draw(rows)).data
         assert words_of(make_svg(draw(rows)))
 
@@ -383,6 +400,18 @@ def test_bars_are_mean_errors_and_the_floor_is_a_line():
     assert floor.y == (1.5, 1.5)
 
 
+def test_levels_are_the_heights_of_the_bars_with_the_first_family_on_top():
+    picture = draw_error_levels(ROWS, noise_percent={"cnn5": 1.5, "unknown": 9.0})
+    (panel,) = picture.panels
+    assert panel.y.labels == ("lstm", "cnn5", "lenet5")
+    heights = {bars.name: bars.y for bars in marks_of(draw_errors(ROWS), Bars)}
+    for dots in marks_of(picture, Dots):
+        assert dots.x == heights[dots.name]
+        assert dots.y == (2.0, 1.0, 0.0)
+    (floor,) = marks_of(picture, Line)
+    assert floor.x == (1.5, 1.5)
+
+
 def test_bars_of_one_picture_never_overlap():
     for draw in (GALLERY["errors"], GALLERY["times"], GALLERY["additivity"]):
         spans = {
@@ -424,6 +453,35 @@ def test_runs_with_other_budgets_are_read_between_their_points():
     (line,) = marks_of(draw_budget(runs, against="device time", unit="s"), Line)
     assert line.x == (12, 20, 36)
     assert line.y == pytest.approx((23.0, 13.0, 7.0))
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=6))
+def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance(errors):
+    lines = {f"line {at}": [(5.0, 50.0), (160.0, error)] for at, error in enumerate(errors)}
+    picture = draw_cost(lines, floor_percent=0.5)
+    (panel,) = picture.panels
+    ends = {line.name: line.y[-1] for line in marks_of(picture, Line)}
+    tags = sorted(marks_of(picture, Tag), key=lambda tag: tag.y)
+    assert [tag.name for tag in tags] == sorted(ends, key=lambda name: ends[name])
+    least = (panel.y.high / panel.y.low) ** 0.06
+    assert all(two.y[0] / one.y[0] > least for one, two in pairwise(tags))
+    assert not picture.legend
+
+
+def test_a_line_comes_in_from_above_the_ceiling():
+    lines = {"wild": [(5.0, 90000.0), (20.0, 20.0)], "lost": [(5.0, 500.0)]}
+    picture = draw_cost(lines, ceiling_percent=100.0)
+    (panel,) = picture.panels
+    assert 100.0 <= panel.y.high < 120.0
+    assert marks_of(picture, Line)[0].y == (90000.0, 20.0)
+    assert all(tag.y[0] < panel.y.high for tag in marks_of(picture, Tag))
+
+
+def test_a_line_takes_the_colour_of_its_kin():
+    picture = draw_cost({"paper": [(5.0, 9.0)], "ours": [(5.0, 4.0)]}, kin={"paper": "subtractive"})
+    colours = {line.name: line.colour for line in marks_of(picture, Line)}
+    assert colours["paper"] == COLOURS["subtractive"]
+    assert colours["ours"] in SPARE_COLOURS
 
 
 def test_layers_stand_on_each_other_up_to_their_sum():

@@ -1,13 +1,14 @@
 """The pictures: plain numbers → a Picture → plotly for the screen, SVG for papers.
 
-    draw_agreement, draw_errors, draw_error_shares        how good estimates are
-    draw_budget, draw_profiling_time                      what that costs
+    draw_agreement, draw_errors, draw_error_levels,       how good estimates are
+    draw_error_shares
+    draw_budget, draw_cost, draw_profiling_time           what that costs
     draw_additivity, draw_sizes, draw_time_energy         what energy follows, and what not
     draw_curve, draw_differences, draw_guided_point       what an estimator thinks of a layer
         │
         ▼
     Picture ──to_plotly──▶ Figure     save_html: a page that needs no network
-            ──save_svg───▶ file       matplotlib, the extra ``paper``
+            ──save_svg───▶ file       matplotlib, the extra ``paper``; save_png likewise
 
 Each picture is described once (picture.py) and drawn by either backend. What is not measured says
 so in its heading. Importing this imports neither plotly, matplotlib nor numpy.
@@ -16,12 +17,13 @@ so in its heading. Importing this imports neither plotly, matplotlib nor numpy.
 from joulecast.figures.accuracy import (
     Judged,
     draw_agreement,
+    draw_error_levels,
     draw_error_shares,
     draw_errors,
     mape_percent,
 )
 from joulecast.figures.additivity import Whole, draw_additivity
-from joulecast.figures.budget import draw_budget, draw_profiling_time
+from joulecast.figures.budget import draw_budget, draw_cost, draw_profiling_time
 from joulecast.figures.curves import (
     CurvePoint,
     SampledCurve,
@@ -31,9 +33,9 @@ from joulecast.figures.curves import (
     sample_curve,
 )
 from joulecast.figures.picture import Picture, join_pictures
-from joulecast.figures.save import make_html, save_html, save_svg
+from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.sizes import Sized, Taken, draw_sizes, draw_time_energy
-from joulecast.figures.with_matplotlib import make_svg, to_matplotlib
+from joulecast.figures.with_matplotlib import make_png, make_svg, to_matplotlib
 from joulecast.figures.with_plotly import to_plotly
 
 __all__ = [
@@ -47,8 +49,10 @@ __all__ = [
     "draw_additivity",
     "draw_agreement",
     "draw_budget",
+    "draw_cost",
     "draw_curve",
     "draw_differences",
+    "draw_error_levels",
     "draw_error_shares",
     "draw_errors",
     "draw_guided_point",
@@ -57,10 +61,12 @@ __all__ = [
     "draw_time_energy",
     "join_pictures",
     "make_html",
+    "make_png",
     "make_svg",
     "mape_percent",
     "sample_curve",
     "save_html",
+    "save_png",
     "save_svg",
     "to_matplotlib",
     "to_plotly",

@@ -146,6 +146,53 @@ def draw_errors(
     return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
 
 
+def draw_error_levels(
+    rows: Sequence[Judged],
+    *,
+    noise_percent: Mapping[str, float] | None = None,
+    title: str = "Mean error by family",
+    about: str = "",
+    provenance: str = "measured",
+) -> Picture:
+    """A row for each family, a point for each estimator on a logarithmic axis: for many of both.
+
+    Args:
+        rows: The judged nets.
+        noise_percent: For each family how far two measurements of a net lie apart.
+        title: What is shown.
+        about: A smaller line under it.
+        provenance: What the numbers rest on.
+    """
+    need_some(rows, "the judged nets")
+    families = list(dict.fromkeys(row.family for row in rows))
+    # The first family is the top row.
+    places = {name: float(len(families) - 1 - at) for at, name in enumerate(families)}
+    noise = {name: e for name, e in (noise_percent or {}).items() if name in places and e > 0}
+    groups = _group(rows, lambda row: row.estimator)
+    errors = {name: _average(group) for name, group in groups.items()}
+    positive = [e for found in errors.values() for e in found.values() if e > 0]
+    low, high = pick_bounds([*positive, *noise.values()] or [1.0], log=True)
+    colours, shapes = choose_colours(groups), choose_shapes(groups)
+    marks: list[Mark] = []
+    for name, found in errors.items():
+        marks.append(
+            Dots(
+                name,
+                tuple(max(error, low) for error in found.values()),
+                tuple(places[family] for family in found),
+                colours[name],
+                notes=tuple(f"{family}, {name}: {e:.1f} %" for family, e in found.items()),
+                shape=shapes[name],
+            )
+        )
+    for family, floor in noise.items():
+        ends = (places[family] - 0.32, places[family] + 0.32)
+        marks.append(Line("two measurements", (floor, floor), ends, INK))
+    x = Axis("mean absolute error", "%", log=True, low=low, high=high)
+    y = Axis("", labels=tuple(reversed(families)))
+    return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
+
+
 def draw_error_shares(
     rows: Sequence[Judged],
     *,
@@ -173,6 +220,11 @@ def draw_error_shares(
     across = Axis("absolute error", "%", log=log, low=start, high=1.02 * largest or 1.0)
     up = Axis("nets with at most this error", "%", low=0.0, high=103.0)
     return Picture(title, (Panel(across, up, tuple(marks)),), about, provenance)
+
+
+def _average(rows: Iterable[Judged]) -> dict[str, float]:
+    """The mean error of each family."""
+    return {name: mape_percent(own) for name, own in _group(rows, lambda row: row.family).items()}
 
 
 def _group(rows: Iterable[Judged], key: Callable[[Judged], str]) -> dict[str, list[Judged]]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import bisect
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from joulecast.errors import InputError
-from joulecast.figures.marks import Band, Bars, Floats, Line, Mark
-from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some
-from joulecast.figures.style import choose_colours
+from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Tag
+from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some, pick_bounds
+from joulecast.figures.style import FAINT, choose_colours, choose_shapes
 from joulecast.units import format_duration
 
 Run = Sequence[tuple[float, float]]
+
+_FLOOR = "two measurements of a net"
+# Tags keep so much of the panel's height apart.
+_TAG_SHARE = 0.065
+# A line that reaches this share of the longest one needs no dashes.
+_NEAR = 0.85
 
 
 def draw_profiling_time(
@@ -92,6 +99,80 @@ def draw_budget(
     y = fit_axis(error, drawn, "%", zero=True)
     order = sorted(marks, key=lambda mark: isinstance(mark, Line))
     return Picture(title, (Panel(Axis(against, unit), y, tuple(order)),), about, provenance)
+
+
+def draw_cost(
+    lines: Mapping[str, Run],
+    *,
+    floor_percent: float | None = None,
+    ceiling_percent: float = math.inf,
+    kin: Mapping[str, str] | None = None,
+    against: str = "device time for learning",
+    unit: str = "s",
+    error: str = "mean absolute error",
+    title: str = "Error against device time",
+    about: str = "",
+    provenance: str = "measured",
+) -> Picture:
+    """What device time buys, on two logarithmic axes; each line has its name at its end.
+
+    A line that ends early is led to its name by dashes.
+
+    Args:
+        lines: For each method, what it spent and its error in percent, both above zero.
+        floor_percent: What two measurements of a net differ by: nobody can get below.
+        ceiling_percent: Where the picture ends; a line comes in from above.
+        kin: For a method the estimator whose colour and shape it takes.
+        against: What is spent.
+        unit: In which unit.
+        error: Which error.
+        title: What is shown.
+        about: A smaller line under it.
+        provenance: What the numbers rest on.
+    """
+    need_some((point for line in lines.values() for point in line), "the lines")
+    found = {name: tuple(zip(*line, strict=True)) for name, line in lines.items() if line}
+    spent = [x for xs, _ in found.values() for x in xs]
+    errors = [y for _, ys in found.values() for y in ys]
+    first, last = min(spent) / 1.12, max(spent)
+    drawn = [min(ceiling_percent, y) for y in (*errors, floor_percent or min(errors))]
+    low, high = pick_bounds(drawn, log=True)
+    known = {name: (kin or {}).get(name, name) for name in found}
+    colours, shapes = choose_colours(known.values()), choose_shapes(known.values())
+    marks: list[Mark] = []
+    ends: dict[str, tuple[float, str]] = {}
+    if floor_percent:
+        marks.append(Line(_FLOOR, (first, last), (floor_percent,) * 2, FAINT, dashed=True))
+        ends[_FLOOR] = (floor_percent, FAINT)
+    for name, (x, y) in found.items():
+        colour = colours[known[name]]
+        notes = tuple(f"{name}\n{a:.3g} {unit}: {b:.1f} %" for a, b in zip(x, y, strict=True))
+        marks.append(Line(name, x, y, colour))
+        if x[-1] < _NEAR * last:
+            marks.append(Line(name, (x[-1], last), (y[-1],) * 2, colour, dashed=True))
+        marks.append(Dots(name, x, y, colour, notes=notes, shape=shapes[known[name]]))
+        ends[name] = (y[-1], colour)
+    gap = _TAG_SHARE * math.log(high / low)
+    levels = {name: math.log(min(ceiling_percent, end)) for name, (end, _) in ends.items()}
+    places = _push_apart(levels, gap)
+    for name, (_, colour) in ends.items():
+        marks.append(Tag(name, (last,), (math.exp(places[name]),), colour))
+    across = Axis(against, unit, log=True, low=first, high=last * 1.04)
+    up = Axis(error, "%", log=True, low=low, high=high)
+    return Picture(title, (Panel(across, up, tuple(marks)),), about, provenance)
+
+
+def _push_apart(places: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Places at least ``gap`` apart, in the same order, as near to where they were as can be."""
+    order = sorted(places, key=lambda name: places[name])
+    # Without their gaps, places may only grow: whichever would fall share their mean.
+    pools: list[list[float]] = []
+    for at, name in enumerate(order):
+        pools.append([places[name] - at * gap])
+        while len(pools) > 1 and statistics.fmean(pools[-2]) > statistics.fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    levels = [statistics.fmean(pool) for pool in pools for _ in pool]
+    return {name: levels[at] + at * gap for at, name in enumerate(order)}
 
 
 def _align(name: str, runs: Sequence[Run]) -> tuple[Floats, list[list[float]]]:

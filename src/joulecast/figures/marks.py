@@ -1,4 +1,4 @@
-"""What lies on a panel: points, lines, bands, bars and sheets, with their final numbers.
+"""What lies on a panel: points, lines, bands, bars, sheets and tags, with their final numbers.
 
 A backend draws them where they are and decides nothing but pixels. Bars say where they stand and on
 what, so stacks and groups need no word. Marks of the same name are one series.
@@ -120,7 +120,21 @@ class Surface:
         _check_finite(self.name, self.x, self.y, *self.z)
 
 
-Mark = Dots | Line | Band | Bars | Surface
+@dataclass(frozen=True)
+class Tag:
+    """The name of a series, right of each place: then no legend has to say it."""
+
+    name: str
+    x: Floats
+    y: Floats
+    colour: str
+
+    def __post_init__(self) -> None:
+        _check_lengths(self.name, self.x, (self.y,))
+        _check_finite(self.name, self.x, self.y)
+
+
+Mark = Dots | Line | Band | Bars | Surface | Tag
 
 
 def _check_lengths(name: str, places: Sequence[object], others: Iterable[Sequence[object]]) -> None:

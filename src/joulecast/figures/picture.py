@@ -1,10 +1,11 @@
 """A picture described once, for any backend to draw: panels, axes and what lies on them.
 
     Picture ─┬─ Panel ─┬─ Axis x, y (and z: then the panel is a room, seen from above)
-             │         └─ marks: Dots, Line, Band, Bars, Surface
+             │         └─ marks: Dots, Line, Band, Bars, Surface, Tag
              └─ Panel …
 
-Marks (marks.py) of the same name are one series: one entry of the legend, whatever their panel.
+Marks (marks.py) of the same name are one series: one entry of the legend, whatever their panel,
+unless a Tag says the name where the series is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
-from joulecast.figures.marks import Band, Mark
+from joulecast.figures.marks import Band, Mark, Tag
 from joulecast.records import PROVENANCES, weakest_provenance
 
 # How far apart, largest over smallest, values must be for a logarithmic axis.
@@ -127,11 +128,12 @@ class Picture:
 
     @property
     def legend(self) -> dict[str, Mark]:
-        """For each series the mark that stands for it: its line or points rather than its band."""
+        """For each series without a tag the mark that stands for it: its line before its band."""
         marks = [mark for panel in self.panels for mark in panel.marks]
         first = {mark.name: mark for mark in reversed(marks)}
         solid = {mark.name: mark for mark in reversed(marks) if not isinstance(mark, Band)}
-        return {name: solid.get(name, first[name]) for name in self.series}
+        tagged = {mark.name for mark in marks if isinstance(mark, Tag)}
+        return {name: solid.get(name, first[name]) for name in self.series if name not in tagged}
 
 
 def join_pictures(title: str, pictures: Sequence[Picture], about: str = "") -> Picture:

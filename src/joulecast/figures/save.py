@@ -1,4 +1,4 @@
-"""Pictures in files: pages that need no network, plotly's script included, and SVG."""
+"""Pictures in files: pages that need no network, plotly's script included, SVG and PNG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from joulecast.errors import FileError
 from joulecast.figures.picture import Picture, need_some
 from joulecast.figures.style import FONT, INK
-from joulecast.figures.with_matplotlib import make_svg
+from joulecast.figures.with_matplotlib import make_png, make_svg
 from joulecast.figures.with_plotly import to_plotly
 
 _NO_BUTTONS = ("select2d", "lasso2d", "autoScale2d")
@@ -64,10 +64,20 @@ def save_svg(picture: Picture, path: str | Path) -> Path:
     return _write(make_svg(picture), Path(path))
 
 
-def _write(words: str, path: Path) -> Path:
+def save_png(picture: Picture, path: str | Path) -> Path:
+    """Write a picture as PNG, for places that show no SVG.
+
+    Raises:
+        MissingError: matplotlib is not installed.
+    """
+    return _write(make_png(picture), Path(path))
+
+
+def _write(content: str | bytes, path: Path) -> Path:
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(words, encoding="utf-8")
+        path.write_bytes(data)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"{path} cannot be written ({reason}): give another path") from error

@@ -1,5 +1,7 @@
 """Pictures for papers: a Picture as SVG, with letters as letters and the same bytes every time.
 
+Where SVG cannot be shown, the same picture is a PNG.
+
 matplotlib is the extra ``paper``, and is imported when the first picture is drawn. Nothing of its
 global state is kept: no pyplot, and settings hold only while a picture is drawn.
 """
@@ -17,7 +19,7 @@ from functools import singledispatch
 from typing import Any
 
 from joulecast.errors import MissingError
-from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface
+from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import DIVERGING, FAINT, GRID, INK, mix
 
@@ -75,6 +77,19 @@ def make_svg(picture: Picture) -> str:
     return stream.getvalue().decode("utf-8")
 
 
+def make_png(picture: Picture, dots_per_inch: int = 160) -> bytes:
+    """A picture as PNG's bytes.
+
+    Raises:
+        MissingError: matplotlib is not installed.
+    """
+    stream = io.BytesIO()
+    with _settings():
+        look: Any = {"dpi": dots_per_inch, "metadata": {"Software": None}}
+        to_matplotlib(picture).savefig(stream, format="png", **look)
+    return stream.getvalue()
+
+
 def to_matplotlib(picture: Picture) -> Any:
     """A picture as a ``matplotlib.figure.Figure`` that pyplot knows nothing of."""
     with _settings():
@@ -85,7 +100,7 @@ def to_matplotlib(picture: Picture) -> Any:
         for place, panel in enumerate(picture.panels, start=1):
             _draw_panel(figure, panel, (sheet.rows, sheet.columns, place))
         _write_heading(figure, sheet)
-        if len(picture.series) > 1:
+        if picture.legend and len(picture.series) > 1:
             _draw_legend(figure, picture, sheet)
         return figure
 
@@ -110,22 +125,25 @@ def _measure(picture: Picture) -> _Sheet:
     heading = textwrap.fill(picture.heading, int(letters * 0.8))
     about = textwrap.fill(picture.about, letters)
     top = 0.1 + 0.2 * (1 + heading.count("\n")) + (0.16 * (1 + about.count("\n")) if about else 0.0)
-    names = picture.series
-    per_name = 0.55 + 0.85 * _LETTER_IN * max(map(len, names))
+    names = tuple(picture.legend) if len(picture.series) > 1 else ()
+    per_name = 0.55 + 0.85 * _LETTER_IN * max(map(len, names), default=0)
     legend_rows = math.ceil(len(names) / max(1, int(width / per_name)))
-    legend_columns = math.ceil(len(names) / legend_rows)
-    bottom = 0.1 + 0.2 * legend_rows if len(names) > 1 else 0.0
+    legend_columns = math.ceil(len(names) / max(1, legend_rows))
+    bottom = 0.1 + 0.2 * legend_rows if names else 0.0
     height = rows * max(map(_panel_height, picture.panels)) + top + bottom
     return _Sheet(rows, columns, width, height, top, bottom, heading, about, legend_columns)
 
 
 def _panel_width(panel: Panel) -> float:
     bars = sum(len(mark.x) for mark in panel.marks if isinstance(mark, Bars) and not mark.base)
-    return max(_WIDTH_IN, 1.0 + 0.3 * bars)
+    letters = max((len(mark.name) for mark in panel.marks if isinstance(mark, Tag)), default=0)
+    letters += max(map(len, panel.y.labels), default=0)
+    return max(_WIDTH_IN, 1.0 + 0.3 * bars) + _LETTER_IN * letters
 
 
 def _panel_height(panel: Panel) -> float:
-    return 4.1 if panel.square or panel.z is not None else _HEIGHT_IN
+    tall = 4.1 if panel.square or panel.z is not None else _HEIGHT_IN
+    return max(1.8, 0.9 + 0.27 * len(panel.y.labels)) if panel.y.labels else tall
 
 
 def _write_heading(figure: Any, sheet: _Sheet) -> None:
@@ -214,6 +232,13 @@ def _(mark: Surface, axes: Any) -> None:
     axes.plot_surface(
         x, y, np.array(mark.z), cmap=colours, alpha=0.7, linewidth=0.2, rcount=15, ccount=15
     )
+
+
+@_draw_mark.register
+def _(mark: Tag, axes: Any) -> None:
+    look: dict[str, Any] = {"va": "center", "color": mark.colour, "annotation_clip": False}
+    for place in zip(mark.x, mark.y, strict=True):
+        axes.annotate(mark.name, place, (7, 0), textcoords="offset points", size=8.5, **look)
 
 
 def _draw_doubt(axes: Any, x: Floats, low: Floats, high: Floats, colour: str) -> None:

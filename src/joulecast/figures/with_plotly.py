@@ -11,7 +11,7 @@ import textwrap
 from functools import singledispatch
 from typing import Any
 
-from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface
+from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import DIVERGING, FAINT, FONT, GRID, INK, mix
 
@@ -31,6 +31,7 @@ _PANEL_PX, _TALL_PX = 300, 440
 _TEXTS = {"textposition": "outside", "constraintext": "none", "textfont": {"size": 10}}
 # Letters that fit side by side under a panel; more are tilted.
 _LETTERS = 110
+_LETTER_PX = 8
 
 
 def to_plotly(picture: Picture) -> Any:
@@ -145,6 +146,21 @@ def _(mark: Surface) -> Json:
     }
 
 
+@_describe_mark.register
+def _(mark: Tag) -> Json:
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": mark.x,
+        "y": mark.y,
+        "text": (f"  {_escape(mark.name)}",) * len(mark.x),
+        "textposition": "middle right",
+        "textfont": {"color": mark.colour},
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+    }
+
+
 def _name_mark(mark: Mark, in_legend: bool) -> Json:
     return {"name": _escape(mark.name), "legendgroup": mark.name, "showlegend": in_legend}
 
@@ -194,7 +210,8 @@ def _set_axes(figure: Any, panel: Panel, at: Json, columns: int) -> None:
         figure.update_scenes({**scene, "camera": camera, "aspectmode": "cube"}, **at)
         return
     figure.update_xaxes(_describe_axis(panel.x), **at)
-    figure.update_yaxes(_describe_axis(panel.y), **at)
+    # Labels beside an axis have room; only those under one are ever tilted.
+    figure.update_yaxes({**_describe_axis(panel.y), "tickangle": None}, **at)
     if panel.square:
         across = figure.get_subplot(**at).xaxis.plotly_name.replace("axis", "")
         figure.update_yaxes(scaleanchor=across, constrain="domain", **at)
@@ -237,6 +254,7 @@ def _describe_axis(axis: Axis, flat: bool = True) -> Json:
 def _describe_layout(picture: Picture, rows: int) -> Json:
     tilted = any(panel.x.letters > _LETTERS for panel in picture.panels)
     tall = any(panel.square or panel.z is not None for panel in picture.panels)
+    labels = max(len(panel.y.labels) for panel in picture.panels)
     # plotly cuts long titles off, and what is cut off last is that it is simulated.
     heading, about = _wrap(picture.heading, 44), _wrap(picture.about, 64)
     lines = heading.count("<br>") + about.count("<br>") + any(p.title for p in picture.panels)
@@ -255,10 +273,10 @@ def _describe_layout(picture: Picture, rows: int) -> Json:
             "font": {"size": 16},
         },
         "font": {"family": FONT, "color": INK, "size": 13},
-        "height": rows * (_TALL_PX if tall else _PANEL_PX) + top + bottom,
-        "margin": {"t": top, "b": bottom, "l": 70, "r": 30},
+        "height": rows * max(_TALL_PX if tall else _PANEL_PX, 26 * labels) + top + bottom,
+        "margin": {"t": top, "b": bottom, "l": 70, "r": 30 + _LETTER_PX * _count_letters(picture)},
         "barmode": "overlay",
-        "showlegend": len(picture.series) > 1,
+        "showlegend": bool(picture.legend) and len(picture.series) > 1,
         "legend": {
             "orientation": "h",
             "yref": "container",
@@ -272,6 +290,12 @@ def _describe_layout(picture: Picture, rows: int) -> Json:
         "plot_bgcolor": "white",
         "paper_bgcolor": "white",
     }
+
+
+def _count_letters(picture: Picture) -> int:
+    """Letters that must fit right of the panels."""
+    marks = [mark for panel in picture.panels for mark in panel.marks]
+    return max((len(mark.name) for mark in marks if isinstance(mark, Tag)), default=0)
 
 
 def _escape(words: str) -> str:

@@ -1,0 +1,430 @@
+"""Error against device time: what each way of choosing measurements gets out of the same seconds.
+
+    python benchmarks/accuracy/cost.py measure STORE --setting cnn5 --on cuda:0   campaigns
+    python benchmarks/accuracy/cost.py judge STORE --setting cnn5                 results/cost.*
+    python benchmarks/accuracy/cost.py simulate --worlds 1500-1519      results/cost-simulated.*
+
+A campaign of 160 s is kept for each arm; cut after fewer seconds it is the campaign of a smaller
+budget. The truth are the setting's test nets, as measure.py measures them. Device seconds are all
+that an arm had the device do: for time probes, those that the cut campaign still lacks. Everything
+is kept as it is made; run again, it goes on where it was. ``judge`` also takes packed observations.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before numpy is imported: each process has one core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from keeping import find_commit, read_profiles, write_packed
+from report import COST, RESULTS, count_tests, open_book
+from settings import OWN, OWN_SECONDS, SETTINGS, Setting
+
+from joulecast.campaign import Keeper, find_profile_key, run_campaign
+from joulecast.cli.rigs import open_rig
+from joulecast.cli.show import make_console, mark_basis, print_table
+from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
+from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators.base import Target
+from joulecast.figures import Picture, draw_cost, save_png, save_svg
+from joulecast.measure import Rig
+from joulecast.records import Observation, Profile, Trial
+from joulecast.store import open_store
+from joulecast.uses.evaluate import Answer, NetResult, Score, evaluate, name_evaluation
+from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, cut_at, spend
+from joulecast.uses.evaluate.plan import Draw, draw_nets
+from joulecast.uses.evaluate.scores import find_noise, score_answers
+from joulecast.uses.evaluate.truth import see_nets
+
+Json = dict[str, Any]
+
+BUDGETS_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+# Whoever is off further after a few seconds has not begun to know anything.
+CEILING_PERCENT = 200.0
+PROBES, OWN_PROBES = f"{COST}.probe", "additive.probe"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to spend device time.
+
+    Attributes:
+        name: At the end of its line.
+        guide: What decides where to measure next.
+        probed: Whether the seconds of all layers of the test nets are probed on top.
+        kin: The estimator whose colour it has.
+    """
+
+    name: str
+    estimator: str
+    guide: str
+    probed: bool = False
+    kin: str = ""
+
+    @property
+    def who(self) -> str:
+        """Whose campaign it is, in run tags; probes have none of their own."""
+        return f"{COST}.{self.estimator}-{self.guide}"
+
+
+ARMS = (
+    Arm("subtractive (the paper)", "subtractive", "energy", kin="subtractive"),
+    Arm("additive, the paper's rule", "additive", "energy"),
+    Arm("additive, aimed", "additive", "target", kin="additive-noprobe"),
+    Arm("additive, aimed, layers timed", "additive", "target", probed=True, kin="additive"),
+)
+
+
+def main() -> None:
+    """Measure, judge or simulate."""
+    args = parse_arguments()
+    try:
+        args.work(args)
+    except JoulecastError as error:
+        sys.exit(str(error))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parts = parser.add_subparsers(required=True)
+    measure = parts.add_parser("measure", help="campaigns of all arms, into a store")
+    measure.add_argument("--on", default="cuda:0")
+    measure.add_argument("--until", type=float, default=1e9, help="seconds, then it stops")
+    measure.set_defaults(work=measure_store)
+    judge = parts.add_parser("judge", help="from a store to numbers and a picture")
+    judge.set_defaults(work=judge_store)
+    for part in (measure, judge):
+        part.add_argument("store", type=Path)
+    simulate = parts.add_parser("simulate", help="the same in simulated worlds")
+    simulate.add_argument("--worlds", default="1500-1519", type=parse_worlds)
+    simulate.add_argument("--processes", type=int, default=2)
+    simulate.set_defaults(work=simulate_worlds)
+    for part in (measure, judge, simulate):
+        part.add_argument("--setting", default="cnn5", choices=[one.name for one in SETTINGS])
+        part.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def parse_worlds(words: str) -> range:
+    """Seeds of worlds, first and last."""
+    first, _, last = words.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def find_setting(name: str) -> Setting:
+    """A setting by its name."""
+    return next(one for one in SETTINGS if one.name == name)
+
+
+# ---------------------------------------------------------------------------------------------
+# Measuring
+
+
+def measure_store(args: argparse.Namespace) -> None:
+    """Whatever a store lacks."""
+    with open_rig(args.on, rounds=1) as rig, open_store(args.store) as store:
+        measure_setting(rig, store, find_setting(args.setting), args.until)
+
+
+def measure_setting(rig: Rig, store: Keeper, setting: Setting, until_s: float = 1e9) -> None:
+    """Test nets, a campaign for each arm, and time probes of the test nets' layers."""
+    plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(rig)
+    draw, name = draw_nets(plan), name_evaluation(plan, key)
+    started_s = rig.now()
+    if see_nets(Book(name, store.observations(key)), plan, draw)[1]:
+        evaluate(rig, store, plan)
+        say(f"{rig.now() - started_s:.0f} s: test nets done")
+    book = Book(name, store.observations(key), store.add_observation)
+    target = replace(draw.make_target(setting.setup, draw.learn), modes=rig.runtime.modes)
+    with suppress(MeasurementError, NetError):
+        # The first load of a run, on a cold device, is let pass.
+        rig.time(Trial(draw.original, setting.setup))
+    for arm in (one for one in ARMS if not one.probed):
+        left_s = until_s - (rig.now() - started_s)
+        if left_s <= 0:
+            say(f"{until_s:.0f} s are over: {arm.who} and what follows is left for later")
+            return
+        # To the end of its seconds, however sure the estimator is by then.
+        aimed = replace(target, guide=arm.guide, uncertainty_share=0.0)
+        run_arm(rig, book, arm, aimed, left_s)
+        say(f"{rig.now() - started_s:.0f} s: {arm.who}, {spend(book.list_of(arm.who)):.0f} s")
+    probe_layers(rig, book, setting, draw)
+
+
+def run_arm(rig: Rig, book: Book, arm: Arm, target: Target, left_s: float) -> None:
+    """The rest of an arm's campaign, as far as the time that is left goes."""
+    method = Budgeted(find_estimator(arm.estimator), BUDGETS_S[-1])
+    if method.propose(target, book.list_of(arm.who)).trial is None:
+        return
+    tagged = replace(rig, run=book.tag(arm.who))
+    try:
+        result = run_campaign(tagged, CampaignBook(book, arm.who), method, target, seconds=left_s)
+        say(f"{arm.who}: {result.stopped}")
+        for words in result.skipped:
+            say(f"{arm.who} went without {words}")
+    except MissingError as error:
+        say(f"{arm.who}: {error}")
+
+
+def probe_layers(rig: Rig, book: Book, setting: Setting, draw: Draw) -> None:
+    """Seconds of every distinct layer of the test nets that nobody has timed yet."""
+    tests = replace(draw.make_target(setting.setup, draw.tests), modes=rig.runtime.modes)
+    known = {seen.trial.key for seen in list_probes(book)}
+    for trial in find_estimator("additive").list_probes(tests, ()):
+        if trial.key not in known:
+            try:
+                book.add(replace(rig, run=book.tag(PROBES)).time(trial))
+            except (MeasurementError, NetError) as error:
+                say(f"a time probe: {error}")
+
+
+def list_probes(book: Book) -> list[Observation]:
+    """Time probes of layers of the test nets, of whichever part of the benchmark."""
+    found = (*book.list_of(OWN_PROBES), *book.list_of(PROBES))
+    return [seen for seen in found if seen.energy_j is None]
+
+
+def say(words: str) -> None:
+    """Progress, on stderr."""
+    print(words, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------------
+# Judging
+
+
+def judge_cost(profile: Profile, setting: Setting) -> Json:
+    """For each arm its score at each budget.
+
+    Raises:
+        MissingError: No test net or no campaign is kept.
+    """
+    book = open_book(profile, setting)
+    plan = setting.plan(OWN, OWN_SECONDS)
+    draw = draw_nets(plan)
+    nets, missing = see_nets(book, plan, draw)
+    seen = list_kept(book)
+    if not nets or not any(book.list_of(arm.who) for arm in ARMS):
+        raise MissingError(f"nothing is kept of {setting.name}: run cost.py measure first")
+    arms = {arm.name: judge_arm(book, setting, draw, nets, arm) for arm in ARMS}
+    return {
+        "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
+        "device": profile.device.to_dict(),
+        "provenance": profile.provenance,
+        "noise_percent": find_noise(nets),
+        "nets": len(nets),
+        "missing": missing,
+        "arms": arms,
+    }
+
+
+def judge_arm(
+    book: Book, setting: Setting, draw: Draw, nets: Sequence[NetResult], arm: Arm
+) -> list[Json]:
+    """A point for each budget that is enough to learn anything from."""
+    points = []
+    for budget_s, campaign in cut_campaign(book.list_of(arm.who)).items():
+        probes = find_probes(book, setting, draw, campaign) if arm.probed else ()
+        try:
+            score = score_lesson(arm, setting, draw, nets, (*campaign, *probes))
+        except MissingError:
+            continue
+        words = ("mape", "bias", "p90", "max", "coverage95", "width95")
+        numbers = {f"{word}_percent": getattr(score, f"{word}_percent") for word in words}
+        points.append(
+            {
+                "budget_s": budget_s,
+                "device_seconds": score.device_seconds,
+                "observations": len(campaign),
+                "probes": len(probes),
+                **numbers,
+            }
+        )
+    return points
+
+
+def cut_campaign(campaign: Sequence[Observation]) -> dict[float, tuple[Observation, ...]]:
+    """What a campaign had seen at each budget; nothing where there is no campaign."""
+    return {budget_s: cut_at(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
+
+
+def find_probes(
+    book: Book, setting: Setting, draw: Draw, campaign: Sequence[Observation]
+) -> tuple[Observation, ...]:
+    """Probes of layers of the test nets that a campaign has not timed itself."""
+    kept = list_probes(book)
+    modes = tuple(dict.fromkeys(["eager", *(seen.trial.how.mode for seen in kept)]))
+    tests = replace(draw.make_target(setting.setup, draw.tests), modes=modes)
+    wanted = {trial.key for trial in find_estimator("additive").list_probes(tests, campaign)}
+    return tuple(seen for seen in kept if seen.trial.key in wanted)
+
+
+def score_lesson(
+    arm: Arm,
+    setting: Setting,
+    draw: Draw,
+    nets: Sequence[NetResult],
+    lesson: Sequence[Observation],
+) -> Score:
+    """How good an arm is after what it has seen; a test net that happens to be there is not."""
+    method = find_estimator(arm.estimator)
+    learnt = [seen for seen in lesson if seen.trial.network not in draw.tests]
+    by_name = {network.name: network for network in draw.tests}
+    networks = [by_name[net.name] for net in nets]
+    said = method.predict(method.fit(learnt), networks, setting.setup, joint=False)
+    answered = []
+    for net, mean, sd, seconds in zip(
+        nets, said.energy_j, said.energy_sd_j, said.duration_s, strict=True
+    ):
+        ends = [make_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
+        answer = Answer(float(mean), ends[0], ends[1], float(seconds))
+        answered.append(replace(net, answers={arm.name: answer}))
+    spent_s = sum(seen.cost_s for seen in lesson)
+    return score_answers(arm.name, answered, device_seconds=spent_s, points=len(learnt))
+
+
+def judge_store(args: argparse.Namespace) -> None:
+    """From a store, or packed observations, to results."""
+    setting = find_setting(args.setting)
+    profiles = read_profiles(args.store)
+    if not profiles:
+        raise MissingError(f"{args.store} holds nothing yet: run cost.py measure first")
+    profile = max(profiles, key=lambda one: count_tests(one, setting))
+    result = {"setting": setting.name, **judge_cost(profile, setting), "commit": find_commit()}
+    seen = list_kept(open_book(profile, setting))
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_packed(
+        replace(profile, observations=seen, fits={}), args.out / "observations-cost.json.gz"
+    )
+    write_result(args.out, "cost", result)
+
+
+def list_kept(book: Book) -> tuple[Observation, ...]:
+    """All that a result rests on."""
+    tags = {book.tag(who) for who in (*PASSES, OWN_PROBES)}
+    aside = book.tag(f"{COST}.")
+    return tuple(s for s in book.list_all() if s.run in tags or s.run.startswith(aside))
+
+
+# ---------------------------------------------------------------------------------------------
+# Simulated worlds
+
+
+def simulate_worlds(args: argparse.Namespace) -> None:
+    """The same in worlds whose laws no estimator knows, with nets of their own."""
+    setting = find_setting(args.setting)
+    with ProcessPoolExecutor(args.processes) as pool:
+        found = list(pool.map(partial(simulate_world, setting), args.worlds))
+    result = {
+        "setting": setting.name,
+        "provenance": "simulated",
+        "device": {"name": f"{len(found)} simulated devices"},
+        "date": datetime.now(UTC).date().isoformat(),
+        "worlds": list(args.worlds),
+        "nets": sum(one["nets"] for one in found),
+        "noise_percent": fmean(one["noise_percent"] for one in found),
+        "arms": {
+            arm.name: average_worlds([one["arms"][arm.name] for one in found]) for arm in ARMS
+        },
+        "commit": find_commit(),
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_result(args.out, "cost-simulated", result)
+
+
+def simulate_world(setting: Setting, seed: int) -> Json:
+    """One world, with the test nets of its own seed."""
+    own = replace(setting, seed=seed)
+    with open_rig(f"simulated:{seed}", rounds=1) as rig, open_store(":memory:") as store:
+        measure_setting(rig, store, own)
+        return judge_cost(store.profile(find_profile_key(rig)), own)
+
+
+def average_worlds(worlds: Sequence[Sequence[Mapping[str, float]]]) -> list[Json]:
+    """Means over worlds, at budgets that were enough in all of them."""
+    by_budget = [{point["budget_s"]: point for point in points} for points in worlds]
+    return [
+        {
+            name: fmean(world[budget_s][name] for world in by_budget)
+            for name in by_budget[0][budget_s]
+        }
+        for budget_s in BUDGETS_S
+        if all(budget_s in world for world in by_budget)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def write_result(out: Path, name: str, result: Json) -> None:
+    """JSON, a table and pictures."""
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    picture = draw_result(result)
+    save_svg(picture, out / f"{name}.svg")
+    save_png(picture, out / f"{name}.png")
+    rows = [
+        [arm, f"{point['budget_s']:.0f}", *(f"{point[word]:.1f}" for word in _WORDS)]
+        for arm, points in result["arms"].items()
+        for point in points
+    ]
+    basis = mark_basis(result["provenance"])
+    title = f"{result['setting']} on {result['device']['name']}{basis}, {result['nets']} nets"
+    heads = ("arm", ">budget s", ">device s", ">error", ">bias", ">p90", ">in 95 %", ">width")
+    print_table(make_console(), heads, rows, title=title)
+
+
+_WORDS = (
+    "device_seconds",
+    "mape_percent",
+    "bias_percent",
+    "p90_percent",
+    "coverage95_percent",
+    "width95_percent",
+)
+
+
+def draw_result(result: Json) -> Picture:
+    """A line for each arm, the noise of measuring below."""
+    setting = find_setting(result["setting"])
+    setup = setting.setup
+    shape = "x".join(map(str, setting.input_shape))
+    trained = f"batch {setup.batch}, {shape}, {setup.precision}, {setup.optimizer}"
+    lines = {name: trim(points) for name, points in result["arms"].items() if points}
+    over = any(error > CEILING_PERCENT for line in lines.values() for _, error in line)
+    cut = f"; errors above {CEILING_PERCENT:.0f} % are not shown" if over else ""
+    return draw_cost(
+        lines,
+        floor_percent=result["noise_percent"],
+        ceiling_percent=CEILING_PERCENT,
+        kin={arm.name: arm.kin for arm in ARMS if arm.kin},
+        error="mean absolute error of a step's energy",
+        title=f"What device time buys: {setting.family} on {result['device']['name']}",
+        about=f"{result['nets']} random nets that no method has run; {trained}{cut}",
+        provenance=result["provenance"],
+    )
+
+
+def trim(points: Iterable[Json]) -> list[tuple[float, float]]:
+    """Seconds and errors; a campaign that ended early has no more points after its last."""
+    places = [(point["device_seconds"], point["mape_percent"]) for point in points]
+    return list(dict.fromkeys(places))
+
+
+if __name__ == "__main__":
+    main()
