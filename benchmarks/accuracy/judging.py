@@ -25,13 +25,12 @@ from joulecast.uses.evaluate.scores import find_noise, score_answers
 
 Json = dict[str, Any]
 
-ESTIMATORS = ("additive", "additive-noprobe", "additive-host", "subtractive", "flops")
+ESTIMATORS = ("additive", "additive-noprobe", "subtractive", "flops")
 LOOKS, PROBES, HOST = "additive", "additive.probe", "additive.host"
 # What each of our own ways to learn adds to what was known before.
 _LESSONS = {
-    "additive": (LOOKS, PROBES),
-    "additive-noprobe": (LOOKS,),
-    "additive-host": (LOOKS, PROBES, HOST),
+    "additive": (LOOKS, PROBES, HOST),
+    "additive-noprobe": (LOOKS, HOST),
 }
 
 
@@ -173,8 +172,6 @@ def _judge_one(
 def _list_own(case: Case, name: str) -> tuple[Observation, ...]:
     """What the device ran for an estimator."""
     if name in _LESSONS:
-        if name == "additive-host" and not case.book.list_of(HOST):
-            raise MissingError("no layer was issued alone: measure with --host-probes")
         return tuple(seen for who in _LESSONS[name] for seen in case.book.list_of(who))
     tags = [f"{name}.{entry.name}" for entry in case.entries]
     return tuple(seen for tag in tags for seen in case.book.list_of(tag))

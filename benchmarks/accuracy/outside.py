@@ -1,7 +1,7 @@
 """Judges estimators by real nets that no family of ours contains.
 
-    read ─▶ pass 1 ─▶ joules of new kinds ─▶ seconds of pieces ─▶ subtractive ─▶ pass 2 ─▶ judge
-            own nets  two pieces of each     of all nets          net by net     own nets
+    read ─▶ pass 1 ─▶ joules of new kinds ─▶ seconds of pieces ─▶ doubts ─▶ subtractive ─▶ pass 2
+            own nets  two pieces of each     of all, and issued   two a net  net by net    own nets
 
 The truth is each net's own module trained eagerly under the meter, at two different times. What is
 learnt is never a whole net of the table: layers and blocks alone, each kind once for all nets, and
@@ -58,7 +58,9 @@ from joulecast.cli.rigs import OwnNetRuntime, open_rig
 from joulecast.cli.show import make_console, mark_basis, print_table
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
+from joulecast.estimators.additive import fit_state
 from joulecast.estimators.base import Estimator, Proposal, Target
+from joulecast.estimators.choose import choose_aim
 from joulecast.files import read_profile, write_profile
 from joulecast.measure import Rig
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
@@ -68,6 +70,8 @@ from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, is_spent, spend
 Json = dict[str, Any]
 
 CAMPAIGNS = ("subtractive", "neuralpower")
+# Joules of at most so many pieces of each net, after all pieces were timed.
+DOUBTS = 2
 _BOOKS = {"test": "outside", "dev": "outside.dev"}
 
 
@@ -109,7 +113,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS))
     parser.add_argument("--nets", nargs="+", default=[], help="only these")
     parser.add_argument("--tiny", action="store_true", help="small nets, to try it out")
-    parser.add_argument("--host-probes", action="store_true", help="issue times of pieces alone")
     parser.add_argument("--read-only", action="store_true", help="only say how nets read")
     parser.add_argument("--measure-only", action="store_true", help="judge later")
     parser.add_argument("--offline", action="store_true", help="judge what is kept")
@@ -158,7 +161,7 @@ def measure(
         made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_of(who))
         mode = "graph" if "graph" in rig.runtime.modes else "eager"
         tally = Tally(mode, (*known, *made))
-        work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on)
+        work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on, known)
         work.until_s = args.started_s + args.until_s
         try:
             work.measure_all(args)
@@ -182,6 +185,7 @@ class Work:
     tally: Tally
     troubles: list[str]
     on: str
+    known: Sequence[Observation]
     until_s: float = 0.0
     reserve_s: float = 0.0
     awake: bool = False
@@ -194,8 +198,8 @@ class Work:
             ("joules of new kinds", lambda: self.look_at_kinds(args.seconds), True),
             ("seconds of pieces", self.probe_pieces, True),
         ]
-        if args.host_probes:
-            stages.append(("issue times of pieces", self.probe_host, True))
+        stages.append(("issue times of pieces", self.probe_host, True))
+        stages.append(("joules where doubt is left", self.clear_doubts, True))
         for name in CAMPAIGNS:
             if name in args.estimators:
                 stages.append((name, lambda n=name: self.learn(n, args.subtractive_s), True))  # type: ignore[misc]
@@ -294,6 +298,33 @@ class Work:
             self.wake()
             if parcel.piece.key not in self.refused:
                 self.run_parcel(parcel, rig.time, "eager")
+
+    def clear_doubts(self) -> None:
+        """Joules of the pieces that leave most doubt about each net, all of them timed."""
+        rig = replace(self.rig, run=self.book.tag(PROBES))
+        left = DOUBTS * len(self.entries) - self.count_doubts()
+        for _ in range(DOUBTS):
+            state = fit_state(self.list_learnt())
+            for entry in self.entries:
+                if left <= 0:
+                    return
+                self.check_time()
+                target = Target(self.networks[entry.name], entry.setup, guide="probe")
+                target = replace(target, modes=self.rig.runtime.modes)
+                proposal = choose_aim(target, self.list_learnt(), lambda seen, now=state: now)  # type: ignore[misc]
+                if proposal.trial is not None and proposal.energy:
+                    left -= 1
+                    with self.noting(f"a doubt about {entry.name}"):
+                        self.book.add(rig.measure(proposal.trial))
+
+    def list_learnt(self) -> list[Observation]:
+        """What `additive` knows so far."""
+        made = [seen for who in (LOOKS, PROBES, HOST) for seen in self.book.list_of(who)]
+        return [*self.known, *made]
+
+    def count_doubts(self) -> int:
+        """Joules that were measured after the seconds."""
+        return sum(seen.energy_j is not None for seen in self.book.list_of(PROBES))
 
     def run_parcel(self, parcel: Parcel, look: Callable[[Trial], Observation], mode: str) -> None:
         """Look at a piece, or note why the device would not run it."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from nets import Entry
 
 from joulecast.errors import FileError, JoulecastError, NetError
-from joulecast.estimators.aim import LOOKS_PER_KIND, read_aim
+from joulecast.estimators.aim import read_aim
 from joulecast.estimators.base import Target
+from joulecast.estimators.choose import LOOKS_PER_KIND
 from joulecast.estimators.pieces import Piece, make_piece
 from joulecast.files import read_network, write_network
 from joulecast.records import Network, Observation, Setup, Trial

@@ -43,7 +43,9 @@ def make_work(bench, case, rig, seen=()):
     modes = rig.runtime.modes
     tally = bench.reading.Tally("graph" if "graph" in modes else "eager", seen)
     book = Book("outside", ())
-    work = bench.outside.Work(rig, book, entries, networks, parcels, tally, [], "simulated:3")
+    work = bench.outside.Work(
+        rig, book, entries, networks, parcels, tally, [], "simulated:3", tuple(seen)
+    )
     work.until_s = float("inf")
     return work
 
@@ -69,6 +71,23 @@ def test_every_kind_is_looked_at_twice_over_all_nets_and_every_piece_is_timed_on
     pieces = sum(map(len, work.tally.joules.values()))
     assert len(looks) == pieces + 1  # the waiting device
     assert len(probes) == len(case[2]) - pieces
+
+
+def test_doubts_are_few_and_about_pieces_alone(bench, case):
+    with open_rig("simulated:3", rounds=1) as rig:
+        work = make_work(bench, case, rig)
+        work.look_at_kinds(1e9)
+        work.probe_pieces()
+        work.probe_host()
+        before = work.book.list_all()
+        work.clear_doubts()
+        made = work.book.list_all()[len(before) :]
+        assert 0 < len(made) <= bench.outside.DOUBTS * len(case[0])
+        assert all(seen.energy_j and seen.trial.how.upstream for seen in made)
+        keys = {bench.reading.find_piece(seen, work.tally.mode).key for seen in made}
+        assert len(keys) == len(made) and keys <= set(case[2])
+        work.clear_doubts()
+        assert work.count_doubts() <= bench.outside.DOUBTS * len(case[0])
 
 
 def test_what_is_known_is_not_measured_again(bench, case):

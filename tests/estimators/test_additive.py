@@ -17,7 +17,7 @@ from joulecast.families import draw_family, make_family
 from joulecast.kinds import layer_work, make_layer
 from joulecast.records import MODES, OWN_NET, How, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import EstimatorContract, observe
-from joulecast.variants import make_isolated, split_blocks, split_network
+from joulecast.variants import make_isolated, read_isolated, split_blocks, split_network
 from joulecast.worlds import make_world
 
 SETUP = Setup(batch=32)
@@ -403,3 +403,16 @@ def test_the_papers_rule_can_be_asked_for(world):
     guided = [p for p in proposals if p.trial is not None and "least sure" in p.why]
     assert guided
     assert all(proposal.energy for proposal in guided)
+
+
+def test_structures_that_no_eager_step_showed_are_issued_alone(world):
+    """Of a net that may not run as a whole the host is known from its pieces; each once."""
+    net = draw(1, seed=51)[0]
+    target = Target(net, SETUP, networks=(net,), modes=MODES, guide="probe")
+    proposals, seen = follow(world, target)
+    eager = [one for one in seen if one.trial.how.mode == "eager" and one.trial.network.layers]
+    frames = [make_piece(read_isolated(one.trial), SETUP).frame for one in eager]
+    assert len(set(frames)) == len(frames) > 0
+    assert all(one.energy_j is None and one.issue_s for one in eager)
+    stands = split_pieces(net, SETUP, ())
+    assert set(frames) == {stand.piece.frame for stand in stands}

@@ -13,7 +13,8 @@ waits for every operator, as on a CPU. Which of both holds is a property of the 
 what was observed.
 
 Pieces are in pieces.py, what an observation shows of them in looks.py, the process in joint.py and
-posterior.py, what is learnt in state.py, and where to measure next in aim.py.
+posterior.py, what is learnt in state.py, and where to measure next in aim.py
+and choose.py.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.aim import choose_aim, list_unprobed
+from joulecast.estimators.aim import list_unprobed
 from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.choose import choose_aim
 from joulecast.estimators.clock import fit_clock
 from joulecast.estimators.kernels import Floats
 from joulecast.estimators.looks import Look, can_look, find_idle, find_off_share, read_looks

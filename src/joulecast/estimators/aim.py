@@ -1,48 +1,22 @@
-"""Profiling for a purpose: what to look at next so that the totals of some nets become known.
+"""The target of profiling as pieces: what its nets consist of, what was seen, what is lacking.
 
-    1  two looks at every kind of piece that the target's nets hold, at three quarters and at a
-       quarter of their work, so that no kind is guessed
-    2  where the host has a clock of its own, eager steps of three of the nets, one of them as soon
-       as every kind was looked at once
-    3  then, of all pieces, in joules or in seconds, and of further nets for the host, the look that
-       lowers the relative variance of the nets' totals most for the device seconds it costs
-
-The variance that a look would leave needs no measurement, only the covariance of what it shows with
-the totals (posterior.foresee). The paper's rule can be asked for instead: the piece of largest
-deviation, whatever the nets need. It stops when the totals are known within the target's share, or
-when nothing that can be measured would help.
+Pieces run alone, as graphs where the runtime captures them. Graphs hide the host: it shows in eager
+steps of whole nets, and where those cannot be built or may not run, of pieces alone, one of each
+structure. What of all that is worth most next is choose.py's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from joulecast.errors import MissingError
-from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.joint import Floats
-from joulecast.estimators.looks import find_off_share, read_looks
+from joulecast.estimators.base import Target
+from joulecast.estimators.looks import read_looks
 from joulecast.estimators.pieces import Count, Piece, Stand, count_stands, make_piece, split_pieces
-from joulecast.estimators.posterior import foresee
-from joulecast.estimators.state import State, Totals, total_nets
-from joulecast.estimators.table import make_batch
 from joulecast.records import Network, Observation, Trial
-from joulecast.variants import Part, describe_part, make_isolated, read_isolated, split_blocks
+from joulecast.variants import Part, make_isolated, read_isolated, split_blocks
 
-FitState = Callable[[Sequence[Observation]], State]
-
-LOOKS_PER_KIND = 2
-# What a look costs where none was made yet, in device seconds: with joules, and seconds only.
-_USUAL_COSTS_S = (2.0, 0.5)
-_HOST_NETS = 3
-# A look that would take less than this share off the variance is not worth it.
-_LEAST_GAIN = 0.002
-# After all layers of a net were timed, joules of one are worth it if they take off this share.
-_PROBE_GAIN = 0.05
-_SURE = 1.96
+HOST_NETS = 3
 
 
 @dataclass(frozen=True)
@@ -69,31 +43,6 @@ class Aim:
         return key not in self.refused and key not in (self.measured if energy else self.timed)
 
 
-def choose_aim(target: Target, observations: Sequence[Observation], fit: FitState) -> Proposal:
-    """The most useful look, or the reason why there is none."""
-    aim = read_aim(target, observations)
-    points = aim.looks
-    if target.guide == "probe":
-        probe = _propose_probe(target, aim, points)
-        return probe if probe.trial else _propose_doubted(target, aim, observations, fit, probe)
-    hosts = _list_untimed(target, observations)
-    for turn in range(LOOKS_PER_KIND):
-        first = _find_stratum(aim, turn)
-        if first is not None:
-            return _propose(target, aim, first, True, 1.0, points, "its kind is new")
-        # One net soon, so that the host is known even where there is little time, then the others.
-        if len(hosts.first) > (_HOST_NETS - 1 if turn == 0 else 0):
-            return _propose_host(hosts.first[0], 1.0, points, energy=True)
-    if target.guide == "missing":
-        return _propose_probe(target, aim, points)
-    try:
-        state = fit(observations)
-    except MissingError as error:
-        return Proposal(None, 1.0, str(error), points)
-    off_share = find_off_share(read_looks(observations))
-    return _choose_look(target, aim, state, _read_costs(observations), off_share, hosts.more)
-
-
 def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
     """What the target's nets consist of, and what was seen of it."""
     stands = [_split(network, target) for network in _list_nets(target)]
@@ -102,7 +51,7 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
     pieces = {stand.piece.key: stand.piece for net in stands for stand in net}
     measured, timed, refused = set(), set(), set()
     hosts = {trial.key for trial in _list_host_nets(target)}
-    mode, looks = _find_mode(target), 0
+    mode, looks = find_mode(target), 0
     for seen in observations:
         how = seen.trial.how
         part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
@@ -125,38 +74,9 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
 def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[Trial, ...]:
     """Time probes of every piece of the target's nets that nobody has timed."""
     aim = read_aim(target, observations)
-    mode = _find_mode(target)
+    mode = find_mode(target)
     missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
     return tuple(make_isolated(aim.parts[key], target.setup, mode) for key in missing)
-
-
-def _propose_probe(target: Target, aim: Aim, points: int) -> Proposal:
-    """Seconds of the next layer that nobody has timed."""
-    missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
-    if not missing:
-        return Proposal(None, 0.0, "every layer of the net was timed", points)
-    unsure = len(missing) / len(aim.pieces)
-    return _propose(target, aim, missing[0], False, unsure, points, f"{len(missing)} to go")
-
-
-def _propose_doubted(
-    target: Target, aim: Aim, observations: Sequence[Observation], fit: FitState, probe: Proposal
-) -> Proposal:
-    """Joules of a layer whose seconds made the nets strange; none where that helps little."""
-    try:
-        state = fit(observations)
-    except MissingError:
-        return probe
-    totals = total_nets(state, aim.nets, find_off_share(read_looks(observations)))
-    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    aimed = replace(target, guide="target")
-    scores = _score(aimed, aim, state, totals.energy_j, totals.lean, (1.0, 1.0))
-    best = max(scores, key=lambda key: scores[key][1], default=None)
-    now = float(np.mean(totals.var / totals.energy_j**2))
-    if best is None or unsure <= target.uncertainty_share or scores[best][1] < _PROBE_GAIN * now:
-        return replace(probe, uncertainty_share=unsure)
-    why = f"takes {scores[best][1] / now:.0%} off the variance"
-    return _propose(target, aim, best[0], True, unsure, aim.looks, why)
 
 
 def _list_nets(target: Target) -> tuple[Network, ...]:
@@ -170,23 +90,9 @@ def _split(network: Network, target: Target) -> tuple[Stand, ...]:
     return split_pieces(network, target.setup, known)
 
 
-def _find_mode(target: Target) -> str:
+def find_mode(target: Target) -> str:
+    """How pieces run alone."""
     return "graph" if "graph" in target.modes else "eager"
-
-
-def _find_stratum(aim: Aim, turn: int) -> str | None:
-    """A piece of a kind that was not looked at more often, from the middle of a half of them."""
-    groups: dict[str, list[Piece]] = {}
-    for piece in aim.pieces:
-        groups.setdefault(piece.label, []).append(piece)
-    for group in (groups[label] for label in sorted(groups)):
-        group.sort(key=lambda piece: (piece.size_bytes, piece.flops, piece.key))
-        seen = sum(piece.key in aim.measured for piece in group)
-        open_keys = [piece.key for piece in group if aim.lacks(piece.key, energy=True)]
-        if seen <= turn and open_keys:
-            quantile = (0.75, 0.25)[turn]
-            return open_keys[round(quantile * (len(open_keys) - 1))]
-    return None
 
 
 @dataclass(frozen=True)
@@ -197,12 +103,12 @@ class Untimed:
     more: Trial | None
 
 
-def _list_untimed(target: Target, observations: Iterable[Observation]) -> Untimed:
+def list_untimed(target: Target, observations: Iterable[Observation]) -> Untimed:
     """Whole nets that are still to be timed as the host issues them."""
     tried = {seen.trial.key for seen in observations}
     trials = _list_host_nets(target)
-    first = tuple(trial for trial in trials[:_HOST_NETS] if trial.key not in tried)
-    more = [trial for trial in trials[_HOST_NETS:] if trial.key not in tried]
+    first = tuple(trial for trial in trials[:HOST_NETS] if trial.key not in tried)
+    more = [trial for trial in trials[HOST_NETS:] if trial.key not in tried]
     return Untimed(first, next(iter(more), None))
 
 
@@ -215,95 +121,16 @@ def _list_host_nets(target: Target) -> list[Trial]:
     return [Trial(network, target.setup) for network in wanted if network.buildable]
 
 
-def _propose_host(trial: Trial, unsure: float, points: int, energy: bool) -> Proposal:
-    words = f"{trial.network.name or 'a net'}, as the host issues it"
-    return Proposal(trial, unsure, words, points, energy)
-
-
-def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
-    """Device seconds of a look in joules, and of one in seconds."""
-    costs: tuple[list[float], list[float]] = ([], [])
-    for seen in observations:
-        if seen.cost_s > 0 and read_isolated(seen.trial) is not None:
-            costs[0 if seen.energy_j is not None else 1].append(seen.cost_s)
-    energy_s = median(costs[0]) if costs[0] else _USUAL_COSTS_S[0]
-    return energy_s, median(costs[1]) if costs[1] else 0.25 * energy_s
-
-
-def _choose_look(
-    target: Target,
-    aim: Aim,
-    state: State,
-    costs_s: tuple[float, float],
-    off_share: float,
-    host: Trial | None,
-) -> Proposal:
-    points = aim.looks
-    totals = total_nets(state, aim.nets, off_share)
-    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    if unsure <= target.uncertainty_share:
-        why = f"the nets are known within {target.uncertainty_share:.0%}"
-        return Proposal(None, unsure, why, points)
-    scores = _score(target, aim, state, totals.energy_j, totals.lean, costs_s)
-    now = float(np.mean(totals.var / totals.energy_j**2))
-    best = max(scores, key=lambda key: scores[key][0], default=None)
-    by_host = _gain_of_host(target, state, totals)
-    rival = 0.0 if best is None else scores[best][0]
-    if host is not None and by_host > max(rival * costs_s[1], _LEAST_GAIN * now):
-        return _propose_host(host, unsure, points, energy=False)
-    if best is None:
-        return Proposal(None, unsure, "everything that the nets hold was measured", points)
-    if target.guide == "target" and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now:
-        left = max(totals.parts, key=lambda name: float(totals.parts[name].sum()))
-        return Proposal(None, unsure, f"no look would help more: what is left is {left}", points)
-    key, energy = best
-    why = f"takes {scores[best][1] / now:.0%} off the variance"
-    if target.guide != "target":
-        why = "where it is least sure"
-    return _propose(target, aim, key, energy, unsure, points, why)
-
-
-def _gain_of_host(target: Target, state: State, totals: Totals) -> float:
-    """By how much one more net timed as a whole lowers the mean relative variance."""
-    if target.guide != "target":
-        return 0.0
-    return state.clock.gain_share * float(np.mean(totals.parts["host"] / totals.energy_j**2))
-
-
-def _score(
-    target: Target,
-    aim: Aim,
-    state: State,
-    energy_j: Floats,
-    lean: Floats,
-    costs_s: tuple[float, float],
-) -> dict[tuple[str, bool], tuple[float, float]]:
-    """For every look its score, and by how much it lowers the mean relative variance."""
-    batch = make_batch(aim.nets)
-    seconds = foresee(
-        state.time.learnt, batch.nets(state.table.field(batch.pieces), state.time.keys)
-    )
-    field = state.table.field(batch.pieces, seconds.own)
-    joules = foresee(state.energy.learnt, batch.nets(field, state.energy.keys))
-    by_time = np.mean((seconds.cover * (lean / energy_j)[:, None]) ** 2, axis=0) / seconds.var
-    by_energy = np.mean((joules.cover / energy_j[:, None]) ** 2, axis=0) / joules.var + by_time
-    if target.guide != "target":
-        # The paper's rule: wherever the deviation is largest, at any price.
-        found = joules if target.guide == "energy" else seconds
-        by_energy, by_time, costs_s = np.sqrt(found.var), np.zeros(len(found.var)), (1.0, 1.0)
-    scores = {}
-    for at, piece in enumerate(batch.pieces):
-        for energy, gain in ((True, by_energy[at]), (False, by_time[at])):
-            if gain > 0 and aim.lacks(piece.key, energy):
-                cost_s = costs_s[0 if energy else 1]
-                scores[piece.key, energy] = (float(gain) / cost_s, float(gain))
-    return scores
-
-
-def _propose(
-    target: Target, aim: Aim, key: str, energy: bool, unsure: float, points: int, why: str
-) -> Proposal:
-    part = aim.parts[key]
-    trial = make_isolated(part, target.setup, _find_mode(target))
-    words = "joules" if energy else "seconds"
-    return Proposal(trial, unsure, f"{words} of {describe_part(part)} ({why})", points, energy)
+def find_unissued(target: Target, aim: Aim, observations: Sequence[Observation]) -> Trial | None:
+    """A piece alone, as the host issues it, of a structure that no eager step has shown."""
+    if "graph" not in target.modes:
+        return None
+    looks = [look for look in read_looks(observations) if look.mode == "eager" and look.issue_s]
+    shown = {piece.frame for look in looks for piece, _ in look.counts}
+    tried = {seen.trial.key for seen in observations}
+    for piece in sorted(aim.pieces, key=lambda piece: (piece.size_bytes, piece.key)):
+        if piece.frame not in shown and piece.key not in aim.refused:
+            trial = make_isolated(aim.parts[piece.key], target.setup, "eager")
+            if trial.key not in tried:
+                return trial
+    return None

@@ -123,8 +123,14 @@ def find_probes(
     known = tuple(modes) or _list_modes((*campaign, *kept))
     target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
     wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
-    found = [seen for seen in kept if seen.trial.key in wanted or seen.energy_j is not None]
+    found = [seen for seen in kept if seen.trial.key in wanted or _is_doubt(seen, known)]
     return tuple(wanted.values()), tuple(found)
+
+
+def _is_doubt(seen: Observation, modes: Sequence[str]) -> bool:
+    """Whether a probe is more than the seconds of a layer: joules, or how the host issues it."""
+    issued = "graph" in modes and seen.trial.how.mode == "eager"
+    return seen.energy_j is not None or issued
 
 
 def list_learnt(book: Book, plan: Plan, draw: Draw, name: str) -> tuple[Observation, ...]:

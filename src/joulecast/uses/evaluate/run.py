@@ -185,18 +185,19 @@ class _Work:
             self._clear_doubts(name, method, rig)
 
     def _clear_doubts(self, name: str, method: Estimator, rig: Rig) -> None:
-        """Joules of the few layers that leave most doubt once all were timed."""
+        """The few looks that take most doubt off once all layers were timed."""
         target = self.draw.make_target(self.plan.setup, self.draw.tests)
         target = replace(target, guide="probe", modes=rig.runtime.modes)
         for _ in range(MOST_DOUBTS):
             learnt = list_learnt(self.book, self.plan, self.draw, name)
             proposal = method.propose(target, learnt)
-            if proposal.trial is None or not proposal.energy:
+            if proposal.trial is None:
                 return
             self._wake()
             self._say(1.0, proposal.why)
+            look = rig.measure if proposal.energy else rig.time
             try:
-                self.book.add(rig.measure(proposal.trial))
+                self.book.add(look(proposal.trial))
             except (MeasurementError, NetError) as error:
                 self.troubles.append(f"a probe of {name}: {error}")
                 return
