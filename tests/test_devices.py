@@ -105,6 +105,7 @@ def test_a_gpu_is_read_from_nvml(nvml, monkeypatch):
     assert (device.name, device.processor) == ("nvidia-h200", "NVIDIA H200")
     assert device.memory_bytes == 150_000_000_001
     assert (device.driver, device.power_mode) == ("580.159.04", "limit 700W")
+    assert device.unit and device.unit != detect_device("cuda:0", environ={}).unit
     monkeypatch.setattr(nvml, "nvmlDeviceGetEnforcedPowerLimit", nvml.fail)
     assert detect_device("cuda", environ={}).power_mode == ""
 

@@ -99,7 +99,10 @@ def test_keys_stay_what_they_are_from_version_to_version():
     layer = Layer("linear", Sizes({"cin": 4, "cout": 2, "lead": (), "bias": 1}), name="fc")
     trial = Trial(Network((layer,), Input((4,))), Setup(batch=8), How(steps=3))
     assert trial.key == "02d30849ceff0766"
-    assert Profile(Device("board"), "torch-2.13.0", "gpu", "measured").key == "79f66f4a79c8e465"
+    board = Profile(Device("board"), "torch-2.13.0", "gpu", "measured")
+    assert board.key == "79f66f4a79c8e465"
+    # Another unit of a device is the same device.
+    assert replace(board, device=Device("board", unit="1a2b")).key == board.key
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.booleans()))

@@ -21,6 +21,8 @@ from joulecast.store import open_store
 
 ESTIMATORS = ("additive", "subtractive")
 JUDGED = ("test1", "test2", "probe")
+# What rivals measured for themselves is of no use to the estimators that ship.
+RIVALS = ("neuralpower", "flops", "flops-linear", "subtractive")
 
 
 def main() -> None:
@@ -30,6 +32,10 @@ def main() -> None:
     if len({profile.key for profile in found}) != 1:
         sys.exit("the files hold profiles of several devices: give those of one")
     kept = {(s.trial.key, s.run, s.taken_at_s): s for p in found for s in p.observations if fit(s)}
+    old = {
+        seen for file in files if file.suffix == ".json" for seen in read_profile(file).observations
+    }
+    kept = {key: s for key, s in kept.items() if s in old or not s.run.endswith(RIVALS)}
     seen = tuple(sorted(kept.values(), key=lambda one: one.taken_at_s))
     fits = {name: find_estimator(name).fit(seen) for name in ESTIMATORS}
     write_profile(replace(found[0], observations=seen, fits=fits), out)

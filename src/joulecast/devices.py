@@ -10,6 +10,7 @@ CUDA numbers only the GPUs that the variable shows, in its order; NVML numbers a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -178,7 +179,13 @@ def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
             int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
             _text(nvml.nvmlSystemGetDriverVersion()),
             f"limit {limit_w:.0f}W" if limit_w else "",
+            _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
         )
+
+
+def _name_unit(uuid: str) -> str:
+    """A short name of one GPU among many; nobody can tell its uuid from it."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
 def _find_handle(nvml: Any, on: str, environ: Mapping[str, str]) -> Any:

@@ -340,16 +340,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class Device:
-    """What runs the step. The power mode is part of its identity."""
+    """What runs the step. The power mode is part of its identity.
+
+    Attributes:
+        unit: Which one of many alike: they differ by a few percent. It makes no other profile.
+    """
 
     name: str
     processor: str = ""
     memory_bytes: int = 0
     driver: str = ""
     power_mode: str = ""
+    unit: str = ""
 
     def to_dict(self) -> Json:
-        return dict(self.__dict__)
+        return {key: value for key, value in self.__dict__.items() if key != "unit" or value}
 
     @classmethod
     def from_dict(cls, data: Json) -> Device:
@@ -409,6 +414,9 @@ class Profile:
     """What one device has learnt: its observations and each estimator's fitted numbers.
 
     Keyed by device with power mode, runtime, meter coverage and provenance; a fit never mixes them.
+
+    Attributes:
+        shipped: It came with the package: it was measured on somebody else's unit of the device.
     """
 
     device: Device
@@ -417,11 +425,13 @@ class Profile:
     provenance: str
     observations: Tuple[Observation, ...] = ()
     fits: Mapping[str, Json] = field(default_factory=dict)
+    shipped: bool = field(default=False, compare=False)
 
     @property
     def key(self) -> str:
         # How much memory is free for use changes with the kernel; the device stays what it is.
-        device = {k: v for k, v in self.device.to_dict().items() if k != "memory_bytes"}
+        own = ("memory_bytes", "unit")
+        device = {k: v for k, v in self.device.to_dict().items() if k not in own}
         return stable_hash([device, self.runtime, self.covers, self.provenance])
 
     def to_dict(self) -> Json:

@@ -409,7 +409,7 @@ def test_structures_that_no_eager_step_showed_are_issued_alone(world):
     """Of a net that may not run as a whole the host is known from its pieces; each once."""
     net = draw(1, seed=51)[0]
     target = Target(net, SETUP, networks=(net,), modes=MODES, guide="probe")
-    proposals, seen = follow(world, target)
+    _, seen = follow(world, target)
     eager = [one for one in seen if one.trial.how.mode == "eager" and one.trial.network.layers]
     frames = [make_piece(read_isolated(one.trial), SETUP).frame for one in eager]
     assert len(set(frames)) == len(frames) > 0

@@ -69,3 +69,13 @@ def test_intervals_never_go_below_nothing():
     assert narrow == pytest.approx((10 - 0.196, 10 + 0.196), rel=1e-3)
     assert 0 < wide[0] < narrow[0] < narrow[1] < wide[1]
     assert make_interval(0.0, 4.0, 0.95) == pytest.approx((0.0, 3.92), rel=1e-3)
+
+
+def test_a_profile_that_came_with_the_package_is_of_another_unit(profile):
+    network = draw_networks(1)[0]
+    own = estimate_network(profile, network, SETUP)
+    other = estimate_network(replace(profile, shipped=True), network, SETUP)
+    assert other.energy_j == own.energy_j
+    assert other.interval_j[0] < own.interval_j[0] and other.interval_j[1] > own.interval_j[1]
+    assert sum(other.doubts.values()) == pytest.approx(sum(own.doubts.values()), abs=0.02)
+    assert any("unit" in words for words in other.doubts)

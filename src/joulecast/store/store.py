@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -212,7 +213,7 @@ class Store:
     @cached_property
     def _shipped(self) -> dict[str, Profile]:
         found = [read_profile(path) for path in sorted(self._shipped_folder.glob("*.json"))]
-        return {profile.key: profile for profile in found}
+        return {profile.key: replace(profile, shipped=True) for profile in found}
 
     def _join_shipped(
         self, connection: sa.Connection, key: str, own: tuple[Observation, ...]
