@@ -10,6 +10,7 @@ fits, and writes one file.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from joulecast.store import open_store
 
 ESTIMATORS = ("additive", "subtractive")
 JUDGED = ("test1", "test2", "probe")
+# Steps of one structure under one setup that tell the host's seconds and nothing else.
+ENOUGH = 6
 # What rivals measured for themselves is of no use to the estimators that ship.
 RIVALS = ("neuralpower", "flops", "flops-linear", "subtractive")
 
@@ -36,10 +39,24 @@ def main() -> None:
         seen for file in files if file.suffix == ".json" for seen in read_profile(file).observations
     }
     kept = {key: s for key, s in kept.items() if s in old or not s.run.endswith(RIVALS)}
-    seen = tuple(sorted(kept.values(), key=lambda one: one.taken_at_s))
+    seen = thin(sorted(kept.values(), key=lambda one: one.taken_at_s))
     fits = {name: find_estimator(name).fit(seen) for name in ESTIMATORS}
     write_profile(replace(found[0], observations=seen, fits=fits), out)
     print(f"{out}: {len(seen)} observations, {out.stat().st_size / 1e6:.2f} MB")
+
+
+def thin(seen: list[Observation]) -> tuple[Observation, ...]:
+    """Of eager steps that only tell the host's seconds, a few of each structure are enough."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    left = []
+    for one in seen:
+        kinds = tuple(layer.kind for layer in one.trial.network.layers)
+        host = one.energy_j is None and one.trial.how.mode == "eager" and len(kinds) > 1
+        name = (kinds, one.trial.setup)
+        counts[name] += host
+        if not host or counts[name] <= ENOUGH:
+            left.append(one)
+    return tuple(left)
 
 
 def read_all(file: Path) -> Iterator[Profile]:

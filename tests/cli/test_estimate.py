@@ -101,6 +101,11 @@ def test_a_probe_times_the_net_first_and_narrows_the_interval(profiled):
     assert "The interval comes from" in text
 
 
+def test_a_probe_needs_joules_of_something(shell):
+    said = shell.fails("estimate", NET[0], "--probe", "--on", "simulated:8")
+    assert "joulecast profile" in said
+
+
 def test_a_probe_is_where_it_runs(profiled):
     assert "--on" in profiled.fails("estimate", *NET, "--probe", code=2)
     words = ("estimate", NET[0], "--probe", "--estimator", "subtractive")

@@ -67,7 +67,9 @@ class Wishes:
 @click.option("--device", default="", help="Whose profile answers.  [default: this machine's]")
 @click.option("--profile", metavar="FILE", help="A profile's file, instead of --device.")
 @options.estimator
-@click.option("--probe", is_flag=True, help="Time the net's new layers first, on the device --on.")
+@click.option(
+    "--probe", is_flag=True, help="Look at the net's new layers first, on the device --on."
+)
 @options.on
 @options.meter
 @click.option("--seen", metavar="12J/100", help="What the run's first steps took: joules/steps.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.nets import NamedNet, need_torch
 from joulecast.devices import detect_device, find_gpu, parse_on
-from joulecast.errors import InputError
+from joulecast.errors import InputError, MissingError
 from joulecast.measure import Rig, make_rig
 from joulecast.meters import Meter, make_meter
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
@@ -139,10 +139,27 @@ def learn_net(
 def probe_net(
     found: NamedNet, setup: Setup, rig: Mapping[str, Any], store: str | None, estimator: str
 ) -> Profile:
-    """Time the layers of a net that the device has not timed yet: what it knows then."""
+    """Look at the layers of a net that the device has not seen yet: what it knows then."""
+    _check_joules(rig, store)
     alone = replace(found, members=(found.network,))
     budget = Budget(seconds=DEFAULT_SECONDS, guide="probe", estimator=estimator)
     return learn_net(alone, setup, budget, rig, store, None)[1]
+
+
+def _check_joules(rig: Mapping[str, Any], store: str | None) -> None:
+    """Seconds alone say nothing of joules: complain before any are taken."""
+    from joulecast.campaign import find_profile_key
+    from joulecast.store import open_store
+
+    # Never opened: it only says which device and meter are meant.
+    idle = open_rig(**rig)
+    with open_store(store, create=False) as kept:
+        seen = kept.observations(find_profile_key(idle))
+    if not any(one.energy_j for one in seen if one.trial.network.layers):
+        raise MissingError(
+            f"no energy of any layer was measured on {idle.runtime.device.name} yet: run "
+            "`joulecast profile NET` there first"
+        )
 
 
 def find_meter(meter: str, on: str) -> Meter:
