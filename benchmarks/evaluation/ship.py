@@ -5,6 +5,8 @@ evaluation and every probe that was made for one, drops what was fed fp32 under 
 fits, and writes one file.
 
     python benchmarks/evaluation/ship.py OUT.json FILE ...
+
+FILE@UNIT says which unit of the device made what does not say so itself.
 """
 
 from __future__ import annotations
@@ -24,25 +26,22 @@ ESTIMATORS = ("additive", "subtractive")
 JUDGED = ("test1", "test2", "probe")
 # Steps of one structure under one setup that tell the host's seconds and nothing else.
 ENOUGH = 6
+SHIPPED = "shipped "
 # What rivals measured for themselves is of no use to the estimators that ship.
 RIVALS = ("neuralpower", "flops", "flops-linear", "subtractive")
 
 
 def main() -> None:
     """Collect, fit, write."""
-    out, *files = map(Path, sys.argv[1:])
+    out, *files = sys.argv[1:]
     found = [profile for file in files for profile in read_all(file)]
     if len({profile.key for profile in found}) != 1:
         sys.exit("the files hold profiles of several devices: give those of one")
     kept = {(s.trial.key, s.run, s.taken_at_s): s for p in found for s in p.observations if fit(s)}
-    old = {
-        seen for file in files if file.suffix == ".json" for seen in read_profile(file).observations
-    }
-    kept = {key: s for key, s in kept.items() if s in old or not s.run.endswith(RIVALS)}
-    seen = thin(sorted(kept.values(), key=lambda one: one.taken_at_s))
+    seen = tuple(map(rename, thin(sorted(kept.values(), key=lambda one: one.taken_at_s))))
     fits = {name: find_estimator(name).fit(seen) for name in ESTIMATORS}
-    write_profile(replace(found[0], observations=seen, fits=fits), out)
-    print(f"{out}: {len(seen)} observations, {out.stat().st_size / 1e6:.2f} MB")
+    write_profile(replace(found[0], observations=seen, fits=fits), Path(out))
+    print(f"{out}: {len(seen)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
 
 
 def thin(seen: list[Observation]) -> tuple[Observation, ...]:
@@ -59,15 +58,32 @@ def thin(seen: list[Observation]) -> tuple[Observation, ...]:
     return tuple(left)
 
 
-def read_all(file: Path) -> Iterator[Profile]:
-    """Profiles of a file."""
-    if file.suffix == ".json":
-        yield read_profile(file)
+def rename(one: Observation) -> Observation:
+    """An observation that no evaluation takes for its own when it runs elsewhere."""
+    return one if one.run.startswith(SHIPPED) else replace(one, run=SHIPPED + one.run)
+
+
+def read_all(words: str) -> Iterator[Profile]:
+    """Profiles of a file; a store's without what rivals measured for themselves."""
+    name, _, unit = words.partition("@")
+    if name.endswith(".json"):
+        yield name_unit(read_profile(name), unit)
         return
-    with open_store(file, create=False) as store:
+    # What ships already is none of the store's own.
+    with open_store(name, create=False, shipped=Path("nowhere")) as store:
         for one in store.profiles():
             if not one.shipped:
-                yield store.profile(one.key)
+                profile = store.profile(one.key)
+                own = [seen for seen in profile.observations if not seen.run.endswith(RIVALS)]
+                yield name_unit(replace(profile, observations=tuple(own)), unit)
+
+
+def name_unit(profile: Profile, unit: str) -> Profile:
+    """A profile whose observations say which unit made them."""
+    if not unit:
+        return profile
+    seen = [replace(one, device=replace(one.device, unit=unit)) for one in profile.observations]
+    return replace(profile, observations=tuple(seen))
 
 
 def fit(seen: Observation) -> bool:

@@ -416,3 +416,46 @@ def test_structures_that_no_eager_step_showed_are_issued_alone(world):
     assert all(one.energy_j is None and one.issue_s for one in eager)
     stands = split_pieces(net, SETUP, ())
     assert set(frames) == {stand.piece.frame for stand in stands}
+
+
+def on_unit(seen, unit, factor, start_s):
+    """Observations as if another unit of the device had made them."""
+    return [
+        replace(
+            one,
+            energy_j=one.energy_j and factor * one.energy_j,
+            device=replace(one.device, unit=unit),
+            taken_at_s=start_s + at,
+        )
+        for at, one in enumerate(seen)
+    ]
+
+
+def test_what_another_unit_measured_is_drawn_to_this_one(seen):
+    """A few looks at one's own unit, which takes 8 % less, move all that the other one taught."""
+    estimator, nets = AdditiveEstimator(), draw(6, seed=61)
+    other = on_unit(seen, "other", 1.0, 0.0)
+    own = on_unit([one for one in seen if one.energy_j][:6], "own", 0.92, 1e6)
+    fitted = estimator.fit([*other, *own])
+    assert json.loads(json.dumps(fitted)) == fitted
+    nameless = [replace(one, device=replace(one.device, unit="")) for one in (*other, *own)]
+    alone, told, mixed = (
+        estimator.predict(numbers, nets, SETUP, joint=False).device_j
+        for numbers in (estimator.fit(other), fitted, estimator.fit(nameless))
+    )
+    assert (told / alone).mean() == pytest.approx(0.92, abs=0.015)
+    assert (mixed / alone).mean() > 0.95
+
+
+def test_structures_are_learnt_from_all_hosts_and_their_pace_from_ones_own(world, seen):
+    nets = draw(4, seed=71)
+    eager = [look(world, Trial(net, SETUP), energy=False) for net in nets]
+    slow = [
+        replace(one, issue_s=3.0 * one.issue_s, duration_s=max(one.duration_s, 3.0 * one.issue_s))
+        for one in eager
+    ]
+    plain = fit_state([*seen, *eager]).clock
+    own = fit_state([*on_unit(seen, "other", 1.0, 0.0), *on_unit(slow, "own", 1.0, 1e6)]).clock
+    counts = count_stands(split_pieces(nets[0], SETUP, ()))
+    assert own.issue(counts)[0] == pytest.approx(3.0 * plain.issue(counts)[0], rel=0.1)
+    assert own.nets == len(slow)

@@ -41,7 +41,8 @@ def draw_rows(rng, field, count):
     values = counts @ field.columns.sum(axis=1) * np.exp(0.1 * rng.normal(size=count))
     above = np.zeros((count, int(field.labels.max()) + 1))
     above[size:] = 0.1 * rng.random(above[size:].shape)
-    return Rows(counts, values, np.full(count, 1e-4), above)
+    units = 0.1 * (rng.random((count, 2)) < 0.3)
+    return Rows(counts, values, np.full(count, 1e-4), above, units)
 
 
 def make_prior(field):
@@ -91,7 +92,7 @@ def test_the_likelihood_is_that_of_a_dense_normal():
     parts = split(theta, COLUMNS, AXES)
     share = rows.counts / rows.values[:, None] * field.mean(parts)
     cov = share @ relate_own(field, parts, LEVEL) @ share.T
-    cov += np.diag(parts.noise**2 + rows.known) + rows.above @ rows.above.T
+    cov += np.diag(parts.noise**2 + rows.known) + rows.together
     off = 1.0 - share.sum(axis=1)
     dense = 0.5 * off @ np.linalg.solve(cov, off) + 0.5 * np.linalg.slogdet(cov)[1]
     assert Evidence(field, rows, prior).weigh(theta)[0] == pytest.approx(
@@ -138,7 +139,7 @@ def test_asking_says_what_dense_conditioning_says(learnt, asked):
     rows, mean = one.rows, asked.field.mean(known.parts)
     share = rows.counts / rows.values[:, None] * one.field.mean(known.parts)
     cov = share @ relate_own(one.field, known.parts, LEVEL) @ share.T
-    cov += np.diag(known.parts.noise**2 + rows.known) + rows.above @ rows.above.T
+    cov += np.diag(known.parts.noise**2 + rows.known) + rows.together
     across = known.relate(asked) @ share.T
     runs = np.zeros((asked.size, len(mean)))
     runs[asked.net, asked.piece] = asked.count * mean[asked.piece]
@@ -264,7 +265,7 @@ def test_what_whole_nets_are_off_by_is_learnt_for_nets_of_the_same_kinds():
     values = counts @ costs * np.array([1.0] * 8 + [1.04] * 3)
     above = np.zeros((11, 2))
     above[8:, 0] = 0.05
-    rows = Rows(counts, values, np.full(11, 1e-6), above)
+    rows = Rows(counts, values, np.full(11, 1e-6), above, np.zeros((11, 0)))
     found = learn(field, rows, prior, draws=0, spread=0.05)
     few = Nets(
         field.take(np.arange(4)), np.arange(4), 1, np.zeros(4, int), np.arange(4), np.ones(4)

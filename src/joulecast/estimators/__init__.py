@@ -17,6 +17,7 @@ from joulecast.estimators.base import Estimator, Json, Prediction
 from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
+from joulecast.estimators.table import UNIT_SPREAD
 from joulecast.kinds import peak_memory
 from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
 
@@ -28,8 +29,6 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     LinearFlopsEstimator.name: LinearFlopsEstimator,
 }
 DEFAULT = AdditiveEstimator.name
-UNIT_SHARE = 0.04
-"""How far units of one device differ, one deviation: two H200s took 5.5 % apart for one net."""
 
 
 def find_estimator(name: str = DEFAULT) -> Estimator:
@@ -65,7 +64,7 @@ def estimate_network(
     method = find_estimator(estimator)
     answer = method.predict(fit_profile(profile, method), [network], setup, joint=False)
     energy_j, variance = float(answer.energy_j[0]), float(answer.energy_sd_j[0]) ** 2
-    strange = (UNIT_SHARE * energy_j) ** 2 if profile.shipped else 0.0
+    strange = (UNIT_SPREAD * energy_j) ** 2 if profile.shipped else 0.0
     return Estimate(
         energy_j=energy_j,
         interval_j=make_interval(energy_j, variance + strange, level),

@@ -32,7 +32,14 @@ from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
 from joulecast.estimators.choose import choose_aim
 from joulecast.estimators.clock import fit_clock
 from joulecast.estimators.kernels import Floats
-from joulecast.estimators.looks import Look, can_look, find_idle, find_off_share, read_looks
+from joulecast.estimators.looks import (
+    Look,
+    can_look,
+    find_idle,
+    find_off_share,
+    find_unit,
+    read_looks,
+)
 from joulecast.estimators.pieces import Stand, count_stands, split_pieces
 from joulecast.estimators.posterior import DRAWS, Answer, learn
 from joulecast.estimators.runs import name_net, read_runs, renew
@@ -42,6 +49,7 @@ from joulecast.estimators.table import (
     choose_words,
     find_launch,
     lend_kinds,
+    lend_units,
     list_pieces,
     make_batch,
     make_prior,
@@ -68,7 +76,7 @@ class AdditiveEstimator:
 
     name = "additive"
     # Of the fitted numbers; those of another one cannot be read.
-    version = 2
+    version = 3
 
     def uses(self, observation: Observation) -> bool:
         """Whole steps of anything, in joules or in seconds."""
@@ -140,10 +148,11 @@ def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
         # Eager seconds are the host's too: how short its launches are says nothing of the device.
         table = replace(table, launch_s=find_launch(timed))
     busy = ask_times(table, time, make_batch([look.counts for look in looks]))
-    clock = fit_clock(looks, busy.total, busy.var)
+    unit = find_unit(observations)
+    clock = fit_clock(looks, busy.total, busy.var, unit)
     used = _read_energies(looks, busy, form, idle_w)
     power_w = idle_w if form == "graph" else 0.0
-    energy = _learn_energy(used, table, time, draws, power_w)
+    energy = _learn_energy(used, table, time, draws, power_w, unit)
     return State(form, idle_w, table, time, energy, clock)
 
 
@@ -161,7 +170,7 @@ def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
 
 
 def _learn_energy(
-    used: Sequence[Used], table: Table, time: Process, draws: int, idle_w: float
+    used: Sequence[Used], table: Table, time: Process, draws: int, idle_w: float, unit: str
 ) -> Process:
     looks = [look for look, _, _ in used]
     values, known = [value for _, value, _ in used], [var for _, _, var in used]
@@ -172,7 +181,8 @@ def _learn_energy(
     prior = make_prior(field, rows, choose_words(looks)[1], len(table.overheads), idle_w)
     # Where the host has no clock of its own, sums are off by more (looks.py), and not alike.
     spread = _ABOVE_SPREAD if idle_w else 0.0
-    rows = replace(rows, above=lend_kinds(looks, pieces, field, prior, spread))
+    above = lend_kinds(looks, pieces, field, prior, spread)
+    rows = replace(rows, above=above, units=lend_units(looks, unit))
     return Process(pieces, learn(field, rows, prior, draws, spread=spread))
 
 

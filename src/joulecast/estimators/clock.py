@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -75,6 +75,13 @@ class Clock:
     def from_dict(cls, data: Json) -> Clock:
         return cls(**data)
 
+    def scale(self, pace: float) -> Clock:
+        """A host that takes so many times as long for everything."""
+        frames = {name: pace * time_s for name, time_s in self.frames.items()}
+        return replace(
+            self, begin_s=pace * self.begin_s, launch_s=pace * self.launch_s, frames=frames
+        )
+
     @property
     def gain_share(self) -> float:
         """What timing one more net takes off the variance of host times, about."""
@@ -101,8 +108,15 @@ def step_time(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]
     return time_s, slope * host ** (EXPONENT - 1.0), slope * device ** (EXPONENT - 1.0)
 
 
-def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Clock:
-    """Learn the host from eager looks, given what each takes on the device alone."""
+def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats, unit: str = "") -> Clock:
+    """Learn the host from eager looks, given what each takes on the device alone.
+
+    Args:
+        looks: All there are.
+        device_s: What each takes on the device alone.
+        device_var: Its variance.
+        unit: The unit in question: structures are learnt from all, how quick its host is from it.
+    """
     timed = [
         (look, _host_time(look, busy_s))
         for look, busy_s in zip(looks, device_s, strict=True)
@@ -113,9 +127,14 @@ def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> Cl
         return Clock(0.0, LAUNCH_S, {}, gap_s, _UNKNOWN_SPREAD, 0, gap_sd_s)
     launch_s = _find_launch(timed)
     begin_s, frames = _fit_frames(timed, launch_s)
-    clock = Clock(begin_s, launch_s, frames, gap_s, 0.0)
-    off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in timed if look.whole]
-    return Clock(begin_s, launch_s, frames, gap_s, _find_spread(off), len(off), gap_sd_s)
+    clock = Clock(begin_s, launch_s, frames, gap_s, 0.0, 0, gap_sd_s)
+    nets = [(look, host_s) for look, host_s in timed if look.whole]
+    own = [(look, host_s) for look, host_s in nets if look.unit == unit]
+    if _FEW_NETS <= len(own) < len(nets):
+        pace = median(host_s / clock.issue(look.counts)[0] for look, host_s in own)
+        clock, nets = clock.scale(pace), own
+    off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in nets]
+    return replace(clock, spread=_find_spread(off), nets=len(off))
 
 
 def _find_spread(off: Sequence[float]) -> float:

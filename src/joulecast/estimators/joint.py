@@ -69,12 +69,19 @@ class Rows:
     Attributes:
         known: Relative variance of each row that is known beforehand, N.
         above: How whole nets are off together, N x L: the deviation that each kind lends a row.
+        units: How rows of another unit of the device are off together, N x U.
     """
 
     counts: Floats
     values: Floats
     known: Floats
     above: Floats
+    units: Floats
+
+    @property
+    def together(self) -> Floats:
+        """Relative covariance of rows that no piece brings about, N x N."""
+        return np.asarray(self.above @ self.above.T + self.units @ self.units.T)
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ class Evidence:
         self.sizes = field.columns.shape[1], field.places.shape[1]
         self._row, self._piece = np.nonzero(rows.counts)
         self._shares = rows.counts[self._row, self._piece] / rows.values[self._row]
-        self._together = rows.above @ rows.above.T
+        self._together = rows.together
         kinds = [np.flatnonzero(field.labels == label) for label in np.unique(field.labels)]
         self._kinds = [self._group(members, field.places) for members in kinds]
         everything = np.arange(len(field.labels))

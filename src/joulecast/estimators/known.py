@@ -75,7 +75,7 @@ def know(learnt: Learnt, theta: Floats) -> Known:
     half = sums.times(share, relate_own(field, parts, learnt.level))
     total = sums.times(share, np.ascontiguousarray(half.T))
     total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
-    total += rows.above @ rows.above.T
+    total += rows.together
     _, root = factorise(total)
     basis = spreads.times(share, np.ascontiguousarray(root.T))
     residual = np.asarray(1.0 - np.bincount(row, share, len(rows.values)), float)

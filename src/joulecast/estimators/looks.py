@@ -46,6 +46,7 @@ class Look:
         whole: More than one piece: a variant or a net.
         key: Of its trial; equal trials look at the same thing.
         imported: Somebody else measured it.
+        unit: Which unit of the device ran it; empty where nobody knows.
     """
 
     counts: tuple[Count, ...]
@@ -58,6 +59,7 @@ class Look:
     whole: bool
     key: str
     imported: bool = False
+    unit: str = ""
 
     @property
     def is_ahead(self) -> bool:
@@ -111,6 +113,12 @@ def _list_overhead(seen: Observation) -> tuple[Count, ...]:
     return ((make_overhead(seen.source), 1.0 / seen.trial.how.steps),)
 
 
+def find_unit(observations: Iterable[Observation]) -> str:
+    """The unit of the device that is spoken of: the one that ran last."""
+    last = max(observations, key=lambda seen: seen.taken_at_s, default=None)
+    return last.device.unit if last is not None else ""
+
+
 def find_idle(observations: Iterable[Observation]) -> float | None:
     """Watts of the waiting device; None where nobody looked."""
     powers = [
@@ -145,6 +153,7 @@ def _make_look(seen: Observation, counts: tuple[Count, ...], whole: bool) -> Loo
         whole,
         seen.trial.key,
         seen.provenance == "imported",
+        seen.device.unit,
     )
 
 

@@ -52,7 +52,8 @@ class Process:
             "rows": entries,
             "values": rows.values.tolist(),
             "known": rows.known.tolist(),
-            "above": [[at, row.tolist()] for at, row in enumerate(rows.above) if row.any()],
+            "above": _write_rows(rows.above),
+            "units": _write_rows(rows.units),
             "spread": self.learnt.spread,
             "level": self.learnt.level,
             "thetas": self.learnt.thetas.tolist(),
@@ -65,13 +66,24 @@ class Process:
         for row, entries in enumerate(data["rows"]):
             for at, count in entries:
                 counts[row, at] = count
-        above = np.zeros((len(data["rows"]), len(data["above"][0][1]) if data["above"] else 0))
-        for row, shares in data["above"]:
-            above[row] = shares
-        rows = Rows(counts, np.array(data["values"]), np.array(data["known"]), above)
+        values, known = np.array(data["values"]), np.array(data["known"])
+        above, units = (_read_rows(data[name], len(values)) for name in ("above", "units"))
+        rows = Rows(counts, values, known, above, units)
         field = table.field(pieces, np.array(data["times_s"]) if timed else None)
         thetas = np.array(data["thetas"])
         return cls(pieces, Learnt(field, rows, data["level"], thetas, data["spread"]))
+
+
+def _write_rows(matrix: Floats) -> list[Any]:
+    """Rows that are not all zero, with their places."""
+    return [[at, row.tolist()] for at, row in enumerate(matrix) if row.any()]
+
+
+def _read_rows(entries: Sequence[Any], size: int) -> Floats:
+    matrix = np.zeros((size, len(entries[0][1]) if entries else 0))
+    for at, row in entries:
+        matrix[at] = row
+    return matrix
 
 
 def _write_piece(piece: Piece) -> list[Any]:

@@ -50,6 +50,9 @@ IMPORTED_ENERGY = {
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _SHARE_WIDTH = 1.0
 _OVERHEAD_SHARE = 0.1
+# How far units of one device differ in joules, one deviation: two H200s took 5.5 % apart for one
+# net, in the same seconds.
+UNIT_SPREAD = 0.04
 # Power of busy seconds over that of the waiting device.
 _BUSY_TIMES, _BUSY_WIDTH = 3.0, 0.6
 # Launches are short up to so many times the quickest one, and up to so many seconds.
@@ -141,15 +144,22 @@ def make_rows(
     pieces: Sequence[Piece],
     values: Floats,
     known: Floats,
-    above: Floats | None = None,
 ) -> Rows:
-    """Looks as rows over pieces."""
+    """Looks as rows over pieces, each off by itself alone."""
     place = {piece.key: at for at, piece in enumerate(pieces)}
     counts = np.zeros((len(looks), len(pieces)))
     for row, look in enumerate(looks):
         for piece, count in look.counts:
             counts[row, place[piece.key]] = count
-    return Rows(counts, values, known, np.zeros((len(looks), 0)) if above is None else above)
+    nothing = np.zeros((len(looks), 0))
+    return Rows(counts, values, known, nothing, nothing)
+
+
+def lend_units(looks: Sequence[Look], unit: str) -> Floats:
+    """How looks at other units than the one in question are off together, N x U."""
+    others = sorted({look.unit for look in looks} - {unit})
+    marks = [[UNIT_SPREAD * (look.unit == other) for other in others] for look in looks]
+    return np.array(marks, float).reshape(len(looks), len(others))
 
 
 def lend_kinds(
