@@ -7,12 +7,19 @@ before the trial is refused.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
 
-from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import (
+    InputError,
+    JoulecastError,
+    NetError,
+    NotTrainingError,
+    OutOfMemoryError,
+)
 from joulecast.records import MODES, Device, How, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.train import (
@@ -67,15 +74,18 @@ class TorchRuntime:
         return prepare_step([copy], setup, how, self.torch_device)
 
     def _prepare_seeded(self, trial: Trial, seed: int) -> TorchStep:
-        generator = torch.Generator().manual_seed(seed)
+        # Made where it runs: drawing a large batch on a processor takes longer than measuring it.
+        device = self.torch_device
+        generator = torch.Generator(device).manual_seed(seed)
         copies: List[Copy] = []
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             for _ in range(trial.how.copies):
-                net = build_net(trial.network)
-                inputs = draw_inputs(trial.network, trial.setup, generator)
+                with _explaining(device), device:
+                    net = build_net(trial.network)
+                    inputs = draw_inputs(trial.network, trial.setup, generator)
                 copies.append(self._place(net, inputs, None, trial.setup, generator))
-        return prepare_step(copies, trial.setup, trial.how, self.torch_device)
+        return prepare_step(copies, trial.setup, trial.how, device)
 
     def _place(
         self,
@@ -85,21 +95,29 @@ class TorchRuntime:
         setup: Setup,
         generator: torch.Generator,
     ) -> Copy:
-        try:
+        with _explaining(self.torch_device):
             net = net.to(self.torch_device).train(setup.phase == "train")
             inputs = move(inputs, self.torch_device)
             if loss is None:
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise OutOfMemoryError(
-                    f"the net does not fit into the memory of {self.torch_device}: "
-                    "use a smaller batch or net"
-                ) from error
-            text = " ".join(str(error).split())[:300]
-            raise NetError(f"the net's forward fails: {type(error).__name__}: {text}") from error
         return Copy(net, inputs, loss)
+
+
+@contextmanager
+def _explaining(device: torch.device) -> Iterator[None]:
+    """Says in one line why a net cannot be made or called on a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"the net does not fit into the memory of {device}: use a smaller batch or net"
+            ) from error
+        text = " ".join(str(error).split())[:300]
+        raise NetError(f"the net's forward fails: {type(error).__name__}: {text}") from error
 
 
 def find_torch_device(on: str) -> torch.device:
@@ -122,8 +140,9 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
     """A batch for a network: N(0, 1), or tokens; with a gradient where the first layer needs it."""
     shape = (setup.batch, *network.input.shape)
     if network.input.vocabulary:
-        return torch.randint(0, network.input.vocabulary, shape, generator=generator)
-    x = torch.randn(shape, generator=generator)
+        words = network.input.vocabulary
+        return torch.randint(0, words, shape, generator=generator, device=generator.device)
+    x = torch.randn(shape, generator=generator, device=generator.device)
     if network.input.half:
         x = x.to(HALF.get(setup.precision, x.dtype))
     first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)

@@ -44,11 +44,13 @@ def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable
     """A loss against targets drawn once, in the shape that the net's output asks for."""
     logits = first_floating(output)
     if setup.loss == "mse":
-        aim = torch.randn(logits.shape, generator=generator).to(logits.device)
+        aim = torch.randn(logits.shape, generator=generator, device=generator.device)
+        aim = aim.to(logits.device)
         return lambda out: F.mse_loss(first_floating(out).float(), aim)
     classes = logits.shape[-1]
     shape = (math.prod(logits.shape[:-1]),)
-    aims = torch.randint(0, classes, shape, generator=generator).to(logits.device)
+    aims = torch.randint(0, classes, shape, generator=generator, device=generator.device)
+    aims = aims.to(logits.device)
     return lambda out: F.cross_entropy(first_floating(out).reshape(-1, classes).float(), aims)
 
 
