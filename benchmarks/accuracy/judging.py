@@ -27,7 +27,8 @@ Json = dict[str, Any]
 
 ESTIMATORS = ("additive", "additive-noprobe", "subtractive", "flops")
 LOOKS, PROBES, HOST = "additive", "additive.probe", "additive.host"
-# What each of our own ways to learn adds to what was known before.
+# What each of our own ways to learn adds to what was known before. How the host issues a structure
+# is nobody's seconds or joules: it stays where probes are left out.
 _LESSONS = {
     "additive": (LOOKS, PROBES, HOST),
     "additive-noprobe": (LOOKS, HOST),
@@ -125,7 +126,7 @@ def list_truths(book: Book, entry: Entry, who: str) -> list[Observation]:
 def share_seconds(case: Case, net: str) -> Json:
     """Device seconds of a net: what was run for its pieces, shared with the nets that hold them."""
     found = {}
-    for who in (LOOKS, PROBES):
+    for who in (LOOKS, PROBES, HOST):
         total = 0.0
         for seen in case.book.list_of(who):
             piece = find_piece(seen, seen.trial.how.mode)

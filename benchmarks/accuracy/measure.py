@@ -18,7 +18,6 @@ from settings import (
     DEVELOPMENT_NETS,
     OWN,
     OWN_SECONDS,
-    RIVAL_SECONDS,
     RIVALS,
     SETTINGS,
     Setting,
@@ -101,9 +100,7 @@ def _run_campaign(rig: Rig, book: Book, plan: Plan) -> None:
 
 def test(rig: Rig, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
     """Test nets, what our estimates of them need, and the rivals' campaigns."""
-    evaluate(rig, store, setting.plan(OWN, OWN_SECONDS))
-    if rivals:
-        evaluate(rig, store, setting.plan(rivals, RIVAL_SECONDS))
+    evaluate(rig, store, setting.plan_all(rivals))
 
 
 def draw_development(setting: Setting) -> tuple[Network, ...]:

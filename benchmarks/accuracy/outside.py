@@ -304,7 +304,10 @@ class Work:
         rig = replace(self.rig, run=self.book.tag(PROBES))
         left = DOUBTS * len(self.entries) - self.count_doubts()
         for _ in range(DOUBTS):
-            state = fit_state(self.list_learnt())
+            try:
+                state = fit_state(self.list_learnt())
+            except MissingError:
+                return
             for entry in self.entries:
                 if left <= 0:
                     return
@@ -320,7 +323,12 @@ class Work:
     def list_learnt(self) -> list[Observation]:
         """What `additive` knows so far."""
         made = [seen for who in (LOOKS, PROBES, HOST) for seen in self.book.list_of(who)]
-        return [*self.known, *made]
+        refused = [
+            Observation(parcel.make_trial(self.tally.mode))
+            for key, parcel in self.parcels.items()
+            if key in self.refused
+        ]
+        return [*self.known, *made, *refused]
 
     def count_doubts(self) -> int:
         """Joules that were measured after the seconds."""

@@ -6,15 +6,15 @@ host that launches kernels, or the GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.records import Setup
 from joulecast.uses.evaluate import NO_PROBE, Plan
 
 TEST_NETS = 12
 DEVELOPMENT_NETS = 6
-# Device seconds of a campaign: our own, to which the time probes of all test nets come, and that of
-# a rival, which is about the sum of both.
+# Device seconds of a campaign: our own, to which the probes of all test nets come, and that of a
+# rival, which is about the sum of both.
 OWN_SECONDS = 20.0
 RIVAL_SECONDS = 45.0
 OWN = ("additive", "additive" + NO_PROBE)
@@ -34,7 +34,13 @@ class Setting:
 
     def plan(self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS) -> Plan:
         """The evaluation of some estimators in this setting."""
-        return Plan(self.family, self.setup, self.input_shape, estimators, nets, seconds, self.seed)
+        shape, seed = self.input_shape, self.seed
+        return Plan(self.family, self.setup, shape, estimators, nets, seconds, seed)
+
+    def plan_all(self, rivals: tuple[str, ...] = RIVALS) -> Plan:
+        """The evaluation of all estimators at once, between the same two passes."""
+        plan = self.plan(OWN + rivals, RIVAL_SECONDS)
+        return replace(plan, budgets=(("additive", OWN_SECONDS),))
 
 
 def _setting(

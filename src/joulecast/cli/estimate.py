@@ -143,7 +143,7 @@ def _check_probe(ctx: click.Context, source: str, estimator: str) -> None:
     if source:
         raise click.UsageError("--probe answers for the device --on: leave --device out", ctx)
     if estimator != "additive":
-        raise click.UsageError("--probe times layers for additive: leave --estimator out", ctx)
+        raise click.UsageError("--probe looks at layers for additive: leave --estimator out", ctx)
 
 
 def parse_seen(text: str) -> tuple[float, int]:
@@ -292,7 +292,7 @@ def _say_doubts(answer: Estimate) -> str:
     half = math.log(answer.interval_j[1] / answer.energy_j)
     narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
     return (
-        f"{words} With the device at hand, --probe would time these layers first and narrow it "
+        f"{words} With the device at hand, --probe would look at these layers first and narrow it "
         f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
     )
 

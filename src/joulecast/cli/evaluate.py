@@ -63,7 +63,7 @@ def read_names(ctx: Any, param: Any, value: Any) -> tuple[str, ...]:
     "--estimators",
     callback=read_names,
     metavar="NAME,NAME",
-    help="Which ones; NAME-noprobe is NAME without time probes.  [default: all but flops-linear]",
+    help="Which ones; NAME-noprobe is NAME without probes.  [default: all but flops-linear]",
 )
 @click.option("--nets", type=click.IntRange(1), default=20, show_default=True, help="Random nets.")
 @click.option(

@@ -91,7 +91,8 @@ def _add_doubt(doubts: Mapping[str, float], variance: float, strange: float) -> 
         return dict(doubts)
     left = variance / (variance + strange)
     shares = {words: share * left for words, share in doubts.items()}
-    return {**shares, "your unit of the device is another one": 1.0 - left}
+    shares["your unit of the device is another one"] = 1.0 - left
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def _share_host(answer: Prediction) -> float | None:

@@ -1,7 +1,7 @@
 """Our own method: layers alone, one joint process, two clocks.
 
     time      d = (k·F + l·B + n·launches)·(1 + residual)   from every look with device seconds
-    energy    g = (a·F + b·B + w·d)·(1 + residual)          from every look with joules
+    energy    g = (a·F + b·B + v·s + w·(d - s))·(1 + residual)  s: d up to a short launch each
     device    G = Σ g,  D = Σ d                             the device's own numbers
     eager     E = G + P0·(T - D)                            what the user pays: clock.py
 
@@ -151,8 +151,7 @@ def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
     unit = find_unit(observations)
     clock = fit_clock(looks, busy.total, busy.var, unit)
     used = _read_energies(looks, busy, form, idle_w)
-    power_w = idle_w if form == "graph" else 0.0
-    energy = _learn_energy(used, table, time, draws, power_w, unit)
+    energy = _learn_energy(used, table, time, draws, idle_w if form == "graph" else None, unit)
     return State(form, idle_w, table, time, energy, clock)
 
 
@@ -170,17 +169,24 @@ def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
 
 
 def _learn_energy(
-    used: Sequence[Used], table: Table, time: Process, draws: int, idle_w: float, unit: str
+    used: Sequence[Used],
+    table: Table,
+    time: Process,
+    draws: int,
+    idle_w: float | None,
+    unit: str,
 ) -> Process:
+    """Joules; ``idle_w`` is None where the host has no clock of its own."""
     looks = [look for look, _, _ in used]
     values, known = [value for _, value, _ in used], [var for _, _, var in used]
     pieces = list_pieces(looks)
     alone = make_batch([[(piece, 1.0)] for piece in pieces])
     field = table.field(pieces, ask_times(table, time, alone).own)
     rows = make_rows(looks, pieces, np.array(values), np.array(known))
-    prior = make_prior(field, rows, choose_words(looks)[1], len(table.overheads), idle_w)
+    words = choose_words(looks)[1]
+    prior = make_prior(field, rows, words, len(table.overheads), idle_w or 0.0)
     # Where the host has no clock of its own, sums are off by more (looks.py), and not alike.
-    spread = _ABOVE_SPREAD if idle_w else 0.0
+    spread = 0.0 if idle_w is None else _ABOVE_SPREAD
     above = lend_kinds(looks, pieces, field, prior, spread)
     rows = replace(rows, above=above, units=lend_units(looks, unit))
     return Process(pieces, learn(field, rows, prior, draws, spread=spread))

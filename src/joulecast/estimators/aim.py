@@ -97,10 +97,15 @@ def find_mode(target: Target) -> str:
 
 @dataclass(frozen=True)
 class Untimed:
-    """Whole nets that show the host at work: those measured in any case, one where it helps."""
+    """Whole nets that show the host at work: those measured in any case, one where it helps.
+
+    Attributes:
+        wanted: How many are measured in any case, done or not.
+    """
 
     first: tuple[Trial, ...]
     more: Trial | None
+    wanted: int
 
 
 def list_untimed(target: Target, observations: Iterable[Observation]) -> Untimed:
@@ -109,7 +114,7 @@ def list_untimed(target: Target, observations: Iterable[Observation]) -> Untimed
     trials = _list_host_nets(target)
     first = tuple(trial for trial in trials[:HOST_NETS] if trial.key not in tried)
     more = [trial for trial in trials[HOST_NETS:] if trial.key not in tried]
-    return Untimed(first, next(iter(more), None))
+    return Untimed(first, next(iter(more), None), min(HOST_NETS, len(trials)))
 
 
 def _list_host_nets(target: Target) -> list[Trial]:

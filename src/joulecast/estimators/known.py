@@ -1,6 +1,6 @@
 """What rows have taught, and what they say of any piece under one draw of the hyper-parameters.
 
-C = S·K·Sᵀ + noise = L·Lᵀ              of the rows; S sums pieces to rows, as a share of each
+C = S·K·Sᵀ + noise + together = L·Lᵀ   of the rows; S sums pieces to rows, as a share of each
 B = Sᵀ·L⁻ᵀ                             the basis
 δ | rows  ~  N(k·B·z, k0 - |k·B|²)     of any piece, k its prior covariance with the rows'
                                        pieces, k0 its prior variance, z = L⁻¹·residual

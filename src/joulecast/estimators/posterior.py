@@ -196,5 +196,9 @@ def foresee(learnt: Learnt, nets: Nets) -> Gain:
     cov = relate_own(nets.field, parts, learnt.level) - multiply(seen, seen.T)
     cov *= np.outer(mean, mean)
     cover = Mix(nets.size, nets.net, nets.piece).times(nets.count, cov)
+    if learnt.spread:
+        kinds = len(known.above_pull)
+        above = learnt.spread * weigh_kinds(nets, nets.count * mean[nets.piece], kinds)
+        cover -= multiply(multiply(above[:, :kinds], known.above_basis), seen.T) * mean
     own = mean * np.maximum(1.0 + combine(across, known.pull), _LEAST_SHARE)
     return Gain(cover, own, np.maximum(np.diag(cov), 0.0) + (parts.noise * own) ** 2)

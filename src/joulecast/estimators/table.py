@@ -125,9 +125,14 @@ def _differ(one: str, two: str) -> int:
 
 
 def find_launch(looks: Sequence[Look]) -> float:
-    """Device seconds up to which a launch leaves most of the device idle."""
+    """Device seconds up to which a launch leaves most of the device idle.
+
+    A recurrent layer fuses most of the launches that are counted for it, and says nothing here.
+    """
     times_s = [
-        look.duration_s / look.launches for look in looks if look.duration_s and look.launches
+        look.duration_s / look.launches
+        for look in looks
+        if look.duration_s and look.launches and not any(map(_is_recurrent, look.counts))
     ]
     return min(_SHORT_TIMES * min(times_s, default=0.0), _SHORT_S)
 
@@ -160,6 +165,10 @@ def lend_units(looks: Sequence[Look], unit: str) -> Floats:
     others = sorted({look.unit for look in looks} - {unit})
     marks = [[UNIT_SPREAD * (look.unit == other) for other in others] for look in looks]
     return np.array(marks, float).reshape(len(looks), len(others))
+
+
+def _is_recurrent(count: Count) -> bool:
+    return count[0].label.startswith(("lstm", "gru", "rnn"))
 
 
 def lend_kinds(

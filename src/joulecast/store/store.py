@@ -221,7 +221,7 @@ class Store:
         """Observations after those that ship for the same device, each once."""
         find = sa.select(PROFILES.c.provenance).where(PROFILES.c.key == key)
         # Only measured profiles ship, and reading them takes a moment.
-        if connection.scalar(find) != "measured" or key not in self._shipped:
+        if connection.scalar(find) not in (None, "measured") or key not in self._shipped:
             return own
         return tuple(dict.fromkeys((*self._shipped[key].observations, *own)))
 

@@ -310,7 +310,7 @@ def _build_batch_norm(op: Op, shape: Shape) -> nn.Module:
 
 def _build_rms_norm(op: Op, shape: Shape) -> nn.Module:
     affine = bool(op.sizes["affine"])
-    if op.sizes["spelled"]:
+    if op.sizes.get("spelled", 0):
         return SpelledRmsNorm(shape[-1], affine)
     return nn.RMSNorm(shape[-1], elementwise_affine=affine)
 

@@ -2,7 +2,7 @@
 
     1a2b….test1             a window of a test net, first pass       1a2b….test2   second pass
     1a2b….additive          what the campaign of ``additive`` saw
-    1a2b….additive.probe    the time probes that ``additive`` wanted for the test nets
+    1a2b….additive.probe    the probes that ``additive`` wanted for the test nets
 
 A campaign is shown its own observations only. Its budget is a rule over what is kept and not over a
 clock, so that it holds across interruptions, costs nothing once it is spent, and a smaller budget

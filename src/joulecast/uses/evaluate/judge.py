@@ -90,9 +90,9 @@ def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluat
 def find_lesson(book: Book, plan: Plan, draw: Draw, name: str) -> Lesson:
     """What is kept for an estimator, and what is not."""
     who = strip_probe(name)
-    method = Budgeted(find_estimator(who), plan.seconds)
+    method = Budgeted(find_estimator(who), plan.seconds_of(who))
     whole = book.list_of(who)
-    within = cut_at(whole, plan.seconds)
+    within = cut_at(whole, plan.seconds_of(who))
     campaign = _without(draw.tests, within)
     target = draw.make_target(plan.setup, draw.learn)
     target = replace(target, modes=_list_modes(whole))
@@ -119,7 +119,7 @@ def find_probes(
         modes: How the device can run a step; what is kept shows it where nobody says.
     """
     kept = book.list_of(f"{method.name}.probe")
-    campaign = _without(draw.tests, cut_at(book.list_of(method.name), plan.seconds))
+    campaign = _without(draw.tests, cut_at(book.list_of(method.name), plan.seconds_of(method.name)))
     known = tuple(modes) or _list_modes((*campaign, *kept))
     target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
     wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
@@ -135,7 +135,7 @@ def _is_doubt(seen: Observation, modes: Sequence[str]) -> bool:
 
 def list_learnt(book: Book, plan: Plan, draw: Draw, name: str) -> tuple[Observation, ...]:
     """What an estimator has of its campaign and of its probes so far."""
-    campaign = _without(draw.tests, cut_at(book.list_of(name), plan.seconds))
+    campaign = _without(draw.tests, cut_at(book.list_of(name), plan.seconds_of(name)))
     return (*campaign, *book.list_of(f"{name}.probe"))
 
 
@@ -191,7 +191,7 @@ def _find_date(book: Book) -> str:
 def _say_cut(who: str, plan: Plan, within: Sequence[Observation]) -> str:
     if not within:
         return f"the campaign of {who}"
-    took = f"{spend(within):.0f} s of {plan.seconds:.0f} s"
+    took = f"{spend(within):.0f} s of {plan.seconds_of(who):.0f} s"
     return f"the rest of the campaign of {who}, which holds {took}"
 
 

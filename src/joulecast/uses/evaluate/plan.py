@@ -20,7 +20,7 @@ from joulecast.records import Network, Setup, Trial, stable_hash
 Shape = tuple[int, ...]
 
 NO_PROBE = "-noprobe"
-"""Behind an estimator's name: without the time probes of the nets in question."""
+"""Behind an estimator's name: without the probes of the nets in question."""
 
 LEARN_NETS = 24
 _USUAL = ("additive", "additive" + NO_PROBE, "subtractive", "neuralpower", "flops")
@@ -48,6 +48,7 @@ class Plan:
         nets: How many test nets are drawn.
         seconds: What each campaign may take of the device; probes come on top.
         seed: Draws the nets and shuffles them.
+        budgets: Seconds of single estimators, where they are not those of all.
     """
 
     net: str
@@ -57,6 +58,7 @@ class Plan:
     nets: int = 20
     seconds: float = 60.0
     seed: int = 1
+    budgets: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         check_family(self.net)
@@ -70,13 +72,18 @@ class Plan:
                 f"nets is {self.nets}: give a whole number of at least 1 and, as {self.net} has no "
                 f"more different ones, at most {most:,}"
             )
-        if not self.seconds > 0:
-            raise InputError(f"seconds is {self.seconds}: give each campaign more than 0")
+        for seconds in (self.seconds, *dict(self.budgets).values()):
+            if not seconds > 0:
+                raise InputError(f"seconds is {seconds}: give each campaign more than 0")
 
     @property
     def campaigns(self) -> tuple[str, ...]:
         """Names of the estimators that have the device measure something."""
         return tuple(dict.fromkeys(map(strip_probe, self.estimators)))
+
+    def seconds_of(self, name: str) -> float:
+        """What an estimator's campaign may take of the device."""
+        return dict(self.budgets).get(strip_probe(name), self.seconds)
 
     def needs_probes(self, name: str) -> bool:
         """Whether an estimator is also judged with its probes."""

@@ -1,6 +1,6 @@
 """Measuring what an evaluation still lacks.
 
-    first pass ─▶ for each estimator: its campaign, then its time probes ─▶ second pass ─▶ judge
+    first pass ─▶ for each estimator: its campaign, then its probes ─▶ second pass ─▶ judge
 
 A pass goes through the test nets in rounds, each in a new order, one window at a time: a slow drift
 of the device falls on all nets alike, a net that is refused leaves the others alone, and a cut
@@ -14,10 +14,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from joulecast.campaign import Keeper, Progress, find_profile_key, run_campaign
 from joulecast.errors import (
+    InputError,
     MeasurementError,
     MissingError,
     NetError,
@@ -27,7 +28,7 @@ from joulecast.errors import (
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
 from joulecast.measure import Rig
-from joulecast.records import Profile, Trial
+from joulecast.records import Observation, Profile, Trial
 from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, spend
 from joulecast.uses.evaluate.judge import find_probes, judge, list_learnt
 from joulecast.uses.evaluate.plan import Draw, Plan, draw_nets, name_evaluation
@@ -75,10 +76,21 @@ def evaluate(rig: Rig, store: Keeper, plan: Plan, on_progress: Tell | None = Non
     runtime, meter = rig.runtime, rig.meter
     key = find_profile_key(rig)
     book = Book(name_evaluation(plan, key), store.observations(key), store.add_observation)
+    _check_unit(book, runtime.device.unit)
     work = _Work(rig, book, plan, draw_nets(plan), on_progress or (lambda stage: None), [])
     work.measure_all()
     profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, book.list_all())
     return judge(profile, plan, tuple(dict.fromkeys(work.troubles)))
+
+
+def _check_unit(book: Book, unit: str) -> None:
+    """Units of one device differ by more than estimates do: one of them is judged at a time."""
+    others = {seen.device.unit for seen in book.list_all()} - {unit}
+    if others:
+        raise InputError(
+            "this evaluation was begun on another unit of the device: go on there, or begin anew "
+            "with another --store or --seed"
+        )
 
 
 @dataclass
@@ -91,6 +103,7 @@ class _Work:
     draw: Draw
     tell: Tell
     troubles: list[str]
+    refused: dict[str, Observation] = field(default_factory=dict)
     stage: int = 0
     what: str = ""
     awake: bool = False
@@ -143,7 +156,7 @@ class _Work:
 
     def _run_campaign(self, name: str) -> None:
         self._begin(f"{name} learns")
-        seconds = self.plan.seconds
+        seconds = self.plan.seconds_of(name)
         method = Budgeted(find_estimator(name), seconds)
         target = self.draw.make_target(self.plan.setup, self.draw.learn)
         target = replace(target, modes=self.rig.runtime.modes)
@@ -178,9 +191,7 @@ class _Work:
         for done, trial in enumerate(wanted):
             self._say(done / len(wanted), trial.network.name)
             if trial.key not in known:
-                self._wake()
-                with self._noting(f"a time probe of {name}"):
-                    self.book.add(rig.time(trial))
+                self._probe(name, trial, rig.time)
         if wanted:
             self._clear_doubts(name, method, rig)
 
@@ -188,19 +199,26 @@ class _Work:
         """The few looks that take most doubt off once all layers were timed."""
         target = self.draw.make_target(self.plan.setup, self.draw.tests)
         target = replace(target, guide="probe", modes=rig.runtime.modes)
-        for _ in range(MOST_DOUBTS):
+        while True:
+            kept = self.book.list_of(f"{name}.probe")
             learnt = list_learnt(self.book, self.plan, self.draw, name)
-            proposal = method.propose(target, learnt)
-            if proposal.trial is None:
+            proposal = method.propose(target, (*learnt, *self.refused.values()))
+            enough = sum(seen.energy_j is not None for seen in kept) >= MOST_DOUBTS
+            if proposal.trial is None or proposal.trial.key in self.refused:
                 return
-            self._wake()
+            if proposal.energy and enough:
+                return
             self._say(1.0, proposal.why)
-            look = rig.measure if proposal.energy else rig.time
-            try:
-                self.book.add(look(proposal.trial))
-            except (MeasurementError, NetError) as error:
-                self.troubles.append(f"a probe of {name}: {error}")
-                return
+            self._probe(name, proposal.trial, rig.measure if proposal.energy else rig.time)
+
+    def _probe(self, name: str, trial: Trial, look: Callable[[Trial], Observation]) -> None:
+        """A look at a layer alone; one that fails is not asked for again."""
+        self._wake()
+        try:
+            self.book.add(look(trial))
+        except (MeasurementError, NetError) as error:
+            self.troubles.append(f"a probe of {name}: {error}")
+            self.refused[trial.key] = Observation(trial)
 
     # -- all -------------------------------------------------------------------------------------
 
