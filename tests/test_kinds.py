@@ -354,3 +354,12 @@ def test_inputs_of_families_are_what_their_first_layers_take():
         network = make_family(name)
         assert isinstance(network.input, Input)
         assert input_shape(network.layers[0]) == network.input.shape
+
+
+def test_a_norm_written_before_spelling_was_told_apart_is_fused():
+    layer = make_layer("rms_norm", shape=(7, 8))
+    sizes = {name: size for name, size in layer.sizes.items() if name != "spelled"}
+    old = replace(layer, sizes=sizes)
+    assert layer_work(old, Setup(batch=3)) == layer_work(layer, Setup(batch=3))
+    spelled = layer_work(make_layer("rms_norm", spelled=1, shape=(7, 8)), Setup(batch=3))
+    assert spelled.total.launches > layer_work(layer, Setup(batch=3)).total.launches

@@ -27,6 +27,8 @@ JUDGED = ("test1", "test2", "probe")
 # Steps of one structure under one setup that tell the host's seconds and nothing else.
 ENOUGH = 6
 SHIPPED = "shipped "
+# When the runtime began to hold weights still; up to so many layers it is a variant of the paper's.
+STILL_SINCE_S, VARIANT_LAYERS = 1794756000.0, 3
 # What rivals measured for themselves is of no use to the estimators that ship.
 RIVALS = ("neuralpower", "flops", "flops-linear", "subtractive")
 
@@ -89,7 +91,13 @@ def name_unit(profile: Profile, unit: str) -> Profile:
 def fit(seen: Observation) -> bool:
     """Whether an observation may ship: no test net, and fed as its net would feed it."""
     judged = seen.run.endswith(JUDGED)
-    return not judged and not seen.source and _is_fed_right(seen)
+    return not judged and not seen.source and _is_fed_right(seen) and not _is_drifting(seen)
+
+
+def _is_drifting(seen: Observation) -> bool:
+    """A whole net in joules from before weights stood still while they are measured."""
+    whole = seen.trial.how.mode == "eager" and len(seen.trial.network.layers) > VARIANT_LAYERS
+    return whole and seen.energy_j is not None and seen.taken_at_s < STILL_SINCE_S
 
 
 def _is_fed_right(seen: Observation) -> bool:

@@ -450,3 +450,69 @@ def test_noise_is_what_two_passes_differ_by():
     assert find_noise(nets) == pytest.approx(20.0)
     assert find_noise([make_net((1.0,), 1.0)]) is None
     assert find_noise([]) is None
+
+
+# -- probes of our own method ---------------------------------------------------------------------
+
+OWN = Plan("cnn5", SETUP, estimators=("additive",), nets=3, seconds=8.0)
+
+
+class GraphRuntime(SimulatedRuntime):
+    """One that captures graphs, and may refuse a layer."""
+
+    refused: str = ""
+
+    def __init__(self, world):
+        super().__init__(world, ("eager", "graph"))
+
+    def prepare(self, trial):
+        if trial.key == self.refused:
+            raise NetError("no kernel for this layer")
+        return super().prepare(trial)
+
+
+def list_doubts(store):
+    """Joules that were measured after all layers had been timed."""
+    seen = find_kept(store).observations
+    return [one for one in seen if one.run.endswith(".probe") and one.energy_j is not None]
+
+
+def test_an_evaluation_that_is_done_stays_as_it_is(store):
+    first = run(store, OWN, runtime=GraphRuntime)
+    kept = find_kept(store).observations
+    assert 0 < len(list_doubts(store)) <= 8
+    again = run(store, OWN, runtime=GraphRuntime)
+    assert find_kept(store).observations == kept
+    assert again.scores == first.scores
+
+
+def test_one_layer_that_is_refused_leaves_the_others_their_probes(store, tmp_path):
+    run(store, OWN, runtime=GraphRuntime)
+    probes = [one for one in find_kept(store).observations if one.run.endswith(".probe")]
+    timed = next(one for one in probes if one.energy_j is None)
+
+    class Refusing(GraphRuntime):
+        refused = timed.trial.key
+
+    with open_store(tmp_path / "other.sqlite") as other:
+        result = run(other, OWN, runtime=Refusing)
+        assert any("no kernel" in words for words in result.left_out)
+        assert list_doubts(other)
+
+
+def test_units_of_a_device_are_not_mixed(store):
+    run(store)
+    with make_simulated_rig() as rig:
+        rig.runtime.device = replace(rig.runtime.device, unit="another")
+        with pytest.raises(InputError, match="another unit"):
+            evaluate(rig, store, PLAN)
+
+
+def test_an_estimator_may_have_seconds_of_its_own(store):
+    plan = replace(PLAN, budgets=(("toy", 4.0),))
+    assert (plan.seconds_of("toy-noprobe"), plan.seconds_of("flops")) == (4.0, 20.0)
+    run(store, plan)
+    seen = [one for one in find_kept(store).observations if one.run.endswith(".toy")]
+    assert spend(seen) <= 4.0
+    with pytest.raises(InputError, match="more than 0"):
+        replace(PLAN, budgets=(("toy", 0.0),))

@@ -68,8 +68,9 @@ def profile(
     """Learn what layers like those of NET cost on a device.
 
     Its layers and blocks are trained alone under a meter, the next one always where NET gains most
-    for the time; of a family (cnn5) all narrower members are meant too. Every measurement is kept
-    at once: interrupted, the same command goes on where it stopped.
+    for the time; of a family (cnn5) all narrower members are meant too. Where graphs hide the host,
+    up to three whole nets are trained for a second as well: members of a family, else NET itself.
+    Every measurement is kept at once: interrupted, the same command goes on where it stopped.
     """
     found, setup = asked.resolve()
     budget = Budget(points, seconds, interval, "missing" if missing else guide, estimator)
