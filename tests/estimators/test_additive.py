@@ -294,7 +294,8 @@ def test_weights_that_are_called_again_are_updated_once():
     first = split_pieces(net, setup, ())[0]
     work = layer_work(wide, setup)
     moved = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
-    assert first.count * first.piece.size_bytes == pytest.approx(moved)
+    # There are hardly any products beside the update.
+    assert first.count * first.piece.size_bytes == pytest.approx(moved, rel=0.02)
 
 
 def test_what_does_no_work_is_no_piece():
@@ -459,3 +460,26 @@ def test_structures_are_learnt_from_all_hosts_and_their_pace_from_ones_own(world
     counts = count_stands(split_pieces(nets[0], SETUP, ()))
     assert own.issue(counts)[0] == pytest.approx(3.0 * plain.issue(counts)[0], rel=0.1)
     assert own.nets == len(slow)
+
+
+def test_a_tied_head_loses_its_update_and_not_its_products():
+    """A table of words that is also the head: its products are most of the head's cost."""
+    words, width = 5_000, 256
+    head = replace(make_layer("linear", cin=width, cout=words, lead=(64,), bias=0), tied=True)
+    table = make_layer("embedding", vocabulary=words, width=width, lead=(64,))
+    setup = Setup(batch=32, optimizer="adamw")
+    net = Network((table, head), Input((64,), words))
+    (stand,) = [one for one in split_pieces(net, setup, ()) if one.piece.flops > 1e9]
+    alone = replace(net, layers=(table, replace(head, tied=False)))
+    (whole,) = [one for one in split_pieces(alone, setup, ()) if one.piece.flops > 1e9]
+    assert whole.count == 1.0
+    # By bytes alone a fifth would be gone.
+    assert 0.85 < stand.count < 0.95
+
+
+def test_without_graphs_there_is_no_host_to_look_at(world):
+    """One clock: looks are pieces alone, whatever the nets are."""
+    nets = tuple(draw(2, seed=81))
+    target = Target(nets[0], SETUP, networks=nets, modes=("eager",))
+    proposals, _ = follow(world, target, most=10)
+    assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)

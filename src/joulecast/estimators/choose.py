@@ -64,7 +64,7 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
         if first is not None:
             return _propose(target, aim, first, True, 1.0, points, "its kind is new")
         # One net soon, so that the host is known even where there is little time, then the others.
-        if len(hosts.first) > (hosts.wanted - 1 if turn == 0 else 0):
+        if len(hosts.first) > (max(hosts.wanted - 1, 0) if turn == 0 else 0):
             return _propose_host(hosts.first[0], 1.0, points, energy=True)
     if target.guide == "missing":
         return _propose_probe(target, aim, observations)

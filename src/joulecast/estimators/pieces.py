@@ -34,6 +34,8 @@ Structure = tuple[tuple[object, ...], ...]
 OVERHEAD = "overhead of "
 # Channels that matrix units take at once, about: products of narrower ones cost as much.
 TILE = 16
+# FLOPs that take as long as moving a byte, about: what an update is of a layer's cost.
+_BALANCE = 100.0
 # Products want rows in multiples of this many numbers; how far apart those that are not lie.
 _ROW = 8
 _ALIGN_SCALE = 0.4
@@ -153,7 +155,8 @@ def _count_calls(place: Place, setup: Setup) -> float:
     if not repeats:
         return float(place.calls)
     work = layer_work(place.part.layers[0], setup)
-    return place.calls - repeats * work.update.size_bytes / max(work.total.size_bytes, 1.0)
+    cost = work.total.size_bytes + work.total.flops / _BALANCE
+    return place.calls - repeats * work.update.size_bytes / max(cost, 1.0)
 
 
 def _list_words(part: Part, setup: Setup) -> dict[str, object]:
