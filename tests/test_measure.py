@@ -195,10 +195,12 @@ def test_a_probe_has_time_only_and_is_quick():
     world = still()
     with rig_in(world) as rig:
         probe, whole = rig.time(CNN), rig.measure(CNN)
+        graph = rig.time(Trial(CNN.network, CNN.setup, How(mode="graph")))
     assert probe.energy_j is None
     assert probe.duration_s == pytest.approx(whole.duration_s)
     assert probe.issue_s == pytest.approx(whole.issue_s)
-    assert probe.cost_s < 0.5
+    # Eager steps show the host, which needs a longer look than the device.
+    assert graph.cost_s < 0.5 < probe.cost_s < 0.5 * whole.cost_s
     assert (probe.covers, probe.provenance) == (whole.covers, whole.provenance)
 
 

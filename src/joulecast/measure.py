@@ -52,7 +52,8 @@ class Limits:
     """How patient a rig is.
 
     Attributes:
-        window_s: Shortest window, whatever the meter asks for; ``probe_s`` that of a time probe.
+        window_s: Shortest window, whatever the meter asks for; ``probe_s`` that of a time probe,
+            ``host_s`` that of one which shows the host, whose time moves from step to step.
         warm_s: Warm-up lasts at least this long, that of a time probe ``probe_warm_s``, and at most
             ``settle_s`` if times never agree.
         settle_share: Chunks of steps that differ by less than this share agree.
@@ -65,6 +66,7 @@ class Limits:
 
     window_s: float = 0.1
     probe_s: float = 0.05
+    host_s: float = 0.25
     warm_s: float = 0.2
     probe_warm_s: float = 0.08
     settle_s: float = 1.0
@@ -277,7 +279,10 @@ class Rig:
         return _judge(self.meter.end(), duration_s)
 
     def _time_window(self, step: Step, log: _Log) -> Window:
-        count = _fill(self.limits.probe_s, log.paces_s[-1])
+        # Where there are graphs, eager steps are timed for what the host does.
+        host = "graph" in self.runtime.modes and log.trial.how.mode == "eager"
+        window_s = self.limits.host_s if host else self.limits.probe_s
+        count = _fill(window_s, log.paces_s[-1])
         return Window(None, self._time_steps(step, count) / count)
 
     def _meter_sleep(self, log: _Log) -> Window:
