@@ -16,7 +16,6 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
+from joulecast.testing.commits import find_commit
 from joulecast.variants import Part, make_variant, plan_curves, resize_part
 from joulecast.worlds import make_world
 
@@ -269,7 +269,7 @@ def sum_up(args: argparse.Namespace, runs: dict[str, list[Json]]) -> Json:
         "points": args.points,
         "seeds": {"test_nets": TEST_SEED},
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "columns": ["points", "device_seconds", "mape_percent", "coverage95_percent"],
         "arms": {
             name: {"about": ARMS[args.estimator][name].about, "runs": found}
@@ -330,15 +330,6 @@ def mean_at(runs: Sequence[Json], count: int) -> str:
     """The mean error of some runs after so many points, if all of them got there."""
     errors = [row[2] for run in runs for row in run["rows"] if row[0] == count]
     return f"{statistics.fmean(errors):.1f}" if len(errors) == len(runs) else "-"
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

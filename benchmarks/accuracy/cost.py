@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from keeping import find_commit, read_profiles, write_packed
+from keeping import read_profiles, write_packed
 from report import COST, RESULTS, count_tests, open_book
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
@@ -44,6 +44,7 @@ from joulecast.figures import Picture, draw_cost, save_png, save_svg
 from joulecast.measure import Rig
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
+from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import Answer, NetResult, Score, evaluate, name_evaluation
 from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, cut_at, spend
 from joulecast.uses.evaluate.plan import Draw, draw_nets
@@ -123,6 +124,8 @@ def parse_arguments() -> argparse.Namespace:
 def parse_worlds(words: str) -> range:
     """Seeds of worlds, first and last."""
     first, _, last = words.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+        raise argparse.ArgumentTypeError(f"{words!r} names no worlds: give them like 1500-1519")
     return range(int(first), int(last or first) + 1)
 
 
@@ -305,7 +308,11 @@ def judge_store(args: argparse.Namespace) -> None:
     if not profiles:
         raise MissingError(f"{args.store} holds nothing yet: run cost.py measure first")
     profile = max(profiles, key=lambda one: count_tests(one, setting))
-    result = {"setting": setting.name, **judge_cost(profile, setting), "commit": find_commit()}
+    result = {
+        "setting": setting.name,
+        **judge_cost(profile, setting),
+        "commit": find_commit(__file__),
+    }
     seen = list_kept(open_book(profile, setting))
     args.out.mkdir(parents=True, exist_ok=True)
     write_packed(
@@ -341,7 +348,7 @@ def simulate_worlds(args: argparse.Namespace) -> None:
         "arms": {
             arm.name: average_worlds([one["arms"][arm.name] for one in found]) for arm in ARMS
         },
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
     }
     args.out.mkdir(parents=True, exist_ok=True)
     write_result(args.out, "cost-simulated", result)

@@ -49,7 +49,10 @@ def main() -> None:
     parser.add_argument("--rivals", default=",".join(RIVALS))
     words = parser.parse_args()
     started_s = time.monotonic()
-    wanted = set(filter(None, words.only.split(","))) or {one.name for one in SETTINGS}
+    names = {one.name for one in SETTINGS}
+    wanted = set(filter(None, words.only.split(","))) or names
+    if wanted - names:
+        parser.error(f"no settings {wanted - names}: give some of {', '.join(sorted(names))}")
     with open_rig(words.on, rounds=1) as rig, open_store(words.store) as store:
         for setting in (one for one in SETTINGS if one.name in wanted):
             spent_s = time.monotonic() - started_s

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keeping import find_commit, read_profiles, write_packed
+from keeping import read_profiles, write_packed
 from rows import ESTIMATORS, Verdict, list_judged, list_nets, make_rows
 from settings import OWN, OWN_SECONDS, RIVAL_SECONDS, RIVALS, SETTINGS, Setting
 from tables import make_markdown, print_summary
@@ -31,6 +31,7 @@ from joulecast.errors import JoulecastError, MissingError
 from joulecast.figures import Picture, draw_error_levels, draw_error_shares, save_png, save_svg
 from joulecast.files import read_profile
 from joulecast.records import Observation, Profile, weakest_provenance
+from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import Evaluation, judge, name_evaluation
 from joulecast.uses.evaluate.book import PASSES, Book
 from joulecast.uses.evaluate.plan import strip_probe
@@ -161,7 +162,7 @@ def describe_run(verdicts: Sequence[Verdict]) -> Json:
         "provenance": weakest_provenance(one.provenance for one in results),
         "covers": " and ".join(dict.fromkeys(one.covers for one in results)),
         "date": max(one.date for one in results),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "missing": {one.setting.name: list(one.missing) for one in verdicts if one.missing},
     }
 

@@ -25,7 +25,6 @@ import math
 import random
 import re
 import statistics
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -43,6 +42,7 @@ from joulecast.measure import Rig, make_rig
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.testing.commits import find_commit
 from joulecast.worlds import World, make_world
 
 Json = dict[str, Any]
@@ -287,7 +287,7 @@ def sum_up(family: str, seeds: Sequence[int], rows: Sequence[Json]) -> Json:
         "worlds": [seeds[0], seeds[-1]],
         "nets": TEST_NETS,
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "arms": {name: sum_up_arm(found) for name, found in arms.items()},
         "missed": {name: list_missed(found) for name, found in arms.items() if "additive" in name},
         "by_world": {name: list_worlds(found) for name, found in arms.items()},
@@ -416,15 +416,6 @@ def make_table(report: Json) -> str:
             narrow, others = report["narrow"][name]
             lines.append(f"{name:34s}{narrow:9.1f}{others:9.1f}")
     return "\n".join(lines)
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

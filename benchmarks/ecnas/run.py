@@ -20,7 +20,7 @@ import json
 import random
 import re
 import statistics
-import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ from methods import METHODS, Answer, Floats, Names, Shelf, make_shelf
 
 from joulecast.estimators import make_interval
 from joulecast.figures import draw_budget, save_svg
+from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
@@ -52,6 +53,8 @@ DRAWN = ("additive", "gp, seconds first", "physics-linear")
 def main() -> None:
     """Run what is missing, then print and keep what was found."""
     args = parse_arguments()
+    if not args.data.is_dir():
+        sys.exit(f"there is no folder {args.data}: give the one that holds rtx6000.csv")
     args.out.mkdir(parents=True, exist_ok=True)
     kept = args.out / "draws.json"
     done: list[Json] = json.loads(kept.read_text())["draws"] if kept.exists() else []
@@ -210,7 +213,7 @@ def sum_up(data: Path, done: Sequence[Json]) -> Json:
         "device": "Quadro RTX 6000; carried to GeForce RTX 3060",
         "data_sha256": {name: _hash(data / name) for name in (RUNS, TWO_GPUS)},
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "nets": {"all": len(shelf.nets), "development": len(develop), "reported": len(names)},
         "repeats": describe_repeats(shelf),
         "draws": len(done),
@@ -293,15 +296,6 @@ def format_json(report: Json) -> str:
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ RIVALS = ("neuralpower", "flops", "flops-linear", "subtractive")
 
 def main() -> None:
     """Collect, fit, write."""
+    if len(sys.argv) < 3:
+        sys.exit("give OUT.json and at least one profile or store")
     out, *files = sys.argv[1:]
     found = [profile for file in files for profile in read_all(file)]
     if len({profile.key for profile in found}) != 1:

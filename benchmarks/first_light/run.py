@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +31,7 @@ from joulecast.meters import make_meter
 from joulecast.records import Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.store import Store, open_store
+from joulecast.testing.commits import find_commit
 
 FAMILY = "cnn5"
 INPUT = (3, 96, 96)
@@ -227,7 +227,7 @@ def describe(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
         "covers": profile.covers,
         "provenance": profile.provenance,
         "date": datetime.fromtimestamp(last.taken_at_s, UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "run": profile.observations[0].run,
         "test_seed": TEST_SEED,
         "fit_seed": FIT_SEED,
@@ -236,15 +236,6 @@ def describe(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
         "precision": args.precision,
         "input": list(args.input),
     }
-
-
-def find_commit() -> str:
-    """The commit that compared; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 def write_results(out: Path, report: dict[str, Any], profile: Profile) -> None:

@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 import statistics
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Prediction
 from joulecast.kinds import make_layer, make_op, output_shape
 from joulecast.records import How, Input, Layer, Network, Observation, Setup, Trial
+from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
@@ -271,7 +271,7 @@ def main() -> None:
         "device": "NVIDIA H200; its driver was not recorded",
         "data_sha256": hashlib.sha256(text).hexdigest(),
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
         "families": {family: judge_family(rows, family) for family in SETUPS},
     }
     if args.out:
@@ -461,15 +461,6 @@ def _list_numbers(method: Json) -> list[float | None]:
 
 def _cell(number: float | None) -> str:
     return f"{'-':>8s}" if number is None else f"{number:8.1f}"
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

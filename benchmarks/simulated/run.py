@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,6 +29,7 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Profile, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
+from joulecast.testing.commits import find_commit
 from joulecast.worlds import make_world
 
 FAMILY = "cnn5"
@@ -53,7 +53,11 @@ def main() -> None:
     worlds = [run_world(seed, args.points, args.nets) for seed in args.worlds]
     report = sum_up(worlds, args)
     if args.out:
-        kept = {**report, "date": datetime.now(UTC).date().isoformat(), "commit": find_commit()}
+        kept = {
+            **report,
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": find_commit(__file__),
+        }
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(kept, indent=1) + "\n")
     print(json.dumps(report, indent=1) if args.json else make_table(report))
@@ -148,15 +152,6 @@ def coverage(rows: Sequence[Json], name: str) -> float:
     """Share of nets whose energy lies in the 95 % interval, in percent."""
     ends = [(row[name]["interval_j"], row["simulated_j"]) for row in rows]
     return 100 * statistics.fmean(low <= truth <= high for (low, high), truth in ends)
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 def make_table(report: Json) -> str:

@@ -31,6 +31,7 @@ import numpy as np
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import How, Network, Observation, Setup, Trial
+from joulecast.testing.commits import find_commit
 from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
 from joulecast.worlds import World, make_world
 
@@ -245,7 +246,7 @@ def describe_machine() -> Json:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": find_commit(),
+        "commit": find_commit(__file__),
     }
 
 
@@ -257,15 +258,6 @@ def find_processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def find_commit() -> str:
-    """The commit that ran; empty outside a clone."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 def make_table(report: Json) -> str:

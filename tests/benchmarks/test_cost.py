@@ -1,11 +1,8 @@
 """The benchmark of error against device time: cuts of campaigns, means over worlds, resuming."""
 
-import importlib
 import json
-import sys
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,25 +12,16 @@ from joulecast.errors import MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate.book import spend
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "accuracy"
 NAMES = ("settings", "keeping", "rows", "tables", "report", "cost")
 BUDGETS_S = (4.0, 10.0)
 
 
 @pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(FOLDER))
-    few = pytest.MonkeyPatch()
-    try:
-        found = Namespace(**{name: importlib.import_module(name) for name in NAMES})
+def bench(import_accuracy):
+    with import_accuracy(*NAMES) as found, pytest.MonkeyPatch.context() as few:
         few.setattr(found.cost, "BUDGETS_S", BUDGETS_S)
         few.setattr(found.cost, "OWN_SECONDS", BUDGETS_S[0])
         yield found
-    finally:
-        few.undo()
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """The benchmark of nets outside all families: what is measured for it, and what it may learn."""
 
-import importlib
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +9,13 @@ from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.book import Book
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "accuracy"
 NAMES = ("nets", "reading", "judging", "outside")
 
 
 @pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield Namespace(**{name: importlib.import_module(name) for name in NAMES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
+def bench(import_accuracy):
+    with import_accuracy(*NAMES) as found:
+        yield found
 
 
 def list_entries(bench, *names):

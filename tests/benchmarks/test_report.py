@@ -1,11 +1,7 @@
 """The accuracy benchmark's report: rows and means, and judging again from packed observations."""
 
-import importlib
 import json
-import sys
-from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -16,20 +12,14 @@ from joulecast.errors import FileError, MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate import evaluate
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "accuracy"
 NAMES = ("settings", "keeping", "rows", "tables", "report")
 SECONDS = 8.0
 
 
 @pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield Namespace(**{name: importlib.import_module(name) for name in NAMES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
+def bench(import_accuracy):
+    with import_accuracy(*NAMES) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

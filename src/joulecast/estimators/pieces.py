@@ -35,7 +35,7 @@ OVERHEAD = "overhead of "
 # Channels that matrix units take at once, about: products of narrower ones cost as much.
 TILE = 16
 # FLOPs that take as long as moving a byte, about: what an update is of a layer's cost.
-_BALANCE = 100.0
+_FLOPS_PER_BYTE = 100.0
 # Products want rows in multiples of this many numbers; how far apart those that are not lie.
 _ROW = 8
 _ALIGN_SCALE = 0.4
@@ -155,7 +155,7 @@ def _count_calls(place: Place, setup: Setup) -> float:
     if not repeats:
         return float(place.calls)
     work = layer_work(place.part.layers[0], setup)
-    cost = work.total.size_bytes + work.total.flops / _BALANCE
+    cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
     return place.calls - repeats * work.update.size_bytes / max(cost, 1.0)
 
 

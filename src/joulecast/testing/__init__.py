@@ -1,1 +1,1 @@
-"""Contract suites: what every meter, runtime, store and estimator must keep to, to inherit."""
+"""For those who extend or judge Joulecast: contract suites to inherit, and helpers of theirs."""
