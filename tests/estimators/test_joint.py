@@ -153,6 +153,10 @@ def test_asking_says_what_dense_conditioning_says(learnt, asked):
     shift = across @ np.linalg.solve(cov, 1.0 - share.sum(axis=1))
     own, used = mean * np.maximum(1.0 + shift, 0.05), np.unique(asked.piece)
     assert answer.own[used] == pytest.approx(own[used], rel=1e-8)
+    drawn = rows.above.T @ np.linalg.solve(cov, 1.0 - share.sum(axis=1))
+    total = np.bincount(asked.net, asked.count * own[asked.piece], asked.size)
+    total = total + above[:, : rows.above.shape[1]] @ drawn
+    assert answer.total == pytest.approx(total, rel=1e-8)
 
 
 def test_a_piece_alone_is_as_unsure_as_foreseen(learnt, asked):
