@@ -42,7 +42,8 @@ class Case:
     Attributes:
         book: Observations made for this table.
         known: Observations of other nets and layers, made before.
-        others: Whole nets of the other table, for methods that learn from those.
+        others: Whole nets of the other table, for methods that learn from those; they may also
+            learn from every other net of this one.
     """
 
     entries: tuple[Entry, ...]
@@ -183,7 +184,8 @@ def _list_lesson(
 ) -> tuple[Observation, ...]:
     """What an estimator may learn from to answer for a net."""
     if name == "flops":
-        return tuple(seen for seen in case.others if seen.trial.network.name != net)
+        passed = tuple(seen for who in PASSES for seen in case.book.list_of(who))
+        return tuple(seen for seen in (*case.others, *passed) if seen.trial.network.name != net)
     return (*case.known, *own) if name in _LESSONS else own
 
 

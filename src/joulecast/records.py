@@ -185,12 +185,15 @@ class Totals:
         flops: Floating-point operations of contractions in forward and backward (2 a multiply-add).
         size_bytes: Bytes that the operators of forward and backward read and write.
         params: Parameters of the net, each counted once.
+        between: Functions that forward calls between layers: views, masks, positions. The device
+            hardly notices; the host does.
         unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise others.
     """
 
     flops: float
     size_bytes: float
     params: int
+    between: int = 0
     unattributed_flops_share: float = 0.0
     unattributed_bytes_share: float = 0.0
     unattributed_params_share: float = 0.0

@@ -15,7 +15,17 @@ from joulecast.estimators.pieces import count_stands, make_piece, split_pieces
 from joulecast.estimators.state import State, total_nets
 from joulecast.families import draw_family, make_family
 from joulecast.kinds import layer_work, make_layer
-from joulecast.records import MODES, OWN_NET, How, Input, Network, Observation, Setup, Trial
+from joulecast.records import (
+    MODES,
+    OWN_NET,
+    How,
+    Input,
+    Network,
+    Observation,
+    Setup,
+    Totals,
+    Trial,
+)
 from joulecast.testing.estimators import EstimatorContract, observe
 from joulecast.variants import make_isolated, read_isolated, split_blocks, split_network
 from joulecast.worlds import make_world
@@ -224,6 +234,23 @@ def test_device_energy_and_host_energy_are_told_apart():
     assert answer.device_j == pytest.approx(graph, rel=0.05)
     assert answer.energy_j == pytest.approx(whole, rel=0.10)
     assert (answer.device_j < 0.9 * answer.energy_j).any()
+
+
+def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
+    """A launch-bound net pays for them at idle power; one that keeps the device busy does not."""
+    world = make_world(202, noise=0.0)
+    estimator = AdditiveEstimator()
+    for family, setup, bound in (("lenet5", Setup(batch=10), True), ("cnn5", SETUP, False)):
+        net = draw(1, seed=8, family=family)[0]
+        nets = draw(4, seed=9, family=family)
+        eager = [look(world, Trial(one, setup), energy=False) for one in nets[:2]]
+        fitted = estimator.fit([*see_parts(world, [net], setup), *eager, see_idle(world)])
+        busy = replace(net, totals=Totals(1.0, 1.0, 1, between=100))
+        plain, more = estimator.predict(fitted, [net, busy], setup).energy_j
+        least, most = (0.001 * plain, plain) if bound else (0.0, 0.001 * plain)
+        assert least < more - plain < most
+        parts = estimator.predict(fitted, [net, busy], setup).device_j
+        assert parts[0] == pytest.approx(parts[1])
 
 
 def test_without_graphs_energy_above_idle_adds_up():

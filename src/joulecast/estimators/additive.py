@@ -109,7 +109,9 @@ class AdditiveEstimator:
         state = State.from_dict(fitted)
         known = set(state.table.labels)
         stands = [split_pieces(network, setup, known) for network in networks]
-        totals = total_nets(state, list(map(count_stands, stands)), fitted["off_share"], joint)
+        nets = list(map(count_stands, stands))
+        between = [_count_between(network, setup) for network in networks]
+        totals = total_nets(state, nets, fitted["off_share"], joint, between)
         cov = None
         if totals.cov is not None:
             cov = totals.cov + share_doubt(networks, fitted["off_share"] * totals.energy_j)
@@ -217,6 +219,13 @@ def _read_energies(looks: Sequence[Look], busy: Answer, form: str, idle_w: float
 
 # ---------------------------------------------------------------------------------------------
 # For people
+
+
+def _count_between(network: Network, setup: Setup) -> float:
+    """Calls between layers that a step makes, in calls of forward and backward together."""
+    if network.totals is None:
+        return 0.0
+    return network.totals.between * (1.0 if setup.phase == "train" else 0.5)
 
 
 def _list_layers(

@@ -1,13 +1,14 @@
 """Two clocks: what the host adds to the device's own energy and time.
 
-    H = h0 + Σ_p h_frame(p)                issuing a step: a piece costs by its structure, not size
+    H = h0 + Σ_p h_frame(p) + h·between    issuing a step: a piece costs by its structure, not size
     De = D + gap·launches                  the device's time, with its pauses between launches
     T = (H^12 + De^12)^(1/12)              the slower of the two decides, a little more when equal
     E = G + P0·(T - D)                     a waiting device draws idle power and nothing else
 
 Host times are fitted by non-negative least squares to eager steps, drawn towards one time per
-launch, so that a structure that nobody timed has a time too. Gap and exponent are stated priors
-where nothing shows them.
+launch, so that a structure that nobody timed has a time too. What a net calls between its layers
+(views, masks, positions) stands in no piece: each such call takes the host about as long as a
+launch, forward and backward together. Gap and exponent are stated priors where nothing shows them.
 """
 
 from __future__ import annotations
@@ -87,9 +88,15 @@ class Clock:
         """What timing one more net takes off the variance of host times, about."""
         return 0.0 if self.spread <= _LEAST_SPREAD else 1.0 / (_USUAL_NETS + self.nets + 1.0)
 
-    def issue(self, counts: Sequence[Count]) -> tuple[float, float]:
-        """Seconds to issue a step of these pieces, and their standard deviation."""
-        total_s, guessed_s = self.begin_s, 0.0
+    def issue(self, counts: Sequence[Count], between: float = 0.0) -> tuple[float, float]:
+        """Seconds to issue a step of these pieces, and their standard deviation.
+
+        Args:
+            counts: The pieces, and how often each is run.
+            between: Calls that stand in no piece.
+        """
+        guessed_s = between * self.launch_s
+        total_s = self.begin_s + guessed_s
         for piece, count in counts:
             known = self.frames.get(piece.frame)
             total_s += count * (piece.launches * self.launch_s if known is None else known)

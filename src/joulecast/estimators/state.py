@@ -176,15 +176,28 @@ def ask_times(table: Table, time: Process, batch: Batch, joint: bool = False) ->
 
 
 def total_nets(
-    state: State, nets: Sequence[Sequence[Count]], off_share: float, joint: bool = False
+    state: State,
+    nets: Sequence[Sequence[Count]],
+    off_share: float,
+    joint: bool = False,
+    between: Sequence[float] = (),
 ) -> Totals:
-    """Joules and seconds of nets given by their pieces."""
+    """Joules and seconds of nets given by their pieces.
+
+    Args:
+        state: What was learnt.
+        nets: Pieces of each net.
+        off_share: How far sums may be off.
+        joint: Whether the nets' covariance is wanted.
+        between: Calls of each net's host that stand in no piece; none where left out.
+    """
     batch = make_batch(nets)
+    calls = between or (0.0,) * len(nets)
     busy = ask_times(state.table, state.time, batch, joint)
     field = state.table.field(batch.pieces, busy.own)
     asked = batch.nets(field, state.energy.keys)
     device = ask(state.energy.learnt, asked, joint)
-    host = np.array([state.clock.issue(counts) for counts in nets]).reshape(len(nets), 2)
+    host = np.array(list(map(state.clock.issue, nets, calls))).reshape(len(nets), 2)
     launches = batch.sum_up(batch.count * np.array([p.launches for p in batch.pieces])[batch.piece])
     time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
     if state.form == "eager":

@@ -70,6 +70,14 @@ CASES: dict[str, Network] = {
         ),
         shape=(4, 5),
     ),
+    **{
+        f"linear, {fn}": network_of(
+            make_layer("linear", (make_op("elementwise", fn=fn, passes=passes),), cin=5, cout=7),
+            make_layer("linear", cin=7, cout=3),
+            shape=(5,),
+        )
+        for fn, passes in {"newgeluactivation": 8, "quickgeluactivation": 3}.items()
+    },
     "embedding": network_of(TOKENS, shape=(5,), vocabulary=11),
     "lstm": network_of(
         make_layer("lstm", (make_op("last"),), cin=6, hidden=7, tokens=5, depth=2),

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Network, Setup, Trial
+from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.load import with_batch
 from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
@@ -54,6 +55,51 @@ def test_functions_and_modules_read_the_same() -> None:
     assert functional == modules
     assert functional.buildable
     assert [op.kind for op in functional.layers[0].tail] == ["elementwise", "pool", "flatten"]
+
+
+class WithViews(nn.Module):
+    """Three linears with so many pairs of transpositions between them."""
+
+    def __init__(self, pairs: int) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            for _ in range(self.pairs):
+                x = x.transpose(0, 1).transpose(0, 1)
+        return x
+
+
+@pytest.mark.parametrize("pairs", [0, 1, 4])
+def test_calls_between_layers_are_counted(pairs: int) -> None:
+    """They move nothing on the device, but a host has to make them."""
+    network = read_net(WithViews(pairs), torch.randn(4, 8))
+    assert network.totals is not None
+    assert network.totals.between == 6 * pairs
+    assert network.totals.size_bytes == read_net(WithViews(0), torch.randn(4, 8)).totals.size_bytes
+
+
+def test_a_norms_own_counter_is_no_call_between_layers() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    network = read_net(net, torch.randn(2, 3, 8, 8))
+    assert network.totals is not None and network.totals.between == 0
+
+
+def test_activations_that_libraries_spell_out_are_built_as_they_are() -> None:
+    pytest.importorskip("transformers")
+    from transformers.activations import NewGELUActivation, QuickGELUActivation
+
+    x = torch.randn(2, 8)
+    for cls in (NewGELUActivation, QuickGELUActivation):
+        net = nn.Sequential(nn.Linear(8, 8), cls())
+        network = read_net(net, x)
+        assert network.buildable
+        built = build_net(network)
+        built.load_state_dict(dict(zip(built.state_dict(), net.state_dict().values(), strict=True)))
+        torch.testing.assert_close(built(x), net(x))
 
 
 class Looped(nn.Module):

@@ -19,6 +19,7 @@ from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network, Op
 from joulecast.runtimes.torch.modules import (
+    SPELLED,
     Apply,
     FlatConcat,
     PackedSdpa,
@@ -74,9 +75,12 @@ def can_rebuild(op: Op) -> bool:
     """Whether an operator can be built so that it reads back the same."""
     if op.kind != "elementwise":
         return True
-    plain = not op.sizes["params"] and "out" not in op.sizes and op.sizes["passes"] == 1
+    spelled = op.sizes["fn"] in SPELLED
+    plain = not op.sizes["params"] and "out" not in op.sizes
+    if not plain or spelled or op.sizes["passes"] > 1:
+        return plain and spelled and op.sizes["inputs"] == 1
     known = (op.sizes["fn"], op.sizes["inputs"]) in BUILDABLE_FUNCTIONS
-    return plain and known and bool(op.sizes["axes"]) == (op.sizes["fn"] == "mean")
+    return known and bool(op.sizes["axes"]) == (op.sizes["fn"] == "mean")
 
 
 def build_net(network: Network) -> nn.Module:
@@ -348,6 +352,8 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
         return FlatConcat(find_kind(op.kind).out_shape(op.sizes, shape))
     if not can_rebuild(op):
         return StandIn(op.sizes["passes"], find_kind(op.kind).out_shape(op.sizes, shape))
+    if fn in SPELLED:
+        return SPELLED[fn]()
     if fn == "mean":
         axes = [axis + 1 for axis in op.sizes["axes"]]
         return Apply(lambda x: x.mean(axes))

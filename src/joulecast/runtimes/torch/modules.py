@@ -114,6 +114,25 @@ class StandIn(nn.Module):
         return x if tuple(x.shape[1:]) == self.out else fit_shape(x, self.out)
 
 
+class NewGELUActivation(nn.Module):
+    """GELU by its tanh, spelled out as libraries do: under autocast its power runs in fp32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+        return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+class QuickGELUActivation(nn.Module):
+    """GELU by a sigmoid, spelled out."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+# By the names that reading gives them: what the classes are called, here and in the libraries.
+SPELLED = {cls.__name__.lower(): cls for cls in (NewGELUActivation, QuickGELUActivation)}
+
+
 class FlatConcat(nn.Module):
     """Joining along an axis that nobody can rebuild: the same elements, copied once."""
 

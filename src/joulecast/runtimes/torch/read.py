@@ -62,10 +62,11 @@ def read_net(
         trace = _trace_net(net, inputs, loss or mean_square)
     batch = _batch_of(trace)
     try:
-        network = _Reading(trace, batch).network(name or type(net).__name__)
+        reading = _Reading(trace, batch)
+        network = reading.network(name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise NetError(f"the net calls something in a way that is not known: {error}") from error
-    totals = _count_totals(trace, network, batch)
+    totals = replace(_count_totals(trace, network, batch), between=reading.between)
     # A net that does more than its layers say cannot be rebuilt from them.
     complete = totals.unattributed_flops_share < _NEARLY_ALL
     complete = complete and totals.unattributed_params_share < _NEARLY_ALL
@@ -147,6 +148,7 @@ class _Reading:
             number for event in self.events if event.dynamic for number in set(event.inputs)
         )
         self.ordinals: Dict[Tuple[str, int], int] = Counter()
+        self.between = sum(_is_between(event) for event in trace.events)
 
     def network(self, name: str) -> Network:
         for place, event in enumerate(self.events):
@@ -160,7 +162,9 @@ class _Reading:
         network = Network(layers, self._input(), groups, name=name)
         buildable = self.buildable and _can_build(network)
         if not buildable:
+            self.between += sum(len(layer.tail) for layer in layers)
             layers = tuple(replace(layer, tail=_without_views(layer.tail)) for layer in layers)
+            self.between -= sum(len(layer.tail) for layer in layers)
         return replace(network, layers=layers, buildable=buildable)
 
     def _take(self, place: int, event: Event) -> None:
@@ -178,6 +182,7 @@ class _Reading:
 
     def _pass_on(self, event: Event) -> None:
         """A view: its result still belongs to whatever made its input."""
+        self.between += 1
         if event.params:
             self.carried.update((number, event.params) for number in event.outputs)
         dynamic = [number for number in event.inputs if number in self.source]
@@ -296,6 +301,11 @@ class _Reading:
                     vocabulary = draft.op.sizes["vocabulary"]
                     break
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
+
+
+def _is_between(event: Event) -> bool:
+    """Whether it works on nothing that trains: masks, positions; but no norm's own counter."""
+    return not event.dynamic and bool(event.inputs or event.name != "add_")
 
 
 def _finish(index: int, draft: _Draft) -> Layer:
