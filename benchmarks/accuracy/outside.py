@@ -72,7 +72,7 @@ Json = dict[str, Any]
 CAMPAIGNS = ("subtractive", "neuralpower")
 # Joules of at most so many pieces of each net, after all pieces were timed.
 DOUBTS = 2
-_BOOKS = {"test": "outside", "dev": "outside.dev"}
+_BOOKS = {"test": "outside", "dev": "outside.dev", "fresh": "outside.fresh"}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 # on where it was; what does not fit into SECONDS is left for the next call on the same card.
 #
 #     SETTINGS=har,lstm sh benchmarks/accuracy/run.sh OUT SECONDS settings      these settings, or all of them
-#     sh benchmarks/accuracy/run.sh OUT SECONDS outside       nets outside families
+#     TABLE=fresh sh benchmarks/accuracy/run.sh OUT SECONDS outside     nets outside families: fresh or test
 #     sh benchmarks/accuracy/run.sh OUT SECONDS cost          error over device seconds, setting cnn5
 #     sh benchmarks/accuracy/run.sh OUT SECONDS wide          transformers up to width 1024, for the shipped profile
 set -e
@@ -21,7 +21,7 @@ settings)
     python3 "$here/measure.py" "$out/test.sqlite" test --until $((seconds - 200)) --only "${SETTINGS:-}"
     ;;
 outside)
-    python3 "$here/outside.py" --on cuda:0 --store "$out/outside.sqlite" --which test --out "$out/outside" \
+    python3 "$here/outside.py" --on cuda:0 --store "$out/outside.sqlite" --which "${TABLE:-fresh}" --out "$out/outside" \
         --until-s "$seconds" --subtractive-s 4 --measure-only
     ;;
 cost)
