@@ -38,6 +38,8 @@ LAUNCH_S = 10e-6
 _FRAME_SPREAD = 0.8
 _LOOK_SPREAD = 0.08
 _ALONE_SPREAD = 0.25
+# What begins and ends a step, whatever the net: about as much as so many launches.
+_BEGIN_LAUNCHES = 5.0
 # Host times of one net differ by about this from hour to hour (7.7 % on a shared H200 host): what
 # some nets show of it counts as much as this many nets would that differ so. It is never less.
 _USUAL_SPREAD = 0.08
@@ -212,7 +214,7 @@ def _fit_frames(
             usual[place[piece.frame]] = max(piece.launches, 1) * launch_s
         rows.append(row / host_s / (_LOOK_SPREAD if look.whole else _ALONE_SPREAD))
     aims = [1.0 / (_LOOK_SPREAD if look.whole else _ALONE_SPREAD) for look, _ in timed]
-    drawn = np.diag(1.0 / (_FRAME_SPREAD * usual[1:]))
-    matrix = np.vstack([*rows, np.hstack([np.zeros((len(names), 1)), drawn])])
-    found, _ = nnls(matrix, np.array([*aims, *([1.0 / _FRAME_SPREAD] * len(names))]))
+    usual[0] = _BEGIN_LAUNCHES * launch_s
+    matrix = np.vstack([*rows, np.diag(1.0 / (_FRAME_SPREAD * usual))])
+    found, _ = nnls(matrix, np.array([*aims, *([1.0 / _FRAME_SPREAD] * len(usual))]))
     return float(found[0]), {name: float(found[place[name]]) for name in names}
