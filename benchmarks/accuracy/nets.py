@@ -1,8 +1,8 @@
 """Real nets that no family of ours contains, with random weights: nothing is downloaded.
 
 ``DEV`` is what an estimator may be improved by, ``TEST`` is what it is judged by and nothing else.
-What ``TEST`` showed was then mended, so that it serves development from there on: ``FRESH``, written
-down before that, is what the mended one is judged by.
+What ``TEST`` showed was then mended, so that it serves development from there on: ``FRESH``,
+written down before any of it was measured, is what the mended estimator is judged by.
 An entry makes its module and inputs when it is asked, so that one that cannot be made leaves the
 others alone. ``shrink`` gives the same architectures at sizes for trying things out on a processor.
 """
