@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,16 @@ _LEAST_SHARE = 0.01
 _ABOVE_SPREAD = 0.02
 # A look, what of its joules adds up, and the relative variance of that.
 Used = tuple[Look, float, float]
+Pair = tuple[Network, Setup]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Fitted numbers as they are asked."""
+
+    state: State
+    off_share: float
+    runs: Json
 
 
 class AdditiveEstimator:
@@ -106,14 +116,23 @@ class AdditiveEstimator:
         self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
     ) -> Prediction:
         """Sums over pieces, with everything that they do not know."""
-        state = State.from_dict(fitted)
+        pairs = [(network, setup) for network in networks]
+        return self.predict_pairs(self.open(fitted), pairs, joint)
+
+    def open(self, fitted: Json) -> Opened:
+        """Fitted numbers, read: whoever asks again and again reads them once."""
+        return Opened(State.from_dict(fitted), fitted["off_share"], fitted["runs"])
+
+    def predict_pairs(self, opened: Opened, pairs: Sequence[Pair], joint: bool) -> Prediction:
+        """Like ``predict``, for networks that each have a setup of their own."""
+        state, networks = opened.state, [network for network, _ in pairs]
         known = set(state.table.labels)
-        stands = [split_pieces(network, setup, known) for network in networks]
-        totals = total_nets(state, list(map(count_stands, stands)), fitted["off_share"], joint)
+        stands = [split_pieces(network, setup, known) for network, setup in pairs]
+        totals = total_nets(state, list(map(count_stands, stands)), opened.off_share, joint)
         cov = None
         if totals.cov is not None:
-            cov = totals.cov + share_doubt(networks, fitted["off_share"] * totals.energy_j)
-        runs = fitted["runs"]
+            cov = totals.cov + share_doubt(pairs, opened.off_share * totals.energy_j)
+        runs = opened.runs
         known_runs = [runs.get(name_net(net)) for net in stands] if runs else []
         answer = Prediction(
             energy_j=totals.energy_j,

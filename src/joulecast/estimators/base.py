@@ -116,8 +116,11 @@ class Estimator(Protocol):
         """What a step of each network costs; ``joint`` asks for how their errors go together."""
 
 
-def share_doubt(networks: Sequence[Network], doubt: Floats) -> Floats:
-    """Covariance of doubts of which half is the device's habit and half each network's own."""
-    alike = [[0.5 + 0.5 * (one == two) for two in networks] for one in networks]
-    cov: Floats = np.array(alike) * np.outer(doubt, doubt)
+def share_doubt(asked: Sequence[object], doubt: Floats) -> Floats:
+    """Covariance of doubts of which half is the device's habit and half each question's own."""
+    # Equal ones get equal numbers, so that long records are not compared pair by pair.
+    numbers: dict[object, int] = {}
+    which = np.array([numbers.setdefault(one, len(numbers)) for one in asked], int)
+    alike = 0.5 + 0.5 * (which[:, None] == which)
+    cov: Floats = alike * np.outer(doubt, doubt)
     return cov
