@@ -33,6 +33,9 @@ def test_asking_together_is_asking_alone(profile, name):
         assert one.energy_j == pytest.approx(alone.energy_j)
         assert one.interval_j == pytest.approx(alone.interval_j)
         assert one.duration_s == pytest.approx(alone.duration_s)
+        assert (one.duration_interval_s is None) == (name == "flops")
+        if one.duration_interval_s:
+            assert one.duration_interval_s[0] < one.duration_s < one.duration_interval_s[1]
         assert [layer.name for layer in one.layers] == [layer.name for layer in alone.layers]
         assert one.unseen_share == pytest.approx(alone.unseen_share)
         assert one.basis == alone.basis == "simulated"

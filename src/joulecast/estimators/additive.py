@@ -143,6 +143,7 @@ class AdditiveEstimator:
             unseen_share=_share_unseen(state, totals),
             device_j=totals.device_j,
             doubts=_share_doubts(totals),
+            duration_sd_s=np.sqrt(totals.duration_var),
         )
         return renew(answer, known_runs) if any(known_runs) else answer
 

@@ -156,7 +156,16 @@ class OpenProfile:
             device_j=device_j,
             host_share=None if device_j is None else max(0.0, 1.0 - device_j / energy_j),
             doubts=_add_doubt(doubts, *variances),
+            duration_interval_s=self._bracket_time(found, at, level),
         )
+
+    def _bracket_time(self, found: Prediction, at: int, level: float) -> tuple[float, float] | None:
+        """An interval of the seconds; another unit of a device may be slower, too."""
+        if found.duration_sd_s is None:
+            return None
+        mean_s, strange = float(found.duration_s[at]), UNIT_SPREAD * self.profile.shipped
+        variance = float(found.duration_sd_s[at]) ** 2 + (strange * mean_s) ** 2
+        return make_interval(mean_s, variance, level)
 
 
 def make_interval(mean_j: float, variance: float, level: float) -> tuple[float, float]:
@@ -196,6 +205,9 @@ def _join(parts: Sequence[tuple[list[int], Prediction]], count: int) -> Predicti
     def stack(name: str) -> Floats:
         return np.asarray(np.concatenate([getattr(one, name) for one in found])[order])
 
+    def stack_known(name: str) -> Floats | None:
+        return None if any(getattr(one, name) is None for one in found) else stack(name)
+
     cov = None
     if found[0].energy_cov is not None:
         cov = np.zeros((count, count))
@@ -211,6 +223,7 @@ def _join(parts: Sequence[tuple[list[int], Prediction]], count: int) -> Predicti
         duration_s=stack("duration_s"),
         layers=tuple(layers[at] for at in order),
         unseen_share=tuple(unseen[at] for at in order),
-        device_j=None if any(one.device_j is None for one in found) else stack("device_j"),
+        device_j=stack_known("device_j"),
         doubts=tuple(doubts[at] for at in order) if len(doubts) == count else (),
+        duration_sd_s=stack_known("duration_sd_s"),
     )

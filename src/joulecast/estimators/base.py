@@ -77,6 +77,7 @@ class Prediction:
         unseen_share: For each network the share of energy in layers that were never profiled.
         device_j: The device's own part, without waiting for the host, n; None where nobody knows.
         doubts: For each network where its variance comes from: words and shares of it.
+        duration_sd_s: Standard deviations of the seconds, n; None where nobody knows.
     """
 
     energy_j: Floats
@@ -87,6 +88,7 @@ class Prediction:
     unseen_share: tuple[float, ...]
     device_j: Floats | None = None
     doubts: tuple[dict[str, float], ...] = ()
+    duration_sd_s: Floats | None = None
 
 
 class Estimator(Protocol):
