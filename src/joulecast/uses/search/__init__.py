@@ -20,13 +20,21 @@ sampler draws, on condition that it fits. Nothing is measured here.
 
 from joulecast.uses.search.budget import Budget, Length, parse_budget
 from joulecast.uses.search.result import Point, Search, find_points
-from joulecast.uses.search.screen import Screen, Verdict, open_screen
-from joulecast.uses.search.space import Choice, Range, Space, make_space, parse_dimension
-from joulecast.uses.search.survey import Survey, survey
+from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
+from joulecast.uses.search.space import (
+    Choice,
+    Dimension,
+    Range,
+    Space,
+    make_space,
+    parse_dimension,
+)
+from joulecast.uses.search.survey import Survey, check_reachable, survey
 
 __all__ = [
     "Budget",
     "Choice",
+    "Dimension",
     "Length",
     "Point",
     "Range",
@@ -35,6 +43,8 @@ __all__ = [
     "Space",
     "Survey",
     "Verdict",
+    "check_reachable",
+    "count_work",
     "find_points",
     "make_space",
     "open_screen",

@@ -161,6 +161,11 @@ def _note(trial: optuna.Trial, screen: Screen, look: Look) -> None:
         trial.set_constraint(_CONSTRAINT, screen.budget.confidence - verdict.chance)
 
 
+def hush() -> None:
+    """Let Optuna say warnings only: for programs that show progress themselves."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
 def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
     """What a study holds so far: also that of a storage that others fill."""
     states = optuna.trial.TrialState
