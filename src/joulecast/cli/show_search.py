@@ -137,13 +137,12 @@ def _list_notes(found: Search, storage: str | None) -> list[str]:
 def _say_ground(screen: Screen, verdicts: tuple[Verdict, ...]) -> list[str]:
     """What the joules rest on."""
     covers, basis = screen.opened.profile.covers, screen.opened.basis
-    notes = [
-        f"Joules are estimates, {say_basis(basis)}; the meter covers {covers}. {_NOT_INCLUDED}"
-    ]
+    ground = f"Joules are estimates. Basis: {say_basis(basis)}; the meter covers {covers}."
+    notes = [f"{ground} {_NOT_INCLUDED}"]
     if "batch" in _list_more(screen) and screen.length.epochs is None:
         notes.append(
-            "A step of a smaller batch does less: with --epochs and --samples, batches are compared "
-            "by what a whole run takes."
+            "A step of a smaller batch does less: with --epochs and --samples, batches are "
+            "compared by what a whole run takes."
         )
     guessed = sum(verdict.estimate.unseen_share > 0 for verdict in verdicts)
     if guessed:

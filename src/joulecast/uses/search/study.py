@@ -77,9 +77,10 @@ def search(
     if objective not in OBJECTIVES:
         raise InputError(f"objective is {objective!r}: choose one of {', '.join(OBJECTIVES)}")
     check_reachable(screen, seed)
-    inner = make_sampler(sampler, seed)
-    screening = ScreeningSampler(inner, screen, tries)
-    study = _open_study(screen, screening, objective, storage, study_name)
+    study = _open_study(screen, objective, storage, study_name)
+    # A study that goes on is not to be asked for the same candidates again.
+    inner = make_sampler(sampler, seed + len(study.get_trials(deepcopy=False)))
+    study.sampler = screening = ScreeningSampler(inner, screen, tries)
     run = _Objective(screen, screening, score, objective, build, seed)
     with _at_the_door("the study", _OPTUNAS):
         study.optimize(run, n_trials=trials, callbacks=[on_trial] if on_trial else None)
@@ -190,7 +191,6 @@ def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
 
 def _open_study(
     screen: Screen,
-    sampler: ScreeningSampler,
     objective: str,
     storage: str | optuna.storages.BaseStorage | None,
     name: str,
@@ -202,7 +202,6 @@ def _open_study(
     with _at_the_door(f"the storage {storage}" if storage else "the study", (Exception,)):
         study = optuna.create_study(
             storage=storage,
-            sampler=sampler,
             study_name=chosen,
             directions=directions,
             load_if_exists=True,
