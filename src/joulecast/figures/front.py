@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from joulecast.figures.marks import Dots, Line, Mark
+from joulecast.figures.marks import Dots, Line, Mark, Tag
 from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some, pick_bounds
 from joulecast.figures.style import BLUE, GREY, RED
 from joulecast.units import format_energy
@@ -21,12 +21,14 @@ class Priced:
     Attributes:
         worth: Quality, or seconds: what is on the other axis.
         interval_j: Where its joules are, as probably as was asked for.
+        tag: A short word beside it, where it is on the front.
     """
 
     name: str
     worth: float
     energy_j: float
     interval_j: tuple[float, float]
+    tag: str = ""
 
 
 def find_front(points: Sequence[tuple[float, float]]) -> tuple[bool, ...]:
@@ -80,6 +82,7 @@ def draw_front(
         marks.append(_place(others, behind, GREY, worth, "cross"))
     marks.append(_make_stairs(front, more_is_better))
     marks.append(_place(_FRONT, front, BLUE, worth, "circle"))
+    marks += [Tag(one.tag, (one.worth,), (one.energy_j,), BLUE) for one in front if one.tag]
     x = Axis(worth, unit, prefixes=bool(unit))
     ends = [end for point in points for end in (*point.interval_j, point.energy_j)]
     y = fit_axis(energy, [*ends, *([budget_j] if budget_j else [])], "J", prefixes=True, zero=True)

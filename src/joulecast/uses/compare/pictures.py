@@ -20,9 +20,8 @@ def draw_comparison(found: Comparison) -> Picture:
     if not found.groups:
         raise MissingError("no combination could be ranked, so there is nothing to draw")
     pictures = [_draw_group(covers, rows) for covers, rows in found.groups.items()]
-    about = f"bars hold with {format_share(found.level)}; panels are not comparable"
-    if len(pictures) == 1:
-        about = f"{pictures[0].title}; bars hold with {format_share(found.level)}"
+    apart = "; panels are not comparable" if len(pictures) > 1 else ""
+    about = f"bars hold with {format_share(found.level)}{apart}"
     return join_pictures(f"{found.net}: joules and seconds of a sample", pictures, about)
 
 
@@ -33,6 +32,7 @@ def _draw_group(covers: str, rows: Sequence[Row]) -> Picture:
             row.duration_s,
             row.energy_j,
             row.interval_j,
+            tag=f"#{row.rank}",
         )
         for row in rows
     ]
@@ -44,6 +44,6 @@ def _draw_group(covers: str, rows: Sequence[Row]) -> Picture:
         more_is_better=False,
         energy="energy of a sample",
         others="other combinations",
-        title=f"meters cover {covers}",
+        title=f"meters cover {covers}" + ("" if basis == "measured" else f" ({basis})"),
         provenance=basis,
     )
