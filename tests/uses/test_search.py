@@ -19,6 +19,7 @@ from joulecast.uses.search import (
     Choice,
     Length,
     Range,
+    hide_password,
     make_space,
     open_screen,
     parse_budget,
@@ -330,6 +331,12 @@ def test_a_firm_believer_is_drawn_into_the_budget(screen_of):
     smallest = {name: one.ends[0] for name, one in screen.space.dimensions.items()}
     assert found.pruned == 0 and all(point.verdict.within for point in found.points)
     assert all(dict(point.verdict.params) != smallest for point in found.points)
+
+
+def test_a_password_is_not_shown():
+    url = "postgresql://me:secret@host:5432/db"
+    assert hide_password(url) == "postgresql://me:***@host:5432/db"
+    assert hide_password("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
 
 
 def test_a_sampler_is_delegated_to(screen_of):

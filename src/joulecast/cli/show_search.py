@@ -6,7 +6,16 @@ from joulecast.cli import options
 from joulecast.cli.show import join_ends, make_console, print_notes, print_table, say_basis
 from joulecast.families import FAMILIES
 from joulecast.units import format_count, format_duration, format_energy, format_share
-from joulecast.uses.search import Choice, Point, Screen, Search, Survey, Verdict, count_work
+from joulecast.uses.search import (
+    Choice,
+    Point,
+    Screen,
+    Search,
+    Survey,
+    Verdict,
+    count_work,
+    hide_password,
+)
 
 _MOST_ROWS = 15
 _COSTS = (">energy", ">95 % interval", ">time")
@@ -128,9 +137,9 @@ def _list_notes(found: Search, storage: str | None) -> list[str]:
     notes += _say_ground(found.screen, tuple(point.verdict for point in found.points))
     if storage:
         notes.append(
-            f"Study {found.study!r} in {storage}: the same command goes on with it, and "
-            f"optuna-dashboard {storage} shows it."
+            f"Kept as the study {found.study!r}: the same command goes on with it. To look at it:"
         )
+        notes.append(f"    optuna-dashboard {hide_password(storage)}")
     return notes
 
 

@@ -19,7 +19,7 @@ sampler draws, on condition that it fits. Nothing is measured here.
 """
 
 from joulecast.uses.search.budget import Budget, Length, parse_budget
-from joulecast.uses.search.result import Point, Search, find_points
+from joulecast.uses.search.result import Point, Search, find_points, hide_password
 from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
 from joulecast.uses.search.space import (
     Choice,
@@ -46,6 +46,7 @@ __all__ = [
     "check_reachable",
     "count_work",
     "find_points",
+    "hide_password",
     "make_space",
     "open_screen",
     "parse_budget",

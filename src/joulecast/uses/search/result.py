@@ -6,6 +6,7 @@ their errors going together: in how many of them each net is on the front.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,6 +89,11 @@ class Search:
             "trials": [point.to_dict() for point in self.points],
             "front": [point.to_dict() for point in self.front],
         }
+
+
+def hide_password(url: str) -> str:
+    """A storage's URL as it may be shown."""
+    return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", url)
 
 
 def find_points(screen: Screen, trained: Sequence[tuple[int, float, Json]]) -> tuple[Point, ...]:

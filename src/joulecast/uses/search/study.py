@@ -20,7 +20,7 @@ from typing import Any
 
 from joulecast.errors import InputError, JoulecastError, NetError, StoreError
 from joulecast.records import Network
-from joulecast.uses.search.result import Search, find_points
+from joulecast.uses.search.result import Search, find_points, hide_password
 from joulecast.uses.search.sampling import TRIES, Look, ScreeningSampler, make_sampler, suggest
 from joulecast.uses.search.screen import Screen, Verdict
 from joulecast.uses.search.survey import check_reachable
@@ -199,7 +199,8 @@ def _open_study(
     both = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
     directions = both if objective == "pareto" else both[:1]
     chosen = name or f"{screen.space.family} on {about['device']}"
-    with _at_the_door(f"the storage {storage}" if storage else "the study", (Exception,)):
+    where = f"the storage {hide_password(storage)}" if isinstance(storage, str) else "the study"
+    with _at_the_door(where, (Exception,)):
         study = optuna.create_study(
             storage=storage,
             study_name=chosen,
