@@ -49,6 +49,13 @@ def test_the_joint_covariance_has_the_variances(profile, name):
     assert np.linalg.eigvalsh(found.cov).min() > -1e-9 * found.variance.max()
 
 
+def test_details_can_be_left_out(profile):
+    whole, brief = (open_profile(profile).ask(PAIRS, details=wanted) for wanted in (True, False))
+    for one, other in zip(whole.each, brief.each, strict=True):
+        assert one.layers and one.peak_memory_bytes > 0
+        assert replace(one, layers=(), peak_memory_bytes=0) == other
+
+
 def test_a_chance_agrees_with_the_interval(profile):
     found = open_profile(profile).ask(PAIRS, level=0.8)
     for side, chance in ((0, 0.1), (1, 0.9)):

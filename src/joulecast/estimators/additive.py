@@ -123,8 +123,10 @@ class AdditiveEstimator:
         """Fitted numbers, read: whoever asks again and again reads them once."""
         return Opened(State.from_dict(fitted), fitted["off_share"], fitted["runs"])
 
-    def predict_pairs(self, opened: Opened, pairs: Sequence[Pair], joint: bool) -> Prediction:
-        """Like ``predict``, for networks that each have a setup of their own."""
+    def predict_pairs(
+        self, opened: Opened, pairs: Sequence[Pair], joint: bool, layers: bool = True
+    ) -> Prediction:
+        """Like ``predict``, for networks that each have a setup of their own; layers if wanted."""
         state, networks = opened.state, [network for network, _ in pairs]
         known = set(state.table.labels)
         stands = [split_pieces(network, setup, known) for network, setup in pairs]
@@ -139,7 +141,7 @@ class AdditiveEstimator:
             energy_sd_j=np.sqrt(totals.var if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
-            layers=_list_layers(state, networks, stands, totals),
+            layers=_list_layers(state, networks, stands, totals) if layers else ((),) * len(pairs),
             unseen_share=_share_unseen(state, totals),
             device_j=totals.device_j,
             doubts=_share_doubts(totals),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -23,7 +23,7 @@ from joulecast.estimators.additive import AdditiveEstimator, Opened, Pair
 from joulecast.estimators.base import Estimator, Floats, Json, Prediction
 from joulecast.estimators.table import UNIT_SPREAD
 from joulecast.kinds import peak_memory
-from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
+from joulecast.records import Estimate, Profile, Setup, weakest_provenance
 
 
 @dataclass(frozen=True)
@@ -92,34 +92,46 @@ class OpenProfile:
         seen = (one.provenance for one in self.profile.observations)
         return weakest_provenance([self.profile.provenance, *dict.fromkeys(seen)])
 
-    def ask(self, pairs: Sequence[Pair], level: float = 0.95, joint: bool = False) -> Estimates:
+    def ask(
+        self,
+        pairs: Sequence[Pair],
+        level: float = 0.95,
+        joint: bool = False,
+        details: bool = True,
+    ) -> Estimates:
         """What a step of each network costs as its setup says.
 
         Args:
             pairs: Networks, each with how it is trained.
             level: How probable each interval shall be.
             joint: Whether it is wanted how their errors go together.
+            details: Whether layers and peak memory are wanted: they take as long as all the rest.
         """
         if not 0.0 < level < 1.0:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
         if not all(network.layers for network, _ in pairs):
             raise InputError("an empty network costs nothing; give a net with layers")
-        found = self._predict(pairs, joint)
+        found = self._predict(pairs, joint, details)
         own = found.energy_sd_j**2
         strange = (UNIT_SPREAD * found.energy_j) ** 2 if self.profile.shipped else 0.0 * own
         basis = self.basis
         each = tuple(
-            self._describe(pair, found, at, (float(own[at]), float(strange[at])), level, basis)
-            for at, pair in enumerate(pairs)
+            self._describe(found, at, (float(own[at]), float(strange[at])), level, basis)
+            for at in range(len(pairs))
         )
+        if details:
+            peaks = [peak_memory(*pair) for pair in pairs]
+            each = tuple(
+                replace(one, peak_memory_bytes=peak) for one, peak in zip(each, peaks, strict=True)
+            )
         cov = found.energy_cov
         if cov is not None:
             cov = cov + np.outer(np.sqrt(strange), np.sqrt(strange))
         return Estimates(each, own + strange, cov)
 
-    def _predict(self, pairs: Sequence[Pair], joint: bool) -> Prediction:
+    def _predict(self, pairs: Sequence[Pair], joint: bool, details: bool) -> Prediction:
         if isinstance(self.method, AdditiveEstimator) and self.opened is not None:
-            return self.method.predict_pairs(self.opened, pairs, joint)
+            return self.method.predict_pairs(self.opened, pairs, joint, details)
         groups: dict[Setup, list[int]] = {}
         for at, (_, setup) in enumerate(pairs):
             groups.setdefault(setup, []).append(at)
@@ -131,7 +143,6 @@ class OpenProfile:
 
     def _describe(
         self,
-        pair: tuple[Network, Setup],
         found: Prediction,
         at: int,
         variances: tuple[float, float],
@@ -146,7 +157,7 @@ class OpenProfile:
             interval_j=make_interval(energy_j, sum(variances), level),
             level=level,
             duration_s=float(found.duration_s[at]),
-            peak_memory_bytes=peak_memory(*pair),
+            peak_memory_bytes=0,
             layers=found.layers[at],
             unseen_share=found.unseen_share[at],
             basis=basis,

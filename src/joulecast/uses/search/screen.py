@@ -110,10 +110,10 @@ class Screen:
         steps = [self.length.count_steps(setup.batch) for _, setup in pairs]
         shared = self.budget.share is not None
         if shared:
-            answers = self.opened.ask([*pairs, self.space.original], self.level, joint=True)
+            answers = self._ask([*pairs, self.space.original], joint=True)
             chances = self._weigh_share(answers, steps)
         else:
-            answers = self.opened.ask(pairs, self.level)
+            answers = self._ask(pairs)
             limits = [self._limit_step(count) for count in steps]
             chances = answers.chance_within(limits)
         least = self.budget.confidence
@@ -127,7 +127,7 @@ class Screen:
     def ask_jointly(self, candidates: Sequence[Params]) -> Estimates:
         """What a step of each costs, with how their errors go together."""
         pairs = [self.space.build(params) for params in candidates]
-        return self.opened.ask(pairs, self.level, joint=True)
+        return self._ask(pairs, joint=True)
 
     def explain(self, verdict: Verdict) -> str:
         """Why a candidate is ruled out, in a sentence."""
@@ -145,6 +145,9 @@ class Screen:
             f"{format_energy(verdict.estimate.energy_j * steps)} a {self.budget.per} "
             f"({low} to {high}, {verdict.estimate.basis})"
         )
+
+    def _ask(self, pairs: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
+        return self.opened.ask(pairs, self.level, joint, details=False)
 
     def _limit_step(self, steps: int) -> float:
         """The budget as joules of one step."""
