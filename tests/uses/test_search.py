@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+import sys
 
 import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.errors import InputError, NetError, StoreError
+from joulecast.errors import InputError, MissingError, NetError, StoreError
 from joulecast.families import FAMILIES
 from joulecast.figures import find_front
 from joulecast.records import Network, Setup
@@ -331,6 +333,13 @@ def test_a_firm_believer_is_drawn_into_the_budget(screen_of):
     smallest = {name: one.ends[0] for name, one in screen.space.dimensions.items()}
     assert found.pruned == 0 and all(point.verdict.within for point in found.points)
     assert all(dict(point.verdict.params) != smallest for point in found.points)
+
+
+def test_without_optuna_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "joulecast.uses.search.sampling")
+    with pytest.raises(MissingError, match=r"pip install 'joulecast\[search\]'"):
+        importlib.import_module("joulecast.uses.search.sampling")
 
 
 def test_a_password_is_not_shown():

@@ -9,13 +9,14 @@
     budget.py   how many joules, of what, and how surely
     screen.py   ``Screen``: candidates → verdicts, in one question to the profile
     survey.py   ``survey``: which share of a space fits, without training anything
-    study.py    ``search``: Optuna's samplers, storage and dashboard; the only room that knows it
+    sampling.py any of Optuna's samplers, asked until a candidate fits
+    study.py    ``search``: Optuna's studies, storage and dashboard; these two alone know it
     result.py   the records of a result, and the front
     pictures.py the front as a picture
 
 The estimate rules a candidate out before a single step is trained. Samplers are asked again while
 their candidates cost too much, so that no trial is wasted on one: what is trained was drawn as the
-sampler draws, on condition that it fits. Nothing is measured here.
+sampler draws, on condition that it fits (sampling.py). Nothing is measured here.
 """
 
 from joulecast.uses.search.budget import Budget, Length, parse_budget
