@@ -112,3 +112,30 @@ def test_a_module_is_observed_with_its_own_loss():
     )
     assert seen.trial.setup.loss == "own" and seen.trial.setup.batch == 6
     assert seen.provenance == "modelled" and seen.energy_j > 0
+
+
+def test_setups_and_devices_are_compared(store, profile):
+    setups = [joulecast.Setup(batch=batch) for batch in (4, 8, 16)]
+    found = joulecast.compare("lenet5:3,5,9,11", devices=[profile], setups=setups)
+    by_name = joulecast.compare("lenet5:3,5,9,11", devices=["sim"], setups=setups, store=store)
+    assert len(found.rows) == len(by_name.rows) == 3
+    (row,) = (row for row in found.rows if row.setup.batch == 8)
+    alone = joulecast.estimate("lenet5:3,5,9,11", device=profile, batch=8)
+    assert row.energy_j == pytest.approx(alone.energy_j / 8)
+
+
+def test_a_search_hands_modules_to_the_training_function(profile):
+    seen = []
+
+    def score(net, trial):
+        seen.append((net, trial.params))
+        return float(sum(weight.numel() for weight in net.parameters()))
+
+    setup = joulecast.Setup(batch=8)
+    found = joulecast.search(
+        "lenet5:4,8,16,16", score, budget="98%", device=profile, setup=setup, trials=3, seed=5
+    )
+    assert len(found.points) == 3 and found.front
+    assert all(isinstance(net, nn.Module) for net, _ in seen)
+    first = next(seen[0][0].parameters())
+    assert first.shape[0] == seen[0][1]["c1"]

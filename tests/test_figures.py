@@ -18,6 +18,7 @@ from joulecast.errors import FileError, InputError, MissingError
 from joulecast.estimators.gp import fit_gp
 from joulecast.figures import (
     Judged,
+    Priced,
     SampledCurve,
     Sized,
     Taken,
@@ -31,10 +32,12 @@ from joulecast.figures import (
     draw_error_levels,
     draw_error_shares,
     draw_errors,
+    draw_front,
     draw_guided_point,
     draw_profiling_time,
     draw_sizes,
     draw_time_energy,
+    find_front,
     join_pictures,
     make_html,
     make_png,
@@ -568,3 +571,45 @@ def test_panels_know_how_many_stand_side_by_side():
     assert (flat.columns, room.columns, Picture("a", (panel,)).columns) == (3, 2, 1)
     assert len(to_plotly(flat).data) == 5
     assert words_of(make_svg(flat)).count("x") >= 5
+
+
+# ---------------------------------------------------------------------------------------------
+# Fronts
+
+PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=30)
+
+
+@given(PAIRS)
+def test_a_front_is_what_nothing_beats(pairs):
+    on = find_front(pairs)
+    front = [pair for pair, best in zip(pairs, on, strict=True) if best]
+    for pair, best in zip(pairs, on, strict=True):
+        beaten = any(a <= pair[0] and b <= pair[1] and (a, b) != pair for a, b in front)
+        assert best != beaten
+    assert min(pairs) in front
+
+
+@given(PAIRS, st.booleans())
+def test_a_front_is_drawn_as_stairs_from_end_to_end(pairs, more):
+    points = [
+        Priced(f"p{i}", float(x), float(y), (y / 2, y * 2.0)) for i, (x, y) in enumerate(pairs)
+    ]
+    picture = draw_front(points, more_is_better=more, budget_j=20.0, provenance="modelled")
+    (panel,) = picture.panels
+    stairs = next(m for m in panel.marks if isinstance(m, Line) and m.name == "on the front")
+    assert "modelled" in picture.heading and "budget" in picture.series
+    for (x0, y0), (x1, y1) in pairwise(zip(stairs.x, stairs.y, strict=True)):
+        # Each piece goes level or upright, and better never costs less.
+        assert x0 == x1 or y0 == y1
+        assert x1 >= x0 and (y1 >= y0 if more else y1 <= y0)
+    drawn = [m for m in panel.marks if isinstance(m, Dots)]
+    assert sum(len(m.x) for m in drawn) == len(points)
+
+
+def test_a_front_reaches_both_backends():
+    points = [Priced("a net", 0.9, 3.0, (2.0, 4.0), tag="#1"), Priced("b", 0.8, 4.0, (3.0, 5.0))]
+    picture = draw_front(points, worth="accuracy", budget_j=3.5, others="the others")
+    assert "<svg" in make_svg(picture)
+    assert "a net" in make_html(picture, library=False)
+    with pytest.raises(InputError, match="nothing to draw"):
+        draw_front([])

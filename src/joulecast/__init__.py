@@ -18,10 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from joulecast.errors import JoulecastError
     from joulecast.records import Estimate, Network, Observation, Profile, Setup
+    from joulecast.uses.compare import Comparison
+    from joulecast.uses.search import Search
 
     Shape = tuple[int, ...]
 
@@ -33,12 +35,14 @@ __all__ = [
     "Profile",
     "Setup",
     "__version__",
+    "compare",
     "estimate",
     "load_profile",
     "observe",
     "profile",
     "read",
     "renew",
+    "search",
 ]
 
 _HOMES = {
@@ -118,6 +122,91 @@ def estimate(
     found, setup = _take(net, inputs, None, input_shape, setup, words)
     known = load_profile(device, store=store) if isinstance(device, str) else device
     return estimate_network(known, found.network, setup, estimator, level)
+
+
+def compare(
+    net: Any,
+    inputs: Any = None,
+    *,
+    devices: Sequence[str | Profile],
+    setups: Sequence[Setup],
+    input_shape: Shape | None = None,
+    estimator: str = "additive",
+    level: float = 0.95,
+    store: str | None = None,
+) -> Comparison:
+    """Devices and setups ranked by what a sample of a net takes, in joules and seconds.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``.
+        inputs: For a module, what it is called on.
+        devices: Whose profiles answer (see ``load_profile``), or the profiles.
+        setups: How the net may be trained.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+        estimator: Which method answers.
+        level: Probability that each interval holds.
+        store: Where the store is, if not where it usually is.
+    """
+    from joulecast.cli.nets import take_net
+    from joulecast.uses.compare import compare as rank
+
+    network = take_net(net, inputs, input_shape=input_shape).network
+    profiles = {}
+    for one in devices:
+        known = load_profile(one, store=store) if isinstance(one, str) else one
+        profiles[one if isinstance(one, str) else known.key] = known
+    return rank(network, profiles, setups, estimator, level)
+
+
+def search(
+    family: str,
+    score: Callable[[Any, Any], float],
+    *,
+    budget: str,
+    device: str | Profile = "",
+    steps: int = 1,
+    epochs: int | None = None,
+    samples: int | None = None,
+    confidence: float = 0.5,
+    vary: Mapping[str, Any] | None = None,
+    setup: Setup | None = None,
+    input_shape: Shape | None = None,
+    estimator: str = "additive",
+    store: str | None = None,
+    **options: Any,
+) -> Search:
+    """Search nets of a family that are good and keep an energy budget.
+
+    Candidates that would cost too much are ruled out by the estimate; the others are trained.
+
+    Args:
+        family: Its name; with widths, they are the largest ones.
+        score: Trains a net and says how good it is, more is better: a PyTorch module and Optuna's
+            trial → a number. ``trial.params`` has every value that was chosen.
+        budget: ``0.5Wh`` or ``50%`` of a run, ``5J/step``.
+        device: Whose profile answers (see ``load_profile``), or the profile.
+        steps: Of a run.
+        epochs: Instead of steps: passes over ``samples``.
+        samples: Of an epoch.
+        confidence: How probable it shall be that the budget is kept.
+        vary: Other bounds, and more that varies: ``{"c1": Range(8, 64), "batch": (16, 32)}``, with
+            ``Range`` from ``joulecast.uses.search``.
+        setup: How nets are trained where nothing varies; the family's own batch by default.
+        input_shape: Shape of one sample, where it is not the family's own.
+        estimator: Which method answers.
+        store: Where the store is, if not where it usually is.
+        options: ``trials``, ``sampler``, ``storage`` and more of ``uses.search.study.search``.
+    """
+    from joulecast.cli.nets import build_module
+    from joulecast.uses.search import Length, make_space, open_screen, parse_budget
+    from joulecast.uses.search.study import search as drive
+
+    known = load_profile(device, store=store) if isinstance(device, str) else device
+    length = Length(steps, epochs, samples)
+    space = make_space(family, setup, vary, input_shape)
+    limit = parse_budget(budget, length, confidence)
+    screen = open_screen(known, space, limit, length, estimator)
+    return drive(screen, score, **{"build": build_module, **options})
 
 
 def renew(answer: Estimate, *, energy_j: float, steps: int) -> Estimate:

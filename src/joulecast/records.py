@@ -479,6 +479,7 @@ class Estimate:
 
     Attributes:
         interval_j: Low and high end that hold the true value with probability ``level``.
+        duration_interval_s: Likewise of the seconds; None where nobody knows.
         device_j: The device's own joules, the same whatever host it stands in; None where nobody
             can tell them from waiting for the host.
         host_share: Share of the energy spent waiting for the host; None where it is not known.
@@ -502,11 +503,14 @@ class Estimate:
     device_j: Optional[float] = None
     host_share: Optional[float] = None
     doubts: Mapping[str, float] = field(default_factory=dict)
+    duration_interval_s: Optional[Tuple[float, float]] = None
 
     def to_dict(self) -> Json:
         data = dict(self.__dict__)
         data["doubts"] = dict(self.doubts)
         data["interval_j"] = list(self.interval_j)
+        if self.duration_interval_s is not None:
+            data["duration_interval_s"] = list(self.duration_interval_s)
         data["layers"] = [layer.to_dict() for layer in self.layers]
         return data
 

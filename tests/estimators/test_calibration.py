@@ -41,17 +41,20 @@ def judge_world(seed):
         done = run_campaign(rig, store, estimator, target, seconds=SECONDS)
         seen = store.observations(done.profile_key)
         probes = [rig.time(trial) for trial in estimator.list_probes(wanted, seen)]
-    truth = [world.law(Trial(net, SETUP)).energy_j for net in test]
+    costs = [world.law(Trial(net, SETUP)) for net in test]
+    energies_j, durations_s = [c.energy_j for c in costs], [c.duration_s for c in costs]
     answers = [
         estimator.predict(estimator.fit([*seen, *more]), test, SETUP, joint=False)
         for more in ((), probes)
     ]
-    return [list(zip(truth, a.energy_j, a.energy_sd_j, strict=True)) for a in answers]
+    joules = [list(zip(energies_j, a.energy_j, a.energy_sd_j, strict=True)) for a in answers]
+    seconds = [list(zip(durations_s, a.duration_s, a.duration_sd_s, strict=True)) for a in answers]
+    return joules + seconds
 
 
 @pytest.fixture(scope="module")
 def judged():
-    """Triples of truth, mean and deviation; first without probes, then with them."""
+    """Triples of truth, mean and deviation: joules without and with probes, seconds likewise."""
     worlds = [judge_world(seed) for seed in WORLDS]
     return [np.array([net for nets in arm for net in nets]) for arm in zip(*worlds, strict=True)]
 
@@ -68,8 +71,13 @@ def test_intervals_hold_about_as_often_as_they_say(judged, probed):
     assert 0.2 <= hold(triples, 0.5) <= 0.9
 
 
+@pytest.mark.parametrize("probed", [False, True])
+def test_intervals_of_seconds_hold_at_least_as_often_as_they_say(judged, probed):
+    assert hold(judged[2 + probed], 0.95) >= 0.85
+
+
 def test_probes_make_estimates_surer(judged):
     """Timing the layers of the nets in question narrows intervals, and they still hold."""
-    plain, probed = ([np.abs(t[:, 1] / t[:, 0] - 1).mean(), t[:, 2].mean()] for t in judged)
+    plain, probed = ([np.abs(t[:, 1] / t[:, 0] - 1).mean(), t[:, 2].mean()] for t in judged[:2])
     assert max(plain[0], probed[0]) < 0.1
     assert probed[1] < 0.95 * plain[1]

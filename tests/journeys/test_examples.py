@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = {
     "demo.py": (["--seconds", "6", "--seed", "1"], ["Side by side", "measured", "interval"]),
     "own_net.py": ([], ["layers: conv2d, conv2d", "(simulated)"]),
+    "search_small_task.py": ([], ["ruled out before training", "% right for", "(simulated)"]),
 }
 
 

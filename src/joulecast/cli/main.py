@@ -34,6 +34,8 @@ COMMANDS = {
     },
     "Ask": {
         "estimate": "Say what training a net will cost, before it runs.",
+        "compare": "Rank devices, batches and precisions by joules and seconds.",
+        "search": "Search nets that are good and keep an energy budget.",
     },
     "Check": {
         "evaluate": "Judge estimators by random nets of a family.",

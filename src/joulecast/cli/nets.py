@@ -123,6 +123,22 @@ def need_torch(what: str) -> None:
         raise MissingError(f"{what} needs PyTorch: run pip install 'joulecast[torch]'")
 
 
+def find_training(name: str) -> Callable[..., Any]:
+    """The training function that ``file.py:score`` or ``package.module:score`` means."""
+    need_torch(f"building nets for {name}")
+    from joulecast.runtimes.torch.load import find_callable
+
+    return find_callable(name, "trains a net and returns its score")
+
+
+def build_module(network: Network, seed: int) -> Any:
+    """A module of a network, its first weights drawn by a seed."""
+    need_torch("building a net")
+    from joulecast.runtimes.torch.build import build_seeded
+
+    return build_seeded(network, seed)
+
+
 def _read_file(name: str, batch: int | None, input_shape: Shape | None) -> NamedNet:
     from joulecast.files import read_network
 

@@ -88,19 +88,27 @@ class Asked:
         return found, replace(self.setup, batch=found.batch)
 
 
+input_shape = click.option(
+    "--input", callback=read_shape, metavar="3x96x96", help="Shape of one sample."
+)
+loss = click.option(
+    "--loss",
+    type=click.Choice(("cross_entropy", "mse")),
+    default="cross_entropy",
+    show_default=True,
+)
+threads = click.option("--threads", type=int, default=0, help="CPU threads.  [default: all]")
+inference = click.option(
+    "--inference", is_flag=True, help="Running the net instead of training it."
+)
 _NET_OPTIONS = (
     click.option("--batch", type=int, help="Samples of a step.  [default: the net's own]"),
-    click.option("--input", callback=read_shape, metavar="3x96x96", help="Shape of one sample."),
+    input_shape,
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="sgd", show_default=True),
     click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True),
-    click.option(
-        "--loss",
-        type=click.Choice(("cross_entropy", "mse")),
-        default="cross_entropy",
-        show_default=True,
-    ),
-    click.option("--threads", type=int, default=0, help="CPU threads.  [default: all]"),
-    click.option("--inference", is_flag=True, help="Running the net instead of training it."),
+    loss,
+    threads,
+    inference,
 )
 
 

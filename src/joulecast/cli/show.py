@@ -116,6 +116,12 @@ def make_bar(share: float, width: int = 20) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
 
 
+def join_ends(low: str, high: str) -> str:
+    """``404 to 632 mJ``: a unit that both ends share is said once."""
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
 def say_basis(basis: str) -> str:
     """A clause that says what a number rests on."""
     return _BASES[basis]

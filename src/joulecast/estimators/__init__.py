@@ -7,19 +7,19 @@ costs. A new method is a file beside these and a row of ESTIMATORS.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive import AdditiveEstimator
-from joulecast.estimators.base import Estimator, Json, Prediction
+from joulecast.estimators.answers import Estimates as Estimates
+from joulecast.estimators.answers import OpenProfile as OpenProfile
+from joulecast.estimators.answers import make_interval as make_interval
+from joulecast.estimators.base import Estimator, Json
 from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive import SubtractiveEstimator
-from joulecast.estimators.table import UNIT_SPREAD
-from joulecast.kinds import peak_memory
-from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
+from joulecast.records import Estimate, Network, Profile, Setup
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     AdditiveEstimator.name: AdditiveEstimator,
@@ -57,49 +57,19 @@ def estimate_network(
     Raises:
         MissingError: The profile is empty, or the estimator cannot use what it holds.
     """
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
-    if not network.layers:
-        raise InputError("an empty network costs nothing; give a net with layers")
+    return open_profile(profile, estimator).ask([(network, setup)], level).each[0]
+
+
+def open_profile(profile: Profile, estimator: str = DEFAULT) -> OpenProfile:
+    """A profile that is asked more than once: many networks at a time, errors told jointly.
+
+    Raises:
+        MissingError: The profile is empty, or the estimator cannot use what it holds.
+    """
     method = find_estimator(estimator)
-    answer = method.predict(fit_profile(profile, method), [network], setup, joint=False)
-    energy_j, variance = float(answer.energy_j[0]), float(answer.energy_sd_j[0]) ** 2
-    strange = (UNIT_SPREAD * energy_j) ** 2 if profile.shipped else 0.0
-    return Estimate(
-        energy_j=energy_j,
-        interval_j=make_interval(energy_j, variance + strange, level),
-        level=level,
-        duration_s=float(answer.duration_s[0]),
-        peak_memory_bytes=peak_memory(network, setup),
-        layers=answer.layers[0],
-        unseen_share=answer.unseen_share[0],
-        basis=weakest_provenance(
-            [profile.provenance, *(seen.provenance for seen in profile.observations)]
-        ),
-        covers=profile.covers,
-        device=profile.device.name,
-        estimator=estimator,
-        device_j=None if answer.device_j is None else float(answer.device_j[0]),
-        host_share=_share_host(answer),
-        doubts=_add_doubt(answer.doubts[0] if answer.doubts else {}, variance, strange),
-    )
-
-
-def _add_doubt(doubts: Mapping[str, float], variance: float, strange: float) -> dict[str, float]:
-    """Shares of the variance, with that of another unit of the same device."""
-    if not strange:
-        return dict(doubts)
-    left = variance / (variance + strange)
-    shares = {words: share * left for words, share in doubts.items()}
-    shares["your unit of the device is another one"] = 1.0 - left
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def _share_host(answer: Prediction) -> float | None:
-    """What of the joules of the first network is waiting for the host."""
-    if answer.device_j is None:
-        return None
-    return max(0.0, 1.0 - float(answer.device_j[0] / answer.energy_j[0]))
+    fitted = fit_profile(profile, method)
+    opened = method.open(fitted) if isinstance(method, AdditiveEstimator) else None
+    return OpenProfile(profile, method, fitted, opened)
 
 
 def renew_estimate(answer: Estimate, energy_j: float, steps: int, spread: float = 0.03) -> Estimate:
@@ -146,15 +116,3 @@ def fit_profile(profile: Profile, method: Estimator) -> Json:
             "from: run `joulecast profile NET` on that device first"
         )
     return method.fit(profile.observations)
-
-
-def make_interval(mean_j: float, variance: float, level: float) -> tuple[float, float]:
-    """A log-normal interval around a mean: never below zero, longer upwards where doubt is large.
-
-    Narrow, it is the usual mean plus and minus z standard deviations.
-    """
-    if mean_j <= 0:
-        return 0.0, max(0.0, mean_j) + NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(variance)
-    width = math.sqrt(math.log1p(max(0.0, variance) / mean_j**2))
-    factor = math.exp(NormalDist().inv_cdf(0.5 + level / 2) * width)
-    return mean_j / factor, mean_j * factor

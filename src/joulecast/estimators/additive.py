@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,16 @@ _LEAST_SHARE = 0.01
 _ABOVE_SPREAD = 0.02
 # A look, what of its joules adds up, and the relative variance of that.
 Used = tuple[Look, float, float]
+Pair = tuple[Network, Setup]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Fitted numbers as they are asked."""
+
+    state: State
+    off_share: float
+    runs: Json
 
 
 class AdditiveEstimator:
@@ -106,26 +116,38 @@ class AdditiveEstimator:
         self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
     ) -> Prediction:
         """Sums over pieces, with everything that they do not know."""
-        state = State.from_dict(fitted)
+        pairs = [(network, setup) for network in networks]
+        return self.predict_pairs(self.open(fitted), pairs, joint)
+
+    def open(self, fitted: Json) -> Opened:
+        """Fitted numbers, read: whoever asks again and again reads them once."""
+        return Opened(State.from_dict(fitted), fitted["off_share"], fitted["runs"])
+
+    def predict_pairs(
+        self, opened: Opened, pairs: Sequence[Pair], joint: bool, layers: bool = True
+    ) -> Prediction:
+        """Like ``predict``, for networks that each have a setup of their own; layers if wanted."""
+        state, networks = opened.state, [network for network, _ in pairs]
         known = set(state.table.labels)
-        stands = [split_pieces(network, setup, known) for network in networks]
+        stands = [split_pieces(network, setup, known) for network, setup in pairs]
+        between = [_count_between(network, setup) for network, setup in pairs]
         nets = list(map(count_stands, stands))
-        between = [_count_between(network, setup) for network in networks]
-        totals = total_nets(state, nets, fitted["off_share"], joint, between)
+        totals = total_nets(state, nets, opened.off_share, joint, between)
         cov = None
         if totals.cov is not None:
-            cov = totals.cov + share_doubt(networks, fitted["off_share"] * totals.energy_j)
-        runs = fitted["runs"]
+            cov = totals.cov + share_doubt(pairs, opened.off_share * totals.energy_j)
+        runs = opened.runs
         known_runs = [runs.get(name_net(net)) for net in stands] if runs else []
         answer = Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(totals.var if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
-            layers=_list_layers(state, networks, stands, totals),
+            layers=_list_layers(state, networks, stands, totals) if layers else ((),) * len(pairs),
             unseen_share=_share_unseen(state, totals),
             device_j=totals.device_j,
             doubts=_share_doubts(totals),
+            duration_sd_s=np.sqrt(totals.duration_var),
         )
         return renew(answer, known_runs) if any(known_runs) else answer
 

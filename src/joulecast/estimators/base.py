@@ -77,6 +77,7 @@ class Prediction:
         unseen_share: For each network the share of energy in layers that were never profiled.
         device_j: The device's own part, without waiting for the host, n; None where nobody knows.
         doubts: For each network where its variance comes from: words and shares of it.
+        duration_sd_s: Standard deviations of the seconds, n; None where nobody knows.
     """
 
     energy_j: Floats
@@ -87,6 +88,7 @@ class Prediction:
     unseen_share: tuple[float, ...]
     device_j: Floats | None = None
     doubts: tuple[dict[str, float], ...] = ()
+    duration_sd_s: Floats | None = None
 
 
 class Estimator(Protocol):
@@ -116,8 +118,11 @@ class Estimator(Protocol):
         """What a step of each network costs; ``joint`` asks for how their errors go together."""
 
 
-def share_doubt(networks: Sequence[Network], doubt: Floats) -> Floats:
-    """Covariance of doubts of which half is the device's habit and half each network's own."""
-    alike = [[0.5 + 0.5 * (one == two) for two in networks] for one in networks]
-    cov: Floats = np.array(alike) * np.outer(doubt, doubt)
+def share_doubt(asked: Sequence[object], doubt: Floats) -> Floats:
+    """Covariance of doubts of which half is the device's habit and half each question's own."""
+    # Equal ones get equal numbers, so that long records are not compared pair by pair.
+    numbers: dict[object, int] = {}
+    which = np.array([numbers.setdefault(one, len(numbers)) for one in asked], int)
+    alike = 0.5 + 0.5 * (which[:, None] == which)
+    cov: Floats = alike * np.outer(doubt, doubt)
     return cov

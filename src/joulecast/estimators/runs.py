@@ -74,6 +74,7 @@ def renew(answer: Prediction, runs: Sequence[Json | None]) -> Prediction:
         duration_s=duration_s,
         device_j=None if answer.device_j is None else answer.device_j * scale,
         layers=layers,
+        duration_sd_s=None if answer.duration_sd_s is None else answer.duration_sd_s * left,
     )
 
 

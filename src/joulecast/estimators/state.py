@@ -27,6 +27,8 @@ Json = dict[str, Any]
 _STRANGE_SPREAD = 0.6
 # Relative deviation of a layer that was not timed, for each e-fold of its tiles that is empty.
 _EMPTY_SPREAD = 0.12
+# Seconds of whole steps differ from sums of layers alone, and from hour to hour, by about this.
+_OFF_TIME_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Totals:
         batch: The nets' pieces, with what each costs alone, ``own_j``.
         scale: What pieces of each net cost inside it, over alone.
         parts: Where each net's variance comes from, in joules squared.
+        duration_var: Variance of each net's seconds.
     """
 
     energy_j: Floats
@@ -163,6 +166,7 @@ class Totals:
     scale: Floats
     lean: Floats
     parts: dict[str, Floats]
+    duration_var: Floats
 
     @property
     def var(self) -> Floats:
@@ -225,10 +229,13 @@ def total_nets(
         cov = device.cov + (busy.cov + spread @ spread.T) * np.outer(lean, lean)
         cov += np.outer(host_sd, host_sd) + np.outer(gap_sd, gap_sd)
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
+    by_device_var = busy.var + narrow_var + (held * state.clock.gap_sd_s * launches) ** 2
+    off_var = (off_share**2 + _OFF_TIME_SHARE**2) * time_s**2
+    time_var = by_device**2 * by_device_var + (by_host * host[:, 1]) ** 2 + off_var
     own_j = device.own + (1.0 - held) * state.idle_w * busy.own
     device_j = device.total if held else energy_j
     scale = device.total / batch.sum_up(batch.count * device.own[batch.piece])
-    return Totals(energy_j, device_j, time_s, cov, batch, own_j, scale, lean, parts)
+    return Totals(energy_j, device_j, time_s, cov, batch, own_j, scale, lean, parts, time_var)
 
 
 def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:

@@ -3,6 +3,7 @@
     draw_agreement, draw_errors, draw_error_levels,       how good estimates are
     draw_error_shares
     draw_budget, draw_cost, draw_profiling_time           what that costs
+    draw_front                                            what is worth its joules
     draw_additivity, draw_sizes, draw_time_energy         what energy follows, and what not
     draw_curve, draw_differences, draw_guided_point       what an estimator thinks of a layer
         │
@@ -32,6 +33,7 @@ from joulecast.figures.curves import (
     draw_guided_point,
     sample_curve,
 )
+from joulecast.figures.front import Priced, draw_front, find_front
 from joulecast.figures.picture import Picture, join_pictures
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.sizes import Sized, Taken, draw_sizes, draw_time_energy
@@ -42,6 +44,7 @@ __all__ = [
     "CurvePoint",
     "Judged",
     "Picture",
+    "Priced",
     "SampledCurve",
     "Sized",
     "Taken",
@@ -55,10 +58,12 @@ __all__ = [
     "draw_error_levels",
     "draw_error_shares",
     "draw_errors",
+    "draw_front",
     "draw_guided_point",
     "draw_profiling_time",
     "draw_sizes",
     "draw_time_energy",
+    "find_front",
     "join_pictures",
     "make_html",
     "make_png",

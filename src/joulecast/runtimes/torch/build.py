@@ -83,6 +83,13 @@ def can_rebuild(op: Op) -> bool:
     return known and bool(op.sizes["axes"]) == (op.sizes["fn"] == "mean")
 
 
+def build_seeded(network: Network, seed: int) -> nn.Module:
+    """The same module with the same first weights for the same seed; others' draws stay."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_net(network)
+
+
 def build_net(network: Network) -> nn.Module:
     """The module that a Network describes, with fresh weights.
 

@@ -85,19 +85,23 @@ def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
         return read_net(loaded.net, loaded.inputs, mean_square, name)
 
 
-def find_callable(name: str) -> Callable[[], Any]:
-    """The callable that ``file.py:name`` or ``package.module:name`` means."""
+def find_callable(name: str, what: str = "makes a net") -> Callable[..., Any]:
+    """The callable that ``file.py:name`` or ``package.module:name`` means.
+
+    Args:
+        name: Where it is.
+        what: What it does, for whoever reads that there is none.
+    """
     place, _, attribute = name.rpartition(":")
     if not place:
         raise NetError(
-            f"there is no net {name!r}: give a family (cnn5), file.py:make_net, "
-            "package.module:make_net or a network's .json"
+            f"{name!r} names no function that {what}: give file.py:name or package.module:name"
         )
     module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
     make = getattr(module, attribute, None)
     if not callable(make):
-        raise NetError(f"{place} has no function {attribute!r} that makes a net")
-    found: Callable[[], Any] = make
+        raise NetError(f"{place} has no function {attribute!r} that {what}")
+    found: Callable[..., Any] = make
     return found
 
 

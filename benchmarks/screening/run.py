@@ -1,0 +1,229 @@
+"""How many candidates of a search are screened per second: seconds of this machine.
+
+A candidate is drawn, built as a Network and judged against a budget by the profile that is shipped
+(nvidia-h200, measured). Beside it, in the same run: building random nets of the same family and
+running them on this processor, and what measuring one took on the H200 when the profile was made.
+Every figure is taken in a fresh process, so that no layer is remembered from an earlier one.
+
+    python benchmarks/screening/run.py                a table
+    python benchmarks/screening/run.py --out FILE     also keep it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import joulecast
+from joulecast.estimators import estimate_network
+from joulecast.families import draw_family
+from joulecast.records import Device, Profile, Setup, Trial
+from joulecast.testing.commits import find_commit
+from joulecast.uses.search import Length, Screen, make_space, open_screen, parse_budget
+
+FAMILIES = ("cnn5", "transformer", "resnet18")
+DEVICE, SETUP, SEED = "nvidia-h200", Setup(batch=32), 7
+BATCHES = (256, 64, 16, 1)
+# So many are enough for a figure, and what is slow is not asked for more.
+COUNTS = {256: 1024, 64: 512, 16: 128, 1: 40}
+ALONE, RIVALS, ON_DEVICE = 8, 6, 3
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Measure everything, or, called by itself, one thing."""
+    args = parse_arguments()
+    if args.measure:
+        print(json.dumps(MEASURES[args.measure](args.family, args.seed)))
+        return
+    report = run_all(args.repeats)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(make_table(report))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    parser.add_argument("--measure", choices=sorted(MEASURES), help=argparse.SUPPRESS)
+    parser.add_argument("--family", choices=FAMILIES, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_all(repeats: int) -> Json:
+    """Every measure in fresh processes, in turns, so that all meet the same other load."""
+    found: dict[str, dict[str, list[float]]] = {f: {m: [] for m in MEASURES} for f in FAMILIES}
+    load = [os.getloadavg()[0]]
+    for turn in range(repeats):
+        for family in FAMILIES:
+            for name in MEASURES:
+                found[family][name].append(run_child(family, name, SEED + turn))
+    load.append(os.getloadavg()[0])
+    profile = joulecast.load_profile(DEVICE)
+    families = {
+        family: {
+            "per_candidate_s": {name: min(values) for name, values in rows.items()},
+            "all_s": rows,
+            "measured_on_device_s": find_cost(profile, family),
+        }
+        for family, rows in found.items()
+    }
+    return {
+        **describe_machine(),
+        "profile": DEVICE,
+        "observations": len(profile.observations),
+        "setup": SETUP.to_dict(),
+        "repeats": repeats,
+        "load": load,
+        "families": families,
+    }
+
+
+def run_child(family: str, name: str, seed: int) -> float:
+    """Seconds for each candidate, in a process of its own."""
+    words = [sys.executable, __file__, "--measure", name, "--family", family, "--seed", str(seed)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+# ---------------------------------------------------------------------------------------------
+# What is measured
+
+
+def make_screen(family: str) -> Screen:
+    """A family's whole space, and half of what its original takes."""
+    profile = joulecast.load_profile(DEVICE)
+    space, length = make_space(family, SETUP), Length()
+    original = joulecast.estimate(family, device=profile, setup=SETUP)
+    budget = parse_budget(f"{original.energy_j / 2}J", length, 0.9)
+    return open_screen(profile, space, budget, length)
+
+
+def screen_in(size: int) -> Callable[[str, int], float]:
+    """Draw, build and judge candidates, so many at a time."""
+
+    def measure(family: str, seed: int) -> float:
+        screen, rng = make_screen(family), random.Random(seed)
+        # The first question opens the profile: that is once for a search and not counted.
+        screen.judge([screen.space.draw(random.Random(0))])
+        begun_s = time.process_time()
+        for _ in range(COUNTS[size] // size):
+            screen.judge([screen.space.draw(rng) for _ in range(size)])
+        return (time.process_time() - begun_s) / COUNTS[size]
+
+    return measure
+
+
+def ask_afresh(family: str, seed: int) -> float:
+    """A whole estimate for each candidate, the profile opened anew every time."""
+    profile, rng = joulecast.load_profile(DEVICE), random.Random(seed)
+    begun_s = time.process_time()
+    for _ in range(ALONE):
+        estimate_network(profile, draw_family(family, rng.randint), SETUP)
+    return (time.process_time() - begun_s) / ALONE
+
+
+def run_here(family: str, seed: int) -> float:
+    """Build each candidate and run three steps of it on this processor, without any meter."""
+    from joulecast.runtimes.torch.runtime import TorchRuntime
+
+    runtime, rng = TorchRuntime("cpu", Device("cpu")), random.Random(seed)
+    setup = Setup(batch=SETUP.batch, threads=1)
+    took_s = []
+    for _ in range(RIVALS):
+        trial = Trial(draw_family(family, rng.randint), setup)
+        begun_s = time.process_time()
+        step = runtime.prepare(trial)
+        step.run(1)
+        step.wait()
+        took_s.append(time.process_time() - begun_s)
+        step.close()
+    return statistics.fmean(took_s)
+
+
+MEASURES: dict[str, Callable[[str, int], float]] = {
+    **{f"batch_{size}": screen_in(size) for size in BATCHES},
+    "afresh": ask_afresh,
+    "run_here": run_here,
+}
+
+
+def find_cost(profile: Profile, family: str) -> float | None:
+    """Seconds that measuring a whole net of the family took, the median of those in the profile."""
+    costs = [
+        one.cost_s
+        for one in profile.observations
+        if one.trial.network.name.partition(":")[0] == family and one.energy_j and one.cost_s
+    ]
+    return statistics.median(costs) if len(costs) >= ON_DEVICE else None
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def describe_machine() -> Json:
+    """What ran it."""
+    import numpy as np
+
+    return {
+        "processor": find_processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(__file__),
+    }
+
+
+def find_processor() -> str:
+    """The processor's name as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def make_table(report: Json) -> str:
+    """Candidates per second, a row a family."""
+    names = {f"batch_{size}": f"{size} at once" for size in BATCHES}
+    heads = [*names.values(), "asked afresh", "run here", "measured", "x run here"]
+    lines = [
+        f"{report['processor']}, {report['cores']} cores, load {report['load'][0]:.1f} to "
+        f"{report['load'][1]:.1f}; candidates per CPU second, the best of {report['repeats']}",
+        f"{'':12s}" + "".join(f"{head:>14s}" for head in heads),
+    ]
+    for family, row in report["families"].items():
+        lines.append(f"{family:12s}" + "".join(f"{cell:>14s}" for cell in show_family(row, names)))
+    return "\n".join(lines)
+
+
+def show_family(row: Json, names: Sequence[str] | Json) -> list[str]:
+    """A row's cells."""
+    spent, measured_s = row["per_candidate_s"], row["measured_on_device_s"]
+    cells = [f"{1 / spent[name]:,.0f}" for name in names]
+    cells += [f"{1 / spent[name]:,.1f}" for name in ("afresh", "run_here")]
+    cells.append(f"{1 / measured_s:.2f}" if measured_s else "-")
+    return [*cells, f"{spent['run_here'] / spent['batch_256']:,.0f}"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A search under an energy budget, on a small task that is made here.
+
+    joulecast search cnn5:16,32,32,32 --input 3x32x32 --budget 60% --confidence 90% --steps 50 \\
+        --vary c1=4..16 --vary c2=4..32 --vary lr=1e-2..2e-1/log \\
+        --train examples/search_small_task.py:score --trials 8
+
+or the same from Python, here on a simulated device so that it takes a few seconds:
+
+    python examples/search_small_task.py
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+import joulecast
+from joulecast.uses.search import Range
+
+FAMILY, SHAPE, STEPS, BATCH = "cnn5:16,32,32,32", (3, 32, 32), 50, 32
+# Other widths go from 1 to the family's own; nets of one channel cannot learn much.
+VARY = {"c1": Range(4, 16), "c2": Range(4, 32), "lr": Range(1e-2, 2e-1, log=True)}
+
+
+def draw_stripes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noisy stripes in four directions: which one is it?"""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    phases = 2 * math.pi * torch.rand(count, 1, 1, generator=generator)
+    across, down = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="xy")
+    angles = (math.pi / 4) * labels.reshape(-1, 1, 1)
+    waves = torch.sin(0.8 * (across * torch.cos(angles) + down * torch.sin(angles)) + phases)
+    noise = 0.8 * torch.randn(count, *SHAPE, generator=generator)
+    return waves.unsqueeze(1) + noise, labels
+
+
+def score(net: nn.Module, trial: Any) -> float:
+    """Train for a few steps; how many of other stripes are then told right?"""
+    torch.set_num_threads(1)
+    images, labels = draw_stripes(STEPS * BATCH, seed=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=trial.params["lr"], momentum=0.9)
+    for batch in torch.arange(len(images)).split(BATCH):
+        loss = nn.functional.cross_entropy(net(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    others, truth = draw_stripes(500, seed=2)
+    net.eval()
+    with torch.no_grad():
+        return float((net(others).argmax(1) == truth).float().mean())
+
+
+def main() -> None:
+    """Learn a device, search, print the front."""
+    setup = joulecast.Setup(batch=BATCH)
+    profile = joulecast.profile(
+        FAMILY, on="simulated:4", input_shape=SHAPE, setup=setup, points=24, store=":memory:"
+    )
+    found = joulecast.search(
+        FAMILY,
+        score,
+        budget="60%",
+        confidence=0.9,
+        device=profile,
+        steps=STEPS,
+        setup=setup,
+        input_shape=SHAPE,
+        vary=VARY,
+        trials=8,
+    )
+    print(f"{found.ruled_out} of {found.screened} candidates ruled out before training")
+    basis = found.screen.opened.basis
+    for point in found.front:
+        net, (low, high) = point.verdict.network.name, point.verdict.interval_j
+        print(
+            f"{net}: {100 * point.score:.0f} % right for {point.verdict.energy_j:.2f} J, "
+            f"{low:.2f} to {high:.2f} J ({basis})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""A profile that is open for questions: many networks and setups at once, errors told jointly.
+
+    pairs (network, setup) ──▶ Estimates ──▶ chance_within       a budget in joules
+                                         ──▶ chance_ratio_within a share of another one
+                                         ──▶ draw                all of them, errors together
+
+Chances are log-normal, as the intervals are: they agree with what an interval shows. Two questions
+to one device share most of their errors, so that differences and ratios are known far better than
+the joules themselves; what only a unit of the device has (``UNIT_SPREAD``) cancels in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from joulecast.errors import InputError
+from joulecast.estimators.additive import AdditiveEstimator, Opened, Pair
+from joulecast.estimators.base import Estimator, Floats, Json, Prediction
+from joulecast.estimators.table import UNIT_SPREAD
+from joulecast.kinds import peak_memory
+from joulecast.records import Estimate, Profile, Setup, weakest_provenance
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What steps of several networks cost on one device.
+
+    Attributes:
+        each: In the order of the questions.
+        cov: Joint covariance of their joules, n x n; None where it was not asked for.
+        variance: Of each one's joules, n.
+    """
+
+    each: tuple[Estimate, ...]
+    variance: Floats
+    cov: Floats | None = None
+
+    @property
+    def energy_j(self) -> Floats:
+        """Means, n."""
+        return np.array([one.energy_j for one in self.each])
+
+    def chance_within(self, limits_j: Sequence[float]) -> Floats:
+        """How probable it is that each costs no more than its limit."""
+        spread = np.log1p(self.variance / self.energy_j**2)
+        return _chances(np.log(np.asarray(limits_j) / self.energy_j), spread)
+
+    def chance_ratio_within(
+        self, one: int, others: Sequence[int], ratios: Sequence[float]
+    ) -> Floats:
+        """How probable it is that others cost no more than so many times what ``one`` costs."""
+        if self.cov is None:
+            raise InputError("ratios need the joint covariance: ask with joint=True")
+        means, at = self.energy_j, np.asarray(others, int)
+        shares = self.cov / np.outer(means, means)
+        spread = shares[one, one] + shares[at, at] - 2.0 * shares[one, at]
+        return _chances(np.log(np.asarray(ratios) * means[one] / means[at]), spread)
+
+    def draw(self, count: int, seed: int = 0) -> Floats:
+        """Joules of all of them as they may really be, count x n, errors going together."""
+        if self.cov is None:
+            raise InputError("draws need the joint covariance: ask with joint=True")
+        means = self.energy_j
+        spread = np.log1p(np.maximum(self.cov / np.outer(means, means), -0.9))
+        values, vectors = np.linalg.eigh(0.5 * (spread + spread.T))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        steps = np.random.default_rng(seed).standard_normal((count, len(root)))
+        return np.asarray(means * np.exp(steps @ root.T))
+
+
+@dataclass(frozen=True)
+class OpenProfile:
+    """A profile and a method, ready to be asked again and again.
+
+    Attributes:
+        fitted: The method's fitted numbers; ``opened`` the same, read, where the method does so.
+    """
+
+    profile: Profile
+    method: Estimator
+    fitted: Json
+    opened: Opened | None = None
+
+    @property
+    def basis(self) -> str:
+        """The weakest provenance that answers rest on."""
+        seen = (one.provenance for one in self.profile.observations)
+        return weakest_provenance([self.profile.provenance, *dict.fromkeys(seen)])
+
+    def ask(
+        self,
+        pairs: Sequence[Pair],
+        level: float = 0.95,
+        joint: bool = False,
+        details: bool = True,
+    ) -> Estimates:
+        """What a step of each network costs as its setup says.
+
+        Args:
+            pairs: Networks, each with how it is trained.
+            level: How probable each interval shall be.
+            joint: Whether it is wanted how their errors go together.
+            details: Whether layers and peak memory are wanted: they take as long as all the rest.
+        """
+        if not 0.0 < level < 1.0:
+            raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
+        if not all(network.layers for network, _ in pairs):
+            raise InputError("an empty network costs nothing; give a net with layers")
+        found = self._predict(pairs, joint, details)
+        own = found.energy_sd_j**2
+        strange = (UNIT_SPREAD * found.energy_j) ** 2 if self.profile.shipped else 0.0 * own
+        basis = self.basis
+        each = tuple(
+            self._describe(found, at, (float(own[at]), float(strange[at])), level, basis)
+            for at in range(len(pairs))
+        )
+        if details:
+            peaks = [peak_memory(*pair) for pair in pairs]
+            each = tuple(
+                replace(one, peak_memory_bytes=peak) for one, peak in zip(each, peaks, strict=True)
+            )
+        cov = found.energy_cov
+        if cov is not None:
+            cov = cov + np.outer(np.sqrt(strange), np.sqrt(strange))
+        return Estimates(each, own + strange, cov)
+
+    def _predict(self, pairs: Sequence[Pair], joint: bool, details: bool) -> Prediction:
+        if isinstance(self.method, AdditiveEstimator) and self.opened is not None:
+            return self.method.predict_pairs(self.opened, pairs, joint, details)
+        groups: dict[Setup, list[int]] = {}
+        for at, (_, setup) in enumerate(pairs):
+            groups.setdefault(setup, []).append(at)
+        parts = []
+        for setup, places in groups.items():
+            networks = [pairs[at][0] for at in places]
+            parts.append((places, self.method.predict(self.fitted, networks, setup, joint)))
+        return parts[0][1] if len(parts) == 1 else _join(parts, len(pairs))
+
+    def _describe(
+        self,
+        found: Prediction,
+        at: int,
+        variances: tuple[float, float],
+        level: float,
+        basis: str,
+    ) -> Estimate:
+        energy_j = float(found.energy_j[at])
+        device_j = None if found.device_j is None else float(found.device_j[at])
+        doubts = found.doubts[at] if found.doubts else {}
+        return Estimate(
+            energy_j=energy_j,
+            interval_j=make_interval(energy_j, sum(variances), level),
+            level=level,
+            duration_s=float(found.duration_s[at]),
+            peak_memory_bytes=0,
+            layers=found.layers[at],
+            unseen_share=found.unseen_share[at],
+            basis=basis,
+            covers=self.profile.covers,
+            device=self.profile.device.name,
+            estimator=self.method.name,
+            device_j=device_j,
+            host_share=None if device_j is None else max(0.0, 1.0 - device_j / energy_j),
+            doubts=_add_doubt(doubts, *variances),
+            duration_interval_s=self._bracket_time(found, at, level),
+        )
+
+    def _bracket_time(self, found: Prediction, at: int, level: float) -> tuple[float, float] | None:
+        """An interval of the seconds; another unit of a device may be slower, too."""
+        if found.duration_sd_s is None:
+            return None
+        mean_s, strange = float(found.duration_s[at]), UNIT_SPREAD * self.profile.shipped
+        variance = float(found.duration_sd_s[at]) ** 2 + (strange * mean_s) ** 2
+        return make_interval(mean_s, variance, level)
+
+
+def make_interval(mean_j: float, variance: float, level: float) -> tuple[float, float]:
+    """A log-normal interval around a mean: never below zero, longer upwards where doubt is large.
+
+    Narrow, it is the usual mean plus and minus z standard deviations.
+    """
+    if mean_j <= 0:
+        return 0.0, max(0.0, mean_j) + NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(variance)
+    width = math.sqrt(math.log1p(max(0.0, variance) / mean_j**2))
+    factor = math.exp(NormalDist().inv_cdf(0.5 + level / 2) * width)
+    return mean_j / factor, mean_j * factor
+
+
+def _chances(room: Floats, spread: Floats) -> Floats:
+    """Of normal logarithms: how much room there is, and their variances."""
+    deviations = np.sqrt(np.maximum(spread, 1e-18))
+    cdf = NormalDist().cdf
+    return np.array([cdf(float(value)) for value in np.atleast_1d(room / deviations)])
+
+
+def _add_doubt(doubts: Mapping[str, float], variance: float, strange: float) -> dict[str, float]:
+    """Shares of the variance, with that of another unit of the same device."""
+    if not strange:
+        return dict(doubts)
+    left = variance / (variance + strange)
+    shares = {words: share * left for words, share in doubts.items()}
+    shares["your unit of the device is another one"] = 1.0 - left
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _join(parts: Sequence[tuple[list[int], Prediction]], count: int) -> Prediction:
+    """Predictions by setup as one; errors of different setups are taken to be strangers."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    found = [answer for _, answer in parts]
+
+    def stack(name: str) -> Floats:
+        return np.asarray(np.concatenate([getattr(one, name) for one in found])[order])
+
+    def stack_known(name: str) -> Floats | None:
+        return None if any(getattr(one, name) is None for one in found) else stack(name)
+
+    cov = None
+    if found[0].energy_cov is not None:
+        cov = np.zeros((count, count))
+        for places, answer in parts:
+            cov[np.ix_(places, places)] = answer.energy_cov
+    layers = [row for one in found for row in one.layers]
+    unseen = [share for one in found for share in one.unseen_share]
+    doubts = [doubt for one in found for doubt in one.doubts]
+    return Prediction(
+        energy_j=stack("energy_j"),
+        energy_sd_j=stack("energy_sd_j"),
+        energy_cov=cov,
+        duration_s=stack("duration_s"),
+        layers=tuple(layers[at] for at in order),
+        unseen_share=tuple(unseen[at] for at in order),
+        device_j=stack_known("device_j"),
+        doubts=tuple(doubts[at] for at in order) if len(doubts) == count else (),
+        duration_sd_s=stack_known("duration_sd_s"),
+    )

@@ -1,0 +1,122 @@
+"""Asking and ranking: one question a device, places by joules of a sample, chances between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.estimators import Estimates, open_profile
+from joulecast.estimators.base import Floats
+from joulecast.figures.front import find_front
+from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.units import format_bytes, format_share
+from joulecast.uses.compare.result import Comparison, Row
+
+SURE = 0.9
+"""Below this chance two combinations cannot be told apart."""
+_MUCH_GUESSED = 0.5
+# A row, its device's relative covariance of joules, and its place there.
+Placed = tuple[Row, Floats, int]
+
+
+def compare(
+    network: Network,
+    profiles: Mapping[str, Profile | str],
+    setups: Sequence[Setup],
+    estimator: str = "additive",
+    level: float = 0.95,
+) -> Comparison:
+    """Rank devices and setups by joules of a sample.
+
+    Args:
+        network: The net.
+        profiles: What each device is called → its profile, or why there is none.
+        setups: How the net may be trained.
+        estimator: Which method answers.
+        level: How probable each interval shall be.
+    """
+    left_out: list[Row] = []
+    groups: dict[str, list[Placed]] = {}
+    for asked, profile in profiles.items():
+        if isinstance(profile, str):
+            left_out += [Row(asked, setup, why=profile) for setup in setups]
+            continue
+        rows, answers = _ask(asked, profile, network, setups, estimator, level)
+        left_out += [row for row in rows if row.why]
+        group = groups.setdefault(profile.covers, [])
+        if answers is not None:
+            shares = _relate(answers)
+            group += [(row, shares, at) for at, row in enumerate(rows) if not row.why]
+    ranked = [row for group in groups.values() for row in _rank(group)]
+    return Comparison(network.name, estimator, level, (*ranked, *left_out))
+
+
+def _ask(
+    asked: str,
+    profile: Profile,
+    network: Network,
+    setups: Sequence[Setup],
+    estimator: str,
+    level: float,
+) -> tuple[list[Row], Estimates | None]:
+    """All setups on one device, in one question."""
+    rows = [Row(asked, setup, profile.device.name, profile.covers) for setup in setups]
+    try:
+        pairs = [(network, setup) for setup in setups]
+        answers = open_profile(profile, estimator).ask(pairs, level, joint=True)
+    except JoulecastError as error:
+        return [replace(row, why=str(error)) for row in rows], None
+    return [
+        replace(row, estimate=found, why=_refuse(found, profile, row.setup))
+        for row, found in zip(rows, answers.each, strict=True)
+    ], answers
+
+
+def _refuse(found: Estimate, profile: Profile, setup: Setup) -> str:
+    """Why an estimate is not to be ranked with others; empty where it may be."""
+    memory_bytes = profile.device.memory_bytes
+    if memory_bytes and found.peak_memory_bytes > memory_bytes:
+        needs, has = format_bytes(found.peak_memory_bytes), format_bytes(memory_bytes)
+        return f"does not fit: it needs about {needs}, and {profile.device.name} has {has}"
+    if found.unseen_share <= _MUCH_GUESSED:
+        return ""
+    seen = [one.trial.setup for one in profile.observations if one.trial.network.layers]
+    for name in ("phase", "precision", "optimizer", "batch"):
+        known = dict.fromkeys(str(getattr(one, name)) for one in seen)
+        if str(getattr(setup, name)) not in known:
+            said = f"{name} {getattr(setup, name)} was never profiled on {profile.device.name}"
+            return f"a guess: {said} (only {', '.join(known)})"
+    share = format_share(found.unseen_share)
+    return f"a guess: layers with {share} of the energy were never profiled so on this device"
+
+
+def _relate(answers: Estimates) -> Floats:
+    """Relative covariance of joules: what ratios need."""
+    assert answers.cov is not None
+    return np.asarray(answers.cov / np.outer(answers.energy_j, answers.energy_j))
+
+
+def _rank(group: Sequence[Placed]) -> list[Row]:
+    """Rows by joules of a sample, with how surely each is cheaper than the next."""
+    order = sorted(group, key=lambda item: (item[0].energy_j, item[0].duration_s))
+    on = find_front([(row.duration_s, row.energy_j) for row, _, _ in order])
+    ranked = []
+    for place, (row, _, _) in enumerate(order):
+        after = order[place + 1] if place + 1 < len(order) else None
+        chance = None if after is None else _weigh(order[place], after)
+        ranked.append(replace(row, rank=place + 1, on_front=on[place], chance_next=chance))
+    return ranked
+
+
+def _weigh(one: Placed, two: Placed) -> float:
+    """Probability that one combination is really cheaper than another."""
+    (row, shares, at), (other, others, there) = one, two
+    spread = float(shares[at, at] + others[there, there])
+    if row.asked == other.asked:
+        spread -= 2.0 * float(shares[at, there])
+    room = float(np.log(other.energy_j / row.energy_j))
+    return NormalDist().cdf(room / max(spread, 1e-18) ** 0.5)

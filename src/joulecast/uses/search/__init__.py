@@ -1,0 +1,56 @@
+"""Searching nets and how they train, under an energy budget.
+
+    Space ──any sampler──▶ candidates ──Screen: many at once──▶ those within the budget
+                                                                   │ one is trained: your score
+                                                                   ▼
+                                        Search: the front of quality against joules, intervals
+
+    space.py    what may vary: widths, depths, batch, precision, optimizer, anything of yours
+    budget.py   how many joules, of what, and how surely
+    screen.py   ``Screen``: candidates → verdicts, in one question to the profile
+    survey.py   ``survey``: which share of a space fits, without training anything
+    sampling.py any of Optuna's samplers, asked until a candidate fits
+    study.py    ``search``: Optuna's studies, storage and dashboard; these two alone know it
+    result.py   the records of a result, and the front
+    pictures.py the front as a picture
+
+The estimate rules a candidate out before a single step is trained. Samplers are asked again while
+their candidates cost too much, so that no trial is wasted on one: what is trained was drawn as the
+sampler draws, on condition that it fits (sampling.py). Nothing is measured here.
+"""
+
+from joulecast.uses.search.budget import Budget, Length, parse_budget
+from joulecast.uses.search.result import Point, Search, find_points, hide_password
+from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
+from joulecast.uses.search.space import (
+    Choice,
+    Dimension,
+    Range,
+    Space,
+    make_space,
+    parse_dimension,
+)
+from joulecast.uses.search.survey import Survey, check_reachable, survey
+
+__all__ = [
+    "Budget",
+    "Choice",
+    "Dimension",
+    "Length",
+    "Point",
+    "Range",
+    "Screen",
+    "Search",
+    "Space",
+    "Survey",
+    "Verdict",
+    "check_reachable",
+    "count_work",
+    "find_points",
+    "hide_password",
+    "make_space",
+    "open_screen",
+    "parse_budget",
+    "parse_dimension",
+    "survey",
+]

@@ -1,0 +1,43 @@
+"""The benchmark of screening: what it counts, and that its kept results say the same."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+import joulecast
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "screening"
+
+
+@pytest.fixture(scope="module")
+def script():
+    found = importlib.util.spec_from_file_location("screening", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_batches_divide_what_is_counted(script):
+    assert all(count % size == 0 for size, count in script.COUNTS.items())
+    assert set(script.COUNTS) == set(script.BATCHES)
+
+
+def test_the_screen_is_half_of_the_original(script):
+    screen = script.make_screen("cnn5")
+    original = joulecast.estimate("cnn5", device=script.DEVICE, setup=script.SETUP)
+    assert screen.limit_j == pytest.approx(original.energy_j / 2)
+    assert 0 < sum(v.within for v in screen.judge([{"c1": 1, "c2": 1, "c3": 1, "c4": 1}])) <= 1
+
+
+def test_the_kept_results_make_the_table(script):
+    report = json.loads((FOLDER / "results" / "two-cores.json").read_text())
+    table = script.make_table(report)
+    assert set(report["families"]) == set(script.FAMILIES) and report["commit"]
+    page = (FOLDER / "README.md").read_text()
+    for family, row in report["families"].items():
+        assert family in table
+        assert set(row["per_candidate_s"]) == set(script.MEASURES)
+        many = 1 / row["per_candidate_s"]["batch_256"]
+        assert f"{many:,.0f}" in table and f"{many:,.0f}" in page

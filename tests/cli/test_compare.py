@@ -1,0 +1,97 @@
+"""``compare``: combinations side by side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+NET = ("lenet5:3,5,9,11", "--devices", "sim")
+MANY = ("--batch", "4,8,16", "--optimizer", "sgd,adamw")
+
+
+def test_every_combination_is_there_once(profiled):
+    data = profiled.json("compare", *NET, *MANY)
+    setups = {(row["setup"]["batch"], row["setup"]["optimizer"]) for row in data["rows"]}
+    assert len(data["rows"]) == len(setups) == 6 and data["comparable"]
+    ranked = [row for row in data["rows"] if row["rank"]]
+    energies = [row["energy_j_per_sample"] for row in ranked]
+    assert energies == sorted(energies) and ranked[0]["rank"] == 1
+    assert any(row["on_front"] for row in ranked)
+    assert all(row["basis"] == "simulated" and row["covers"] == "device" for row in ranked)
+
+
+def test_a_row_is_what_estimate_says(profiled):
+    (row,) = profiled.json("compare", *NET, "--batch", "8")["rows"]
+    said = profiled.json("estimate", NET[0], "--device", "sim", "--batch", "8")
+    assert row["step"]["energy_j"] == pytest.approx(said["energy_j"])
+    assert row["energy_j_per_sample"] == pytest.approx(said["energy_j"] / 8)
+    assert row["interval_j_per_sample"] == pytest.approx([end / 8 for end in said["interval_j"]])
+    own = profiled.json("compare", *NET)["rows"][0]["setup"]["batch"]
+    assert own == 10
+
+
+def test_totals_in_other_units(profiled):
+    words = ("--samples", "5000", "--epochs", "2", "--grid", "400", "--price", "0.5EUR")
+    data = profiled.json("compare", *NET, "--batch", "8", *words)
+    (row,) = data["rows"]
+    assert data["samples"] == 10_000
+    assert row["total_energy_j"] == pytest.approx(10_000 * row["energy_j_per_sample"])
+    assert row["co2e_g"] == pytest.approx(400 * row["kwh"])
+    assert row["cost"] == pytest.approx(0.5 * row["kwh"]) and row["currency"] == "EUR"
+    text = profiled("compare", *NET, "--batch", "8,16", *words).stdout
+    assert "10,000 samples take" in text and "CO2e" in text and "EUR" in text
+
+
+@pytest.mark.parametrize("columns", ["100", "130"])
+def test_people_read_ranks_and_what_they_rest_on(profiled, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    text = profiled("compare", *NET, *MANY).stdout
+    assert "(simulated)" in text and "the meter covers device" in text and "front" in text
+    assert "chance that it really takes" in text.replace("\n", " ")
+    assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_who_is_not_known_is_listed_and_nobody_at_all_is_an_error(profiled):
+    words = ("compare", NET[0], "--devices", "sim,elsewhere", "--batch", "8")
+    data = profiled.json(*words)
+    assert [row["device"] for row in data["rows"]] == ["simulated-7", "elsewhere"]
+    assert "no profile of 'elsewhere'" in data["rows"][1]["why_not_ranked"]
+    assert "Not ranked: elsewhere" in profiled(*words).stdout
+    assert "no profile of 'elsewhere'" in profiled.fails(
+        "compare", NET[0], "--devices", "elsewhere"
+    )
+
+
+def test_a_setup_that_was_never_profiled_is_listed(profiled):
+    data = profiled.json("compare", *NET, "--batch", "8", "--precision", "fp32,bf16")
+    first, second = data["rows"]
+    assert first["rank"] == 1 and second["rank"] is None
+    assert "precision bf16 was never profiled" in second["why_not_ranked"]
+
+
+def test_a_picture(profiled, shell):
+    profiled("compare", *NET, *MANY, "--html", "front.html")
+    page = (shell.folder / "front.html").read_text()
+    assert "joules and seconds of a sample" in page and "simulated" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--batch", "8,x"), "give whole numbers"),
+        (("--batch", "0"), "give whole numbers"),
+        (("--precision", "fp8"), "choose of"),
+        (("--epochs", "3"), "--epochs needs --samples"),
+    ],
+)
+def test_wrong_usage(profiled, words, said):
+    assert said in profiled.fails("compare", *NET, *words, code=2)
+
+
+def test_settings_may_give_lists(profiled, write):
+    write("joulecast.toml", '[compare]\nbatch = [4, 8]\noptimizer = "sgd"\n')
+    assert len(profiled.json("compare", *NET)["rows"]) == 2
+    write("joulecast.toml", "[compare]\nbatch = 4\n")
+    assert len(profiled.json("compare", *NET)["rows"]) == 1
+    assert json.loads(profiled("compare", *NET, "--json").stdout)["rows"]
