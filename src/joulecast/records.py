@@ -193,12 +193,12 @@ class Totals:
     flops: float
     size_bytes: float
     params: int
-    between: int = 0
     unattributed_flops_share: float = 0.0
     unattributed_bytes_share: float = 0.0
     unattributed_params_share: float = 0.0
     overcounted_flops_share: float = 0.0
     overcounted_bytes_share: float = 0.0
+    between: int = 0
 
     def to_dict(self) -> Json:
         return dict(self.__dict__)
