@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from joulecast.runtimes.torch.modules import PackedSdpa
 from joulecast.runtimes.torch.train import call_net
 
 Places = Dict[int, List[int]]
+
+# Of asking what depends on what: a net of a hundred layers takes a few thousand.
+_MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def find_ties(net: nn.Module, inputs: Any) -> List[Tie]:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             graph.build_dependency(net, inputs, forward_fn=call, verbose=False)
+            _count_steps(graph)
             roots = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
             flat = tuple(
                 one for kind in roots for one in (kind if isinstance(kind, tuple) else (kind,))
@@ -110,6 +114,24 @@ def find_ties(net: nn.Module, inputs: Any) -> List[Tie]:
     outputs = {id(end.grad_fn) for end in ends}
     ties = [tie for group in found for tie in _split_group(graph, group, outputs, tp)]
     return [_find_parts(net, tie) for tie in _join_heads(net, ties, heads)]
+
+
+def _count_steps(graph: Any) -> None:
+    """Torch-Pruning goes round in circles on some nets: let it end with an error instead."""
+    left = [_MOST_STEPS]
+
+    def count(triggers: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        def ask(handler: Any) -> bool:
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("its channels depend on each other in circles")
+            return triggers(handler)
+
+        return ask
+
+    for node in graph.module2node.values():
+        for dependency in node.dependencies:
+            dependency.is_triggered_by = count(dependency.is_triggered_by)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def find_groups(
     base = read_loaded_net(type(net).__name__, loaded)
     ties = [
         tie if tie.why_whole else _find_way(tie, loaded, base)
-        for tie in _try_all(find_ties(copy.deepcopy(bare), bare_inputs), loaded)
+        for tie in _try_all(_follow(net, inputs, bare, bare_inputs), loaded)
     ]
     groups = [_make_group(tie) for tie in ties if not tie.why_whole]
     found, lost = find_slots(base, groups, lambda some: _read_cut(loaded, groups, some))
@@ -136,10 +136,22 @@ def _strip(net: nn.Module, inputs: Any) -> Tuple[nn.Module, Any]:
     from torch.utils import _pytree as pytree
 
     bare = copy.deepcopy(net).to("meta")
+    _tie_again(bare, _list_tied(net))
     bare_inputs = pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), inputs)
     if _runs(bare, bare_inputs):
         return bare, bare_inputs
     return copy.deepcopy(net), inputs
+
+
+def _follow(net: nn.Module, inputs: Any, bare: nn.Module, bare_inputs: Any) -> List[Tie]:
+    """Ties of a copy that keeps nothing for the next token: that is joined to nothing here."""
+    for one, given in ((bare, bare_inputs), (net, inputs)):
+        tried = copy.deepcopy(one)
+        if hasattr(getattr(tried, "config", None), "use_cache"):
+            tried.config.use_cache = False  # type: ignore[union-attr]
+        if _runs(tried, given):
+            return find_ties(tried, given)
+    return find_ties(copy.deepcopy(net), inputs)
 
 
 def _runs(net: nn.Module, inputs: Any) -> bool:
