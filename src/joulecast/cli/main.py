@@ -34,6 +34,7 @@ COMMANDS = {
     },
     "Ask": {
         "estimate": "Say what training a net will cost, before it runs.",
+        "prune": "Cut a net's channels until it fits an energy budget.",
     },
     "Check": {
         "evaluate": "Judge estimators by random nets of a family.",

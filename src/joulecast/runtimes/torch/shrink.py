@@ -20,7 +20,7 @@ from torch import nn
 from joulecast.errors import InputError
 from joulecast.kinds.narrow import Coupling, Group, check_counts
 from joulecast.records import Network
-from joulecast.runtimes.torch.couple import Places, Tie, find_ties, import_pruning
+from joulecast.runtimes.torch.couple import Places, Tie, find_ties, import_pruning, refuse_recurrent
 from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 from joulecast.runtimes.torch.modules import PackedSdpa
 from joulecast.runtimes.torch.slots import find_slots
@@ -61,6 +61,8 @@ def find_groups(
         NetError: It has recurrences, or cannot be followed or run.
         MissingError: Torch-Pruning is not installed.
     """
+    import_pruning()
+    refuse_recurrent(net)
     bare, bare_inputs = _strip(net, inputs)
     loaded = LoadedNet(bare, bare_inputs, loss)
     base = read_loaded_net(type(net).__name__, loaded)

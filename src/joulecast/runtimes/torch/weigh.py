@@ -17,6 +17,9 @@ from torch import nn
 
 from joulecast.errors import InputError
 from joulecast.kinds.narrow import Coupling, Group
+from joulecast.runtimes.torch.load import LoadedNet
+from joulecast.runtimes.torch.read import cross_entropy
+from joulecast.runtimes.torch.train import call_net
 
 IMPORTANCES = ("magnitude", "taylor")
 
@@ -32,6 +35,13 @@ def weigh(net: nn.Module, groups: Sequence[Group], by: str = "magnitude") -> Tup
     if by == "taylor" and not any(value.grad is not None for value in net.parameters()):
         raise InputError("Taylor importance needs gradients: run backward of a loss first")
     return tuple(replace(group, importance=_weigh_group(net, group, by)) for group in groups)
+
+
+def run_backward(loaded: LoadedNet) -> None:
+    """Leave gradients in a net: of its own loss, else of cross-entropy, on its example inputs."""
+    loss = loaded.loss or cross_entropy
+    loaded.net.zero_grad()
+    loss(call_net(loaded.net, loaded.inputs)).backward()
 
 
 def _weigh_group(net: nn.Module, group: Group, by: str) -> Tuple[float, ...]:

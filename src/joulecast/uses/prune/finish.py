@@ -10,45 +10,53 @@ from __future__ import annotations
 
 from joulecast.uses.prune.task import Counts, Task
 
-_MOST_ROUNDS = 40
-_FURTHER = (1, 2, 4, 8, 16, 32, 64, 128)
+Move = tuple[str, int]
+_MOST_ROUNDS = 24
+_FURTHER = (1, 2, 4, 8, 16, 32)
 _NEAR_MULTIPLE = 8
-# Less than this share of the limit is not worth another round.
-_SMALL_CHANGE = 0.0005
+# Joules that count as none when gains are compared, as a share of the limit.
+_NOTHING = 1e-6
 
 
 def finish(task: Task, counts: Counts, spend: bool) -> Counts:
     """Counts that are nowhere smaller; with ``spend``, what the budget leaves is used up."""
+    refused: set[Move] = set()
     target = task.target(counts)
     for _ in range(_MOST_ROUNDS):
-        grown = _grow(task, counts, target if spend else 0.0)
-        if grown is None:
-            return counts
-        if not task.keeps(grown):
-            # How sure it is changed on the way: aim a little lower.
-            target = min(task.target(grown), 0.999 * target)
-            if task.cost([counts])[0] > target:
-                return counts
-            continue
-        counts = grown
+        moves = _list_moves(task, counts, target * spend, refused)
+        while moves:
+            grown = {**counts, **dict(moves)}
+            if task.cost([grown])[0] <= max(target, task.cost([counts])[0]) and task.keeps(grown):
+                break
+            if len(moves) == 1:
+                refused.update(moves)
+            moves = moves[: len(moves) // 2]
+        if not moves and not (refused and _list_moves(task, counts, target * spend, refused)):
+            break
+        if moves:
+            # How sure a net is depends a little on which one it is.
+            counts, target = grown, task.target(grown)
     return counts
 
 
-def _grow(task: Task, counts: Counts, target: float) -> Counts | None:
-    """The best larger count of one group: a free one, else the most importance for its cost."""
-    moves = [(name, count) for name in counts for count in _list_larger(task, name, counts[name])]
-    now, *then = task.cost([counts, *({**counts, name: count} for name, count in moves)])
+def _list_moves(task: Task, counts: Counts, target: float, refused: set[Move]) -> list[Move]:
+    """Larger counts, one a group, best value first, as many as the target leaves room for."""
+    wider = [(name, count) for name in counts for count in _list_larger(task, name, counts[name])]
+    now, *then = task.cost([counts, *({**counts, name: count} for name, count in wider)])
     groups = {group.name: group for group in task.groups}
-    limit = task.limit()
-    best: tuple[float, Counts] | None = None
-    for (name, count), cost in zip(moves, then, strict=True):
-        gain = task.keep_log(groups[name], count) - task.keep_log(groups[name], counts[name])
-        if cost > max(now, target):
+    best: dict[str, tuple[float, float, int]] = {}
+    for (name, count), cost in zip(wider, then, strict=True):
+        if cost > max(now, target) or (name, count) in refused:
             continue
-        value = gain / max(cost - now, _SMALL_CHANGE * limit * 1e-3)
-        if best is None or value > best[0]:
-            best = value, {**counts, name: count}
-    return best[1] if best else None
+        gain = task.keep_log(groups[name], count) - task.keep_log(groups[name], counts[name])
+        value = gain / max(cost - now, _NOTHING * task.limit())
+        best[name] = max(best.get(name, (0.0, 0.0, 0)), (value, cost - now, count))
+    moves, left = [], target - now
+    for name, (_, more, count) in sorted(best.items(), key=lambda item: item[1], reverse=True):
+        if more <= max(left, 0.0):
+            moves.append((name, count))
+            left -= more
+    return moves
 
 
 def _list_larger(task: Task, name: str, count: int) -> list[int]:

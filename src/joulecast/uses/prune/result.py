@@ -39,7 +39,7 @@ class Pruning:
     Attributes:
         counts: Channels that are left in each group.
         before: The estimates; None where FLOPs guided and no profile was given.
-        kept_probability: That the budget is kept, by the guide.
+        kept_probability: That the budget of joules is kept; None where there is no estimate.
         importance_share: What is left of the channels' importance: the mean over all groups.
         cost_before: A step by the guide, in ``unit``.
         looked_at: How many candidates were.
@@ -54,7 +54,7 @@ class Pruning:
     unit: str
     cost_before: float
     cost_after: float
-    kept_probability: float
+    kept_probability: float | None
     confidence: float
     importance_share: float
     looked_at: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT, estimate_network
@@ -16,7 +17,7 @@ from joulecast.uses.prune.guide import EstimateGuide, FlopsGuide, Guide
 from joulecast.uses.prune.limits import Limits, make_limits
 from joulecast.uses.prune.result import LayerChange, Pruning
 from joulecast.uses.prune.strategies import STRATEGIES
-from joulecast.uses.prune.task import Task, keep_share
+from joulecast.uses.prune.task import Counts, Task, keep_share
 
 GUIDES = ("estimate", "flops")
 
@@ -86,7 +87,7 @@ def prune_network(
         unit=guiding.unit,
         cost_before=cost_before,
         cost_after=cost_after,
-        kept_probability=task.odds(counts),
+        kept_probability=_find_odds(task, counts, profile, setup, estimator),
         confidence=confidence,
         importance_share=sum(shares) / len(shares),
         looked_at=len(task.costs),
@@ -94,6 +95,18 @@ def prune_network(
         before=before,
         after=after,
     )
+
+
+def _find_odds(
+    task: Task, counts: Counts, profile: Profile | None, setup: Setup, estimator: str
+) -> float | None:
+    """How probably joules keep the budget, whoever guided."""
+    if profile is None:
+        return None
+    if isinstance(task.guide, EstimateGuide):
+        return task.odds(counts)
+    guide = EstimateGuide(profile, setup, estimator)
+    return replace(task, guide=guide, costs={}).odds(counts)
 
 
 def _find_strategy(name: str) -> type:

@@ -18,9 +18,9 @@ from joulecast.uses.prune.task import Counts, Task
 
 # A move takes about this share of a group; wider moves are tried beside it.
 _MOVE_SHARE = 1 / 16
-_WIDER = (1, 2, 4)
+_WIDER = (1, 3)
 # Of all groups this share moves at a time while there is far to go.
-_AT_ONCE = 0.15
+_AT_ONCE = 0.25
 _MOST_ROUNDS = 400
 _LEVELS = 97
 _DRAWS = 400
@@ -74,7 +74,7 @@ class Marginal:
                 if task.keeps(counts):
                     return counts
                 target = min(task.target(counts), 0.999 * target)
-            moved = _move(task, counts, target)
+            moved = _move(task, counts, target) or _move(task, counts, target, far=True)
             if moved is None:
                 break
             counts = moved
@@ -118,9 +118,12 @@ def _take_first(task: Task, candidates: Iterable[Counts]) -> Counts:
     return task.limits.least
 
 
-def _move(task: Task, counts: dict[str, int], target: float) -> dict[str, int] | None:
+def _move(
+    task: Task, counts: dict[str, int], target: float, far: bool = False
+) -> dict[str, int] | None:
     """The moves that lose least for what they save, as many at once as are still needed."""
-    moves = [(name, count) for name in counts for count in _list_moves(task, name, counts[name])]
+    goals = _list_far if far else _list_moves
+    moves = [(name, count) for name in counts for count in goals(task, name, counts[name])]
     if not moves:
         return None
     now, *then = task.cost([counts, *({**counts, name: count} for name, count in moves)])
@@ -151,9 +154,14 @@ def _move(task: Task, counts: dict[str, int], target: float) -> dict[str, int] |
 
 
 def _list_moves(task: Task, name: str, count: int) -> list[int]:
-    """Counts to try below one: a sixteenth of the group less, and further; at last the fewest."""
+    """Counts to try below one: a sixteenth of the group less, and further."""
     lower = task.limits.below(name, count)
-    most = task.limits.whole[name]
-    wanted = [count - most * _MOVE_SHARE * wide for wide in _WIDER]
+    wanted = [count - task.limits.whole[name] * _MOVE_SHARE * wide for wide in _WIDER]
     moves = [next((one for one in lower if one <= goal), None) for goal in wanted]
-    return sorted({one for one in (*moves, *lower[-1:]) if one is not None}, reverse=True)
+    return sorted({one for one in (*moves, *lower[:1]) if one is not None}, reverse=True)
+
+
+def _list_far(task: Task, name: str, count: int) -> list[int]:
+    """Counts far below one, where none nearby saves anything."""
+    lower = task.limits.below(name, count)
+    return [lower[at] for at in range(0, len(lower), max(1, len(lower) // 6))] + list(lower[-1:])
