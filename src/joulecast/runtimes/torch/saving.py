@@ -65,6 +65,8 @@ def load_pruned(folder: Union[str, Path], net: Optional[nn.Module] = None) -> nn
     """
     place = Path(folder)
     data = _read_architecture(place / ARCHITECTURE)
+    if net is None and ":" not in str(data.get("net", ":")):
+        raise FileError(f"{place} was made of a module without a name: give that module as net")
     try:
         smaller = _make(data, net, str(place))
         _safetensors().load_model(smaller, str(place / WEIGHTS))
