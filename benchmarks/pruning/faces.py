@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 SIZE = 64
-NOISE = 0.5
+NOISE = 0.8
 # How far a mouth bends at most and at least, as a share of the face's height.
-BENDS = (0.012, 0.10)
+BENDS = (0.0, 0.15)
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
@@ -31,9 +31,9 @@ def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         return low + (high - low) * drawn
 
     axis = torch.linspace(-1.0, 1.0, SIZE, device=rng.device)
-    x = axis[None, None, :] - between(-0.2, 0.2)
-    y = axis[None, :, None] - between(-0.2, 0.2)
-    wide, high = between(0.45, 0.65), between(0.6, 0.8)
+    x = axis[None, None, :] - between(-0.1, 0.1)
+    y = axis[None, :, None] - between(-0.1, 0.1)
+    wide, high = between(0.6, 0.8), between(0.75, 0.9)
     x, y = x / wide, y / high
     smiles = torch.rand(count, generator=rng, device=rng.device) < 0.5
     bend = between(*BENDS) / 0.8 * torch.where(smiles, 1.0, -1.0)[:, None, None]
@@ -56,7 +56,7 @@ def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     image = _paint(image, 0.7 * skin, _inside(x, y, 0.0, 0.12, 0.08, 0.18))
     # A mouth is a parabola: its ends are above its middle where it smiles.
     line = y - between(0.42, 0.58) + bend * ((x / 0.4) ** 2 - 0.5) * 2.0
-    mouth = torch.sigmoid(60 * (between(0.03, 0.06) - line.abs())) * torch.sigmoid(
+    mouth = torch.sigmoid(60 * (between(0.05, 0.09) - line.abs())) * torch.sigmoid(
         40 * (0.42 - x.abs())
     )
     lips = torch.tensor([0.7, -0.5, -0.4], device=rng.device)[:, None, None]

@@ -41,6 +41,7 @@ BUDGET = "50%"
 CONFIDENCE = 0.9
 TEST_SEED = 90_210
 RATE = 0.05
+LOOKS = 2
 METHODS = ("unpruned", "estimate", "flops")
 
 
@@ -102,8 +103,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--profile-s", type=float, default=40.0)
-    parser.add_argument("--probe-s", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--probe-s", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--train-steps", type=int, default=500)
     parser.add_argument("--tune-steps", type=int, default=200)
     parser.add_argument("--celeba", type=Path, help="its folder, instead of drawn faces")
@@ -239,13 +240,13 @@ class Clock:
 def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
     """The net at half of its joules, or of its FLOPs.
 
-    For joules the layers of what was chosen are looked at once, and it is chosen again.
+    For joules the layers of what was chosen are looked at, and the choice goes on from there.
     """
     sample = torch.zeros(plan.setup.batch, 3, SIZE, SIZE)
     own = copy.deepcopy(net).cpu()
     confidence = CONFIDENCE if guide == "estimate" else 0.5
 
-    def choose() -> Any:
+    def choose(start: dict[str, int] | None = None) -> Any:
         return joulecast.prune(
             own,
             sample,
@@ -254,12 +255,13 @@ def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
             setup=plan.setup,
             guide=guide,
             confidence=confidence,
+            start=start,
         )
 
     shrunk = choose()
-    if guide == "estimate" and plan.probe_s:
+    for _ in range(LOOKS if guide == "estimate" else 0):
         probe(plan, shrunk.pruning.smaller, shrunk.pruning.network)
-        shrunk = choose()
+        shrunk = choose(dict(shrunk.pruning.counts))
     return shrunk
 
 

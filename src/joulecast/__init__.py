@@ -234,6 +234,7 @@ def prune(
     keep: tuple[str, ...] = (),
     multiple: int = 1,
     seed: int = 0,
+    start: dict[str, int] | None = None,
     **words: Any,
 ) -> Shrunk:
     """A smaller net that keeps an energy budget: its least important channels are cut.
@@ -259,6 +260,7 @@ def prune(
         keep: Patterns of layers that stay whole.
         multiple: Channels come in multiples of this.
         seed: Of random candidates.
+        start: ``.pruning.counts`` of an earlier one, to go on from when more was learnt since.
         words: Fields of the setup, like ``batch=128``.
     """
     from joulecast.cli.shrinking import shrink_net
@@ -280,6 +282,7 @@ def prune(
         keep=keep,
         multiple=multiple,
         seed=seed,
+        start=start,
     )
 
 

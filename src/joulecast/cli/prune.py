@@ -20,7 +20,7 @@ from joulecast.cli.show import (
 from joulecast.cli.shrinking import Shrunk, measure_both, shrink_net
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Observation, Setup
-from joulecast.units import format_count, format_duration, format_energy, format_share
+from joulecast.units import format_duration, format_energy, format_share
 from joulecast.uses.prune import STRATEGIES, Budget, Pruning, parse_budget
 from joulecast.uses.prune.result import LayerChange
 from joulecast.uses.prune.run import GUIDES
@@ -183,7 +183,7 @@ def _print_pruning(
     console.print(_say_odds(done) + "\n", style="bold")
     columns = ("layer", "kind", ">channels", ">before", ">after", ">left")
     print_table(console, columns, map(_show_layer, _choose_layers(done.layers)))
-    print_notes(console, _list_notes(done, after, steps))
+    print_notes(console, _list_notes(shrunk, after, steps))
     if seen is not None:
         console.print("\n" + _say_measured(done, *seen), style="bold")
     if place:
@@ -229,15 +229,18 @@ def _show_layer(one: LayerChange) -> tuple[str, ...]:
     return (one.name, one.kind, channels, *energies, format_share(left))
 
 
-def _list_notes(done: Pruning, after: Estimate, steps: int | None) -> list[str]:
+def _list_notes(shrunk: Shrunk, after: Estimate, steps: int | None) -> list[str]:
+    done = shrunk.pruning
     notes = [
         f"Groups keep {format_share(done.importance_share)} of their importance on average; "
-        f"{format_count(done.looked_at)} candidates were looked at.",
+        f"{done.looked_at:,} candidates were looked at.",
         f"Basis: {say_basis(after.basis)}; the meter covers {after.covers}.",
     ]
     if done.guide == "flops":
         cost = format_share(done.cost_after / done.cost_before)
         notes.insert(0, f"FLOPs are {cost} of what they were; joules are what the estimate says.")
+    if not shrunk.source:
+        notes.append("Joulecast built this net: its weights are fresh, and so is what matters.")
     if steps:
         total = format_energy(after.energy_j * steps)
         notes.append(f"{steps:,} steps take {total}{mark_basis(after.basis)}.")

@@ -35,6 +35,7 @@ def prune_network(
     confidence: float = 0.5,
     limits: Limits | None = None,
     seed: int = 0,
+    start: Counts | None = None,
     level: float = 0.95,
 ) -> Pruning:
     """Choose counts of channels so that a step keeps a budget.
@@ -51,6 +52,7 @@ def prune_network(
         confidence: How probable keeping the budget shall be; 0.5 is the estimate itself.
         limits: How far groups may go; a tenth of their channels by default.
         seed: Of random candidates.
+        start: Counts of an earlier pruning, to go on from when the device has learnt more since.
         level: How probable the estimates' intervals shall be.
 
     Raises:
@@ -63,13 +65,14 @@ def prune_network(
         raise InputError(f"{network.name or 'the net'} has no channels that can be cut")
     guiding = _make_guide(guide, profile, setup, budget, estimator)
     bounds = limits or make_limits(network, groups)
-    task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed)
+    task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
     _check_reach(task)
     # The plain strategies stay what they are: what is left over is spent by one only.
     spends = strategy == "marginal"
-    counts = task.limits.whole
+    counts = task.first
     if not task.keeps(counts):
-        counts = dict(finish(task, chosen().choose(task), spends))
+        counts = dict(chosen().choose(task))
+    counts = dict(finish(task, counts, spends))
     smaller = task.narrow(counts)
     before, after = (
         estimate_network(profile, one, setup, estimator, level) if profile else None

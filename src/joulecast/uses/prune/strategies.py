@@ -66,9 +66,9 @@ class Marginal:
 
     def choose(self, task: Task) -> Counts:
         """Until the budget is kept."""
-        counts = dict(task.limits.whole)
+        counts = task.first
         # How unsure a smaller net is hardly depends on which channels went.
-        target = task.target(Uniform().choose(task))
+        target = task.target(counts if task.start else Uniform().choose(task))
         for _ in range(_MOST_ROUNDS):
             if task.cost([counts])[0] <= target:
                 if task.keeps(counts):

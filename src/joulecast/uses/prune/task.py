@@ -23,7 +23,12 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Task:
-    """See the module. ``confidence`` is how probable keeping the budget shall be."""
+    """See the module.
+
+    Attributes:
+        confidence: How probable keeping the budget shall be.
+        start: Counts to begin from; all channels where there are none.
+    """
 
     network: Network
     groups: tuple[Group, ...]
@@ -32,6 +37,7 @@ class Task:
     budget: Budget
     confidence: float = 0.5
     seed: int = 0
+    start: Counts = field(default_factory=dict)
     costs: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def narrow(self, counts: Counts) -> Network:
@@ -46,6 +52,11 @@ class Task:
             found = self.guide.cost([self.narrow(many[at]) for at in missing.values()])
             self.costs.update(zip(missing, map(float, found), strict=True))
         return [self.costs[key] for key in keys]
+
+    @property
+    def first(self) -> dict[str, int]:
+        """Where the search begins."""
+        return {**self.limits.whole, **self.start}
 
     def limit(self) -> float:
         """The most that a step may cost."""
