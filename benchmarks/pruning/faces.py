@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 SIZE = 64
-NOISE = 0.8
+NOISE = 1.0
 # How far a mouth bends at most and at least, as a share of the face's height.
 BENDS = (0.0, 0.15)
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
