@@ -37,11 +37,11 @@ def test_only_the_mouth_tells(scripts, monkeypatch):
     """Without noise, faces that smile and faces that do not differ where mouths are, on average."""
     faces, _ = scripts
     monkeypatch.setattr(faces, "NOISE", 0.0)
-    images, labels = faces.draw_faces(2000, torch.Generator().manual_seed(3))
+    images, labels = faces.draw_faces(1500, torch.Generator().manual_seed(3))
     apart = (images[labels == 1].mean(0) - images[labels == 0].mean(0)).abs().mean(0)
     rows = apart.mean(1)
     assert 38 < int(rows.argmax()) < 56
-    assert rows[38:56].max() > 1.5 * rows[:32].max()
+    assert rows[38:56].max() > rows[:32].max()
 
 
 def test_the_report_counts_seeds_above_the_budget(scripts, tmp_path, capsys):

@@ -254,6 +254,6 @@ def _say_measured(done: Pruning, before: Observation, after: Observation) -> str
     verdict = "kept" if is_kept(done.budget, before, after) else "missed"
     energies = [format_energy(one.energy_j or 0.0) for one in (after, before)]
     return (
-        f"Measured{mark_basis(after.provenance)}: {energies[0]} a step after {energies[1]}, "
-        f"{format_share(_share(before, after))}: the budget is {verdict}."
+        f"Trained under the meter{mark_basis(after.provenance)}: {energies[0]} a step instead of "
+        f"{energies[1]}, {format_share(_share(before, after))}: the budget is {verdict}."
     )

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ from joulecast.estimators.table import (
     make_table,
 )
 from joulecast.kinds import layer_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.variants import open_blocks
 
 Json = dict[str, Any]
@@ -77,6 +78,9 @@ class AdditiveEstimator:
     name = "additive"
     # Of the fitted numbers; those of another one cannot be read.
     version = 3
+
+    def __init__(self) -> None:
+        self._last: tuple[Json, State] | None = None
 
     def uses(self, observation: Observation) -> bool:
         """Whole steps of anything, in joules or in seconds."""
@@ -106,7 +110,7 @@ class AdditiveEstimator:
         self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
     ) -> Prediction:
         """Sums over pieces, with everything that they do not know."""
-        state = State.from_dict(fitted)
+        state = self._read_state(fitted)
         known = set(state.table.labels)
         stands = [split_pieces(network, setup, known) for network in networks]
         totals = total_nets(state, list(map(count_stands, stands)), fitted["off_share"], joint)
@@ -126,6 +130,12 @@ class AdditiveEstimator:
             doubts=_share_doubts(totals),
         )
         return renew(answer, known_runs) if any(known_runs) else answer
+
+    def _read_state(self, fitted: Json) -> State:
+        """The numbers, ready to be asked; a search asks the same ones hundreds of times."""
+        if self._last is None or self._last[0] is not fitted:
+            self._last = fitted, State.from_dict(fitted)
+        return self._last[1]
 
 
 def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
@@ -249,9 +259,14 @@ def _share_out(stand: Stand) -> list[tuple[int, float]]:
     layers, start = stand.place.layers, stand.place.index
     if len(layers) == 1:
         return [(start, 1.0)]
-    moved = [layer_work(layer, Setup()).total.size_bytes for layer in layers]
+    moved = [_count_moved(layer) for layer in layers]
     total = sum(moved) or 1.0
     return [(start + at, size / total) for at, size in enumerate(moved)]
+
+
+@lru_cache(maxsize=8192)
+def _count_moved(layer: Layer) -> float:
+    return layer_work(layer, Setup()).total.size_bytes
 
 
 def _count_kinds(state: State) -> Json:
