@@ -58,7 +58,7 @@ def prune_network(
     Raises:
         InputError: Nothing can be cut, or no net that can be reached keeps the budget.
     """
-    chosen = _find_strategy(strategy)
+    _check_strategy(strategy)
     if not 0.0 < confidence < 1.0:
         raise InputError(f"confidence is {confidence}: give a probability like 0.9")
     if not groups:
@@ -67,12 +67,7 @@ def prune_network(
     bounds = limits or make_limits(network, groups)
     task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
     _check_reach(task)
-    # The plain strategies stay what they are: what is left over is spent by one only.
-    spends = strategy == "marginal"
-    counts = task.first
-    if not task.keeps(counts):
-        counts = dict(chosen().choose(task))
-    counts = dict(finish(task, counts, spends))
+    counts = _choose(task, strategy)
     smaller = task.narrow(counts)
     before, after = (
         estimate_network(profile, one, setup, estimator, level) if profile else None
@@ -112,10 +107,24 @@ def _find_odds(
     return replace(task, guide=guide, costs={}).odds(counts)
 
 
-def _find_strategy(name: str) -> type:
+def _choose(task: Task, strategy: str) -> dict[str, int]:
+    """Counts by a strategy; the plain ones stay what they are, ``marginal`` spends what is left.
+
+    It goes down from the whole net, and up from what the plain ones found: costs are jagged, and
+    the way down can end where the way up does not. What keeps most importance is taken.
+    """
+    if task.keeps(task.first):
+        return dict(finish(task, task.first, strategy == "marginal"))
+    if strategy != "marginal":
+        return dict(finish(task, STRATEGIES[strategy]().choose(task), spend=False))
+    names = ["marginal"] if task.start else list(STRATEGIES)
+    found = [dict(finish(task, STRATEGIES[name]().choose(task), spend=True)) for name in names]
+    return max(found, key=task.worth)
+
+
+def _check_strategy(name: str) -> None:
     if name not in STRATEGIES:
         raise InputError(f"there is no strategy {name!r}; known are {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]
 
 
 def _make_guide(
