@@ -12,12 +12,10 @@ Takes records, gives records: no framework, so that thousands of candidates can 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from joulecast.errors import InputError
 from joulecast.records import Layer, Network, Op, Sizes
-
-SIDES = ("out", "in", "both")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class Group:
         name: The layer that makes them.
         step: How many channels of that layer go at a time.
         importance: Of every step, as a share of the group's; what to cut first is least.
-        fixed: Channels of that layer that belong to other groups.
     """
 
     name: str
@@ -69,7 +66,6 @@ class Group:
     couplings: Tuple[Coupling, ...]
     slots: Tuple[Slot, ...]
     importance: Tuple[float, ...]
-    fixed: int = 0
 
     @property
     def channels(self) -> int:
@@ -130,21 +126,6 @@ def list_slots(network: Network) -> Dict[Tuple[int, int, str, int], int]:
                     if isinstance(one, int):
                         found[place, number, name, axis if isinstance(value, tuple) else -1] = one
     return found
-
-
-def find_layers(groups: Sequence[Group]) -> Dict[int, Set[str]]:
-    """For each layer's place the groups that change it."""
-    found: Dict[int, Set[str]] = {}
-    for group in groups:
-        for slot in group.slots:
-            found.setdefault(slot.layer, set()).add(group.name)
-    return found
-
-
-def find_made(group: Group) -> Optional[Slot]:
-    """The slot that counts what the group's layer gives."""
-    made = [slot for slot in group.slots if slot.size in ("cout", "width") and slot.op == 0]
-    return made[0] if made else None
 
 
 def _shrink_layer(layer: Layer, less: Mapping[Tuple[int, str, int], int]) -> Layer:
