@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from joulecast.cli.shrinking import Shrunk
     from joulecast.errors import JoulecastError
     from joulecast.records import Estimate, Network, Observation, Profile, Setup
     from joulecast.uses.compare import Comparison
@@ -38,8 +39,10 @@ __all__ = [
     "compare",
     "estimate",
     "load_profile",
+    "load_pruned",
     "observe",
     "profile",
+    "prune",
     "read",
     "renew",
     "search",
@@ -299,6 +302,89 @@ def profile(
     budget = Budget(points, seconds, interval_share, guide, estimator)
     rig = {"on": on, "meter": meter, "rounds": rounds}
     return learn_net(found, setup, budget, rig, store, on_progress)[1]
+
+
+def prune(
+    net: Any,
+    inputs: Any = None,
+    *,
+    budget: str,
+    loss: Any = None,
+    device: str | Profile = "",
+    input_shape: Shape | None = None,
+    setup: Setup | None = None,
+    steps: int | None = None,
+    store: str | None = None,
+    strategy: str = "marginal",
+    guide: str = "estimate",
+    confidence: float = 0.5,
+    importance: str = "magnitude",
+    floor: float = 0.1,
+    keep: tuple[str, ...] = (),
+    multiple: int = 1,
+    seed: int = 0,
+    start: dict[str, int] | None = None,
+    **words: Any,
+) -> Shrunk:
+    """A smaller net that keeps an energy budget: its least important channels are cut.
+
+    The module is ``.net`` of what comes back, ``.pruning`` says what it costs before and after and
+    how probably the budget is kept, ``.save(folder)`` writes it for ``load_pruned``.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``, which is left as it is.
+        inputs: For a module, what it is called on.
+        budget: ``50%`` of what it was, ``5J`` a step, ``2Wh`` of all ``steps``.
+        loss: For a module, its output → a scalar to run backward from.
+        device: Whose profile answers (see ``load_profile``), or the profile.
+        input_shape: For a name, the shape of one sample where it is not the usual one.
+        setup: How the net is trained.
+        steps: Steps of the run that the budget is for.
+        store: Where the store is, if not where it usually is.
+        strategy: ``marginal``, ``uniform`` or ``random``.
+        guide: ``estimate``, or ``flops`` to compare with.
+        confidence: How probable keeping the budget shall be.
+        importance: ``magnitude``, or ``taylor``: of a module by the gradients that it has.
+        floor: What stays of every group of channels: below 1 a share, else a number.
+        keep: Patterns of layers that stay whole.
+        multiple: Channels come in multiples of this.
+        seed: Of random candidates.
+        start: ``.pruning.counts`` of an earlier one, to go on from when more was learnt since.
+        words: Fields of the setup, like ``batch=128``.
+    """
+    from joulecast.cli.shrinking import shrink_net
+    from joulecast.uses.prune import parse_budget
+
+    found, setup = _take(net, inputs, loss, input_shape, setup, words)
+    known = load_profile(device, store=store) if isinstance(device, str) else device
+    return shrink_net(
+        found,
+        setup,
+        parse_budget(budget, steps),
+        known,
+        source=net if isinstance(net, str) else "",
+        strategy=strategy,
+        guide=guide,
+        confidence=confidence,
+        importance=importance,
+        floor=floor,
+        keep=keep,
+        multiple=multiple,
+        seed=seed,
+        start=start,
+    )
+
+
+def load_pruned(folder: str, net: Any = None) -> Any:
+    """The pruned net that ``prune(...).save(folder)`` or ``joulecast prune --out`` wrote.
+
+    Args:
+        folder: Where it is.
+        net: The module before it was cut, where it was given as a module or has moved since.
+    """
+    from joulecast.runtimes.torch.saving import load_pruned as load
+
+    return load(folder, net)
 
 
 def _take(

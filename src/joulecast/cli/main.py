@@ -36,6 +36,7 @@ COMMANDS = {
         "estimate": "Say what training a net will cost, before it runs.",
         "compare": "Rank devices, batches and precisions by joules and seconds.",
         "search": "Search nets that are good and keep an energy budget.",
+        "prune": "Cut a net's channels until it fits an energy budget.",
     },
     "Check": {
         "evaluate": "Judge estimators by random nets of a family.",

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -280,9 +281,14 @@ def _share_out(stand: Stand) -> list[tuple[int, float]]:
     layers, start = stand.place.layers, stand.place.index
     if len(layers) == 1:
         return [(start, 1.0)]
-    moved = [layer_work(layer, Setup()).total.size_bytes for layer in layers]
+    moved = [_count_moved(layer) for layer in layers]
     total = sum(moved) or 1.0
     return [(start + at, size / total) for at, size in enumerate(moved)]
+
+
+@lru_cache(maxsize=8192)
+def _count_moved(layer: Layer) -> float:
+    return layer_work(layer, Setup()).total.size_bytes
 
 
 def _count_kinds(state: State) -> Json:

@@ -47,19 +47,27 @@ class Estimates:
 
     def chance_within(self, limits_j: Sequence[float]) -> Floats:
         """How probable it is that each costs no more than its limit."""
-        spread = np.log1p(self.variance / self.energy_j**2)
-        return _chances(np.log(np.asarray(limits_j) / self.energy_j), spread)
+        return _chances(np.log(np.asarray(limits_j) / self.energy_j), self.vary())
 
     def chance_ratio_within(
         self, one: int, others: Sequence[int], ratios: Sequence[float]
     ) -> Floats:
         """How probable it is that others cost no more than so many times what ``one`` costs."""
+        means, at = self.energy_j, np.asarray(others, int)
+        spread = self.vary_ratios(one, others)
+        return _chances(np.log(np.asarray(ratios) * means[one] / means[at]), spread)
+
+    def vary(self) -> Floats:
+        """Variance of the logarithm of each one's joules."""
+        return np.asarray(np.log1p(self.variance / self.energy_j**2))
+
+    def vary_ratios(self, one: int, others: Sequence[int]) -> Floats:
+        """Variance of the logarithm of what others cost over what ``one`` costs."""
         if self.cov is None:
             raise InputError("ratios need the joint covariance: ask with joint=True")
         means, at = self.energy_j, np.asarray(others, int)
         shares = self.cov / np.outer(means, means)
-        spread = shares[one, one] + shares[at, at] - 2.0 * shares[one, at]
-        return _chances(np.log(np.asarray(ratios) * means[one] / means[at]), spread)
+        return np.asarray(shares[one, one] + shares[at, at] - 2.0 * shares[one, at])
 
     def draw(self, count: int, seed: int = 0) -> Floats:
         """Joules of all of them as they may really be, count x n, errors going together."""

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from joulecast.errors import NetError
 from joulecast.records import Network
+from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
 
 
@@ -61,6 +62,17 @@ def load_net(
     elif batch is not None:
         inputs = with_batch(inputs, batch)
     return LoadedNet(net, inputs, loss)
+
+
+def build_loaded(network: Network, batch: int) -> LoadedNet:
+    """A net built of a network and a batch for it: always the same weights and numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = build_net(network)
+        shape = (batch, *network.input.shape)
+        if network.input.vocabulary:
+            return LoadedNet(net, torch.randint(0, network.input.vocabulary, shape), None)
+        return LoadedNet(net, torch.randn(shape), None)
 
 
 def read_named_net(

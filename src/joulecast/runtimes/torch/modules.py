@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from joulecast.records import Op
+from joulecast.records import Op, Sizes
 
 Shape = Tuple[int, ...]
 
@@ -33,6 +33,13 @@ class PackedSdpa(nn.Module):
             query, key, value, is_causal=self.causal, enable_gqa=grouped
         )
         return out.transpose(1, 2).reshape(out.shape[0], self.tokens, -1)
+
+    def drop_heads(self, count: int) -> None:
+        """Attend with fewer heads; whoever feeds it gives that many less."""
+        sizes = dict(self.joulecast_sdpa.sizes)
+        self.heads = sizes["heads"] = self.heads - count
+        self.kv_heads = sizes["kv_heads"] = self.kv_heads - count
+        self.joulecast_sdpa = Op(self.joulecast_sdpa.kind, Sizes(sizes))
 
     def _take(self, inputs: Tuple[torch.Tensor, ...]) -> Tuple[torch.Tensor, ...]:
         """Queries, keys and values by heads, from one input that holds all or from several."""

@@ -1,0 +1,398 @@
+"""Case study: a net pruned to half its training energy, by the estimate and by FLOPs.
+
+    python benchmarks/pruning/study.py --on cuda:0 --out DIR                # measure: 5 minutes
+    python benchmarks/pruning/study.py --on simulated:7 --quick --out DIR   # a dry run, no GPU
+    python benchmarks/pruning/study.py --report --out DIR                   # the table again
+
+Every seed is written as it is done and never done again, so that a run that was cut, or that
+``--until-s`` ended, goes on where it was. What is measured of pruned nets is kept apart from what
+the estimator learns from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from faces import SIZE, Draw, draw_faces, read_celeba
+from torch import Tensor, nn
+
+import joulecast
+from joulecast.campaign import run_campaign
+from joulecast.cli.rigs import open_rig
+from joulecast.estimators import find_estimator
+from joulecast.estimators.base import Target
+from joulecast.records import Observation, Profile, Setup
+from joulecast.store import open_store
+from joulecast.testing.commits import find_commit
+
+WIDTHS = (64, 128, 256, 512)
+SEEDS = tuple(range(1, 11))
+PRACTICE_SEEDS = (101, 102)
+BUDGET = "50%"
+CONFIDENCE = 0.9
+TEST_SEED = 90_210
+RATE = 0.05
+LOOKS = 2
+METHODS = ("unpruned", "estimate", "flops")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one run goes."""
+
+    on: str
+    meter: str
+    out: Path
+    setup: Setup
+    widths: tuple[int, ...]
+    train_batch: int
+    train_steps: int
+    tune_steps: int
+    profile_s: float
+    probe_s: float
+    rounds: int
+    draw: Draw
+
+    @property
+    def where(self) -> torch.device:
+        """Where nets train: a simulated device has none of its own."""
+        return torch.device("cpu" if self.on.startswith("simulated") else self.on)
+
+    @property
+    def learnt(self) -> str:
+        return str(self.out / "learnt.sqlite")
+
+
+def main() -> None:
+    """Measure what is not there yet, then say what there is."""
+    args = parse_arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    started_s = time.monotonic()
+    if not args.report:
+        plan = make_plan(args)
+        learn_device(plan)
+        for seed in args.seeds:
+            path = args.out / f"seed-{seed}.json"
+            if path.exists():
+                continue
+            if time.monotonic() - started_s > args.until_s:
+                print(f"stopped before seed {seed}: --until-s is over; the same command goes on")
+                break
+            path.write_text(json.dumps(run_seed(plan, seed), indent=1) + "\n")
+            print(f"seed {seed}: {time.monotonic() - started_s:.0f} s so far", flush=True)
+    report(args.out)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--on", default="cuda:0")
+    parser.add_argument("--meter", default="auto")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=parse_seeds, default=SEEDS)
+    parser.add_argument("--until-s", type=float, default=1e9, help="begin no seed after this")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--profile-s", type=float, default=40.0)
+    parser.add_argument("--probe-s", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--train-steps", type=int, default=500)
+    parser.add_argument("--tune-steps", type=int, default=200)
+    parser.add_argument("--celeba", type=Path, help="its folder, instead of drawn faces")
+    parser.add_argument("--quick", action="store_true", help="hardly train: try it out")
+    parser.add_argument("--report", action="store_true", help="only say what there is")
+    return parser.parse_args()
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``1,2,5`` → seeds."""
+    return tuple(int(word) for word in text.split(","))
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """What the arguments mean."""
+    return Plan(
+        on=args.on,
+        meter=args.meter,
+        out=args.out,
+        setup=Setup(batch=args.batch, precision=args.precision),
+        widths=WIDTHS,
+        train_batch=4 if args.quick else args.batch,
+        train_steps=4 if args.quick else args.train_steps,
+        tune_steps=2 if args.quick else args.tune_steps,
+        profile_s=args.profile_s,
+        probe_s=args.probe_s,
+        rounds=args.rounds,
+        draw=read_celeba(args.celeba) if args.celeba else draw_faces,
+    )
+
+
+def make_net(widths: tuple[int, ...]) -> nn.Module:
+    """Four convolutions with norms and pooling, one linear: as small nets for faces are."""
+    layers: list[nn.Module] = []
+    inside = 3
+    for width in widths:
+        layers += [nn.Conv2d(inside, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        inside = width
+    space = SIZE // 2 ** len(widths)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inside * space**2, 2))
+
+
+# ---------------------------------------------------------------------------------------------
+# Learning the device
+
+
+def learn_device(plan: Plan) -> None:
+    """What layers of such nets cost; once."""
+    done = plan.out / "profiled"
+    if done.exists():
+        return
+    joulecast.profile(
+        make_net(plan.widths),
+        torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
+        on=plan.on,
+        meter=plan.meter,
+        setup=plan.setup,
+        seconds=plan.profile_s,
+        interval_share=0.005,
+        store=plan.learnt,
+    )
+    # Where pruned nets will be: layers that nets of other seeds, never trained, would be left with.
+    for seed in PRACTICE_SEEDS:
+        torch.manual_seed(seed)
+        prune(plan, make_net(plan.widths), "estimate")
+    done.write_text("")
+
+
+def find_profile(plan: Plan) -> Profile:
+    """All that was learnt so far."""
+    with open_store(plan.learnt) as store:
+        (key,) = [one.key for one in store.profiles() if not one.shipped]
+        return store.profile(key)
+
+
+def probe(plan: Plan, *networks: joulecast.Network) -> None:
+    """Layers of these nets alone: seconds, and joules of those that leave most doubt."""
+    target = Target(networks[0], plan.setup, "probe", networks=networks)
+    rig = open_rig(plan.on, plan.meter, rounds=1)
+    with rig as opened, open_store(plan.learnt) as store:
+        run_campaign(opened, store, find_estimator(), target, seconds=plan.probe_s)
+
+
+# ---------------------------------------------------------------------------------------------
+# One seed
+
+
+def run_seed(plan: Plan, seed: int) -> dict[str, Any]:
+    """Train, prune both ways, tune all for as long, measure."""
+    clock = Clock()
+    torch.manual_seed(seed)
+    rng = torch.Generator(plan.where).manual_seed(seed)
+    net = make_net(plan.widths).to(plan.where)
+    train(plan, net, rng, plan.train_steps)
+    clock.note("train_s")
+    nets, choices = {"unpruned": copy.deepcopy(net)}, {}
+    for guide in ("estimate", "flops"):
+        shrunk = prune(plan, net, guide)
+        nets[guide], choices[guide] = shrunk.net.to(plan.where), shrunk.pruning
+        clock.note(f"prune_{guide}_s")
+    scores = {}
+    for name, one in nets.items():
+        train(plan, one, torch.Generator(plan.where).manual_seed(1000 + seed), plan.tune_steps)
+        scores[name] = score(plan, one)
+    clock.note("tune_s")
+    order = [METHODS[(seed + at) % len(METHODS)] for at in range(len(METHODS))]
+    seen = {name: measure(plan, nets[name], rng) for name in order}
+    clock.note("measure_s")
+    before_j = seen["unpruned"].energy_j or 0.0
+    rows = {
+        name: {
+            **scores[name],
+            "energy_j": seen[name].energy_j,
+            "energy_sd_j": seen[name].energy_sd_j,
+            "duration_s": seen[name].duration_s,
+            "share": (seen[name].energy_j or 0.0) / before_j,
+            "pruning": describe(choices[name]) if name in choices else None,
+        }
+        for name in METHODS
+    }
+    return {"seed": seed, "about": about(plan, seen["unpruned"]), "methods": rows, **clock.notes}
+
+
+class Clock:
+    """Seconds between notes."""
+
+    def __init__(self) -> None:
+        self.last_s = time.monotonic()
+        self.notes: dict[str, float] = {}
+
+    def note(self, name: str) -> None:
+        now_s = time.monotonic()
+        self.notes[name], self.last_s = now_s - self.last_s, now_s
+
+
+def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
+    """The net at half of its joules, or of its FLOPs.
+
+    For joules the layers of what was chosen are looked at, and the choice goes on from there.
+    """
+    sample = torch.zeros(plan.setup.batch, 3, SIZE, SIZE)
+    own = copy.deepcopy(net).cpu()
+    confidence = CONFIDENCE if guide == "estimate" else 0.5
+
+    def choose(start: dict[str, int] | None = None) -> Any:
+        return joulecast.prune(
+            own,
+            sample,
+            budget=BUDGET,
+            device=find_profile(plan),
+            setup=plan.setup,
+            guide=guide,
+            confidence=confidence,
+            start=start,
+        )
+
+    shrunk = choose()
+    for _ in range(LOOKS if guide == "estimate" else 0):
+        probe(plan, shrunk.pruning.smaller, shrunk.pruning.network)
+        shrunk = choose(dict(shrunk.pruning.counts))
+    return shrunk
+
+
+def train(plan: Plan, net: nn.Module, rng: torch.Generator, steps: int) -> None:
+    """SGD on fresh batches, the rate falling to nothing."""
+    net.train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
+    allowed = plan.setup.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    for _ in range(steps):
+        images, labels = plan.draw(plan.train_batch, rng)
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(net(images), labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        schedule.step()
+
+
+def score(plan: Plan, net: nn.Module) -> dict[str, float]:
+    """Accuracy and loss on the same images for every net."""
+    net.eval()
+    rng = torch.Generator(plan.where).manual_seed(TEST_SEED)
+    right, loss, parts = 0.0, 0.0, 16
+    with torch.no_grad():
+        for _ in range(parts):
+            images, labels = plan.draw(plan.train_batch, rng)
+            logits = net(images)
+            loss += float(F.cross_entropy(logits, labels)) / parts
+            right += float((logits.argmax(1) == labels).float().mean()) / parts
+    return {"accuracy": right, "loss": loss}
+
+
+def measure(plan: Plan, net: nn.Module, rng: torch.Generator) -> Observation:
+    """A training step of this very net on faces, under the meter; kept apart from the profile."""
+    images, labels = plan.draw(plan.setup.batch, rng)
+
+    def loss(output: Tensor) -> Tensor:
+        return F.cross_entropy(output, labels.to(output.device))
+
+    seen = joulecast.observe(
+        copy.deepcopy(net).cpu(),
+        images.cpu(),
+        loss=loss,
+        on=plan.on,
+        meter=plan.meter,
+        setup=plan.setup,
+        rounds=plan.rounds,
+    )
+    with open_store(str(plan.out / "measured.sqlite")) as store:
+        store.add_observation(seen)
+    return seen
+
+
+def describe(pruning: Any) -> dict[str, Any]:
+    """What was chosen, without its layers one by one."""
+    data = pruning.to_dict()
+    for side in ("before", "after"):
+        keys = ("energy_j", "interval_j", "duration_s", "level", "basis")
+        data[side] = {key: data[side][key] for key in keys}
+    return {key: value for key, value in data.items() if key not in ("layers", "net")}
+
+
+def about(plan: Plan, seen: Observation) -> dict[str, Any]:
+    """Where, when and how this was measured."""
+    return {
+        "device": seen.device.to_dict(),
+        "runtime": seen.runtime,
+        "meter": seen.meter,
+        "covers": seen.covers,
+        "provenance": seen.provenance,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(__file__),
+        "setup": plan.setup.to_dict(),
+        "widths": list(plan.widths),
+        "train_steps": plan.train_steps,
+        "tune_steps": plan.tune_steps,
+        "profile_s": plan.profile_s,
+        "probe_s": plan.probe_s,
+        "budget": BUDGET,
+        "confidence": CONFIDENCE,
+    }
+
+
+# ---------------------------------------------------------------------------------------------
+# All seeds
+
+
+def report(out: Path) -> None:
+    """The table, and summary.json beside the seeds."""
+    paths = sorted(out.glob("seed-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+    seeds = [json.loads(path.read_text()) for path in paths]
+    if not seeds:
+        print("nothing was measured yet")
+        return
+    share = float(BUDGET.rstrip("%")) / 100
+    summary: dict[str, Any] = {"about": seeds[0]["about"], "seeds": len(seeds), "methods": {}}
+    print(f"{len(seeds)} seeds, {seeds[0]['about']['provenance']}")
+    print(" " * 10, "   energy   share    off  worst above  accuracy    loss")
+    for name in METHODS:
+        rows = [seed["methods"][name] for seed in seeds]
+        row = summarise(rows, [seed["methods"]["unpruned"] for seed in seeds], share)
+        summary["methods"][name] = row
+        print(
+            f"{name:10s} {row['energy_j']:7.3f} J {100 * row['share']:5.1f} % "
+            f"{row['points_off']:6.2f} {row['points_off_worst']:6.2f} {row['above_budget']:5d} "
+            f"{100 * row['accuracy']:7.2f} % {row['loss']:7.4f}"
+        )
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def summarise(rows: list[Any], whole: list[Any], share: float) -> dict[str, Any]:
+    """Means over seeds, and how far from the budget; points are percent of the net before."""
+    off = [100 * (row["share"] - share) for row in rows]
+    fell = [100 * (one["accuracy"] - row["accuracy"]) for row, one in zip(rows, whole, strict=True)]
+    return {
+        "energy_j": statistics.fmean(row["energy_j"] for row in rows),
+        "share": statistics.fmean(row["share"] for row in rows),
+        "points_off": statistics.fmean(off),
+        "points_off_worst": max(off, key=abs),
+        "above_budget": sum(one > 0 for one in off),
+        "accuracy": statistics.fmean(row["accuracy"] for row in rows),
+        "accuracy_points_lost": statistics.fmean(fell),
+        "loss": statistics.fmean(row["loss"] for row in rows),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""From a net that somebody named to the smaller one: finds its groups, chooses counts, cuts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from joulecast.cli.nets import NamedNet, need_torch
+from joulecast.cli.rigs import observe_net
+from joulecast.records import Observation, Profile, Setup
+from joulecast.uses.prune import Budget, Pruning, make_limits, prune_network
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from joulecast.runtimes.torch.load import LoadedNet
+
+
+HANDED_OVER = "a module that was handed over"
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A smaller net and how it came about.
+
+    Attributes:
+        net: The smaller module, with the weights that are left.
+        loaded: The net before, with what it is called on.
+        removed: For each module and side which channels went.
+        source: The callable that made it; empty where Joulecast built it.
+    """
+
+    net: nn.Module
+    loaded: LoadedNet
+    pruning: Pruning
+    removed: dict[str, dict[str, list[int]]]
+    source: str = ""
+
+    def save(self, folder: str) -> str:
+        """Write it into a folder; says where."""
+        from joulecast.runtimes.torch.saving import save_pruned
+
+        network = self.pruning.smaller
+        place = save_pruned(
+            self.net, folder, network=network, removed=self.removed, source=self.source
+        )
+        return str(place)
+
+
+def shrink_net(
+    found: NamedNet,
+    setup: Setup,
+    budget: Budget,
+    profile: Profile | None,
+    *,
+    source: str = "",
+    importance: str = "magnitude",
+    floor: float = 0.1,
+    keep: Sequence[str] = (),
+    multiple: int = 1,
+    **choice: Any,
+) -> Shrunk:
+    """Prune a net to a budget.
+
+    Args:
+        found: The net.
+        setup: How it is trained, or run.
+        budget: What a step may take.
+        profile: What the device has learnt.
+        source: The name of the callable that makes the net, to be written beside its weights.
+        importance: ``magnitude`` or ``taylor``.
+        floor: Share or number of channels that stays of every group.
+        keep: Patterns of layers that stay whole.
+        multiple: Channels come in multiples of this.
+        choice: Strategy, guide, confidence and estimator of ``prune_network``.
+    """
+    need_torch("pruning")
+    from joulecast.runtimes.torch.load import build_loaded
+    from joulecast.runtimes.torch.shrink import cut, find_groups, list_removed
+    from joulecast.runtimes.torch.weigh import run_backward, weigh
+
+    loaded = found.load() if found.load else build_loaded(found.network, found.batch)
+    channels = find_groups(
+        loaded.net, loaded.inputs, loaded.loss, None if found.load else found.network
+    )
+    if importance == "taylor" and not _has_gradients(loaded):
+        run_backward(loaded)
+    groups = weigh(loaded.net, channels.groups, importance)
+    network = replace(channels.network, name=found.network.name)
+    limits = make_limits(network, groups, floor, keep, multiple)
+    pruning = prune_network(network, groups, setup, budget, profile, limits=limits, **choice)
+    return Shrunk(
+        cut(loaded.net, groups, pruning.counts),
+        loaded,
+        replace(pruning, whole=channels.whole),
+        list_removed(groups, pruning.counts),
+        _name_source(found, source),
+    )
+
+
+def _name_source(found: NamedNet, source: str) -> str:
+    """What made the net; a module that was handed over has no name to call."""
+    return (source or HANDED_OVER) if found.load else ""
+
+
+def measure_both(
+    shrunk: Shrunk, setup: Setup, on: str, meter: str, rounds: int = 3
+) -> tuple[Observation, Observation]:
+    """A step of the net and of the smaller one, each trained under a meter."""
+    pruning = shrunk.pruning
+    pairs = ((pruning.network, shrunk.loaded.net), (pruning.smaller, shrunk.net))
+    before, after = (
+        observe_net(
+            NamedNet(network, setup.batch, _make_load(shrunk, net)), setup, on, meter, rounds=rounds
+        )
+        for network, net in pairs
+    )
+    return before, after
+
+
+def _make_load(shrunk: Shrunk, net: nn.Module) -> Any:
+    """Training changes weights: a copy is trained."""
+    return lambda: replace(shrunk.loaded, net=copy.deepcopy(net))
+
+
+def _has_gradients(loaded: LoadedNet) -> bool:
+    """Whoever hands over a module may have run backward on data of their own."""
+    return any(value.grad is not None for value in loaded.net.parameters())

@@ -1,0 +1,75 @@
+"""What candidates cost, and how unsure that is against a budget.
+
+A guide says the ``cost`` of many networks at once, and the ``spread`` of the logarithm of what a
+budget bounds. The estimator's errors of a net and of the same net with fewer channels go together,
+so that a share of what it was is much surer than joules are: a share is bounded by the ratio with
+its joint covariance, joules by the smaller net alone.
+
+    ln(after / before) ~ N(ln(a / b), Vaa / a² + Vbb / b² - 2 Vab / (a b))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.estimators import DEFAULT, open_profile
+from joulecast.kinds import network_work
+from joulecast.records import Network, Profile, Setup
+from joulecast.uses.prune.budget import Budget
+
+Floats = NDArray[np.float64]
+
+
+class Guide(Protocol):
+    """What decides how far to cut."""
+
+    unit: str
+
+    def cost(self, networks: Sequence[Network]) -> Floats:
+        """What a step of each costs."""
+
+    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+        """One deviation of the logarithm of what the budget bounds."""
+
+
+class EstimateGuide:
+    """Joules of a step by a profile's estimator."""
+
+    unit = "J"
+
+    def __init__(self, profile: Profile, setup: Setup, estimator: str = DEFAULT) -> None:
+        self.setup = setup
+        self.known = open_profile(profile, estimator)
+
+    def cost(self, networks: Sequence[Network]) -> Floats:
+        """Means; joules alone are asked for."""
+        return self.known.ask([(one, self.setup) for one in networks], details=False).energy_j
+
+    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+        """By the joint doubt of both nets."""
+        pairs = [(before, self.setup), (after, self.setup)]
+        found = self.known.ask(pairs, joint=True, details=False)
+        vary = found.vary_ratios(0, [1])[0] if budget.share is not None else found.vary()[1]
+        return math.sqrt(max(float(vary), 0.0))
+
+
+class FlopsGuide:
+    """FLOPs of a step: what everybody prunes by, to compare with."""
+
+    unit = "FLOP"
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    def cost(self, networks: Sequence[Network]) -> Floats:
+        """Contractions of the whole step, counted."""
+        return np.array([network_work(one, self.setup).total.flops for one in networks])
+
+    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+        """None: a count is kept or it is not. It says nothing of joules."""
+        return 0.0

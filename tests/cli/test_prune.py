@@ -1,0 +1,124 @@
+"""``prune``: a budget in, a smaller net out."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+import joulecast
+from joulecast.cli.main import cli
+
+SIZES = ("--batch", "512", "--input", "3x32x32")
+NET = ("cnn5:32,32,32,32", *SIZES, "--device", "sim")
+OWN = """
+import torch
+from torch import nn
+
+def make_net():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * 64, 10),
+    )
+    return net, torch.randn(4, 3, 32, 32)
+"""
+
+
+@pytest.fixture(scope="session")
+def cnn_file(tmp_path_factory):
+    """The profile of a simulated device that knows nets wide enough to be worth cutting."""
+    folder = tmp_path_factory.mktemp("cnn")
+    store, path = str(folder / "store.sqlite"), folder / "cnn.json"
+    for command in (
+        ("profile", "cnn5:32,32,32,32", *SIZES, "--on", "simulated:7", "--points", "14"),
+        ("profiles", "export", "sim", str(path)),
+    ):
+        words = (*command, "--store", store)
+        result = CliRunner().invoke(cli, words, prog_name="joulecast")
+        assert result.exit_code == 0, result.output
+    return path
+
+
+@pytest.fixture
+def profiled(shell, cnn_file):
+    """A command line whose store knows that device."""
+    shell("profiles", "import", str(cnn_file))
+    return shell
+
+
+def test_json_holds_what_is_promised(profiled):
+    data = profiled.json("prune", *NET, "--budget", "50%")
+    for side in ("before", "after"):
+        low, high = data[side]["interval_j"]
+        assert low < data[side]["energy_j"] < high
+        assert data[side]["basis"] == "simulated"
+    assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
+    assert 0.4 < data["kept_probability"] <= 1.0
+    assert [layer["name"] for layer in data["layers"]][:2] == ["conv1", "conv2"]
+    changed = {layer["name"]: layer["channels_after"] for layer in data["layers"]}
+    assert all(changed[name] == count for name, count in data["counts"].items())
+    assert changed["fc"] == 10
+
+
+def test_confidence_cuts_further(profiled):
+    plain, sure = (
+        profiled.json("prune", *NET, "--budget", "50%", *words)
+        for words in ((), ("--confidence", "0.9"))
+    )
+    assert sure["kept_probability"] >= 0.9 > plain["kept_probability"]
+    assert sure["after"]["energy_j"] < plain["after"]["energy_j"]
+
+
+def test_people_see_layers_interval_and_basis(profiled):
+    out = profiled("prune", *NET, "--budget", "50%").stdout
+    for words in ("(simulated)", "with 95 %", "The budget is kept with", "conv2", "→", "fresh"):
+        assert words in out
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "random"])
+def test_other_strategies_keep_the_budget(profiled, strategy):
+    data = profiled.json("prune", *NET, "--budget", "50%", "--strategy", strategy)
+    assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
+
+
+def test_flops_guide_says_what_joules_do(profiled):
+    data = profiled.json("prune", *NET, "--budget", "50%", "--guide", "flops")
+    assert data["cost_after"] <= 0.5 * data["cost_before"] and data["unit"] == "FLOP"
+    assert data["after"]["energy_j"] > 0.5 * data["before"]["energy_j"]
+    assert data["kept_probability"] < 0.05
+
+
+def test_what_is_written_is_made_again(profiled, write):
+    import torch
+
+    write("own.py", OWN)
+    words = ("own.py:make_net", "--device", "sim", "--budget", "99%", "--importance", "taylor")
+    data = profiled.json("prune", *words, "--out", "small", "--keep", "3")
+    net = joulecast.load_pruned("small")
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert net[0].out_channels == data["counts"]["0"] and net[3].out_channels == 32
+
+
+def test_measuring_says_whether_the_budget_held(profiled):
+    data = profiled.json("prune", *NET, "--budget", "50%", "--measure", "--on", "simulated:7")
+    seen = data["measured"]
+    assert seen["before"]["provenance"] == "simulated"
+    assert seen["share"] == pytest.approx(seen["after"]["energy_j"] / seen["before"]["energy_j"])
+    assert seen["kept"] == (seen["share"] <= 0.5)
+
+
+def test_a_run_has_a_budget_too(profiled):
+    before = profiled.json("estimate", *NET)["energy_j"]
+    total = f"{0.95 * before * 1000}J"
+    data = profiled.json("prune", *NET, "--budget", total, "--steps", "1000")
+    assert data["after"]["energy_j"] <= 0.95 * before
+
+
+def test_refusals_are_one_line(profiled):
+    assert "LSTM" in profiled.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
+    small = profiled.fails("prune", *NET, "--budget", "1%")
+    assert "smallest net within reach" in small and "J a step" in small
+    assert "no budget" in profiled.fails("prune", *NET, "--budget", "50")
+    assert "no layer" in profiled.fails("prune", *NET, "--budget", "50%", "--keep", "nowhere")
+    assert "no floor" in profiled.fails("prune", *NET, "--budget", "50%", "--floor", "x", code=2)

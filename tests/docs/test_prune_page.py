@@ -1,0 +1,38 @@
+"""What the how-to of pruning shows is run: its Python as it stands, its command's options."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from joulecast.cli.main import cli
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/prune.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+COMMANDS = re.findall(r"^    joulecast (.+)$", PAGE, flags=re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "store.sqlite"))
+
+
+def test_python_runs(capsys) -> None:
+    (code,) = SNIPPETS
+    exec(compile(code, "prune.md", "exec"), {})
+    assert "J a step, kept with" in capsys.readouterr().out
+
+
+def test_the_command_runs() -> None:
+    (line,) = COMMANDS
+    done = CliRunner().invoke(cli, [*shlex.split(line), "--strategy", "uniform"])
+    assert done.exit_code == 0, done.output
+    assert "60.0 %" in done.output
+
+
+def test_every_option_of_the_page_is_there() -> None:
+    known = CliRunner().invoke(cli, ["prune", "--help"]).output
+    for option in re.findall(r"`(--[a-z]+)", PAGE):
+        assert option in known or option == "--missing", option

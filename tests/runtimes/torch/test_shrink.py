@@ -1,0 +1,315 @@
+"""Cutting: what records say of a smaller net is what the smaller net is."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from joulecast.errors import InputError, NetError
+from joulecast.families import make_family
+from joulecast.kinds.narrow import Group, narrow
+from joulecast.runtimes.torch.load import LoadedNet, build_loaded, read_loaded_net
+from joulecast.runtimes.torch.saving import load_pruned, save_pruned
+from joulecast.runtimes.torch.shrink import Channels, cut, find_groups, list_removed
+from joulecast.runtimes.torch.weigh import run_backward, weigh
+
+
+class Residual(nn.Module):
+    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outside)
+        self.project = None
+        if stride > 1 or inside != outside:
+            self.project = nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(y + (x if self.project is None else self.project(x)))
+
+
+class Inverted(nn.Module):
+    def __init__(self, inside: int, outside: int, times: int) -> None:
+        super().__init__()
+        hidden = inside * times
+        self.expand = nn.Conv2d(inside, hidden, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(hidden)
+        self.depthwise = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden, bias=False)
+        self.norm2 = nn.BatchNorm2d(hidden)
+        self.reduce = nn.Conv2d(hidden, outside, 1, bias=False)
+        self.residual = inside == outside
+
+    def forward(self, x):
+        y = F.relu6(self.norm2(self.depthwise(F.relu6(self.norm1(self.expand(x))))))
+        y = self.reduce(y)
+        return x + y if self.residual else y
+
+
+class Dense(nn.Module):
+    """Every convolution reads all before it, and one sum ties joined channels to another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 8, 3, padding=1)
+        self.two = nn.Conv2d(8, 6, 3, padding=1)
+        self.three = nn.Conv2d(14, 5, 3, padding=1)
+        self.norm = nn.BatchNorm2d(19)
+        self.side = nn.Conv2d(3, 19, 1)
+        self.fc = nn.Linear(19 * 16, 10)
+
+    def forward(self, x):
+        one = F.relu(self.one(x))
+        two = F.relu(self.two(one))
+        three = F.relu(self.three(torch.cat([one, two], 1)))
+        y = self.norm(torch.cat([one, two, three], 1)) + self.side(x)
+        return self.fc(F.adaptive_avg_pool2d(y, 4).flatten(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attend = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x):
+        y = self.norm1(x)
+        x = x + self.attend(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.place = nn.Parameter(torch.randn(1, 5, width))
+        self.blocks = nn.ModuleList([Encoder(width, heads) for _ in range(2)])
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.place
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x[:, 0])
+
+
+class Attention(nn.Module):
+    """Heads by a function: their number follows the width, or is fixed."""
+
+    def __init__(self, fixed: bool, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.last = nn.Linear(width, 3)
+        self.sizes = (heads, -1) if fixed else (-1, width // heads)
+
+    def forward(self, x):
+        x = self.embed(x)
+        q, k, v = (
+            layer(x).view(*x.shape[:2], *self.sizes).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.last((x + self.o(y)).mean(1))
+
+
+def _convolve(*layers: nn.Module, channels: int) -> nn.Module:
+    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *layers, *pool)
+
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+NETS = {
+    "residual": lambda: (_convolve(Residual(8, 8), Residual(8, 16, 2), channels=16), IMAGES),
+    "inverted": lambda: (_convolve(Inverted(8, 8, 3), Inverted(8, 12, 2), channels=12), IMAGES),
+    "grouped": lambda: (
+        _convolve(
+            nn.Conv2d(8, 16, 3),
+            nn.Conv2d(16, 24, 3, groups=4),
+            nn.GroupNorm(2, 24),
+            nn.Conv2d(24, 8, 1),
+            channels=8,
+        ),
+        IMAGES,
+    ),
+    "dense": lambda: (Dense(), IMAGES),
+    "vit": lambda: (VisionTransformer(), IMAGES),
+    "heads follow": lambda: (Attention(fixed=False), TOKENS),
+    "heads fixed": lambda: (Attention(fixed=True), TOKENS),
+    "transposed": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.ConvTranspose2d(8, 6, 2, 2),
+            nn.PReLU(6),
+            nn.Conv2d(6, 3, 1),
+        ),
+        IMAGES,
+    ),
+}
+FAMILIES = (
+    "lenet5:4,6,12,10",
+    "cnn5:4,6,8,10",
+    "har:4,6,8,10",
+    "transformer:16,2",
+    "resnet18:8,1,1,1,1",
+)
+_FOUND: dict[str, tuple[nn.Module, torch.Tensor, Channels]] = {}
+
+
+def find(name: str) -> tuple[nn.Module, torch.Tensor, Channels]:
+    """A net by its name with what can be cut of it; found once."""
+    if name not in _FOUND:
+        torch.manual_seed(0)
+        if name in NETS:
+            net, inputs = NETS[name]()
+            channels = find_groups(net, inputs)
+        else:
+            shape = (3, 32, 32) if name.startswith(("cnn5", "resnet")) else None
+            network = make_family(name, shape)
+            loaded = build_loaded(network, 2)
+            net, inputs = loaded.net, loaded.inputs
+            channels = find_groups(net, inputs, names=network)
+        _FOUND[name] = net, inputs, channels
+    return _FOUND[name]
+
+
+def draw_counts(groups: tuple[Group, ...], shares: list[float]) -> dict[str, int]:
+    return {
+        group.name: group.step * max(1, round(share * len(group.importance)))
+        for group, share in zip(groups, shares * len(groups), strict=False)
+    }
+
+
+@pytest.mark.parametrize("name", [*NETS, *FAMILIES])
+@settings(max_examples=2)
+@given(shares=st.lists(st.floats(0, 1), min_size=5, max_size=7))
+def test_records_say_what_the_smaller_net_is(name, shares):
+    net, inputs, channels = find(name)
+    assert channels.groups and not channels.whole
+    counts = draw_counts(channels.groups, shares)
+    smaller = cut(net, channels.groups, counts)
+    read = read_loaded_net("", LoadedNet(smaller, inputs, None))
+    assert read == narrow(channels.network, channels.groups, counts)
+
+
+@pytest.mark.parametrize("name", [*NETS, *FAMILIES])
+def test_a_smaller_net_trains_and_the_net_itself_stays(name):
+    net, inputs, channels = find(name)
+    before = copy.deepcopy(net.state_dict())
+    counts = draw_counts(channels.groups, [0.5])
+    smaller = cut(net, channels.groups, counts).train()
+    out = smaller(inputs)
+    assert out.shape == net(inputs).shape
+    out.square().mean().backward()
+    assert all(value.grad is not None for value in smaller.parameters())
+    norms = ("running_mean", "running_var", "num_batches_tracked")
+    for key, value in net.state_dict().items():
+        assert key.endswith(norms) or torch.equal(before[key], value)
+    assert sum(p.numel() for p in smaller.parameters()) < sum(p.numel() for p in net.parameters())
+
+
+def test_channels_that_are_zero_go_first_and_change_nothing():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten())
+    with torch.no_grad():
+        for layer, axis in ((net[0], 0), (net[2], 1)):
+            layer.weight.index_fill_(axis, torch.tensor([1, 4]), 0.0)
+        net[0].bias[[1, 4]] = 0.0
+    channels = find_groups(net, IMAGES)
+    groups = weigh(net, channels.groups)
+    assert list_removed(groups, {"0": 4})["0"]["out"] == [1, 4]
+    assert torch.allclose(cut(net, groups, {"0": 4})(IMAGES), net(IMAGES), atol=1e-6)
+
+
+def test_importance_is_a_share_and_taylor_needs_gradients():
+    net, inputs, channels = find("residual")
+    fresh = copy.deepcopy(net)
+    with pytest.raises(InputError, match="backward"):
+        weigh(fresh, channels.groups, "taylor")
+    run_backward(LoadedNet(fresh, inputs, None))
+    for by in ("magnitude", "taylor"):
+        for group in weigh(fresh, channels.groups, by):
+            assert sum(group.importance) == pytest.approx(1.0)
+            assert len(set(group.importance)) > 1
+    with pytest.raises(InputError, match="known are"):
+        weigh(fresh, channels.groups, "mood")
+
+
+def test_the_output_is_never_cut():
+    for name in (*NETS, *FAMILIES):
+        net, _, channels = find(name)
+        last = [path for path, module in net.named_modules() if hasattr(module, "weight")][-1]
+        assert (last, "out") not in {m for group in channels.groups for m in group.members}
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrences_are_refused_in_one_line(cell):
+    with pytest.raises(NetError, match=f"{cell.__name__}.*cannot be pruned") as caught:
+        find_groups(nn.Sequential(cell(8, 8)), TOKENS)
+    assert "\n" not in str(caught.value)
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 1)
+        self.second = nn.Conv2d(4, 4, 1)
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x):
+        one, two = self.first(x).chunk(2, 1)
+        return self.last(torch.cat([one, self.second(two)], 1).mean((2, 3)))
+
+
+def test_what_cannot_be_cut_stays_whole_and_is_said():
+    channels = find_groups(Halves(), IMAGES)
+    assert not channels.groups
+    assert channels.whole and all(": " in words for words in channels.whole)
+
+
+def test_counts_that_cannot_be_are_refused():
+    net, _, channels = find("grouped")
+    group = next(one for one in channels.groups if one.step > 1)
+    for counts in ({group.name: group.step + 1}, {group.name: 0}, {"nowhere": 4}):
+        with pytest.raises(InputError):
+            cut(net, channels.groups, counts)
+        with pytest.raises(InputError):
+            narrow(channels.network, channels.groups, counts)
+
+
+def test_what_is_written_is_made_again(tmp_path):
+    net, inputs, channels = find("vit")
+    counts = draw_counts(channels.groups, [0.5])
+    smaller = cut(net, channels.groups, counts).eval()
+    network = narrow(channels.network, channels.groups, counts)
+    removed = list_removed(channels.groups, counts)
+    save_pruned(smaller, tmp_path, network=network, removed=removed, source="a module")
+    again = load_pruned(tmp_path, net).eval()
+    assert torch.equal(again(inputs), smaller(inputs))
+    with pytest.raises(InputError, match="give that module"):
+        load_pruned(tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_pruned(tmp_path / "nowhere")
+
+
+def test_a_net_that_joulecast_builds_needs_no_source(tmp_path):
+    net, inputs, channels = find("resnet18:8,1,1,1,1")
+    counts = draw_counts(channels.groups, [0.5])
+    smaller = cut(net, channels.groups, counts).eval()
+    network = narrow(channels.network, channels.groups, counts)
+    save_pruned(smaller, tmp_path, network=network, removed={})
+    assert torch.equal(load_pruned(tmp_path).eval()(inputs), smaller(inputs))
