@@ -34,6 +34,7 @@ COMMANDS = {
     },
     "Ask": {
         "estimate": "Say what training a net will cost, before it runs.",
+        "plan": "Say which job runs when on which device.",
     },
     "Check": {
         "evaluate": "Judge estimators by random nets of a family.",
