@@ -53,9 +53,8 @@ def read_now(ctx: Any, param: Any, value: str | None) -> datetime:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(
-            f"{value!r}: give one like 2030-05-01T22:00", ctx, param
-        ) from error
+        words = f"{value!r} is no time: give one like 2030-05-01T22:00"
+        raise click.BadParameter(words, ctx, param) from error
     return moment if moment.tzinfo else moment.astimezone()
 
 
