@@ -33,6 +33,7 @@ from joulecast.units import (
 from joulecast.uses.plan import Ask, Job, LeftOut, Plan, Reason, estimate_jobs, plan_jobs, read_ask
 from joulecast.uses.plan.problem import Machine
 from joulecast.uses.plan.replay import MachineRun
+from joulecast.uses.plan.solve import ENOUGH
 
 _COLUMNS = ("device", "job", ">start", ">end", ">energy", ">95 % interval", ">charge then")
 _EVEN = 0.5
@@ -186,6 +187,8 @@ def _print_total(console: Any, found: Plan) -> None:
 def _say_gap(found: Plan) -> str:
     if found.solution.is_best:
         return "No plan takes less."
+    if found.solution.gap_share <= ENOUGH:
+        return f"No plan takes more than {format_share(found.solution.gap_share)} less."
     return (
         f"Stopped by the time limit: the best plan could take up to "
         f"{format_share(found.solution.gap_share)} less (no plan takes less than "

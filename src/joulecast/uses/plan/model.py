@@ -1,7 +1,7 @@
 """The question as CP-SAT takes it; the only room that knows OR-tools.
 
-Times are whole ticks, joules whole units small enough not to matter; what a task draws is rounded
-up, what a charger gives down. Given is a problem whose times already lie on ticks (ticks.py).
+Times are whole ticks, joules whole units small enough not to matter. Given is a problem whose
+times already lie on ticks (ticks.py).
 
     placed[i, m]      task i runs on machine m: an optional interval of its length there
     first, last       of each machine: when it wakes, and when its last task ends
@@ -20,7 +20,7 @@ moment is forbidden when a replay has met it (``forbid``), exactly:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ from joulecast.errors import MissingError
 from joulecast.uses.plan.problem import Battery, Machine, Problem, Slot, Slots
 
 # Units in all joules of the tasks, and in a full battery; and the most that may ever add up.
-_UNITS, _MOST_UNITS = 1e9, 1e17
+_UNITS, _BATTERY_UNITS, _MOST_UNITS = 1e9, 1e11, 1e17
+# What rounding may add up to, as a share of a battery: less than a replay complains of.
+_FORGIVEN = 1e-6
+_SAME = 1e-9
 _MEMORY_UNIT = 2**20
 # Places of all tasks from which on a model is large.
 MANY = 2000
@@ -36,8 +39,13 @@ MANY = 2000
 
 @dataclass(frozen=True)
 class Point:
-    """A moment that moves with the plan: ``begin``, ``first``; ``start`` or ``end`` of a task;
-    ``opens`` or ``closes`` of a charging window, by its number."""
+    """A moment that moves with the plan.
+
+    Attributes:
+        kind: ``begin`` (now); ``first`` and ``last`` of a machine; ``start`` and ``end`` of a task;
+            ``opens`` and ``closes`` of a charging window.
+        which: The task's name or the window's number.
+    """
 
     kind: str
     which: str | int = ""
@@ -75,7 +83,7 @@ class Timetable:
         self._first: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._known: set[tuple[str, Point, Point]] = set()
-        self._unit_j = self._choose_unit(self._sum_most(), problem.machines)
+        self._unit_j = self._choose_unit(self._sum_most() / _UNITS, problem.machines)
         self._add_tasks()
         for machine in problem.machines:
             self._add_machine(machine)
@@ -87,18 +95,24 @@ class Timetable:
         costs = ([c.energy_j(machine[m]) for m, c in t.costs.items()] for t in self._problem.tasks)
         return sum(max(most, default=0.0) for most in costs) or 1.0
 
-    def _choose_unit(self, size_j: float, machines: Iterable[Machine]) -> float:
-        """Joules of a unit in which this size is known well, and no sum overflows."""
+    def _choose_unit(self, least_j: float, machines: Iterable[Machine]) -> float:
+        """Joules of a unit: as small as is wished, and so large that no sum overflows."""
         flows = sum(
             machine.awake_w + sum(window.power_w for window in machine.windows)
             for machine in machines
         )
         most_j = flows * self._ticks * self._tick_s + self._sum_most()
-        return max(size_j / _UNITS, most_j / _MOST_UNITS)
+        return max(least_j, most_j / _MOST_UNITS)
 
     def _battery_unit(self, machine: Machine) -> float:
         assert machine.battery is not None
-        return self._choose_unit(machine.battery.capacity_j, (machine,))
+        return self._choose_unit(machine.battery.capacity_j / _BATTERY_UNITS, (machine,))
+
+    def _room(self, machine: Machine, held_j: float) -> int:
+        """Units above the reserve."""
+        assert machine.battery is not None
+        room_j = held_j - machine.battery.reserve_j + _FORGIVEN * machine.battery.capacity_j
+        return math.floor(room_j / self._battery_unit(machine))
 
     # -- what is always there
 
@@ -164,15 +178,30 @@ class Timetable:
         for _, _, here in self._list_here(machine):
             self._model.add_implication(here, used)
         asleep, awake = (
-            math.ceil(w * self._tick_s / unit_j) for w in (machine.asleep_w, machine.awake_w)
+            round(w * self._tick_s / unit_j) for w in (machine.asleep_w, machine.awake_w)
         )
         out = asleep * first + awake * (last - first)
         for task, _, here in self._list_here(machine):
             extra_j = self._problem.task[task].costs[machine.name].extra_j
-            out += math.ceil(extra_j / unit_j) * here
-        room = math.floor((battery.charge_j - battery.reserve_j) / unit_j)
+            out += round(extra_j / unit_j) * here
+        room = self._room(machine, battery.charge_j)
         given = self._charge(machine, 0, last)
         self._model.add(out - given <= room).only_enforce_if(used)
+        if machine.windows:
+            self._tie_ends(machine, used)
+
+    def _tie_ends(self, machine: Machine, used: Any) -> None:
+        """Some task begins first and some ends last: where a charger helps, waiting would too."""
+        first, last = self._ends(machine)
+        for end, late in ((first, False), (last, True)):
+            chosen = []
+            for task, length, here in self._list_here(machine):
+                one = self._model.new_bool_var("")
+                moment = self._start[task] + (length if late else 0)
+                self._model.add(end == moment).only_enforce_if(one)
+                self._model.add_implication(one, here)
+                chosen.append(one)
+            self._model.add_bool_or([~used, *chosen])
 
     def _sum_energy(self) -> Any:
         total: Any = 0
@@ -203,23 +232,25 @@ class Timetable:
         model.add_bool_or([holds, early, late, turned, *(~need for need in needs_u + needs_t)])
         model.add(t < first).only_enforce_if(early)
         model.add(t > last).only_enforce_if(late)
-        if since.kind == "begin":
+        if since.kind == "begin" or (since.kind, until.kind) == ("first", "first"):
             model.add(turned == 0)
         else:
             model.add(t <= u).only_enforce_if(turned)
         held_j = battery.charge_j if since.kind == "begin" else battery.capacity_j
-        out = self._draw(machine, u, t) - self._charge(machine, u, t)
-        room = math.floor((held_j - battery.reserve_j) / self._battery_unit(machine))
+        out = self._draw(machine, since, until) - self._charge(machine, u, t)
+        room = self._room(machine, held_j)
         model.add(out <= room).only_enforce_if(holds)
         return True
 
-    def _draw(self, machine: Machine, u: Any, t: Any) -> Any:
+    def _draw(self, machine: Machine, since: Point, until: Point) -> Any:
         """At least what a machine draws between two moments, the second of which it is awake at."""
         model, unit_j = self._model, self._battery_unit(machine)
+        u, t = (self._find(machine, point)[0] for point in (since, until))
+        before, after = since.kind in ("begin", "first"), until.kind == "last"
         first, _ = self._ends(machine)
         awake, saved = (
-            math.ceil(machine.awake_w * self._tick_s / unit_j),
-            math.floor((machine.awake_w - machine.asleep_w) * self._tick_s / unit_j),
+            round(machine.awake_w * self._tick_s / unit_j),
+            round((machine.awake_w - machine.asleep_w) * self._tick_s / unit_j),
         )
         asleep, sleeps = model.new_int_var(0, self._ticks, ""), model.new_bool_var("")
         model.add(asleep <= first - u).only_enforce_if(sleeps)
@@ -227,20 +258,29 @@ class Timetable:
         out = awake * (t - u) - saved * asleep
         for task, length, here in self._list_here(machine):
             cost = self._problem.task[task].costs[machine.name]
-            step = math.ceil(cost.extra_j / cost.duration_s * self._tick_s / unit_j)
-            out += step * self._overlap(self._start[task], length, here, u, t)
+            step = round(cost.extra_j / cost.duration_s * self._tick_s / unit_j)
+            if before and after:
+                out += step * length * here
+                continue
+            # Whoever starts after u, or ends before t, has fewer ways of being cut off by them.
+            start, ways = self._start[task], [length]
+            ways += [] if after else [t - start]
+            ways += [] if before else [start + length - u]
+            ways += [] if before or after else [t - u]
+            out += step * self._overlap(length, here, ways)
         return out
 
-    def _overlap(self, start: Any, length: int, here: Any, u: Any, t: Any) -> Any:
-        """At least the ticks that a task has between two moments, if it runs there."""
+    def _overlap(self, length: int, here: Any, ways: Sequence[Any]) -> Any:
+        """At least the ticks that a task has between two moments, if it runs there.
+
+        That is the least of some numbers, or nothing: it is enough to be above one of them.
+        """
         model = self._model
         inside = model.new_int_var(0, length, "")
-        whole, begun, over, between = (model.new_bool_var("") for _ in range(4))
-        model.add_bool_or([~here, whole, begun, over, between])
-        model.add(inside == length).only_enforce_if(whole)
-        model.add(inside >= t - start).only_enforce_if(begun)
-        model.add(inside >= start + length - u).only_enforce_if(over)
-        model.add(inside >= t - u).only_enforce_if(between)
+        chosen = [model.new_bool_var("") for _ in ways]
+        model.add_bool_or([~here, *chosen])
+        for one, way in zip(chosen, ways, strict=True):
+            model.add(inside >= way).only_enforce_if(one)
         return inside
 
     def _charge(self, machine: Machine, u: Any, t: Any) -> Any:
@@ -253,7 +293,7 @@ class Timetable:
             for most in (t - opens, closes - u, t - u):
                 self._model.add(inside <= most).only_enforce_if(meets)
             self._model.add(inside == 0).only_enforce_if(~meets)
-            given += math.floor(window.power_w * self._tick_s / unit_j) * inside
+            given += round(window.power_w * self._tick_s / unit_j) * inside
         return given
 
     def _find(self, machine: Machine, point: Point) -> tuple[Any, list[Any]]:
@@ -263,8 +303,9 @@ class Timetable:
             length = self._to_ticks(task.costs[machine.name].duration_s)
             here = self._placed[task.name, machine.name]
             return self._start[task.name] + (length if point.kind == "end" else 0), [here]
-        if point.kind == "first":
-            return self._first[machine.name], []
+        if point.kind in ("first", "last"):
+            ends = self._first if point.kind == "first" else self._last
+            return ends[machine.name], []
         if point.kind == "begin":
             return 0, []
         window = machine.windows[int(point.which)]
@@ -286,7 +327,7 @@ class Timetable:
         forgiven = self._ticks * len(self._problem.machines) + len(self._placed)
         self._model.add(self._energy <= math.ceil(energy_j / self._unit_j) + forgiven)
 
-    def solve(self, aim: str, hint: Slots, limit_s: float, workers: int) -> Found:
+    def solve(self, aim: str, hint: Slots, limit_s: float, workers: int, gap_share: float) -> Found:
         """The best plan by an aim: ``running`` (as much as can be), ``energy``, ``early``."""
         model, starts = self._model, sum(self._start.values())
         model.minimize({"running": -self._worth(), "energy": self._energy, "early": starts}[aim])
@@ -295,6 +336,7 @@ class Timetable:
         solver.parameters.max_time_in_seconds = max(0.05, limit_s)
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = 1
+        solver.parameters.relative_gap_limit = gap_share
         if len(self._placed) > MANY:
             # Looking at every choice before the search would take all of the time.
             solver.parameters.cp_model_probing_level = 0
@@ -303,7 +345,9 @@ class Timetable:
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
             impossible = status == cp.INFEASIBLE
             return Found(None, self._scale(aim, solver), impossible, impossible)
-        return Found(self._read(solver), self._scale(aim, solver), status == cp.OPTIMAL)
+        value, bound = solver.objective_value, solver.best_objective_bound
+        is_best = status == cp.OPTIMAL and abs(value - bound) <= _SAME * abs(value)
+        return Found(self._read(solver), self._scale(aim, solver), is_best)
 
     def _scale(self, aim: str, solver: Any) -> float:
         """The bound in joules, or as it is."""
@@ -364,6 +408,11 @@ def name_point(machine: Machine, slots: Iterable[Slot], at_s: float) -> Point:
         **{slot.start_s: Point("start", slot.task) for slot in here},
         **{slot.end_s: Point("end", slot.task) for slot in here},
     }
-    known = {**moving, **fixed, 0.0: Point("begin")}
+    known = {**moving, **fixed}
+    if here:
+        # The ends of a machine stand for whichever task is there in other plans.
+        known[min(slot.start_s for slot in here)] = Point("first")
+        known[max(slot.end_s for slot in here)] = Point("last")
+    known[0.0] = Point("begin")
     nearest = min(known, key=lambda found_s: abs(found_s - at_s))
     return known[nearest]

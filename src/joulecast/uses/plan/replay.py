@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from joulecast.uses.plan.problem import Battery, Machine, Problem, Slot, Task
 
 # Shares of a battery and seconds that are rounding, not harm.
-_SHARE = 1e-9
+_SHARE = 3e-6
 _INSTANT_S = 1e-6
 
 

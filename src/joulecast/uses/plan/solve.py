@@ -8,8 +8,8 @@
                                                    │
         as early as can be at that energy ─────────┴──▶ replay in real seconds
 
-When the time is over, the best plan that held is given, with the best bound. Without it, and this
-far, a plan is best among those that begin at whole ticks.
+When the time is over, the best plan that held is given, with the best bound. "Best" is meant among
+plans that begin at whole ticks and give every task its time rounded up to ticks.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ WORKERS = 8
 # Of what is left of the time: one asking may take so much while more may have to be asked.
 _ASKING_SHARE = 0.6
 _TIDYING_S = 2.0
+# A plan this near to the best is searched on for a few seconds only.
+ENOUGH, _EXACT_S = 1e-3, 5.0
 _IMPROVING_SHARE = 0.6
 _SAME = 1e-9
 _MOST_MARGINS = 5
@@ -119,6 +121,7 @@ class _Search:
         is_most = len(self._best) == len(self._problem.tasks)
         if not is_most:
             _, is_most = self._ask("running", _ASKING_SHARE)
+            is_most = is_most or len(self._best) == len(self._problem.tasks)
         running = [self._problem.task[slot.task] for slot in self._best]
         self._model.keep_running(slot.task for slot in self._best)
         relaxed = relax(self._problem, self._count_worth(running), self._horizon_s)
@@ -140,12 +143,23 @@ class _Search:
     def _ask(
         self, aim: str, share: float, bound: float = -math.inf, most_s: float = math.inf
     ) -> tuple[float, bool]:
-        """Ask until a plan holds or time is over: the best bound, and whether it is met."""
+        """Ask until a plan holds or time is over: the best bound, and whether it is met.
+
+        While batteries may still break a plan, one that is nearly best is good enough to learn
+        from. A plan that holds is then followed to the very best, but not for long: the last
+        thousandth can take forever, and no estimate is that good.
+        """
         end_s = min(self._now() + most_s, self._now() + share * (self._until_s - self._now()))
+        charged = any(machine.windows for machine in self._problem.machines)
+        stage = "learn" if charged else "exact"
         while (left_s := end_s - self._now()) > 0:
-            ready = not any(machine.windows for machine in self._problem.machines)
-            asking_s = left_s if ready else max(min(left_s, 1.0), _ASKING_SHARE * left_s)
-            found = self._model.solve(aim, self._best, asking_s, self._workers)
+            asking_s = {"learn": max(1.0, _ASKING_SHARE * left_s), "exact": _EXACT_S}.get(
+                stage, left_s
+            )
+            gap_share = 0.0 if stage == "exact" or aim == "running" else ENOUGH
+            found = self._model.solve(
+                aim, self._best, min(left_s, asking_s), self._workers, gap_share
+            )
             self._asked += 1
             bound = max(bound, found.bound)
             if found.slots is None:
@@ -153,12 +167,16 @@ class _Search:
             lived = replay(self._problem, found.slots)
             if not lived.breaks:
                 self._take(found.slots, aim)
-                if found.is_best:
+                if found.is_best or self._meets(aim, bound):
                     return bound, True
+                if stage != "learn" and self._meets(aim, bound, ENOUGH):
+                    break
+                stage = "exact" if stage == "learn" else "rest"
                 continue
             if aim == "early":
                 break
             self._take(mend(self._problem, found.slots), aim)
+            stage = "learn"
             if not self._forbid(lived.breaks, found.slots):
                 break
         return bound, self._meets(aim, bound)
@@ -171,10 +189,10 @@ class _Search:
         if (new < old and not same) or (same and aim == "early" and earlier):
             self._best = slots
 
-    def _meets(self, aim: str, bound: float) -> bool:
+    def _meets(self, aim: str, bound: float, within: float = _SAME) -> bool:
         worth, energy_j = rank(self._problem, self._best)
         value = {"running": worth, "energy": energy_j}.get(aim, math.inf)
-        return value <= bound + _SAME * abs(bound)
+        return value <= bound + within * abs(bound)
 
     def _forbid(self, breaks: tuple[Break, ...], slots: Slots) -> bool:
         """Say the lowest moment of each battery to the model; False where it knew them all."""

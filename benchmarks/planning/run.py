@@ -1,0 +1,180 @@
+"""How fast and how good plans are: seconds of this machine, nothing of them is energy.
+
+Jobs and devices are drawn at random, in numbers only: no estimate is asked for. Devices are phones,
+laptops and boards by their powers; three in five have a battery, most of those a charger for a few
+hours; some run two jobs at once. Every plan is replayed before it counts.
+
+    python benchmarks/planning/run.py                   a table; about five minutes
+    python benchmarks/planning/run.py --json            JSON on stdout
+    python benchmarks/planning/run.py --out FILE        also keep it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from joulecast.testing.commits import find_commit
+from joulecast.uses.plan import Battery, Cost, Machine, Problem, Task, Window, replay, solve
+
+HOUR_S, DAY_S, WH_J, GIB = 3600.0, 86400.0, 3600.0, 2.0**30
+# Jobs, devices, how many problems of that size, seconds allowed for each.
+SIZES = ((10, 5, 10, 30.0), (50, 10, 3, 60.0), (300, 30, 1, 60.0))
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Solve every size and say how it went."""
+    args = parse_arguments()
+    report = run_all([size for size in SIZES if size[0] <= args.most_jobs], args.first_seed)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1) if args.json else make_table(report))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--most-jobs", type=int, default=300, help="leave larger problems out")
+    parser.add_argument("--first-seed", type=int, default=100, help="of the problems")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    return parser.parse_args()
+
+
+def run_all(sizes: Sequence[tuple[int, int, int, float]], first_seed: int) -> Json:
+    """Every problem of every size."""
+    rows = []
+    for jobs, devices, count, limit_s in sizes:
+        for seed in range(first_seed, first_seed + count):
+            rows.append({"limit_s": limit_s, **plan_one(jobs, devices, seed, limit_s)})
+    return {
+        "processor": find_processor(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "ortools": version("ortools"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(__file__),
+        "rows": rows,
+    }
+
+
+def plan_one(jobs: int, devices: int, seed: int, limit_s: float) -> Json:
+    """One problem: how long it took, and how good the plan is."""
+    problem = draw_problem(jobs, devices, seed)
+    begun_s = time.perf_counter()
+    found = solve(problem, limit_s)
+    took_s = time.perf_counter() - begun_s
+    assert not replay(problem, found.slots).breaks
+    return {
+        "jobs": jobs,
+        "devices": devices,
+        "seed": seed,
+        "wall_s": round(took_s, 2),
+        "energy_j": found.energy_j,
+        "lower_bound_j": found.bound_j,
+        "gap_share": found.gap_share,
+        "is_best": found.is_best,
+        "left_out": len(found.left_out),
+        "runs_most": found.is_most,
+        "asked": found.asked,
+        "tick_s": found.tick_s,
+    }
+
+
+def draw_problem(jobs: int, devices: int, seed: int) -> Problem:
+    """Random devices, and jobs of ten minutes to an hour and a half on a middling one."""
+    rng = random.Random(seed)
+    machines, powers = [], {}
+    for at in range(devices):
+        awake_w = rng.uniform(0.5, 8.0)
+        powers[f"device{at}"] = (rng.uniform(5.0, 60.0), rng.uniform(0.3, 3.0))
+        battery = draw_battery(rng, jobs / devices) if rng.random() < 0.6 else None
+        memory_bytes = rng.choice((8, 16, 32)) * GIB
+        at_once = rng.choice((1, 1, 2))
+        asleep_w = 0.1 * awake_w
+        machines.append(Machine(f"device{at}", awake_w, asleep_w, memory_bytes, at_once, battery))
+    tasks = tuple(draw_task(rng, at, machines, powers) for at in range(jobs))
+    return Problem(tuple(machines), tasks)
+
+
+def draw_battery(rng: random.Random, jobs_each: float) -> Battery:
+    """A battery for a few jobs, and up to two times at which it is charged."""
+    capacity_j = rng.uniform(15.0, 90.0) * WH_J * max(1.0, jobs_each / 4)
+    windows, at_s = [], rng.uniform(0.0, 6.0) * HOUR_S
+    for _ in range(rng.randint(0, 2)):
+        end_s = at_s + rng.uniform(1.0, 4.0) * HOUR_S
+        windows.append(Window(at_s, end_s, rng.uniform(15.0, 65.0)))
+        at_s = end_s + rng.uniform(1.0, 5.0) * HOUR_S
+    charge_j, reserve_j = capacity_j * rng.uniform(0.3, 1.0), 0.1 * capacity_j
+    return Battery(capacity_j, charge_j, reserve_j, tuple(windows))
+
+
+def draw_task(
+    rng: random.Random,
+    at: int,
+    machines: Sequence[Machine],
+    powers: dict[str, tuple[float, float]],
+) -> Task:
+    """A job that four of five devices may run, due within a day of its release."""
+    work_s, size_bytes = rng.uniform(600.0, 5400.0), rng.uniform(1.0, 14.0) * GIB
+    release_s = rng.choice((0.0, 0.0, rng.uniform(0.0, DAY_S / 4)))
+    deadline_s = release_s + rng.uniform(0.3, 1.0) * DAY_S
+    costs = {}
+    for machine in machines:
+        power_w, speed = powers[machine.name]
+        if rng.random() < 0.8:
+            extra_j = max(0.0, power_w - machine.awake_w) * work_s / speed
+            costs[machine.name] = Cost(work_s / speed, extra_j, size_bytes)
+    return Task(f"job{at}", costs, release_s, deadline_s)
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def make_table(report: Json) -> str:
+    """A line for every size."""
+    lines = [
+        f"{report['processor']}, {report['cores']} cores, load {report['load']}",
+        f"{'jobs x devices':16s} {'problems':>8s} {'best':>6s} {'median s':>9s} {'most s':>8s} "
+        f"{'median gap':>11s} {'most gap':>9s} {'left out':>9s}",
+    ]
+    for size in dict.fromkeys((row["jobs"], row["devices"]) for row in report["rows"]):
+        rows = [row for row in report["rows"] if (row["jobs"], row["devices"]) == size]
+        seconds = [row["wall_s"] for row in rows]
+        gaps = [100 * row["gap_share"] for row in rows]
+        lines.append(
+            f"{size[0]:>4d} x {size[1]:<9d} {len(rows):8d} {sum(r['is_best'] for r in rows):6d} "
+            f"{statistics.median(seconds):9.1f} {max(seconds):8.1f} "
+            f"{statistics.median(gaps):9.2f} % {max(gaps):7.2f} % "
+            f"{sum(row['left_out'] for row in rows):9d}"
+        )
+    return "\n".join(lines)
+
+
+def find_processor() -> str:
+    """The processor's name as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+if __name__ == "__main__":
+    main()
