@@ -38,7 +38,8 @@ _TIDYING_S = 2.0
 # A plan this near to the best is searched on for a few seconds only.
 ENOUGH, _EXACT_S = 1e-3, 5.0
 _IMPROVING_SHARE = 0.6
-_SAME = 1e-9
+# Whole units make energies differ by about this much.
+_SAME = 1e-6
 _MOST_MARGINS = 5
 
 
