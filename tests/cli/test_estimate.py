@@ -81,10 +81,10 @@ def test_people_read_whether_a_charge_is_enough(profiled):
     words = ("--steps", "1000", "--battery")
     rich = " ".join(profiled("estimate", *NET, *words, "900Wh").stdout.split())
     assert "Will it finish on this charge? Yes, with more than 99.9 %" in rich
-    assert "The rest of the machine than device is not in it" in rich
+    assert "The meter covers device: what else the battery feeds is not in it" in rich
     poor = " ".join(profiled("estimate", *NET, *words, "1mWh", "--rest-w", "3").stdout.split())
     assert "Will it finish on this charge? No, with less than 0.100 %" in poor
-    assert "rest of the machine" not in poor
+    assert "what else the battery feeds" not in poor
     assert "leaves nothing" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )

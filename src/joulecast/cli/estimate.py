@@ -301,8 +301,8 @@ def _say_finish(finish: Json, answer: Estimate, wanted: Wishes) -> str:
     share = finish["probability"]
     word = next(word for word, least in _FINISHES.items() if share >= least)
     low, high = (format_energy(end_j) for end_j in finish["interval_j"])
-    unseen = "" if wanted.rest_w else f" The rest of the machine than {answer.covers} is not in it"
-    unseen += " (--rest-w says what it draws)." if unseen else ""
+    unseen = f" The meter covers {answer.covers}: what else the battery feeds is not in it"
+    unseen = "" if wanted.rest_w else f"{unseen} (--rest-w says it)."
     return (
         f"Will it finish on this charge? {word}, with {_say_probability(share)}: it needs "
         f"{format_energy(finish['needed_j'])} ({low} to {high}) of "
