@@ -192,3 +192,54 @@ def test_bytes_and_counts_are_right_to_three_digits(size):
     number, *prefix = units.format_count(size).split()
     power = ["", "k", "M", "G", "T"].index("".join(prefix))
     assert math.isclose(float(number) * 1000**power, size, rel_tol=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_s"),
+    [
+        ("45s", 45),
+        ("90min", 5400),
+        ("2h", 7200),
+        ("1h30min", 5400),
+        ("2 d", 172800),
+        ("5ms", 0.005),
+    ],
+)
+def test_durations_as_people_type_them(text, duration_s):
+    assert units.parse_duration(text) == pytest.approx(duration_s)
+
+
+@given(st.floats(0.001, 1e7))
+def test_a_duration_reads_back_within_what_was_shown(duration_s):
+    shown = units.parse_duration(units.format_duration(duration_s).replace("µs", "ms"))
+    assert shown == pytest.approx(duration_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8GiB", 8 * 2**30), ("500MB", 5e8), ("1024B", 1024), ("2 kB", 2000)]
+)
+def test_sizes_as_people_type_them(text, size):
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(("text", "share"), [("60%", 0.6), ("0.6", 0.6), ("0", 0), ("100 %", 1)])
+def test_shares_as_people_type_them(text, share):
+    assert units.parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "example"),
+    [
+        (units.parse_duration, "", "90min"),
+        (units.parse_duration, "2", "90min"),
+        (units.parse_duration, "2 weeks", "90min"),
+        (units.parse_duration, "-2h", "90min"),
+        (units.parse_bytes, "8", "8GiB"),
+        (units.parse_bytes, "8 bytes", "8GiB"),
+        (units.parse_share, "120%", "60%"),
+        (units.parse_share, "half", "60%"),
+    ],
+)
+def test_what_cannot_be_read_says_how_to_write_it(parse, text, example):
+    with pytest.raises(InputError, match=example):
+        parse(text)

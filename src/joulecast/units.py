@@ -38,6 +38,10 @@ _PREFIX_WORDS = {"μ": "µ", "u": "µ", "K": "k"}
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
 _ENERGY = re.compile(_NUMBER + r"\s*([nuµμmkKMGT]?)([jJ]|[wW][hH])")
 _GRID = re.compile(_NUMBER + r"\s*(?:(k?)g\s*(?:CO2e?)?\s*/\s*kWh)?", re.IGNORECASE)
+_SHARE = re.compile(_NUMBER + r"\s*(%?)")
+_BYTES = re.compile(_NUMBER + r"\s*([kKMGT]?)(i?)B")
+_DURATION_PART = re.compile(_NUMBER + r"\s*(ms|s|min|h|d)\s*")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CURRENCY = r"([A-Za-z]{3}|[€$£¥₹])?"
 _PRICE = re.compile(_CURRENCY + r"\s*" + _NUMBER + r"\s*" + _CURRENCY + r"\s*(?:/\s*[kK][wW][hH])?")
 
@@ -115,6 +119,39 @@ def parse_price(text: str) -> Price:
     if match is None or (before and after):
         raise InputError(f"{text!r} is no price per kWh: give one like 0.30, 0.30EUR or €0.30/kWh")
     return Price(_finite(float(number), text, "0.30EUR"), (before or after or "").upper())
+
+
+def parse_share(text: str) -> float:
+    """A share from 0 to 1 of a text like ``60%`` or ``0.6``."""
+    match = _SHARE.fullmatch(text.strip())
+    share = float(match.group(1)) / (100 if match.group(2) else 1) if match else -1.0
+    if not 0 <= share <= 1:
+        raise InputError(f"{text!r} is no share: give one from 0% to 100%, like 60% or 0.6")
+    return share
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text like ``45s``, ``90min``, ``2h``, ``1h30min`` or ``2d``."""
+    words, at, total_s = text.strip(), 0, 0.0
+    while at < len(words):
+        match = _DURATION_PART.match(words, at)
+        if match is None:
+            break
+        total_s += float(match.group(1)) * _SECONDS[match.group(2)]
+        at = match.end()
+    if not words or at < len(words):
+        raise InputError(f"{text!r} is no duration: give one like 45s, 90min, 1h30min or 2d")
+    return _finite(total_s, text, "2h")
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of a text like ``8GiB``, ``500MB`` or ``1024B``."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is no size: give one like 8GiB or 500MB")
+    number, prefix, binary = match.groups()
+    power = ("", "k", "M", "G", "T").index(_PREFIX_WORDS.get(prefix, prefix))
+    return _finite(float(number) * (1024.0 if binary else 1000.0) ** power, text, "8GiB")
 
 
 def _finite(value: float, text: str, example: str) -> float:

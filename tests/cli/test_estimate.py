@@ -57,6 +57,39 @@ def test_other_units_follow_from_joules(profiled):
     assert "CO2e" in text and "EUR" in text and "of a charge of 10Wh" in text
 
 
+def test_a_charge_is_enough_or_not_with_a_probability(profiled):
+    def ask(*words):
+        return profiled.json("estimate", *NET, "--steps", "1000", *words)["finish"]
+
+    step_j = profiled.json("estimate", *NET)["energy_j"]
+    even = ask("--battery", f"{1000 * step_j}J")
+    assert even["probability"] == pytest.approx(0.5)
+    assert even["needed_j"] == pytest.approx(1000 * step_j)
+    assert even["steps_left"] in (999, 1000)
+    half = ask("--battery", f"{2000 * step_j}J", "--charge", "50%")
+    assert half["probability"] == pytest.approx(even["probability"])
+    assert half["available_j"] == pytest.approx(even["available_j"])
+    spare = ask("--battery", f"{2000 * step_j}J", "--charge", "60%", "--reserve", "5%")
+    assert spare["available_j"] == pytest.approx(1100 * step_j)
+    assert 0.5 < spare["probability"] < 1
+    high_j = even["interval_j"][1]
+    assert ask("--battery", f"{high_j}J")["probability"] == pytest.approx(0.975)
+    assert ask("--battery", f"{2000 * step_j}J", "--rest-w", "5")["probability"] < 1
+
+
+def test_people_read_whether_a_charge_is_enough(profiled):
+    words = ("--steps", "1000", "--battery")
+    rich = " ".join(profiled("estimate", *NET, *words, "900Wh").stdout.split())
+    assert "Will it finish on this charge? Yes, with more than 99.9 %" in rich
+    assert "The meter covers device: what else the battery feeds is not in it" in rich
+    poor = " ".join(profiled("estimate", *NET, *words, "1mWh", "--rest-w", "3").stdout.split())
+    assert "Will it finish on this charge? No, with less than 0.100 %" in poor
+    assert "what else the battery feeds" not in poor
+    assert "leaves nothing" in profiled.fails(
+        "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
+    )
+
+
 def test_a_higher_level_is_a_wider_interval(profiled):
     narrow, wide = (
         profiled.json("estimate", *NET, "--level", level)["interval_j"] for level in ("50%", "0.99")
@@ -190,6 +223,9 @@ def test_a_networks_file_needs_nothing_heavy(profiled):
         (["lenet5", "--device", "sim", "--estimator", "stars"], 1, "additive"),
         (["lenet5", "--device", "sim", "--batch", "0"], 1, "batch is 0"),
         (["lenet5", "--device", "sim", "--battery", "5000mAh"], 1, "Wh"),
+        (["lenet5", "--device", "sim", "--battery", "5Wh", "--charge", "6"], 1, "share"),
+        (["lenet5", "--device", "sim", "--charge", "60%"], 2, "--battery"),
+        (["lenet5", "--device", "sim", "--rest-w", "6"], 2, "--rest-w needs --battery"),
         (["lenet5", "--device", "sim", "--grid", "moon"], 1, "grid"),
         (["lenet5", "--device", "sim", "--price", "cheap"], 1, "price"),
         (["lenet5", "--profile", "nowhere.json"], 1, "nowhere.json"),

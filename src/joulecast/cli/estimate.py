@@ -39,7 +39,9 @@ from joulecast.units import (
     parse_energy,
     parse_grid,
     parse_price,
+    parse_share,
 )
+from joulecast.uses.plan.charge import Finish, will_finish
 
 Json = dict[str, Any]
 TOP_LAYERS = 8
@@ -48,6 +50,9 @@ _MUCH_MISSED = 0.01
 _MUCH_WAITING = 0.05
 _MUCH_DOUBT = 0.05
 _MUCH_UNTIMED = 0.3
+_NEARLY = 0.999
+# What is said from which probability on.
+_FINISHES = {"Yes": 0.975, "Probably": 0.5, "Probably not": 0.025, "No": 0.0}
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 
 
@@ -59,6 +64,17 @@ class Wishes:
     grid: str | None
     price: str | None
     battery: str | None
+    charge: str | None = None
+    reserve: str | None = None
+    rest_w: float | None = None
+
+    def ask_battery(self, answer: Estimate) -> Finish | None:
+        """Whether it finishes on the battery, where one was named."""
+        if self.battery is None:
+            return None
+        shares = (parse_share(self.charge or "100%"), parse_share(self.reserve or "0%"))
+        battery_j, rest_w = parse_energy(self.battery), self.rest_w or 0.0
+        return will_finish(answer, self.steps, battery_j, *shares, rest_w)
 
 
 @click.command()
@@ -83,7 +99,14 @@ class Wishes:
 @click.option("--steps", type=click.IntRange(1), help="Steps of the whole training.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over --samples.")
 @click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
-@click.option("--battery", metavar="15Wh", help="Also say which share of this charge it takes.")
+@click.option("--battery", metavar="15Wh", help="Also say whether it finishes on this battery.")
+@click.option("--charge", metavar="60%", help="What of --battery is there.  [default: 100%]")
+@click.option("--reserve", metavar="10%", help="What of --battery shall be left.  [default: 0%]")
+@click.option(
+    "--rest-w",
+    type=click.FloatRange(0),
+    help="Watts of the machine that the meter does not see, for --battery.",
+)
 @click.option("--grid", metavar="400|de", help="Also say CO2e: grams a kWh, or a region.")
 @click.option("--price", metavar="0.30EUR", help="Also say what it costs: money a kWh.")
 @options.store
@@ -159,9 +182,13 @@ def read_wishes(
     steps: int | None,
     epochs: int | None,
     samples: int | None,
-    **units: str | None,
+    **units: Any,
 ) -> Wishes:
     """How many steps are meant: as they are, or epochs over samples."""
+    strays = [name for name in ("charge", "reserve", "rest_w") if units.get(name) is not None]
+    if strays and units.get("battery") is None:
+        option = f"--{strays[0].replace('_', '-')}"
+        raise click.UsageError(f"{option} needs --battery", click.get_current_context())
     if (epochs is None) != (samples is None):
         raise click.UsageError(
             "--epochs and --samples belong together", click.get_current_context()
@@ -194,6 +221,9 @@ def describe_estimate(answer: Estimate, wanted: Wishes) -> Json:
         data["currency"] = price.currency
     if wanted.battery:
         data["battery_share"] = battery_share(total_j, parse_energy(wanted.battery))
+    finish = wanted.ask_battery(answer)
+    if finish is not None:
+        data["finish"] = finish.to_dict()
     return data
 
 
@@ -221,7 +251,9 @@ def _print_estimate(
         ends, duration_s = data["total_interval_j"], data["total_duration_s"]
         whole = _say_cost(data["total_energy_j"], ends, duration_s, answer)
         console.print(f"{wanted.steps:,} steps take {whole}.", style="bold")
-    console.print(" · ".join(_list_units(data, wanted)) + "\n")
+    console.print(" · ".join(_list_units(data, wanted)) + ("" if "finish" in data else "\n"))
+    if "finish" in data:
+        console.print(_say_finish(data["finish"], answer, wanted) + "\n", style="bold")
     rows = [_show_layer(layer, answer) for layer in merge_layers(answer.layers)]
     print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
     print_notes(console, _list_notes(answer, setup, profile) + _say_missed(data))
@@ -262,6 +294,30 @@ def _list_units(data: Json, wanted: Wishes) -> list[str]:
     if "battery_share" in data:
         words.append(f"{format_share(data['battery_share'])} of a charge of {wanted.battery}")
     return words
+
+
+def _say_finish(finish: Json, answer: Estimate, wanted: Wishes) -> str:
+    """Whether it will finish, with its probability, and what that leaves out."""
+    share = finish["probability"]
+    word = next(word for word, least in _FINISHES.items() if share >= least)
+    low, high = (format_energy(end_j) for end_j in finish["interval_j"])
+    unseen = f" The meter covers {answer.covers}: what else the battery feeds is not in it"
+    unseen = "" if wanted.rest_w else f"{unseen} (--rest-w says it)."
+    return (
+        f"Will it finish on this charge? {word}, with {_say_probability(share)}: it needs "
+        f"{format_energy(finish['needed_j'])} ({low} to {high}) of "
+        f"{format_energy(finish['available_j'])}, which is worth about {finish['steps_left']:,} "
+        f"steps.{unseen}"
+    )
+
+
+def _say_probability(share: float) -> str:
+    """Nothing is certain: the ends are said as more and less than."""
+    if share > _NEARLY:
+        return f"more than {format_share(_NEARLY)}"
+    if share < 1 - _NEARLY:
+        return f"less than {format_share(1 - _NEARLY)}"
+    return f"{100 * share:.1f} %"
 
 
 def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:

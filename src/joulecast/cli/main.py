@@ -37,6 +37,7 @@ COMMANDS = {
         "compare": "Rank devices, batches and precisions by joules and seconds.",
         "search": "Search nets that are good and keep an energy budget.",
         "prune": "Cut a net's channels until it fits an energy budget.",
+        "plan": "Say which job runs when on which device.",
     },
     "Check": {
         "evaluate": "Judge estimators by random nets of a family.",

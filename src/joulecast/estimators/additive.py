@@ -58,7 +58,7 @@ from joulecast.estimators.table import (
     make_table,
 )
 from joulecast.kinds import layer_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.variants import open_blocks
 
 Json = dict[str, Any]

@@ -6,6 +6,7 @@
     draw_front                                            what is worth its joules
     draw_additivity, draw_sizes, draw_time_energy         what energy follows, and what not
     draw_curve, draw_differences, draw_guided_point       what an estimator thinks of a layer
+    draw_timeline                                         what runs when, and what batteries hold
         │
         ▼
     Picture ──to_plotly──▶ Figure     save_html: a page that needs no network
@@ -37,16 +38,19 @@ from joulecast.figures.front import Priced, draw_front, find_front
 from joulecast.figures.picture import Picture, join_pictures
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.sizes import Sized, Taken, draw_sizes, draw_time_energy
+from joulecast.figures.timeline import Lane, Stay, draw_timeline
 from joulecast.figures.with_matplotlib import make_png, make_svg, to_matplotlib
 from joulecast.figures.with_plotly import to_plotly
 
 __all__ = [
     "CurvePoint",
     "Judged",
+    "Lane",
     "Picture",
     "Priced",
     "SampledCurve",
     "Sized",
+    "Stay",
     "Taken",
     "Whole",
     "draw_additivity",
@@ -63,6 +67,7 @@ __all__ = [
     "draw_profiling_time",
     "draw_sizes",
     "draw_time_energy",
+    "draw_timeline",
     "find_front",
     "join_pictures",
     "make_html",

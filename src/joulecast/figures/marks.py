@@ -1,4 +1,4 @@
-"""What lies on a panel: points, lines, bands, bars, sheets and tags, with their final numbers.
+"""What lies on a panel: points, lines, bands, bars, spans, sheets and tags, with final numbers.
 
 A backend draws them where they are and decides nothing but pixels. Bars say where they stand and on
 what, so stacks and groups need no word. Marks of the same name are one series.
@@ -105,6 +105,25 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Lying bars, each from ``x`` to ``end`` around the height ``y``, with words inside it."""
+
+    name: str
+    x: Floats
+    end: Floats
+    y: Floats
+    colour: str
+    height: float = 0.8
+    notes: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        per_span = (self.notes, self.texts)
+        _check_lengths(self.name, self.x, (self.end, self.y, *filter(None, per_span)))
+        _check_finite(self.name, self.x, self.end, self.y)
+
+
+@dataclass(frozen=True)
 class Surface:
     """A sheet over a grid: ``z`` has a row for each of ``y``, with a number for each of ``x``."""
 
@@ -134,7 +153,7 @@ class Tag:
         _check_finite(self.name, self.x, self.y)
 
 
-Mark = Dots | Line | Band | Bars | Surface | Tag
+Mark = Dots | Line | Band | Bars | Spans | Surface | Tag
 
 
 def _check_lengths(name: str, places: Sequence[object], others: Iterable[Sequence[object]]) -> None:

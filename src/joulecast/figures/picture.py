@@ -1,7 +1,7 @@
 """A picture described once, for any backend to draw: panels, axes and what lies on them.
 
     Picture ─┬─ Panel ─┬─ Axis x, y (and z: then the panel is a room, seen from above)
-             │         └─ marks: Dots, Line, Band, Bars, Surface, Tag
+             │         └─ marks: Dots, Line, Band, Bars, Spans, Surface, Tag
              └─ Panel …
 
 Marks (marks.py) of the same name are one series: one entry of the legend, whatever their panel,
@@ -36,6 +36,7 @@ class Axis:
         log: Logarithmic; then ``low`` and ``high`` are given and positive.
         low: Where it begins; None leaves that to the backend. ``high`` likewise.
         labels: Names for the places 0, 1, 2 … instead of numbers.
+        roomy: Each of those places holds a small picture of its own and needs space for it.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Axis:
     low: float | None = None
     high: float | None = None
     labels: tuple[str, ...] = ()
+    roomy: bool = False
 
     @property
     def heading(self) -> str:

@@ -19,7 +19,7 @@ from functools import singledispatch
 from typing import Any
 
 from joulecast.errors import MissingError
-from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface, Tag
+from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Spans, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import DIVERGING, FAINT, GRID, INK, mix
 
@@ -138,12 +138,14 @@ def _panel_width(panel: Panel) -> float:
     bars = sum(len(mark.x) for mark in panel.marks if isinstance(mark, Bars) and not mark.base)
     letters = max((len(mark.name) for mark in panel.marks if isinstance(mark, Tag)), default=0)
     letters += max(map(len, panel.y.labels), default=0)
-    return max(_WIDTH_IN, 1.0 + 0.3 * bars) + _LETTER_IN * letters
+    least = 1.5 * _WIDTH_IN if panel.y.roomy else _WIDTH_IN
+    return max(least, 1.0 + 0.3 * bars) + _LETTER_IN * letters
 
 
 def _panel_height(panel: Panel) -> float:
     tall = 4.1 if panel.square or panel.z is not None else _HEIGHT_IN
-    return max(1.8, 0.9 + 0.27 * len(panel.y.labels)) if panel.y.labels else tall
+    row = 0.62 if panel.y.roomy else 0.27
+    return max(1.8, 0.9 + row * len(panel.y.labels)) if panel.y.labels else tall
 
 
 def _write_heading(figure: Any, sheet: _Sheet) -> None:
@@ -221,6 +223,16 @@ def _(mark: Bars, axes: Any) -> None:
         axes.annotate(
             words, (x, top), (0, 2), textcoords="offset points", ha="center", size=7, color=FAINT
         )
+
+
+@_draw_mark.register
+def _(mark: Spans, axes: Any) -> None:
+    lengths = [end - begin for begin, end in zip(mark.x, mark.end, strict=True)]
+    look = {"color": mark.colour, "edgecolor": "white", "linewidth": 0.6, "zorder": 2.5}
+    axes.barh(mark.y, lengths, mark.height, mark.x, **look)
+    for begin, end, y, words in zip(mark.x, mark.end, mark.y, mark.texts, strict=False):
+        place = ((begin + end) / 2, y)
+        axes.text(*place, words, ha="center", va="center", size=7, color="white", zorder=3)
 
 
 @_draw_mark.register
@@ -308,6 +320,8 @@ def _draw_panel(figure: Any, panel: Panel, place: tuple[int, int, int]) -> None:
         axes.set_box_aspect(1)
     if panel.x.labels:
         axes.grid(False, axis="x")
+    if panel.y.roomy:
+        axes.grid(False, axis="y")
 
 
 def _set_axis(axes: Any, side: str, axis: Axis, width: float = math.inf) -> None:

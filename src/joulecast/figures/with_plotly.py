@@ -11,7 +11,7 @@ import textwrap
 from functools import singledispatch
 from typing import Any
 
-from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Surface, Tag
+from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Spans, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import DIVERGING, FAINT, FONT, GRID, INK, mix
 
@@ -129,6 +129,23 @@ def _(mark: Bars) -> Json:
         **({"text": mark.texts, **_TEXTS} if mark.texts else {}),
         "cliponaxis": False,
         **_describe_doubt(tops, mark.low, mark.high, INK),
+        **_hover(mark.notes),
+    }
+
+
+@_describe_mark.register
+def _(mark: Spans) -> Json:
+    lengths = tuple(end - begin for begin, end in zip(mark.x, mark.end, strict=True))
+    inside = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": mark.x,
+        "x": lengths,
+        "y": mark.y,
+        "width": mark.height,
+        "marker": {"color": mark.colour, "line": {"width": 0.8, "color": "white"}},
+        **({"text": tuple(map(_escape, mark.texts)), **inside} if mark.texts else {}),
         **_hover(mark.notes),
     }
 
@@ -254,7 +271,7 @@ def _describe_axis(axis: Axis, flat: bool = True) -> Json:
 def _describe_layout(picture: Picture, rows: int) -> Json:
     tilted = any(panel.x.letters > _LETTERS for panel in picture.panels)
     tall = any(panel.square or panel.z is not None for panel in picture.panels)
-    labels = max(len(panel.y.labels) for panel in picture.panels)
+    labels = max(len(p.y.labels) * (3 if p.y.roomy else 1) for p in picture.panels)
     # plotly cuts long titles off, and what is cut off last is that it is simulated.
     heading, about = _wrap(picture.heading, 44), _wrap(picture.about, 64)
     lines = heading.count("<br>") + about.count("<br>") + any(p.title for p in picture.panels)

@@ -1,0 +1,123 @@
+"""How fast and how good plans are: seconds of this machine, nothing of them is energy.
+
+Jobs and devices are drawn at random, in numbers only: no estimate is asked for. Devices are phones,
+laptops and boards by their powers; three in five have a battery, most of those a charger for a few
+hours; some run two jobs at once. Every plan is replayed before it counts.
+
+    python benchmarks/planning/run.py                   a table; about five minutes
+    python benchmarks/planning/run.py --json            JSON on stdout
+    python benchmarks/planning/run.py --out FILE        also keep it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from problems import draw_problem, find_processor
+
+from joulecast.testing.commits import find_commit
+from joulecast.uses.plan import replay, solve
+
+# Jobs, devices, how many problems of that size, seconds allowed for each.
+SIZES = ((10, 5, 10, 20.0), (50, 10, 2, 40.0), (300, 30, 1, 60.0))
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Solve every size and say how it went."""
+    args = parse_arguments()
+    report = run_all([size for size in SIZES if size[0] <= args.most_jobs], args.first_seed)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1) if args.json else make_table(report))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; its defaults are the published run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--most-jobs", type=int, default=300, help="leave larger problems out")
+    parser.add_argument("--first-seed", type=int, default=100, help="of the problems")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    return parser.parse_args()
+
+
+def run_all(sizes: Sequence[tuple[int, int, int, float]], first_seed: int) -> Json:
+    """Every problem of every size."""
+    rows = []
+    for jobs, devices, count, limit_s in sizes:
+        for seed in range(first_seed, first_seed + count):
+            rows.append({"limit_s": limit_s, **plan_one(jobs, devices, seed, limit_s)})
+    return {
+        "processor": find_processor(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "ortools": version("ortools"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": find_commit(__file__),
+        "rows": rows,
+    }
+
+
+def plan_one(jobs: int, devices: int, seed: int, limit_s: float) -> Json:
+    """One problem: how long it took, and how good the plan is."""
+    problem = draw_problem(jobs, devices, seed)
+    begun_s = time.perf_counter()
+    found = solve(problem, limit_s)
+    took_s = time.perf_counter() - begun_s
+    assert not replay(problem, found.slots).breaks
+    return {
+        "jobs": jobs,
+        "devices": devices,
+        "seed": seed,
+        "wall_s": round(took_s, 2),
+        "energy_j": found.energy_j,
+        "lower_bound_j": found.bound_j,
+        "gap_share": found.gap_share,
+        "is_best": found.is_best,
+        "left_out": len(found.left_out),
+        "runs_most": found.is_most,
+        "asked": found.asked,
+        "tick_s": found.tick_s,
+    }
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+
+def make_table(report: Json) -> str:
+    """A line for every size."""
+    lines = [
+        f"{report['processor']}, {report['cores']} cores, load {report['load']}",
+        f"{'jobs x devices':16s} {'problems':>8s} {'best':>6s} {'median s':>9s} {'most s':>8s} "
+        f"{'median gap':>11s} {'most gap':>9s} {'left out':>9s}",
+    ]
+    for size in dict.fromkeys((row["jobs"], row["devices"]) for row in report["rows"]):
+        rows = [row for row in report["rows"] if (row["jobs"], row["devices"]) == size]
+        seconds = [row["wall_s"] for row in rows]
+        gaps = [100 * row["gap_share"] for row in rows]
+        lines.append(
+            f"{size[0]:>4d} x {size[1]:<9d} {len(rows):8d} {sum(r['is_best'] for r in rows):6d} "
+            f"{statistics.median(seconds):9.1f} {max(seconds):8.1f} "
+            f"{statistics.median(gaps):9.2f} % {max(gaps):7.2f} % "
+            f"{sum(row['left_out'] for row in rows):9d}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

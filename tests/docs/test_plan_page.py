@@ -1,0 +1,19 @@
+"""The file on the page about planning is one that planning takes."""
+
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from joulecast.uses.plan import parse_ask
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/plan.md").read_text()
+
+
+def test_the_file_on_the_page_can_be_read():
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    ask = parse_ask(tomllib.loads(text), datetime(2030, 5, 1, tzinfo=UTC))
+    assert [job.name for job in ask.jobs] == ["keyboard", "photos"]
+    phone, board = ask.stations
+    assert phone.battery is not None and phone.battery.windows[0].power_w == 18
+    assert board.at_once == 2 and board.power_w == 15
