@@ -18,6 +18,7 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network, Op
+from joulecast.runtimes.torch.layouts import lay_weights_channels_last
 from joulecast.runtimes.torch.modules import (
     Apply,
     FlatConcat,
@@ -28,6 +29,7 @@ from joulecast.runtimes.torch.modules import (
     SpelledRmsNorm,
     StandIn,
     feed_shape,
+    fit_channels_last,
     fit_shape,
 )
 
@@ -115,6 +117,8 @@ class BuiltLayer(nn.Module):
         self.fits = _list_fits(layer, fed)
         self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
         self.op = _build_op(layer, shape)
+        if layer.channels_last_weights:
+            lay_weights_channels_last(self.op)
         shape = find_kind(layer.kind).out_shape(layer.sizes, shape)
         tail = []
         for op in layer.tail:
@@ -234,16 +238,17 @@ def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
     if layer.kind == "matmul" and len(fed) > 1:
         wanted[1] = _second_shape(layer, wanted[0])
     alone = len(fed) == 1 or layer.kind == "matmul"
-    fits = tuple(_find_fit(shape, want, alone) for shape, want in zip(fed, wanted))
+    fits = tuple(_find_fit(layer, shape, want, alone) for shape, want in zip(fed, wanted))
     return fits if any(fits) else ()
 
 
-def _find_fit(shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
+def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
     """What makes a shape the wanted one; beside others it may also be spread over it."""
     if shape == wanted or (not alone and _spreads(shape, wanted)):
         return None
     if alone or math.prod(shape) >= math.prod(wanted):
-        return lambda x: fit_shape(x, wanted)
+        fit = fit_channels_last if layer.channels_last else fit_shape
+        return lambda x: fit(x, wanted)
     # Too few elements beside others: in the net it was spread, and one is as good as all.
     return lambda x: feed_shape(x, len(wanted))
 

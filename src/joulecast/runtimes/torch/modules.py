@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op
+from joulecast.runtimes.torch.layouts import lies_channels_last
 
 Shape = Tuple[int, ...]
 
@@ -145,12 +146,20 @@ class SelfProduct(nn.Module):
 
 
 def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """The same elements in another shape, cut or repeated to fit."""
-    flat = x.flatten(1)
+    """The same elements in another shape, cut or repeated to fit.
+
+    They are taken as they lie: a view that was lost on reading copied nothing.
+    """
+    flat = (x.movedim(1, -1) if lies_channels_last(x) else x).flatten(1)
     wanted = math.prod(shape)
     if wanted > flat.shape[1]:
         flat = flat.repeat(1, -(-wanted // flat.shape[1]))
     return flat[:, :wanted].reshape(x.shape[0], *shape)
+
+
+def fit_channels_last(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """The same elements as an image that lies channels last."""
+    return fit_shape(x, (*shape[1:], shape[0])).movedim(-1, 1)
 
 
 def feed_shape(x: torch.Tensor, dims: int) -> torch.Tensor:
