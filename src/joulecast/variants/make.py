@@ -43,7 +43,7 @@ def make_variant(part: Part, network: Network) -> Network:
 
 
 def fed_shape(layer: Layer) -> Shape:
-    """Shape of each of the inputs that a layer joins."""
+    """Shape of each of the inputs that a layer joins; where none divides, a rest is left over."""
     shape = list(input_shape(layer))
     if layer.join == "concat":
         axis = _find_joined_axis(layer)
@@ -52,11 +52,9 @@ def fed_shape(layer: Layer) -> Shape:
 
 
 def _find_joined_axis(layer: Layer) -> int:
-    """The axis that inputs stand side by side on: the one said by name, else the channels."""
+    """The axis that inputs stand side by side on: the one said by name, else the first."""
     fn, _, axis = str(layer.sizes.get("fn", "")).partition(" along ")
-    return (
-        int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else channels_at(layer)
-    )
+    return int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else 0
 
 
 def _make_entry(subject: Layer, network: Network) -> Layer:

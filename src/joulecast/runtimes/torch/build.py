@@ -29,6 +29,7 @@ from joulecast.runtimes.torch.modules import (
     SpelledRmsNorm,
     StandIn,
     feed_shape,
+    fit_channels,
     fit_channels_last,
     fit_shape,
 )
@@ -115,6 +116,7 @@ class BuiltLayer(nn.Module):
         super().__init__()
         shape = input_shape(layer)
         self.fits = _list_fits(layer, fed)
+        self.channels = _find_channels(layer, fed)
         self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
         self.op = _build_op(layer, shape)
         if layer.channels_last_weights:
@@ -129,6 +131,8 @@ class BuiltLayer(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if self.fits:
             inputs = tuple(fit(x) if fit else x for fit, x in zip(self.fits, inputs))
+        if self.channels:
+            inputs = fit_channels(inputs, self.channels)
         x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
         for op in self.tail:
             x = op(x)
@@ -240,6 +244,18 @@ def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
     alone = len(fed) == 1 or layer.kind == "matmul"
     fits = tuple(_find_fit(layer, shape, want, alone) for shape, want in zip(fed, wanted))
     return fits if any(fits) else ()
+
+
+def _find_channels(layer: Layer, fed: Sequence[Shape]) -> int:
+    """How many channels a join of other widths has to come to; 0 where they add up by themselves.
+
+    A layer that joins inputs of different widths is fed equal ones where it runs alone.
+    """
+    wanted = input_shape(layer)
+    flat = str(layer.sizes.get("fn", "")).startswith("concat along")
+    if layer.join != "concat" or flat or any(shape[1:] != wanted[1:] for shape in fed):
+        return 0
+    return 0 if sum(shape[0] for shape in fed) in (0, wanted[0]) else wanted[0]
 
 
 def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
