@@ -185,6 +185,21 @@ def test_a_net_that_converts_what_it_computes_is_seen_and_not_rebuilt() -> None:
     assert not network.buildable
 
 
+def test_what_is_spread_over_an_image_does_not_hide_how_it_lies() -> None:
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(1, 4, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            image = self.gain * x.permute(0, 3, 1, 2)
+            return image.mean((2, 3), keepdim=True).contiguous() * image
+
+    network = read_net(Gate(), torch.randn(BATCH, 5, 6, 4))
+    products = [layer for layer in network.layers if layer.sizes["fn"] == "mul"]
+    assert [layer.channels_last for layer in products] == [True, True]
+
+
 # -- what runs alone --------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ its channels innermost, or because whatever made it handed on the layout that it
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import nn
@@ -44,7 +44,7 @@ def lay_like(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def lay_input(x: torch.Tensor, network: Network) -> torch.Tensor:
     """A batch as the layers of a network that read it first want it to lie."""
     readers = (
-        layer for i, layer in enumerate(network.layers) if min(layer.reads[:1], default=0) > i
+        layer for i, layer in enumerate(network.layers) if layer.reads and layer.reads[0] > i
     )
     wanted = x.dim() in _FORMATS and any(layer.channels_last for layer in readers)
     return lay_channels_last(x) if wanted else x
@@ -56,9 +56,14 @@ def make_empty_input(network: Network, batch: int) -> torch.Tensor:
     return lay_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
 
 
-def find_image(values: Any) -> Optional[torch.Tensor]:
-    """The first batch of images or volumes among the arguments of a function."""
-    for leaf in pytree.tree_leaves(values):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() in _FORMATS and leaf.is_floating_point():
-            return leaf
-    return None
+def find_image(values: Any, shape: Tuple[int, ...]) -> Optional[torch.Tensor]:
+    """The batch of images or volumes of this shape among the arguments of a function.
+
+    Beside it may stand a weight, or what is spread over it; where inputs are joined none has the
+    shape, and the first image stands for all.
+    """
+    axes = len(shape) + 1
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    images = [x for x in tensors if x.dim() == axes in _FORMATS and x.is_floating_point()]
+    whole = [x for x in images if tuple(x.shape[1:]) == shape]
+    return next(iter(whole or images), None)

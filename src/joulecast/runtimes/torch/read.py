@@ -343,11 +343,10 @@ def _input_grad(event: Event) -> bool:
 
 
 def _reads_channels_last(draft: _Draft) -> bool:
-    """Whether the image that it reads, as the image that its sizes speak of, lies so."""
-    image = find_image((draft.event.args, draft.event.kwargs))
-    if image is None or image.dim() - 1 != len(KINDS[draft.op.kind].in_shape(draft.op.sizes)):
-        return False
-    return lies_channels_last(image)
+    """Whether the image that its sizes speak of lies so."""
+    shape = KINDS[draft.op.kind].in_shape(draft.op.sizes)
+    image = find_image((draft.event.args, draft.event.kwargs), shape)
+    return image is not None and lies_channels_last(image)
 
 
 def _has_channels_last_weights(event: Event) -> bool:
