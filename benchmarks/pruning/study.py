@@ -101,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=parse_seeds, default=SEEDS)
     parser.add_argument("--until-s", type=float, default=1e9, help="begin no seed after this")
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--profile-s", type=float, default=40.0)
     parser.add_argument("--probe-s", type=float, default=3.0)

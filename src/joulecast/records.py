@@ -106,6 +106,10 @@ class Layer(Op):
         join: How several inputs become one.
         calls: How often one step calls it.
         tied: Its weights belong to an earlier layer and are counted there.
+        channels_last: Its first image or volume arrives with its channels innermost in memory, so
+            that it runs other kernels than on one in the usual order; a network's input lies as
+            the layers that read it say.
+        channels_last_weights: So do its weights, as in a net that was converted as a whole.
         parts: The layers of a block; empty for a leaf.
     """
 
@@ -116,6 +120,8 @@ class Layer(Op):
     join: str = "none"
     calls: int = 1
     tied: bool = False
+    channels_last: bool = False
+    channels_last_weights: bool = False
     parts: Tuple[Layer, ...] = ()
     name: str = field(default="", compare=False)
 
@@ -151,6 +157,8 @@ _LAYER_DEFAULTS: Json = {
     "join": "none",
     "calls": 1,
     "tied": False,
+    "channels_last": False,
+    "channels_last_weights": False,
     "name": "",
 }
 
@@ -541,6 +549,12 @@ def fold_blocks(network: Network) -> Network:
     return replace(network, layers=tuple(folded), groups=(), buildable=False)
 
 
+def name_layout(layer: Layer) -> Tuple[str, ...]:
+    """Words for what of a layer lies channels last; none for the usual order of memory."""
+    flags = ("channels_last", "channels_last_weights")
+    return tuple(flag.replace("_", " ") for flag in flags if getattr(layer, flag))
+
+
 def stable_hash(data: Any) -> str:
     """Sixteen hex digits that depend on the JSON value only."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
@@ -558,7 +572,8 @@ def load_record(cls: Any, data: Any, what: str) -> Any:
 
 def _make_block(parts: Tuple[Layer, ...]) -> Layer:
     structure = [
-        [part.kind, [op.kind for op in part.tail], list(part.reads), part.join] for part in parts
+        [part.kind, [op.kind for op in part.tail], list(part.reads), part.join, *name_layout(part)]
+        for part in parts
     ]
     first = parts[0]
     return Layer(
@@ -567,6 +582,7 @@ def _make_block(parts: Tuple[Layer, ...]) -> Layer:
         trains=any(part.trains for part in parts),
         input_grad=first.input_grad,
         calls=first.calls,
+        channels_last=first.channels_last,
         parts=parts,
         name=_common_name([part.name for part in parts]),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.kinds import VIEWS, Work, input_shape, is_half, layer_work, loss_work, output_shape
-from joulecast.records import Layer, Network, Op, Setup, stable_hash
+from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
 from joulecast.variants import (
     BLOCK,
     Part,
@@ -208,8 +208,16 @@ def _name_kind(part: Part, structure: Structure) -> str:
     """A leaf's kind, a block's structure; what ends a net holds its loss."""
     if part.role == BLOCK:
         return f"block:{_hash_words(structure)[:8]}"
-    names = [str(layer.sizes.get("fn", layer.kind)) for layer in part.layers]
+    names = [
+        " ".join([str(layer.sizes.get("fn", layer.kind)), *_mark_layout(layer)])
+        for layer in part.layers
+    ]
     return "+".join([*names, "loss"] if part.role == "output" else names)
+
+
+def _mark_layout(layer: Layer) -> tuple[str, ...]:
+    """What lies channels last, be it input or weights, runs the same kernels: one kind."""
+    return ("channels last",) if name_layout(layer) else ()
 
 
 def _name_frame(part: Part, structure: Structure, setup: Setup) -> str:
@@ -219,7 +227,8 @@ def _name_frame(part: Part, structure: Structure, setup: Setup) -> str:
 
 def _list_structure(part: Part) -> Structure:
     return tuple(
-        (layer.kind, _list_tail(layer.tail), layer.reads, layer.join) for layer in part.layers
+        (layer.kind, _list_tail(layer.tail), layer.reads, layer.join, *name_layout(layer))
+        for layer in part.layers
     )
 
 

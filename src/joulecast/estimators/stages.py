@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from joulecast.kinds import VIEWS, Work, layer_work
-from joulecast.records import Layer, Observation, Setup, Trial, stable_hash
+from joulecast.records import Layer, Observation, Setup, Trial, name_layout, stable_hash
 from joulecast.variants import BLOCK, Part, make_isolated, read_isolated, settle_part
 
 STAGES = ("forward", "backward", "update")
@@ -101,7 +101,7 @@ def list_sizes(part: Part) -> tuple[tuple[str, float], ...]:
 def _frame_layer(layer: Layer) -> dict[str, Any]:
     """Everything of a layer that is no number."""
     groups, channels = layer.sizes.get("groups", 1), layer.sizes.get("cin", 0)
-    return {
+    frame = {
         "kind": layer.kind,
         "words": {name: size for name, size in layer.sizes.items() if isinstance(size, str)},
         "groups": "one" if groups == 1 else "each" if groups == channels else "some",
@@ -111,3 +111,5 @@ def _frame_layer(layer: Layer) -> dict[str, Any]:
         "inputs": len(layer.reads),
         "join": layer.join,
     }
+    layout = name_layout(layer)
+    return {**frame, "layout": list(layout)} if layout else frame

@@ -27,6 +27,8 @@ _PER_AXIS = ("dilation", "kernel", "output_padding", "padding", "space", "stride
 _LARGEST = 10**12
 _DEEPEST = 1000
 _MOST_AXES = 16
+IMAGE_AXES = (3, 4)
+"""Axes of a sample that can lie channels last: an image or a volume with its channels."""
 
 
 def check_network(network: Network) -> None:
@@ -86,7 +88,7 @@ def _locate(number: int, layer: Layer, check: Callable[[Layer], None]) -> None:
 
 
 def _check_flags(layer: Layer) -> None:
-    for key in ("trains", "input_grad", "tied"):
+    for key in ("trains", "input_grad", "tied", "channels_last", "channels_last_weights"):
         if not isinstance(getattr(layer, key), bool):
             raise InputError(f"{key} is {getattr(layer, key)!r}; give true or false")
     if not isinstance(layer.name, str):
@@ -102,6 +104,7 @@ def _check_work(layer: Layer) -> None:
     _check_sizes(layer)
     shape = input_shape(layer)
     _check_shape("its input", shape)
+    _check_layout(layer, len(shape))
     for place, op in enumerate((layer, *layer.tail)):
         if place and not find_kind(op.kind).tailable:
             raise InputError(f"{op.kind} stands in its tail; make it a layer of its own")
@@ -112,6 +115,13 @@ def _check_work(layer: Layer) -> None:
         shape = find_kind(op.kind).out_shape(op.sizes, shape)
         _check_shape(f"what {op.kind} gives", shape)
     layer_work(layer, Setup())
+
+
+def _check_layout(layer: Layer, axes: int) -> None:
+    if layer.channels_last and axes not in IMAGE_AXES:
+        raise InputError(f"channels_last is true, but its input has {axes} axes and is no image")
+    if layer.channels_last_weights and not (layer.kind.startswith("conv") and axes in IMAGE_AXES):
+        raise InputError(f"channels_last_weights is true; {layer.kind} has no weights that can be")
 
 
 def _check_sizes(op: Op) -> None:

@@ -54,6 +54,8 @@ leaves = st.builds(
     join=st.sampled_from(JOINS),
     calls=st.integers(1, 9),
     tied=st.booleans(),
+    channels_last=st.booleans(),
+    channels_last_weights=st.booleans(),
     name=names,
 )
 layers = leaves | st.builds(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import List, Optional
 
 from joulecast.kinds import Shape, input_shape, layer_work, make_layer, make_op, output_shape
-from joulecast.records import Input, Layer, Network, Setup
+from joulecast.records import Input, Layer, Network, Setup, name_layout
 from joulecast.variants.parts import (
     Part,
     channels_at,
@@ -43,7 +43,7 @@ def make_variant(part: Part, network: Network) -> Network:
 
 
 def fed_shape(layer: Layer) -> Shape:
-    """Shape of each of the inputs that a layer joins."""
+    """Shape of each of the inputs that a layer joins; where none divides, a rest is left over."""
     shape = list(input_shape(layer))
     if layer.join == "concat":
         axis = _find_joined_axis(layer)
@@ -52,11 +52,9 @@ def fed_shape(layer: Layer) -> Shape:
 
 
 def _find_joined_axis(layer: Layer) -> int:
-    """The axis that inputs stand side by side on: the one said by name, else the channels."""
+    """The axis that inputs stand side by side on: the one said by name, else the first."""
     fn, _, axis = str(layer.sizes.get("fn", "")).partition(" along ")
-    return (
-        int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else channels_at(layer)
-    )
+    return int(axis) - 1 if fn == "concat" and axis.isdigit() and axis != "0" else 0
 
 
 def _make_entry(subject: Layer, network: Network) -> Layer:
@@ -67,6 +65,8 @@ def _make_entry(subject: Layer, network: Network) -> Layer:
         channels = network.input.shape[0] if same_rank else DATA_CHANNELS
         kind, space = "conv{}d".format(len(shape) - 1), shape[1:]
         entry = make_layer(kind, cin=channels, cout=shape[0], space=space, kernel=3, padding=1)
+        # A convolution hands on how its input lies.
+        entry = replace(entry, channels_last=subject.channels_last)
     else:
         entry = make_layer("linear", cin=FEATURES, cout=shape[-1], lead=shape[:-1])
     return replace(entry, input_grad=False, trains=subject.input_grad)
@@ -77,7 +77,14 @@ def _make_head(subject: Layer, network: Network) -> List[Layer]:
     shape = output_shape(subject)
     grad = subject.input_grad or (subject.trains and layer_work(subject, Setup()).params > 0)
     head = _own_head(shape, network) or _pooled_head(shape, _channels_behind(subject))
-    return [replace(layer, input_grad=grad) for layer in head]
+    first = replace(head[0], channels_last=len(shape) > 2 and _gives_channels_last(subject))
+    return [replace(layer, input_grad=grad) for layer in (first, *head[1:])]
+
+
+def _gives_channels_last(layer: Layer) -> bool:
+    """Whether what a layer gives lies as what it reads: unless a permute turns it round."""
+    turned = any(op.kind == "permute" for op in layer.tail)
+    return bool(name_layout(layer)) and not turned
 
 
 def _own_head(shape: Shape, network: Network) -> Optional[List[Layer]]:

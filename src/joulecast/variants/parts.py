@@ -19,7 +19,7 @@ from joulecast.kinds import (
     resize,
     width_of,
 )
-from joulecast.records import Layer, Network, Setup, stable_hash
+from joulecast.records import Layer, Network, Setup, name_layout, stable_hash
 
 Widths = Tuple[int, ...]
 
@@ -183,6 +183,7 @@ def _list_marks(part: Part) -> List[str]:
     for op in (op for layer in part.layers for op in layer.tail if op.kind != "flatten"):
         kind = " pool" if op.kind == "pool" else ""
         marks.append(str(op.sizes.get("fn", op.kind)) + kind)
+    marks += name_layout(first)
     if not first.trains:
         marks.append("frozen")
     if part.role != "input" and not first.input_grad:
@@ -227,6 +228,8 @@ def strip_layer(layer: Layer) -> Layer:
         layer.input_grad,
         reads=(1,) * inputs,
         join=layer.join,
+        channels_last=layer.channels_last,
+        channels_last_weights=layer.channels_last_weights,
         parts=layer.parts,
     )
 
@@ -250,7 +253,7 @@ def _layer_frame(layer: Layer, names: Tuple[str, ...]) -> Dict[str, Any]:
         sizes["groups"] = 0 if sizes["groups"] == sizes.pop("cin") else sizes["groups"]
     for name in names:
         sizes.pop(name, None)
-    return {
+    frame = {
         "kind": layer.kind,
         "sizes": sizes,
         "tail": [op.to_dict() for op in layer.tail],
@@ -259,3 +262,6 @@ def _layer_frame(layer: Layer, names: Tuple[str, ...]) -> Dict[str, Any]:
         "inputs": len(layer.reads),
         "join": layer.join,
     }
+    # Said only where it is unusual: frames that were written before it was known stay the same.
+    layout = name_layout(layer)
+    return {**frame, "layout": list(layout)} if layout else frame

@@ -18,6 +18,7 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network, Op
+from joulecast.runtimes.torch.layouts import lay_weights_channels_last
 from joulecast.runtimes.torch.modules import (
     SPELLED,
     Apply,
@@ -29,6 +30,8 @@ from joulecast.runtimes.torch.modules import (
     SpelledRmsNorm,
     StandIn,
     feed_shape,
+    fit_channels,
+    fit_channels_last,
     fit_shape,
 )
 
@@ -124,8 +127,11 @@ class BuiltLayer(nn.Module):
         super().__init__()
         shape = input_shape(layer)
         self.fits = _list_fits(layer, fed)
+        self.channels = _find_channels(layer, fed)
         self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
         self.op = _build_op(layer, shape)
+        if layer.channels_last_weights:
+            lay_weights_channels_last(self.op)
         shape = find_kind(layer.kind).out_shape(layer.sizes, shape)
         tail = []
         for op in layer.tail:
@@ -136,6 +142,8 @@ class BuiltLayer(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if self.fits:
             inputs = tuple(fit(x) if fit else x for fit, x in zip(self.fits, inputs))
+        if self.channels:
+            inputs = fit_channels(inputs, self.channels)
         x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
         for op in self.tail:
             x = op(x)
@@ -245,16 +253,29 @@ def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
     if layer.kind == "matmul" and len(fed) > 1:
         wanted[1] = _second_shape(layer, wanted[0])
     alone = len(fed) == 1 or layer.kind == "matmul"
-    fits = tuple(_find_fit(shape, want, alone) for shape, want in zip(fed, wanted))
+    fits = tuple(_find_fit(layer, shape, want, alone) for shape, want in zip(fed, wanted))
     return fits if any(fits) else ()
 
 
-def _find_fit(shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
+def _find_channels(layer: Layer, fed: Sequence[Shape]) -> int:
+    """How many channels a join of other widths has to come to; 0 where they add up by themselves.
+
+    A layer that joins inputs of different widths is fed equal ones where it runs alone.
+    """
+    wanted = input_shape(layer)
+    flat = str(layer.sizes.get("fn", "")).startswith("concat along")
+    if layer.join != "concat" or flat or any(shape[1:] != wanted[1:] for shape in fed):
+        return 0
+    return 0 if sum(shape[0] for shape in fed) in (0, wanted[0]) else wanted[0]
+
+
+def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
     """What makes a shape the wanted one; beside others it may also be spread over it."""
     if shape == wanted or (not alone and _spreads(shape, wanted)):
         return None
     if alone or math.prod(shape) >= math.prod(wanted):
-        return lambda x: fit_shape(x, wanted)
+        fit = fit_channels_last if layer.channels_last else fit_shape
+        return lambda x: fit(x, wanted)
     # Too few elements beside others: in the net it was spread, and one is as good as all.
     return lambda x: feed_shape(x, len(wanted))
 

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from joulecast.errors import NetError
 from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.layouts import lay_like
 from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
 
 
@@ -180,9 +181,9 @@ def with_batch(inputs: Any, batch: int) -> Any:
         if not value.shape or value.shape[:1] != before or not value.shape[0]:
             return value
         if value.device.type == "meta":
-            return value.new_empty(batch, *value.shape[1:])
+            return lay_like(value.new_empty(batch, *value.shape[1:]), value)
         places = torch.arange(batch) % value.shape[0]
-        return value[places]
+        return lay_like(value[places], value)
 
     return pytree.tree_map_only(torch.Tensor, resize, inputs)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Callable, Tuple
+from typing import Callable, List, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op, Sizes
+from joulecast.runtimes.torch.layouts import lies_channels_last
 
 Shape = Tuple[int, ...]
 
@@ -153,8 +155,9 @@ class FlatConcat(nn.Module):
         flat = [x.flatten(1) for x in inputs]
         if sum(x.shape[1] for x in flat) > math.prod(self.out):
             # Only slices of them were joined.
-            flat = [x[:, : math.prod(self.out) // len(flat)] for x in flat]
-        return fit_shape(torch.cat(flat, dim=1), self.out)
+            flat = [x[:, : max(1, math.prod(self.out) // len(flat))] for x in flat]
+        flat = list(fit_channels(flat, math.prod(self.out)))
+        return torch.cat(flat, dim=1).reshape(-1, *self.out)
 
 
 class SelfProduct(nn.Module):
@@ -171,12 +174,35 @@ class SelfProduct(nn.Module):
 
 
 def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """The same elements in another shape, cut or repeated to fit."""
-    flat = x.flatten(1)
+    """The same elements in another shape, cut or repeated to fit.
+
+    They are taken as they lie: a view that was lost on reading copied nothing.
+    """
+    flat = (x.movedim(1, -1) if lies_channels_last(x) else x).flatten(1)
     wanted = math.prod(shape)
     if wanted > flat.shape[1]:
         flat = flat.repeat(1, -(-wanted // flat.shape[1]))
     return flat[:, :wanted].reshape(x.shape[0], *shape)
+
+
+def fit_channels(inputs: Sequence[torch.Tensor], wanted: int) -> Tuple[torch.Tensor, ...]:
+    """Inputs that together have as many channels as wanted: a few come once more, or are cut.
+
+    What comes once more gets no gradient: cutting one would cost more than joining it.
+    """
+    fitted: List[torch.Tensor] = []
+    inputs = [x for x in inputs if x.shape[1]]
+    for x in itertools.chain(inputs, itertools.cycle([x.detach() for x in inputs])):
+        if not wanted:
+            break
+        fitted.append(x if x.shape[1] <= wanted else x[:, :wanted])
+        wanted -= fitted[-1].shape[1]
+    return tuple(fitted)
+
+
+def fit_channels_last(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """The same elements as an image that lies channels last."""
+    return fit_shape(x, (*shape[1:], shape[0])).movedim(-1, 1)
 
 
 def feed_shape(x: torch.Tensor, dims: int) -> torch.Tensor:

@@ -18,14 +18,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import KINDS, VIEWS, check_chain, network_work
-from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals
+from joulecast.kinds import KINDS, VIEWS, Shape, check_chain, network_work, output_shape
+from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals, name_layout
 from joulecast.runtimes.torch.blocks import find_blocks, fold_plain_modules
-from joulecast.runtimes.torch.build import can_rebuild
+from joulecast.runtimes.torch.build import build_net, can_rebuild
+from joulecast.runtimes.torch.layouts import find_image, lies_channels_last, make_empty_input
 from joulecast.runtimes.torch.ops import (
     function_name,
     leaf_name,
     read_op,
+    sample_shape,
 )
 from joulecast.runtimes.torch.trace import (
     INPUT,
@@ -71,7 +73,8 @@ def read_net(
     complete = totals.unattributed_flops_share < _NEARLY_ALL
     complete = complete and totals.unattributed_params_share < _NEARLY_ALL
     complete = complete and _share_off(trace, network, batch) < _NEARLY_ALL
-    return replace(network, totals=totals, buildable=network.buildable and complete)
+    complete = complete and network.buildable and _keeps_layouts(network, batch)
+    return replace(network, totals=totals, buildable=complete)
 
 
 def mean_square(output: Any) -> torch.Tensor:
@@ -126,6 +129,7 @@ class _Draft:
     join: str
     tip: int
     place: Tuple[str, int]
+    shape: Shape = ()
     tail: List[Op] = field(default_factory=list)
     tied: bool = False
     calls: int = 1
@@ -163,7 +167,7 @@ class _Reading:
         buildable = self.buildable and _can_build(network)
         if not buildable:
             self.between += sum(len(layer.tail) for layer in layers)
-            layers = tuple(replace(layer, tail=_without_views(layer.tail)) for layer in layers)
+            layers = tuple(map(_drop_views, layers, self._list_shapes(layers)))
             self.between -= sum(len(layer.tail) for layer in layers)
         return replace(network, layers=layers, buildable=buildable)
 
@@ -194,6 +198,7 @@ class _Reading:
         alone = self.consumers[dynamic[0]] == 1 and len(event.outputs) == 1
         if index >= 0 and alone and self.drafts[index].tip == dynamic[0]:
             self.drafts[index].tip = event.outputs[0]
+            self.drafts[index].shape = sample_shape(event.results[0].shape, self.batch)
 
     def _can_follow(self, place: int, event: Event) -> bool:
         """It alone reads the newest result of one layer, inside the same block."""
@@ -253,7 +258,7 @@ class _Reading:
         merged: List[_Draft] = []
         where: Dict[int, int] = {-1: -1}
         for index, draft in enumerate(self.drafts):
-            flags = (draft.event.trains, draft.event.input_grad)
+            flags = (draft.event.trains, draft.event.input_grad, _reads_channels_last(draft))
             key = (draft.place, draft.op, tuple(draft.tail), flags)
             if key in first:
                 merged[first[key]].calls += 1
@@ -266,8 +271,14 @@ class _Reading:
             draft.sources = tuple(where[source] for source in draft.sources)
         return merged
 
+    def _list_shapes(self, layers: Tuple[Layer, ...]) -> List[Optional[Shape]]:
+        """What layers gave where that matters: how a net lies in memory is told by its permutes."""
+        matters = any(layer.channels_last for layer in layers)
+        return [draft.shape if matters else None for draft in self.drafts]
+
     def _give(self, draft: _Draft, index: int, event: Event) -> None:
         draft.tip = event.outputs[0]
+        draft.shape = sample_shape(event.results[0].shape, self.batch)
         for number in event.outputs:
             self.source[number] = index
 
@@ -320,6 +331,8 @@ def _finish(index: int, draft: _Draft) -> Layer:
         join=draft.join,
         calls=draft.calls,
         tied=draft.tied,
+        channels_last=_reads_channels_last(draft),
+        channels_last_weights=_has_channels_last_weights(event),
         name=_layer_name(draft),
     )
 
@@ -337,6 +350,20 @@ def _input_grad(event: Event) -> bool:
     if _computed_weight(event) is None:
         return event.input_grad
     return bool(event.args[0].requires_grad)
+
+
+def _reads_channels_last(draft: _Draft) -> bool:
+    """Whether the image that its sizes speak of lies so."""
+    shape = KINDS[draft.op.kind].in_shape(draft.op.sizes)
+    image = find_image((draft.event.args, draft.event.kwargs), shape)
+    return image is not None and lies_channels_last(image)
+
+
+def _has_channels_last_weights(event: Event) -> bool:
+    if not event.name.startswith("conv"):
+        return False
+    weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
+    return isinstance(weight, torch.Tensor) and lies_channels_last(weight)
 
 
 def _computed_weight(event: Event) -> Optional[torch.Tensor]:
@@ -357,8 +384,19 @@ def _layer_name(draft: _Draft) -> str:
     return path or draft.op.kind
 
 
-def _without_views(tail: Tuple[Op, ...]) -> Tuple[Op, ...]:
-    return tuple(op for op in tail if op.kind not in ("view", "permute", "flatten"))
+def _drop_views(layer: Layer, shape: Optional[Shape]) -> Layer:
+    """A layer without its views, unless they are known to give the shape that they gave."""
+    if shape is not None and _find_shape(layer) == shape:
+        return layer
+    views = ("view", "permute", "flatten")
+    return replace(layer, tail=tuple(op for op in layer.tail if op.kind not in views))
+
+
+def _find_shape(layer: Layer) -> Optional[Shape]:
+    try:
+        return output_shape(layer)
+    except (InputError, IndexError):
+        return None
 
 
 def _can_build(network: Network) -> bool:
@@ -372,6 +410,22 @@ def _can_build(network: Network) -> bool:
     except InputError:
         return False
     return True
+
+
+def _keeps_layouts(network: Network, batch: int) -> bool:
+    """Whether a net, rebuilt, hands on images as they lie: that follows no rule of ours.
+
+    It is tried where anything lies otherwise than usual: a net may convert what it computes.
+    """
+    if not any(map(name_layout, network.layers)):
+        return True
+    try:
+        with torch.device("meta"):
+            net, inputs = build_net(network), make_empty_input(network, batch)
+        again = _Reading(_trace_net(net, inputs, mean_square), batch).network("")
+    except NetError:
+        return False
+    return list(map(name_layout, again.layers)) == list(map(name_layout, network.layers))
 
 
 def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:

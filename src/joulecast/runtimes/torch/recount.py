@@ -6,6 +6,7 @@ import torch
 
 from joulecast.records import Network, Totals
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.layouts import make_empty_input
 from joulecast.runtimes.torch.read import cross_entropy, read_net
 
 
@@ -15,10 +16,9 @@ def recount(network: Network, batch: int) -> Totals:
     Raises:
         NetError: The network cannot be built.
     """
-    dtype = torch.long if network.input.vocabulary else torch.float32
     with torch.device("meta"):
         net = build_net(network)
-        inputs = torch.empty(batch, *network.input.shape, dtype=dtype)
+        inputs = make_empty_input(network, batch)
     totals = read_net(net, inputs, cross_entropy).totals
     assert totals is not None, "reading always counts"
     return totals

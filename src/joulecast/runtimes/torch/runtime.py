@@ -22,6 +22,7 @@ from joulecast.errors import (
 )
 from joulecast.records import MODES, Device, How, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.layouts import lay_input
 from joulecast.runtimes.torch.train import (
     HALF,
     Copy,
@@ -145,6 +146,7 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
     x = torch.randn(shape, generator=generator, device=generator.device)
     if network.input.half:
         x = x.to(HALF.get(setup.precision, x.dtype))
+    x = lay_input(x, network)
     first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)
     return x.requires_grad_(any(layer.input_grad for layer in first))
 

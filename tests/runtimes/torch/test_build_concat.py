@@ -1,0 +1,105 @@
+"""Layers that join inputs run alone at every width, whether or not it divides by their number."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecast.kinds import input_shape, make_layer, make_op, output_shape
+from joulecast.records import Device, Layer, Network, Setup
+from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.layouts import make_empty_input
+from joulecast.runtimes.torch.modules import fit_channels
+from joulecast.runtimes.torch.read import mean_square, read_net
+from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
+from joulecast.variants import Part, isolate_part, make_isolated, make_variant, read_isolated
+
+SETUP = Setup(batch=4)
+NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
+CLASSES = make_layer("linear", cin=8, cout=5)
+widths = st.integers(1, 120)
+counts = st.integers(2, 25)
+spaces = st.lists(st.integers(1, 4), max_size=3)
+
+
+def make_join(width: int, count: int, space: tuple[int, ...], fn: str = "concat") -> Layer:
+    tail = (NORM, RELU) if fn == "concat" else (RELU,)
+    layer = make_layer("elementwise", tail, fn=fn, shape=(width, *space))
+    return replace(layer, reads=(1,) * count, join="concat")
+
+
+def run_alone(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a layer gives alone, and the gradient that reaches what it is fed."""
+    network = isolate_part(Part("hidden", (layer,)))
+    x = draw_inputs(network, SETUP, torch.Generator().manual_seed(1))
+    out = build_net(network)(x)
+    out.sum().backward()
+    assert x.grad is not None
+    return out, x.grad
+
+
+@settings(deadline=None, max_examples=60)
+@given(widths, counts, spaces)
+def test_joined_channels_are_as_many_as_the_layer_says(
+    width: int, count: int, space: list[int]
+) -> None:
+    layer = make_join(width, count, tuple(space))
+    out, _ = run_alone(layer)
+    assert tuple(out.shape[1:]) == output_shape(layer)
+
+
+@settings(deadline=None, max_examples=60)
+@given(widths, counts, widths, st.sampled_from(["concat along 1", "concat along 2"]))
+def test_joins_along_other_axes_come_out_whole(width: int, count: int, size: int, fn: str) -> None:
+    layer = make_join(width, count, (size,), fn)
+    out, gradient = run_alone(layer)
+    assert tuple(out.shape[1:]) == output_shape(layer)
+    assert bool(gradient.any())
+
+
+@settings(deadline=None, max_examples=30)
+@given(widths, counts)
+def test_a_variant_shows_a_join_at_every_width(width: int, count: int) -> None:
+    part = Part("hidden", (make_join(width, count, (3, 3)),))
+    network = Network((make_layer("conv2d", cin=3, cout=8, space=(5, 5), kernel=3), CLASSES))
+    variant = make_variant(part, network)
+    x = torch.randn(SETUP.batch, *variant.input.shape)
+    assert tuple(build_net(variant)(x).shape[1:]) == output_shape(variant.layers[-1])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 80))
+def test_inputs_are_joined_in_order_and_only_the_last_is_cut(has: list[int], wanted: int) -> None:
+    inputs = [torch.full((2, size), float(place)) for place, size in enumerate(has)]
+    fitted = fit_channels(inputs, wanted)
+    row = [place for place, size in enumerate(has) for _ in range(size)]
+    expected = [row[at % len(row)] for at in range(wanted)]
+    assert torch.cat(fitted, dim=1)[0].tolist() == expected
+    assert [x.shape[1] for x in fitted[:-1]] == [has[i % len(has)] for i in range(len(fitted) - 1)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 23])
+def test_an_uneven_join_costs_what_its_neighbours_cost(count: int) -> None:
+    even = count_bytes(make_join(40 * count, count, (7, 7))) / (40 * count)
+    uneven = count_bytes(make_join(40 * count + 1, count, (7, 7))) / (40 * count + 1)
+    assert uneven == pytest.approx(even, rel=0.02)
+
+
+def count_bytes(layer: Layer) -> float:
+    network = isolate_part(Part("hidden", (layer,)))
+    with torch.device("meta"):
+        net, x = build_net(network), make_empty_input(network, 4).requires_grad_()
+    totals = read_net(net, x, mean_square).totals
+    assert totals is not None
+    return totals.size_bytes
+
+
+def test_a_join_of_many_trains_alone_as_the_part_it_is() -> None:
+    layer = make_join(960, 23, (2, 2))
+    trial = make_isolated(Part("hidden", (layer,)), SETUP)
+    part = read_isolated(trial)
+    assert part is not None
+    assert input_shape(part.layers[0]) == (960, 2, 2)
+    TorchRuntime("cpu", Device("here")).prepare(trial).close()
