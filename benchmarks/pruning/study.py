@@ -27,10 +27,6 @@ from faces import SIZE, Draw, draw_faces, read_celeba
 from torch import Tensor, nn
 
 import joulecast
-from joulecast.campaign import run_campaign
-from joulecast.cli.rigs import open_rig
-from joulecast.estimators import find_estimator
-from joulecast.estimators.base import Target
 from joulecast.records import Observation, Profile, Setup
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
@@ -42,7 +38,6 @@ BUDGET = "50%"
 CONFIDENCE = 0.9
 TEST_SEED = 90_210
 RATE = 0.05
-LOOKS = 2
 METHODS = ("unpruned", "estimate", "flops")
 
 
@@ -104,7 +99,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--profile-s", type=float, default=40.0)
-    parser.add_argument("--probe-s", type=float, default=3.0)
+    parser.add_argument("--probe-s", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--train-steps", type=int, default=500)
     parser.add_argument("--tune-steps", type=int, default=200)
@@ -182,14 +177,6 @@ def find_profile(plan: Plan) -> Profile:
         return store.profile(key)
 
 
-def probe(plan: Plan, *networks: joulecast.Network) -> None:
-    """Layers of these nets alone: seconds, and joules of those that leave most doubt."""
-    target = Target(networks[0], plan.setup, "probe", networks=networks)
-    rig = open_rig(plan.on, plan.meter, rounds=1)
-    with rig as opened, open_store(plan.learnt) as store:
-        run_campaign(opened, store, find_estimator(), target, seconds=plan.probe_s)
-
-
 # ---------------------------------------------------------------------------------------------
 # One seed
 
@@ -247,27 +234,20 @@ def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
 
     For joules the layers of what was chosen are looked at, and the choice goes on from there.
     """
-    sample = torch.zeros(plan.setup.batch, 3, SIZE, SIZE)
-    own = copy.deepcopy(net).cpu()
-    confidence = CONFIDENCE if guide == "estimate" else 0.5
-
-    def choose(start: dict[str, int] | None = None) -> Any:
-        return joulecast.prune(
-            own,
-            sample,
-            budget=BUDGET,
-            device=find_profile(plan),
-            setup=plan.setup,
-            guide=guide,
-            confidence=confidence,
-            start=start,
-        )
-
-    shrunk = choose()
-    for _ in range(LOOKS if guide == "estimate" else 0):
-        probe(plan, shrunk.pruning.smaller, shrunk.pruning.network)
-        shrunk = choose(dict(shrunk.pruning.counts))
-    return shrunk
+    ours = guide == "estimate"
+    return joulecast.prune(
+        copy.deepcopy(net).cpu(),
+        torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
+        budget=BUDGET,
+        device=find_profile(plan),
+        setup=plan.setup,
+        guide=guide,
+        confidence=CONFIDENCE if ours else 0.5,
+        store=plan.learnt,
+        probe_on=plan.on if ours else "",
+        probe_seconds=plan.probe_s,
+        meter=plan.meter,
+    )
 
 
 def train(plan: Plan, net: nn.Module, rng: torch.Generator, steps: int) -> None:

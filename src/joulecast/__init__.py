@@ -324,6 +324,9 @@ def prune(
     multiple: int = 1,
     seed: int = 0,
     start: dict[str, int] | None = None,
+    probe_on: str = "",
+    probe_seconds: float = 20.0,
+    meter: str = "auto",
     **words: Any,
 ) -> Shrunk:
     """A smaller net that keeps an energy budget: its least important channels are cut.
@@ -350,9 +353,13 @@ def prune(
         multiple: Channels come in multiples of this.
         seed: Of random candidates.
         start: ``.pruning.counts`` of an earlier one, to go on from when more was learnt since.
+        probe_on: Where the device is (``cuda:0``): layers that are left are looked at there, and
+            the choice goes on from what that shows; twice, for ``probe_seconds`` at most each.
+        probe_seconds: See ``probe_on``.
+        meter: What measures there.
         words: Fields of the setup, like ``batch=128``.
     """
-    from joulecast.cli.shrinking import shrink_net
+    from joulecast.cli.shrinking import make_look, shrink_net
     from joulecast.uses.prune import parse_budget
 
     found, setup = _take(net, inputs, loss, input_shape, setup, words)
@@ -372,6 +379,7 @@ def prune(
         multiple=multiple,
         seed=seed,
         start=start,
+        look=make_look(setup, probe_on, meter, store, probe_seconds) if probe_on else None,
     )
 
 

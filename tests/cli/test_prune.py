@@ -122,3 +122,23 @@ def test_refusals_are_one_line(profiled):
     assert "no budget" in profiled.fails("prune", *NET, "--budget", "50")
     assert "no layer" in profiled.fails("prune", *NET, "--budget", "50%", "--keep", "nowhere")
     assert "no floor" in profiled.fails("prune", *NET, "--budget", "50%", "--floor", "x", code=2)
+
+
+def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
+    """The same question is answered more surely, and from what was looked at."""
+    words = (*NET[:-2], "--budget", "50%", "--confidence", "0.9")
+    blind = profiled.json("prune", *NET, "--budget", "50%", "--confidence", "0.9")
+    seen = profiled.json("prune", *words, "--probe", "--on", "simulated:7")
+    assert seen["kept_probability"] >= 0.9
+
+    def width(data):
+        low, high = data["after"]["interval_j"]
+        return (high - low) / data["after"]["energy_j"]
+
+    assert width(seen) < width(blind)
+    share = seen["after"]["energy_j"] / seen["before"]["energy_j"]
+    assert blind["after"]["energy_j"] / blind["before"]["energy_j"] < share <= 0.5
+
+
+def test_a_probe_asks_the_device_itself(profiled):
+    assert "leave out --device" in profiled.fails("prune", *NET, "--budget", "50%", "--probe", code=2)

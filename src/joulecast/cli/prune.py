@@ -17,7 +17,7 @@ from joulecast.cli.show import (
     print_table,
     say_basis,
 )
-from joulecast.cli.shrinking import Shrunk, measure_both, shrink_net
+from joulecast.cli.shrinking import Shrunk, make_look, measure_both, shrink_net
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Observation, Setup
 from joulecast.units import format_duration, format_energy, format_share
@@ -91,6 +91,9 @@ def read_floor(ctx: Any, param: Any, value: Any) -> float:
 @click.option("--multiple", type=click.IntRange(1), default=1, help="Channels by so many.")
 @click.option("--seed", type=int, default=0, help="Of random candidates.")
 @click.option("--out", metavar="DIR", help="Write the smaller net: weights and architecture.")
+@click.option(
+    "--probe", is_flag=True, help="Look at the layers that are left, on the device --on, and go on."
+)
 @click.option("--measure", is_flag=True, help="Train both on the device --on, under the meter.")
 @options.on
 @options.meter
@@ -102,6 +105,7 @@ def prune(
     steps: int | None,
     device: str,
     out: str | None,
+    probe: bool,
     measure: bool,
     on: str,
     meter: str,
@@ -116,8 +120,14 @@ def prune(
     """
     wanted = parse_budget(budget, steps)
     found, setup = asked.resolve()
-    profile = resolve_profile(device, store, partial(click.echo, err=True))
-    shrunk = shrink_net(found, setup, wanted, profile, source=asked.net, **choice)
+    if probe and (device or choice["guide"] != "estimate"):
+        raise click.UsageError(
+            "--probe asks the device --on itself: leave --device and --guide out"
+        )
+    say = partial(click.echo, err=True)
+    look = make_look(setup, on, meter, store) if probe else None
+    profile = look((found.network,)) if look else resolve_profile(device, store, say)
+    shrunk = shrink_net(found, setup, wanted, profile, source=asked.net, look=look, **choice)
     seen = measure_both(shrunk, setup, on, meter) if measure else None
     place = shrunk.save(out) if out else ""
     if json:

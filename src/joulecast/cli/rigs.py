@@ -16,7 +16,7 @@ from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError, MissingError
 from joulecast.measure import Rig, make_rig
 from joulecast.meters import Meter, make_meter
-from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
+from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 if TYPE_CHECKING:
@@ -140,10 +140,21 @@ def probe_net(
     found: NamedNet, setup: Setup, rig: Mapping[str, Any], store: str | None, estimator: str
 ) -> Profile:
     """Look at the layers of a net that the device has not seen yet: what it knows then."""
-    _check_joules(rig, store)
-    alone = replace(found, members=(found.network,))
     budget = Budget(seconds=DEFAULT_SECONDS, guide="probe", estimator=estimator)
-    return learn_net(alone, setup, budget, rig, store, None)[1]
+    return probe_networks((found.network,), setup, budget, rig, store)
+
+
+def probe_networks(
+    networks: tuple[Network, ...],
+    setup: Setup,
+    budget: Budget,
+    rig: Mapping[str, Any],
+    store: str | None,
+) -> Profile:
+    """Look at the layers of networks that the device has not seen yet: what it knows then."""
+    _check_joules(rig, store)
+    alone = NamedNet(networks[0], setup.batch, members=networks)
+    return learn_net(alone, setup, replace(budget, guide="probe"), rig, store, None)[1]
 
 
 def _check_joules(rig: Mapping[str, Any], store: str | None) -> None:

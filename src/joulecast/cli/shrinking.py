@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.nets import NamedNet, need_torch
-from joulecast.cli.rigs import observe_net
-from joulecast.records import Observation, Profile, Setup
+from joulecast.cli.rigs import Budget as LearningBudget
+from joulecast.cli.rigs import observe_net, probe_networks
+from joulecast.records import Network, Observation, Profile, Setup
 from joulecast.uses.prune import Budget, Pruning, make_limits, prune_network
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 
 HANDED_OVER = "a module that was handed over"
+# How often what was chosen is looked at before the choice goes on, and until it is how well known.
+_LOOKS = 2
+_SURE_SHARE = 0.005
+LOOK_SECONDS = 20.0
+Look = Callable[[tuple[Network, ...]], Profile]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ def shrink_net(
     floor: float = 0.1,
     keep: Sequence[str] = (),
     multiple: int = 1,
+    look: Look | None = None,
     **choice: Any,
 ) -> Shrunk:
     """Prune a net to a budget.
@@ -74,6 +81,8 @@ def shrink_net(
         floor: Share or number of channels that stays of every group.
         keep: Patterns of layers that stay whole.
         multiple: Channels come in multiples of this.
+        look: Shows the device layers of networks and says what it knows then; the choice goes on
+            from there.
         choice: Strategy, guide, confidence and estimator of ``prune_network``.
     """
     need_torch("pruning")
@@ -90,7 +99,12 @@ def shrink_net(
     groups = weigh(loaded.net, channels.groups, importance)
     network = replace(channels.network, name=found.network.name)
     limits = make_limits(network, groups, floor, keep, multiple)
-    pruning = prune_network(network, groups, setup, budget, profile, limits=limits, **choice)
+    task = (network, groups, setup, budget)
+    pruning = prune_network(*task, profile, limits=limits, **choice)
+    if look is not None:
+        for _ in range(_LOOKS):
+            known, start = look((pruning.smaller, network)), pruning.counts
+            pruning = prune_network(*task, known, limits=limits, **{**choice, "start": start})
     return Shrunk(
         cut(loaded.net, groups, pruning.counts),
         loaded,
@@ -98,6 +112,15 @@ def shrink_net(
         list_removed(groups, pruning.counts),
         _name_source(found, source),
     )
+
+
+def make_look(
+    setup: Setup, on: str, meter: str, store: str | None, seconds: float = LOOK_SECONDS
+) -> Look:
+    """Looks at layers alone, on a device: seconds, and joules of those that leave most doubt."""
+    budget = LearningBudget(seconds=seconds, uncertainty_share=_SURE_SHARE)
+    rig = {"on": on, "meter": meter, "rounds": 1}
+    return lambda networks: probe_networks(networks, setup, budget, rig, store)
 
 
 def _name_source(found: NamedNet, source: str) -> str:
