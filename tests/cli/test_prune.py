@@ -141,4 +141,5 @@ def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
 
 
 def test_a_probe_asks_the_device_itself(profiled):
-    assert "leave out --device" in profiled.fails("prune", *NET, "--budget", "50%", "--probe", code=2)
+    words = profiled.fails("prune", *NET, "--budget", "50%", "--probe", code=2)
+    assert "leave out --device" in words
