@@ -21,8 +21,11 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch) -> None:
+def own_folder(tmp_path, monkeypatch) -> None:
+    """A store of its own, and a folder to write into with the examples in it."""
     monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "store.sqlite"))
+    (tmp_path / "examples").symlink_to(README_PATH.parent / "examples")
+    monkeypatch.chdir(tmp_path)
 
 
 def test_there_is_something_to_run() -> None:

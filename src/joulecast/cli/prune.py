@@ -122,7 +122,7 @@ def prune(
     found, setup = asked.resolve()
     if probe and (device or choice["guide"] != "estimate"):
         raise click.UsageError(
-            "--probe asks the device --on itself: leave --device and --guide out"
+            "--probe asks the device --on itself: leave out --device and --guide"
         )
     say = partial(click.echo, err=True)
     look = make_look(setup, on, meter, store) if probe else None

@@ -98,7 +98,10 @@ def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
         return read_net(loaded.net, loaded.inputs, mean_square, name)
 
 
-def find_callable(name: str, what: str = "makes a net") -> Callable[..., Any]:
+MAKES_NET = "makes a net"
+
+
+def find_callable(name: str, what: str = MAKES_NET) -> Callable[..., Any]:
     """The callable that ``file.py:name`` or ``package.module:name`` means.
 
     Args:
@@ -108,7 +111,8 @@ def find_callable(name: str, what: str = "makes a net") -> Callable[..., Any]:
     place, _, attribute = name.rpartition(":")
     if not place:
         raise NetError(
-            f"{name!r} names no function that {what}: give file.py:name or package.module:name"
+            f"{name!r} names no function that {what}: give file.py:name, package.module:name"
+            + (", a family (cnn5) or a network's .json" if what == MAKES_NET else "")
         )
     module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
     make = getattr(module, attribute, None)

@@ -2,25 +2,30 @@
 
     min  Σ extra·x + Σ awake_w·span      x: share of a task on a machine, 0 to 1, all shares of a
                                          task together 1 (or less, for a total worth)
-    span >= Σ duration·x / at_once       and by shares of memory; only so much time until deadlines
+    load(d) = load(d-1) + Σ duration·x   over tasks due at d: what must be over by each deadline,
+    load(d) <= at_once·(d - first)       and only so much time is there until then
+    span >= load(last) / at_once         and by shares of memory
     Σ extra·x + awake_w·span <= charge - reserve + all that its charger could give
 
 Every plan satisfies this, so its minimum is a bound on all plans; and its x, nearly whole where
-tasks are many, say where tasks belong. A linear program, for HiGHS in scipy.
+tasks are many, say where tasks belong. A linear program, for HiGHS in scipy; what is due adds up
+along the deadlines, so that its matrix has a few entries a row however many there are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from joulecast.uses.plan.problem import Machine, Problem, Task
 
-# Deadlines at which the time until then is counted, at most.
-_MOST_DATES = 12
 _LEAST_SHARE = 1e-4
+Pair = tuple[Task, Machine]
+Row = dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -31,81 +36,119 @@ class Relaxed:
     liked: dict[str, tuple[str, ...]]
 
 
+@dataclass
+class _Program:
+    """A linear program as it is written down: prices and ends of columns, limits of rows."""
+
+    prices: list[float] = field(default_factory=list)
+    ends: list[tuple[float, float]] = field(default_factory=list)
+    at_most: list[tuple[Row, float]] = field(default_factory=list)
+    zero: list[Row] = field(default_factory=list)
+
+    def add(self, price: float, most: float) -> int:
+        """A column from nothing to so much: its number."""
+        self.prices.append(price)
+        self.ends.append((0.0, most))
+        return len(self.prices) - 1
+
+    def solve(self) -> tuple[float, Any] | None:
+        """Its least value and its columns; None where nothing satisfies it."""
+        from scipy.optimize import linprog
+
+        # HiGHS works to absolute tolerances: numbers of about one suit it.
+        scale = max(self.prices) or 1.0
+        rows = [_scale(row, limit) for row, limit in self.at_most]
+        equal = [_scale(row, 0.0) for row in self.zero]
+        found = linprog(
+            np.array(self.prices) / scale,
+            A_ub=self._matrix([row for row, _ in rows]),
+            b_ub=[limit for _, limit in rows],
+            A_eq=self._matrix([row for row, _ in equal]) if equal else None,
+            b_eq=[0.0] * len(equal) if equal else None,
+            bounds=self.ends,
+            method="highs",
+        )
+        return (float(found.fun) * scale, found.x) if found.status == 0 else None
+
+    def _matrix(self, rows: list[Row]) -> Any:
+        from scipy.sparse import csr_array
+
+        cells = [(at, *cell) for at, row in enumerate(rows) for cell in row.items()]
+        places, columns, values = zip(*cells, strict=True)
+        return csr_array((values, (places, columns)), shape=(len(rows), len(self.prices)))
+
+
 def relax(problem: Problem, worth: float, horizon_s: float) -> Relaxed | None:
     """What plans that run at least this worth cannot beat; None where there is no such plan."""
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
-
-    pairs = [(task, problem.machine[name]) for task in problem.tasks for name in task.costs]
-    spans = {machine.name: len(pairs) + at for at, machine in enumerate(problem.machines)}
-    rows, limits = _list_rows(problem, pairs, spans, horizon_s)
-    row = {at: -float(task.priority) for at, (task, _) in enumerate(pairs)}
-    rows, limits = [*rows, row], [*limits, -worth]
-    cells = [(at, column, value) for at, row in enumerate(rows) for column, value in row.items()]
-    places, columns, values = zip(*cells, strict=True)
-    size = len(pairs) + len(spans)
-    matrix = csr_array((values, (places, columns)), shape=(len(rows), size))
-    prices = [task.costs[machine.name].extra_j for task, machine in pairs]
-    prices += [machine.awake_w for machine in problem.machines]
-    # HiGHS works to absolute tolerances: numbers of about one suit it.
-    scale = max(prices) or 1.0
-    ends = [(0.0, 1.0)] * len(pairs) + [(0.0, horizon_s)] * len(spans)
-    found = linprog(np.array(prices) / scale, A_ub=matrix, b_ub=limits, bounds=ends, method="highs")
-    if found.status != 0:
-        return None
-    return Relaxed(float(found.fun) * scale * (1 - 1e-7), _list_liked(pairs, found.x))
-
-
-def _list_rows(
-    problem: Problem, pairs: list[tuple[Task, Machine]], spans: dict[str, int], horizon_s: float
-) -> tuple[list[dict[int, float]], list[float]]:
-    rows: list[dict[int, float]] = []
-    limits: list[float] = []
-    for task in problem.tasks:
-        row = {at: 1.0 for at, (own, _) in enumerate(pairs) if own is task}
-        rows, limits = [*rows, row], [*limits, 1.0]
-    dates_s = _choose_dates(problem, horizon_s)
+    program, pairs = _Program(), list(_list_pairs(problem))
+    shares = [program.add(task.costs[machine.name].extra_j, 1.0) for task, machine in pairs]
+    by_task: dict[str, Row] = {}
+    by_machine: dict[str, dict[int, Task]] = {machine.name: {} for machine in problem.machines}
+    for column, (task, machine) in zip(shares, pairs, strict=True):
+        by_task.setdefault(task.name, {})[column] = 1.0
+        by_machine[machine.name][column] = task
+    program.at_most += [(row, 1.0) for row in by_task.values()]
+    worths = {at: -float(task.priority) for at, (task, _) in zip(shares, pairs, strict=True)}
+    program.at_most.append((worths, -worth))
     for machine in problem.machines:
-        here = {at: task for at, (task, own) in enumerate(pairs) if own is machine}
-        for row, limit in _list_machine(machine, here, spans[machine.name], dates_s):
-            size = max(map(abs, row.values()), default=0.0) or 1.0
-            rows.append({at: value / size for at, value in row.items()})
-            limits.append(limit / size)
-    return [row for row in rows if row], [x for x, row in zip(limits, rows, strict=True) if row]
+        if by_machine[machine.name]:
+            _add_machine(program, machine, by_machine[machine.name], horizon_s)
+    found = program.solve() if pairs else None
+    if found is None:
+        return None
+    return Relaxed(found[0] * (1 - 1e-7), _list_liked(pairs, found[1]))
 
 
-def _list_machine(machine: Machine, here: dict[int, Task], span: int, dates_s: list[float]) -> Any:
-    """What holds for the sums of one machine: rows and their limits."""
+def _list_pairs(problem: Problem) -> Iterator[Pair]:
+    for task in problem.tasks:
+        for name in task.costs:
+            yield task, problem.machine[name]
+
+
+def _add_machine(
+    program: _Program, machine: Machine, here: dict[int, Task], horizon_s: float
+) -> None:
+    """What holds for the sums of one machine; ``here`` are its tasks by their columns."""
+    span = program.add(machine.awake_w, horizon_s)
     costs = {at: task.costs[machine.name] for at, task in here.items()}
-    busy = {at: cost.duration_s for at, cost in costs.items()}
-    yield {**busy, span: -float(machine.at_once)}, 0.0
+    last = _add_loads(program, machine, here, horizon_s)
+    program.at_most.append(({last: 1.0, span: -float(machine.at_once)}, 0.0))
     if machine.at_once > 1:
-        yield (
-            {**{at: s * machine.share_memory(costs[at]) for at, s in busy.items()}, span: -1.0},
-            0.0,
-        )
-    first_s = min((task.release_s for task in here.values()), default=0.0)
-    for date_s in dates_s:
-        due = {at: busy[at] for at, task in here.items() if task.deadline_s <= date_s}
-        if due and date_s > first_s:
-            yield due, machine.at_once * (date_s - first_s)
+        sized = {at: cost.duration_s * machine.share_memory(cost) for at, cost in costs.items()}
+        program.at_most.append(({**sized, span: -1.0}, 0.0))
     if machine.battery:
         drawn = {at: cost.extra_j for at, cost in costs.items()}
         given_j = sum(
-            w.power_w * max(0.0, min(w.to_s, dates_s[-1]) - w.from_s) for w in machine.windows
+            w.power_w * max(0.0, min(w.to_s, horizon_s) - w.from_s) for w in machine.windows
         )
         room_j = machine.battery.charge_j - machine.battery.reserve_j + given_j
         # With nothing on it a machine owes its reserve to nobody.
-        yield {**drawn, span: machine.awake_w}, max(0.0, room_j)
+        program.at_most.append(({**drawn, span: machine.awake_w}, max(0.0, room_j)))
 
 
-def _choose_dates(problem: Problem, horizon_s: float) -> list[float]:
-    dues = sorted({task.deadline_s for task in problem.tasks if task.deadline_s < horizon_s})
-    step = max(1, len(dues) // _MOST_DATES)
-    return [*dues[step - 1 :: step], horizon_s]
+def _add_loads(program: _Program, machine: Machine, here: dict[int, Task], horizon_s: float) -> int:
+    """Seconds of work that are due by each deadline; the column of all of them."""
+    due: dict[float, Row] = {}
+    for at, task in here.items():
+        row = due.setdefault(min(task.deadline_s, horizon_s), {})
+        row[at] = -task.costs[machine.name].duration_s
+    first_s = min(task.release_s for task in here.values())
+    load = -1
+    for date_s, row in sorted(due.items()):
+        before, most_s = load, machine.at_once * max(0.0, date_s - first_s)
+        load = program.add(0.0, most_s)
+        program.zero.append({**row, load: 1.0, **({before: -1.0} if before >= 0 else {})})
+    return load
 
 
-def _list_liked(pairs: list[tuple[Task, Machine]], shares: Any) -> dict[str, tuple[str, ...]]:
+def _scale(row: Row, limit: float) -> tuple[Row, float]:
+    """A row whose largest number is one."""
+    size = max(map(abs, row.values()), default=0.0) or 1.0
+    limit = limit / size if math.isfinite(limit) else limit
+    return {at: value / size for at, value in row.items()}, limit
+
+
+def _list_liked(pairs: list[Pair], shares: Any) -> dict[str, tuple[str, ...]]:
     liked: dict[str, tuple[str, ...]] = {}
     for (task, machine), share in zip(pairs, shares, strict=False):
         if share > _LEAST_SHARE:
