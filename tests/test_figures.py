@@ -40,7 +40,6 @@ from joulecast.figures import (
     draw_sizes,
     draw_time_energy,
     draw_timeline,
-    find_front,
     join_pictures,
     make_html,
     make_png,
@@ -595,16 +594,6 @@ def test_panels_know_how_many_stand_side_by_side():
 # Fronts
 
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=30)
-
-
-@given(PAIRS)
-def test_a_front_is_what_nothing_beats(pairs):
-    on = find_front(pairs)
-    front = [pair for pair, best in zip(pairs, on, strict=True) if best]
-    for pair, best in zip(pairs, on, strict=True):
-        beaten = any(a <= pair[0] and b <= pair[1] and (a, b) != pair for a, b in front)
-        assert best != beaten
-    assert min(pairs) in front
 
 
 @given(PAIRS, st.booleans())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -84,11 +85,48 @@ def test_draws_have_the_medians_and_the_spread(profile):
     assert np.array_equal(drawn, found.draw(20_000, seed=1))
 
 
+def test_all_chances_come_from_one_covariance(profile):
+    """Alone, as a ratio and as draws: the same variances of logarithms, however large they are."""
+    narrow = open_profile(profile).ask(PAIRS[:4], joint=True)
+    grown = 1.0 / narrow.vary().max()
+    found = replace(narrow, variance=grown * narrow.variance, cov=grown * narrow.cov)
+    assert np.diag(found.log_cov) == pytest.approx(found.vary(), rel=1e-6)
+    logs = np.log(found.draw(40_000, seed=2))
+    assert np.cov(logs.T) == pytest.approx(found.log_cov, rel=0.03, abs=0.01)
+    ratios = (logs[:, 1:] - logs[:, :1]).var(axis=0)
+    assert found.vary_ratios(0, [1, 2, 3]) == pytest.approx(ratios, rel=0.03)
+    limits = [0.8 * found.energy_j[0] / found.energy_j[3]]
+    assert found.chance_below(3, found, 0, limits[0]) == found.chance_ratio_within(0, [3], limits)
+
+
+def test_a_stranger_shares_no_error(profile):
+    mine, theirs = (open_profile(profile).ask(PAIRS[:2], joint=True) for _ in range(2))
+    ratio = 1.02 * mine.energy_j[0] / mine.energy_j[1]
+    room = np.log(1.02) / np.sqrt(mine.vary()[:2].sum())
+    assert mine.chance_below(0, theirs, 1, ratio) == pytest.approx(NormalDist().cdf(room))
+    assert mine.chance_below(0, mine, 1, ratio) > mine.chance_below(0, theirs, 1, ratio) > 0.5
+
+
+@pytest.mark.parametrize("name", ["additive", "flops"])
+def test_the_same_question_has_the_same_answer_to_the_last_digit(profile, name):
+    pairs = [*PAIRS, *PAIRS[:3], PAIRS[0]]
+    found = open_profile(profile, name).ask(pairs, joint=True)
+    assert found.same == (*range(len(PAIRS)), 0, 1, 2, 0)
+    drawn = found.draw(50)
+    for at, first in enumerate(found.same):
+        assert found.each[at] == found.each[first]
+        assert np.array_equal(drawn[:, at], drawn[:, first])
+        assert found.vary_ratios(first, [at])[0] == 0.0
+    renamed = replace(NETS[0], layers=tuple(replace(one, name="x") for one in NETS[0].layers))
+    names = open_profile(profile, name).ask([PAIRS[0], (renamed, PAIRS[0][1])]).each[1].layers
+    assert {layer.name for layer in names} == {"x"}
+
+
 def test_another_unit_widens_joules_and_not_ratios(profile):
     own = open_profile(profile).ask(PAIRS[:2], joint=True)
     shipped = open_profile(replace(profile, shipped=True)).ask(PAIRS[:2], joint=True)
     extra = shipped.variance - own.variance
-    assert extra == pytest.approx((UNIT_SPREAD * own.energy_j) ** 2)
+    assert extra == pytest.approx(UNIT_SPREAD**2 * (own.energy_j**2 + own.variance))
     ratios = [one.chance_ratio_within(0, [1], [1.5])[0] for one in (own, shipped)]
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
     limit = 1.1 * own.energy_j

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from joulecast.errors import InputError
 from joulecast.families import make_family
-from joulecast.figures import find_front
+from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 from joulecast.uses.compare import compare
 from joulecast.uses.compare.pictures import draw_comparison
@@ -75,6 +76,14 @@ def test_what_cannot_be_compared_is_kept_with_the_reason(cnn_profile):
     assert [row["rank"] for row in data["rows"]] == [1, None, None, None, None, None]
     guess = data["rows"][1]
     assert guess["why_not_ranked"] and guess["energy_j_per_sample"] > 0
+
+
+def test_nothing_to_compare_is_refused(cnn_profile):
+    for profiles, setups in (({"test": cnn_profile}, []), ({}, SETUPS)):
+        with pytest.raises(InputError, match="nothing to compare"):
+            compare(NET, profiles, setups)
+    twice = compare(NET, {"test": cnn_profile}, [SETUPS[0], SETUPS[0]])
+    assert [row.setup for row in twice.rows] == SETUPS[:1]
 
 
 def test_an_estimator_that_knows_nothing_says_so(cnn_profile):

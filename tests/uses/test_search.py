@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import InputError, MissingError, NetError, StoreError
 from joulecast.families import FAMILIES
-from joulecast.figures import find_front
+from joulecast.fronts import find_front
 from joulecast.records import Network, Setup
 from joulecast.uses.search import (
     Budget,
@@ -230,6 +230,22 @@ def test_the_front_is_the_front(screen_of):
     assert len(data["trials"]) == 30 and len(data["front"]) == len(found.front)
     picture = draw_search(found)
     assert "simulated" in picture.heading and "budget" in picture.series
+
+
+def test_a_worse_trial_of_the_same_net_is_never_on_the_front(screen_of):
+    """Only the learning rate varies: all cost the same, and one score is best."""
+    fixed = {"c1": (32,), "c2": (64,), "c3": (100,), "c4": (200, 190), "lr": Range(0.001, 0.1)}
+    screen = screen_of("90%", **fixed)
+    found = search(screen, lambda net, trial: trial.params["lr"], trials=40, sampler="random")
+    best = {}
+    for point in found.points:
+        name = point.verdict.network.name
+        best[name] = max(best.get(name, 0.0), point.score)
+    assert len(best) == 2 and len(found.points) == 40
+    for point in found.points:
+        if point.score < best[point.verdict.network.name]:
+            assert point.front_chance == 0.0 and not point.on_front
+    assert max(found.points, key=lambda point: point.score).front_chance == 1.0
 
 
 def test_the_same_seed_searches_the_same(screen_of):

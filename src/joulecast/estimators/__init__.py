@@ -14,6 +14,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.answers import Estimates as Estimates
 from joulecast.estimators.answers import OpenProfile as OpenProfile
+from joulecast.estimators.answers import find_chance as find_chance
 from joulecast.estimators.answers import make_interval as make_interval
 from joulecast.estimators.base import Estimator, Json
 from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator

@@ -2,11 +2,16 @@
 
     pairs (network, setup) ──▶ Estimates ──▶ chance_within       a budget in joules
                                          ──▶ chance_ratio_within a share of another one
+                                         ──▶ chance_below        less than one of another device
                                          ──▶ draw                all of them, errors together
 
-Chances are log-normal, as the intervals are: they agree with what an interval shows. Two questions
-to one device share most of their errors, so that differences and ratios are known far better than
-the joules themselves; what only a unit of the device has (``UNIT_SPREAD``) cancels in them.
+    joules of a and b:  ln A, ln B jointly normal     cov(ln A, ln B) = ln(1 + cov(A, B) / (a b))
+
+Chances are log-normal, as the intervals are: they agree with what an interval shows, and all of
+them come from this one covariance (``log_cov``). Two questions to one device share most of their
+errors, so that differences and ratios are known far better than the joules themselves; what only a
+unit of the device has (``UNIT_SPREAD``) is a factor of all joules and cancels in them. The same
+question asked twice is asked once: its answers and its draws are equal, to the last digit.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +31,11 @@ from joulecast.estimators.table import UNIT_SPREAD
 from joulecast.kinds import peak_memory
 from joulecast.records import Estimate, Profile, Setup, weakest_provenance
 
+# Relative covariances are above -1 where joules are positive; rounding may bring one below.
+_MOST_APART = -0.9
+# Variances of logarithms below this are rounding.
+_ROUNDING = 1e-18
+
 
 @dataclass(frozen=True)
 class Estimates:
@@ -34,16 +45,26 @@ class Estimates:
         each: In the order of the questions.
         cov: Joint covariance of their joules, n x n; None where it was not asked for.
         variance: Of each one's joules, n.
+        same: For each the first place that asks the same.
     """
 
     each: tuple[Estimate, ...]
     variance: Floats
-    cov: Floats | None = None
+    cov: Floats | None
+    same: tuple[int, ...]
 
     @property
     def energy_j(self) -> Floats:
         """Means, n."""
         return np.array([one.energy_j for one in self.each])
+
+    @property
+    def log_cov(self) -> Floats:
+        """Joint covariance of the logarithms of their joules, n x n."""
+        if self.cov is None:
+            raise InputError("ratios and draws need the joint covariance: ask with joint=True")
+        shares = self.cov / np.outer(self.energy_j, self.energy_j)
+        return np.asarray(np.log1p(np.maximum(shares, _MOST_APART)))
 
     def chance_within(self, limits_j: Sequence[float]) -> Floats:
         """How probable it is that each costs no more than its limit."""
@@ -57,28 +78,44 @@ class Estimates:
         spread = self.vary_ratios(one, others)
         return _chances(np.log(np.asarray(ratios) * means[one] / means[at]), spread)
 
+    def chance_below(self, one: int, others: Estimates, other: int, ratio: float = 1.0) -> float:
+        """How probable it is that one costs no more than so many times one of ``others``.
+
+        Answers to another question are those of a stranger: no error is shared, nothing cancels.
+        """
+        if others is self:
+            return float(self.chance_ratio_within(other, [one], [ratio])[0])
+        room = math.log(ratio * others.energy_j[other] / self.energy_j[one])
+        return find_chance(room, float(self.vary()[one] + others.vary()[other]))
+
     def vary(self) -> Floats:
         """Variance of the logarithm of each one's joules."""
         return np.asarray(np.log1p(self.variance / self.energy_j**2))
 
     def vary_ratios(self, one: int, others: Sequence[int]) -> Floats:
         """Variance of the logarithm of what others cost over what ``one`` costs."""
-        if self.cov is None:
-            raise InputError("ratios need the joint covariance: ask with joint=True")
-        means, at = self.energy_j, np.asarray(others, int)
-        shares = self.cov / np.outer(means, means)
-        return np.asarray(shares[one, one] + shares[at, at] - 2.0 * shares[one, at])
+        cov, at = self.log_cov, np.asarray(others, int)
+        return np.asarray(cov[one, one] + cov[at, at] - 2.0 * cov[one, at])
 
     def draw(self, count: int, seed: int = 0) -> Floats:
         """Joules of all of them as they may really be, count x n, errors going together."""
-        if self.cov is None:
-            raise InputError("draws need the joint covariance: ask with joint=True")
-        means = self.energy_j
-        spread = np.log1p(np.maximum(self.cov / np.outer(means, means), -0.9))
+        # Equal questions are drawn once: rounding would make two of them differ.
+        first, back = np.unique(self.same, return_inverse=True)
+        spread = self.log_cov[np.ix_(first, first)]
         values, vectors = np.linalg.eigh(0.5 * (spread + spread.T))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         steps = np.random.default_rng(seed).standard_normal((count, len(root)))
-        return np.asarray(means * np.exp(steps @ root.T))
+        return np.asarray((self.energy_j[first] * np.exp(steps @ root.T))[:, back])
+
+    def repeat(self, places: Sequence[int]) -> Estimates:
+        """Answers for questions of which each is one of these, at its place."""
+        first = {place: at for at, place in reversed(list(enumerate(places)))}
+        return Estimates(
+            tuple(self.each[place] for place in places),
+            self.variance[list(places)],
+            None if self.cov is None else self.cov[np.ix_(places, places)],
+            tuple(first[place] for place in places),
+        )
 
 
 @dataclass(frozen=True)
@@ -119,9 +156,22 @@ class OpenProfile:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
         if not all(network.layers for network, _ in pairs):
             raise InputError("an empty network costs nothing; give a net with layers")
+        distinct: dict[Any, int] = {}
+        first: list[Pair] = []
+        places = []
+        for pair in pairs:
+            places.append(distinct.setdefault(_identify(pair), len(first)))
+            first += [pair] * (places[-1] == len(first))
+        return self._ask_each(first, level, joint, details).repeat(places)
+
+    def _ask_each(
+        self, pairs: Sequence[Pair], level: float, joint: bool, details: bool
+    ) -> Estimates:
         found = self._predict(pairs, joint, details)
-        own = found.energy_sd_j**2
-        strange = (UNIT_SPREAD * found.energy_j) ** 2 if self.profile.shipped else 0.0 * own
+        own, means = found.energy_sd_j**2, found.energy_j
+        # Another unit of the device takes some factor of all joules: variances of products.
+        unit = UNIT_SPREAD**2 if self.profile.shipped else 0.0
+        strange = unit * (own + means**2)
         basis = self.basis
         each = tuple(
             self._describe(found, at, (float(own[at]), float(strange[at])), level, basis)
@@ -134,8 +184,8 @@ class OpenProfile:
             )
         cov = found.energy_cov
         if cov is not None:
-            cov = cov + np.outer(np.sqrt(strange), np.sqrt(strange))
-        return Estimates(each, own + strange, cov)
+            cov = cov + unit * (cov + np.outer(means, means))
+        return Estimates(each, own + strange, cov, tuple(range(len(pairs))))
 
     def _predict(self, pairs: Sequence[Pair], joint: bool, details: bool) -> Prediction:
         if isinstance(self.method, AdditiveEstimator) and self.opened is not None:
@@ -199,11 +249,22 @@ def make_interval(mean_j: float, variance: float, level: float) -> tuple[float, 
     return mean_j / factor, mean_j * factor
 
 
-def _chances(room: Floats, spread: Floats) -> Floats:
-    """Of normal logarithms: how much room there is, and their variances."""
-    deviations = np.sqrt(np.maximum(spread, 1e-18))
-    cdf = NormalDist().cdf
-    return np.array([cdf(float(value)) for value in np.atleast_1d(room / deviations)])
+def find_chance(room: float, variance: float) -> float:
+    """How probable it is that a normal logarithm is no more than ``room`` above its mean."""
+    if variance <= 0:
+        return float(room >= 0)
+    return NormalDist().cdf(room / math.sqrt(max(variance, _ROUNDING)))
+
+
+def _chances(rooms: Floats, variances: Floats) -> Floats:
+    pairs = zip(np.atleast_1d(rooms), np.atleast_1d(variances), strict=True)
+    return np.array([find_chance(float(room), float(variance)) for room, variance in pairs])
+
+
+def _identify(pair: Pair) -> Any:
+    """What an answer depends on: also on names, and on what was counted when the net was read."""
+    network, setup = pair
+    return network, setup, network.totals, tuple(layer.name for layer in network.layers)
 
 
 def _add_doubt(doubts: Mapping[str, float], variance: float, strange: float) -> dict[str, float]:

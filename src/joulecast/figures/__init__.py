@@ -34,7 +34,7 @@ from joulecast.figures.curves import (
     draw_guided_point,
     sample_curve,
 )
-from joulecast.figures.front import Priced, draw_front, find_front
+from joulecast.figures.front import Priced, draw_front
 from joulecast.figures.picture import Picture, join_pictures
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.sizes import Sized, Taken, draw_sizes, draw_time_energy
@@ -68,7 +68,6 @@ __all__ = [
     "draw_sizes",
     "draw_time_energy",
     "draw_timeline",
-    "find_front",
     "join_pictures",
     "make_html",
     "make_png",

@@ -1,4 +1,4 @@
-"""Fronts: what is worth its joules. A point is on the front where no other is better in both."""
+"""Fronts as pictures: what is worth its joules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import pairwise
 from joulecast.figures.marks import Dots, Line, Mark, Tag
 from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some, pick_bounds
 from joulecast.figures.style import BLUE, GREY, RED
+from joulecast.fronts import find_front
 from joulecast.units import format_energy
 
 _FRONT, _OTHERS, _BUDGET = "on the front", "other trials", "budget"
@@ -29,14 +30,6 @@ class Priced:
     energy_j: float
     interval_j: tuple[float, float]
     tag: str = ""
-
-
-def find_front(points: Sequence[tuple[float, float]]) -> tuple[bool, ...]:
-    """Which of some pairs are on the front; less is better in both, and equal pairs stand by."""
-    return tuple(
-        not any(other[0] <= one[0] and other[1] <= one[1] and other != one for other in points)
-        for one in points
-    )
 
 
 def draw_front(

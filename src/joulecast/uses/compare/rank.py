@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
-import numpy as np
-
-from joulecast.errors import JoulecastError
+from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import Estimates, open_profile
-from joulecast.estimators.base import Floats
-from joulecast.figures.front import find_front
+from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_bytes, format_share
 from joulecast.uses.compare.result import Comparison, Row
@@ -19,8 +15,8 @@ from joulecast.uses.compare.result import Comparison, Row
 SURE = 0.9
 """Below this chance two combinations cannot be told apart."""
 _MUCH_GUESSED = 0.5
-# A row, its device's relative covariance of joules, and its place there.
-Placed = tuple[Row, Floats, int]
+# A row, the answers of its device, and its place there.
+Placed = tuple[Row, Estimates, int]
 
 
 def compare(
@@ -38,7 +34,13 @@ def compare(
         setups: How the net may be trained.
         estimator: Which method answers.
         level: How probable each interval shall be.
+
+    Raises:
+        InputError: There is no device, or no setup.
     """
+    setups = tuple(dict.fromkeys(setups))
+    if not (profiles and setups):
+        raise InputError("nothing to compare: give at least one device and one setup")
     left_out: list[Row] = []
     groups: dict[str, list[Placed]] = {}
     for asked, profile in profiles.items():
@@ -49,8 +51,7 @@ def compare(
         left_out += [row for row in rows if row.why]
         group = groups.setdefault(profile.covers, [])
         if answers is not None:
-            shares = _relate(answers)
-            group += [(row, shares, at) for at, row in enumerate(rows) if not row.why]
+            group += [(row, answers, at) for at, row in enumerate(rows) if not row.why]
     ranked = [row for group in groups.values() for row in _rank(group)]
     return Comparison(network.name, estimator, level, (*ranked, *left_out))
 
@@ -94,12 +95,6 @@ def _refuse(found: Estimate, profile: Profile, setup: Setup) -> str:
     return f"a guess: layers with {share} of the energy were never profiled so on this device"
 
 
-def _relate(answers: Estimates) -> Floats:
-    """Relative covariance of joules: what ratios need."""
-    assert answers.cov is not None
-    return np.asarray(answers.cov / np.outer(answers.energy_j, answers.energy_j))
-
-
 def _rank(group: Sequence[Placed]) -> list[Row]:
     """Rows by joules of a sample, with how surely each is cheaper than the next."""
     order = sorted(group, key=lambda item: (item[0].energy_j, item[0].duration_s))
@@ -114,9 +109,6 @@ def _rank(group: Sequence[Placed]) -> list[Row]:
 
 def _weigh(one: Placed, two: Placed) -> float:
     """Probability that one combination is really cheaper than another."""
-    (row, shares, at), (other, others, there) = one, two
-    spread = float(shares[at, at] + others[there, there])
-    if row.asked == other.asked:
-        spread -= 2.0 * float(shares[at, there])
-    room = float(np.log(other.energy_j / row.energy_j))
-    return NormalDist().cdf(room / max(spread, 1e-18) ** 0.5)
+    (row, answers, at), (other, others, there) = one, two
+    # Joules of a sample are those of a step over its batch.
+    return answers.chance_below(at, others, there, row.setup.batch / other.setup.batch)

@@ -5,7 +5,7 @@ budget bounds. The estimator's errors of a net and of the same net with fewer ch
 so that a share of what it was is much surer than joules are: a share is bounded by the ratio with
 its joint covariance, joules by the smaller net alone.
 
-    ln(after / before) ~ N(ln(a / b), Vaa / a² + Vbb / b² - 2 Vab / (a b))
+    ln(after / before) ~ N(ln(a / b), Laa + Lbb - 2 Lab)      L: covariance of ln a and ln b
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
+from joulecast.estimators import find_chance
 from joulecast.kinds.narrow import Group, narrow
 from joulecast.records import Network
 from joulecast.uses.prune.budget import Budget
@@ -70,8 +71,7 @@ class Task:
     def odds(self, counts: Counts) -> float:
         """The probability that a candidate keeps the budget."""
         room = math.log(self.limit() / self.cost([counts])[0])
-        spread = self.spread(counts)
-        return NormalDist().cdf(room / spread) if spread > 0 else float(room >= 0)
+        return find_chance(room, self.spread(counts) ** 2)
 
     def spread(self, counts: Counts) -> float:
         """One deviation of the logarithm of what the budget bounds."""

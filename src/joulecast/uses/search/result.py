@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.figures.front import find_front
+from joulecast.fronts import find_front
 from joulecast.uses.search.screen import Screen, Verdict
 from joulecast.uses.search.survey import describe_screen
 
@@ -106,7 +106,7 @@ def find_points(screen: Screen, trained: Sequence[tuple[int, float, Json]]) -> t
         Point(number, score, verdict)
         for (number, score, _), verdict in zip(trained, verdicts, strict=True)
     ]
-    on = _mark(points, [point.verdict.energy_j for point in points])
+    on = find_front([(-point.score, point.verdict.energy_j) for point in points])
     chances = _weigh(screen, points, candidates)
     return tuple(
         replace(point, on_front=best, front_chance=chance)
@@ -114,20 +114,10 @@ def find_points(screen: Screen, trained: Sequence[tuple[int, float, Json]]) -> t
     )
 
 
-def _mark(points: Sequence[Point], energies_j: Sequence[float]) -> tuple[bool, ...]:
-    pairs = [(-point.score, cost_j) for point, cost_j in zip(points, energies_j, strict=True)]
-    return find_front(pairs)
-
-
 def _weigh(screen: Screen, points: Sequence[Point], candidates: Sequence[Json]) -> list[float]:
     """In how many draws of all nets' joules each is on the front."""
     steps = np.array([point.verdict.steps for point in points])
     drawn = screen.ask_jointly(candidates).draw(_DRAWS) * steps
-    scores = np.array([point.score for point in points])
-    chances = []
-    for cost_j, score in zip(drawn.T, scores, strict=True):
-        less = drawn < cost_j[:, None]
-        no_more = drawn <= cost_j[:, None]
-        worse = (less & (scores >= score)) | (no_more & (scores > score))
-        chances.append(float(1.0 - worse.any(axis=1).mean()))
-    return chances
+    losses = [-point.score for point in points]
+    fronts = [find_front(list(zip(losses, row, strict=True))) for row in drawn.tolist()]
+    return [float(share) for share in np.mean(fronts, axis=0)]
