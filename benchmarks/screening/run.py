@@ -111,8 +111,8 @@ def make_screen(family: str) -> Screen:
     profile = joulecast.load_profile(DEVICE)
     space, length = make_space(family, SETUP), Length()
     original = joulecast.estimate(family, device=profile, setup=SETUP)
-    budget = parse_budget(f"{original.energy_j / 2}J", length, 0.9)
-    return open_screen(profile, space, budget, length)
+    budget = parse_budget(f"{original.energy_j / 2}J", length)
+    return open_screen(profile, space, budget, length, confidence=0.9)
 
 
 def screen_in(size: int) -> Callable[[str, int], float]:

@@ -167,7 +167,7 @@ def search(
     *,
     budget: str,
     device: str | Profile = "",
-    steps: int = 1,
+    steps: int | None = None,
     epochs: int | None = None,
     samples: int | None = None,
     confidence: float = 0.5,
@@ -186,7 +186,7 @@ def search(
         family: Its name; with widths, they are the largest ones.
         score: Trains a net and says how good it is, more is better: a PyTorch module and Optuna's
             trial → a number. ``trial.params`` has every value that was chosen.
-        budget: ``0.5Wh`` or ``50%`` of a run, ``5J/step``.
+        budget: ``0.5Wh`` or ``50%`` of a run, ``5J/step``; without a length, ``5J`` of a step.
         device: Whose profile answers (see ``load_profile``), or the profile.
         steps: Of a run.
         epochs: Instead of steps: passes over ``samples``.
@@ -207,8 +207,8 @@ def search(
     known = load_profile(device, store=store) if isinstance(device, str) else device
     length = Length(steps, epochs, samples)
     space = make_space(family, setup, vary, input_shape)
-    limit = parse_budget(budget, length, confidence)
-    screen = open_screen(known, space, limit, length, estimator)
+    limit = parse_budget(budget, length)
+    screen = open_screen(known, space, limit, length, confidence=confidence, estimator=estimator)
     return drive(screen, score, **{"build": build_module, **options})
 
 

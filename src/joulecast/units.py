@@ -78,6 +78,11 @@ def co2e_g(energy_j: float, grid_g_per_kwh: float) -> float:
     return joules_to_kwh(energy_j) * grid_g_per_kwh
 
 
+def count_steps(epochs: int, samples: int, batch: int) -> int:
+    """Steps of so many passes over samples; the last step of a pass may be a smaller one."""
+    return epochs * math.ceil(samples / batch)
+
+
 def cost(energy_j: float, price_per_kwh: float) -> float:
     """What some joules cost, in the currency of the price."""
     return joules_to_kwh(energy_j) * price_per_kwh
@@ -121,12 +126,13 @@ def parse_price(text: str) -> Price:
     return Price(_finite(float(number), text, "0.30EUR"), (before or after or "").upper())
 
 
-def parse_share(text: str) -> float:
-    """A share from 0 to 1 of a text like ``60%`` or ``0.6``."""
+def parse_share(text: str, most: float = 1.0) -> float:
+    """A share from 0 to ``most`` of a text like ``60%`` or ``0.6``."""
     match = _SHARE.fullmatch(text.strip())
     share = float(match.group(1)) / (100 if match.group(2) else 1) if match else -1.0
-    if not 0 <= share <= 1:
-        raise InputError(f"{text!r} is no share: give one from 0% to 100%, like 60% or 0.6")
+    if not 0 <= share <= most or math.isinf(share):
+        ends = "from 0%" + ("" if math.isinf(most) else f" to {100 * most:g}%")
+        raise InputError(f"{text!r} is no share: give one {ends}, like 60% or 0.6")
     return share
 
 

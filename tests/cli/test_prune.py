@@ -113,6 +113,10 @@ def test_a_run_has_a_budget_too(profiled):
     total = f"{0.95 * before * 1000}J"
     data = profiled.json("prune", *NET, "--budget", total, "--steps", "1000")
     assert data["after"]["energy_j"] <= 0.95 * before
+    words = ("--epochs", "10", "--samples", str(512 * 100))
+    assert profiled.json("prune", *NET, "--budget", total, *words)["counts"] == data["counts"]
+    step = f"{0.95 * before}J/step"
+    assert profiled.json("prune", *NET, "--budget", step)["counts"] == data["counts"]
 
 
 def test_refusals_are_one_line(profiled):
@@ -120,6 +124,7 @@ def test_refusals_are_one_line(profiled):
     small = profiled.fails("prune", *NET, "--budget", "1%")
     assert "smallest net within reach" in small and "J a step" in small
     assert "no budget" in profiled.fails("prune", *NET, "--budget", "50")
+    assert "give --steps" in profiled.fails("prune", *NET, "--budget", "2Wh")
     assert "no layer" in profiled.fails("prune", *NET, "--budget", "50%", "--keep", "nowhere")
     assert "no floor" in profiled.fails("prune", *NET, "--budget", "50%", "--floor", "x", code=2)
 

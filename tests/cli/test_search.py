@@ -79,7 +79,8 @@ def test_bounds_are_kept(profiled):
         (("--train", "train.py:fails", "--trials", "1"), "fails: RuntimeError: no data"),
         (("--train", "train.py:score", "--sampler", "dice"), "there is no sampler 'dice'"),
         (("--budget", "1nJ"), "nothing in this space keeps"),
-        (("--budget", "5"), "is no energy"),
+        (("--budget", "5"), "is no budget"),
+        (("--budget", "2Wh"), "give --steps"),
         (("--estimator", "luck"), "there is no estimator"),
     ],
 )

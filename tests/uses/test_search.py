@@ -17,7 +17,6 @@ from joulecast.families import FAMILIES
 from joulecast.fronts import find_front
 from joulecast.records import Network, Setup
 from joulecast.uses.search import (
-    Budget,
     Choice,
     Length,
     Range,
@@ -41,7 +40,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def screen_of(cnn_profile):
     def make(budget, confidence=0.9, length=LENGTH, **vary):
         space = make_space("cnn5", SETUP, vary, (3, 32, 32))
-        return open_screen(cnn_profile, space, parse_budget(budget, length, confidence), length)
+        limit = parse_budget(budget, length)
+        return open_screen(cnn_profile, space, limit, length, confidence=confidence)
 
     return make
 
@@ -117,25 +117,6 @@ def test_a_dimension_that_cannot_be_is_refused(vary):
         make_space("cnn5", vary=vary)
 
 
-def test_budgets_as_people_type_them():
-    run, step = Length(10), Length()
-    assert parse_budget("0.5Wh", run) == Budget(1800.0, per="run")
-    assert parse_budget("5J", step) == Budget(5.0, per="step")
-    assert parse_budget("5J/step", run, 0.9) == Budget(5.0, per="step", confidence=0.9)
-    assert parse_budget("50%", run) == Budget(share=0.5, per="run")
-    for text in ("5", "5J/day", "0J", "0%", "x%", "-3%", "5J/run"):
-        with pytest.raises(InputError):
-            parse_budget(text, step)
-
-
-def test_larger_batches_take_fewer_steps_of_an_epoch():
-    length = Length(epochs=3, samples=100)
-    assert [length.count_steps(batch) for batch in (1, 32, 100, 200)] == [300, 12, 3, 3]
-    for wrong in ({"epochs": 3}, {"samples": 3}, {"steps": 0}):
-        with pytest.raises(InputError):
-            Length(**wrong)
-
-
 # ---------------------------------------------------------------------------------------------
 # Screening
 
@@ -171,6 +152,12 @@ def test_more_confidence_lets_fewer_through(screen_of):
         for confidence in (0.1, 0.5, 0.99)
     ]
     assert counts[0] >= counts[1] >= counts[2] and counts[0] > counts[2]
+
+
+def test_a_confidence_is_a_probability(screen_of):
+    for confidence in (0.0, 1.0, 90.0):
+        with pytest.raises(InputError, match="give a probability"):
+            screen_of("50%", confidence)
 
 
 def test_the_original_is_half_of_itself_never(screen_of):

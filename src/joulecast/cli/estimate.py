@@ -189,17 +189,8 @@ def read_wishes(
     if strays and units.get("battery") is None:
         option = f"--{strays[0].replace('_', '-')}"
         raise click.UsageError(f"{option} needs --battery", click.get_current_context())
-    if (epochs is None) != (samples is None):
-        raise click.UsageError(
-            "--epochs and --samples belong together", click.get_current_context()
-        )
-    if epochs is None or samples is None:
-        return Wishes(steps or 1, **units)
-    if steps is not None:
-        raise click.UsageError(
-            "give --steps, or --epochs and --samples", click.get_current_context()
-        )
-    return Wishes(epochs * math.ceil(samples / setup.batch), **units)
+    length = options.read_length(steps, epochs, samples)
+    return Wishes(length.count_steps(setup.batch), **units)
 
 
 def describe_estimate(answer: Estimate, wanted: Wishes) -> Json:

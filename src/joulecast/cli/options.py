@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from joulecast.budgets import Length
 from joulecast.cli.nets import NamedNet, parse_shape, resolve_net
 from joulecast.errors import InputError
 from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
+from joulecast.units import parse_share
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -63,14 +65,23 @@ def read_shape(ctx: Any, param: Any, value: Any) -> tuple[int, ...] | None:
 
 def read_share(ctx: Any, param: Any, value: Any) -> float:
     """Of a callback of click: ``5%`` or ``0.05`` → a share above 0 and below 1."""
-    text = str(value).strip()
     try:
-        share = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise click.BadParameter(f"{text!r} is no share: give one like 5% or 0.05", ctx, param)
+        share = parse_share(str(value))
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    if share in (0.0, 1.0):
+        raise click.BadParameter(f"{value!r} is no share: give one like 5% or 0.05", ctx, param)
     return share
+
+
+def read_length(steps: int | None, epochs: int | None, samples: int | None) -> Length:
+    """How long a run is, as options say it: steps, or epochs over samples."""
+    context = click.get_current_context()
+    if (epochs is None) != (samples is None):
+        raise click.UsageError("--epochs and --samples belong together", context)
+    if epochs is not None and steps is not None:
+        raise click.UsageError("give --steps, or --epochs and --samples", context)
+    return Length(steps, epochs, samples)
 
 
 @dataclass(frozen=True)

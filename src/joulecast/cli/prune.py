@@ -20,7 +20,7 @@ from joulecast.cli.show import (
 from joulecast.cli.shrinking import Shrunk, make_look, measure_both, shrink_net
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Observation, Setup
-from joulecast.units import format_duration, format_energy, format_share
+from joulecast.units import format_duration, format_energy, format_share, parse_share
 from joulecast.uses.prune import STRATEGIES, Budget, Pruning, parse_budget
 from joulecast.uses.prune.result import LayerChange
 from joulecast.uses.prune.run import GUIDES
@@ -33,14 +33,15 @@ _MOST_WHOLE = 6
 def read_floor(ctx: Any, param: Any, value: Any) -> float:
     """Of a callback of click: ``10%`` → 0.1; ``8`` → 8 channels."""
     text = str(value).strip()
+    if text.isdigit():
+        return float(text)
     try:
-        number = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        number = -1.0
-    whole = text.endswith("%") or number.is_integer()
-    if number < 0 or not whole or (text.endswith("%") and number >= 1):
+        share = parse_share(text) if text.endswith("%") else 1.0
+    except InputError:
+        share = 1.0
+    if share == 1.0:
         raise click.BadParameter(f"{text!r} is no floor: give one like 10% or 8", ctx, param)
-    return number
+    return share
 
 
 @click.command()
@@ -53,6 +54,8 @@ def read_floor(ctx: Any, param: Any, value: Any) -> float:
     help="A share, or energy of a step; with --steps, of the whole run.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Steps of the run that --budget is for.")
+@click.option("--epochs", type=click.IntRange(1), help="Instead of --steps: passes over --samples.")
+@click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
 @click.option("--device", default="", help="Whose profile answers.  [default: this machine's]")
 @options.estimator
 @click.option(
@@ -103,6 +106,8 @@ def prune(
     asked: options.Asked,
     budget: str,
     steps: int | None,
+    epochs: int | None,
+    samples: int | None,
     device: str,
     out: str | None,
     probe: bool,
@@ -118,8 +123,10 @@ def prune(
     What depends on each other is cut together, so that the smaller net still runs and trains. The
     estimate says which channels are worth their joules; no channel is cut that saves nothing.
     """
-    wanted = parse_budget(budget, steps)
+    length = options.read_length(steps, epochs, samples)
     found, setup = asked.resolve()
+    steps = length.count_steps(setup.batch) if length.is_run else None
+    wanted = parse_budget(budget, steps)
     if probe and (device or choice["guide"] != "estimate"):
         raise click.UsageError(
             "--probe asks the device --on itself: leave out --device and --guide"

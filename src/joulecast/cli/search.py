@@ -18,7 +18,6 @@ from joulecast.errors import FileError, InputError
 from joulecast.families import FAMILIES, is_family
 from joulecast.uses.search import (
     Dimension,
-    Length,
     Screen,
     Search,
     Survey,
@@ -115,10 +114,11 @@ def search(
     and Optuna's trial, and returns a score; more is better. Without --train it only says which
     nets keep the budget.
     """
-    length = read_length(steps, epochs, samples)
+    length = options.read_length(steps, epochs, samples)
     known = resolve_profile(device, store, lambda words: click.echo(words, err=True))
     space = make_space(_need_family(asked.net), asked.resolve()[1], vary, asked.input_shape)
-    screen = open_screen(known, space, parse_budget(budget, length, confidence), length, estimator)
+    limit = parse_budget(budget, length)
+    screen = open_screen(known, space, limit, length, confidence=confidence, estimator=estimator)
     found: Survey | Search
     if train is None:
         _refuse_pictures(html, svg)
@@ -135,16 +135,6 @@ def search(
         print_survey(found)
     else:
         print_search(found, drive["storage"])
-
-
-def read_length(steps: int | None, epochs: int | None, samples: int | None) -> Length:
-    """How long a run is: steps, or epochs over samples."""
-    context = click.get_current_context()
-    if (epochs is None) != (samples is None):
-        raise click.UsageError("--epochs and --samples belong together", context)
-    if epochs is not None and steps is not None:
-        raise click.UsageError("give --steps, or --epochs and --samples", context)
-    return Length(steps or 1, epochs, samples)
 
 
 def _need_family(name: str) -> str:

@@ -118,7 +118,7 @@ def _say_head(screen: Screen, verb: str) -> str:
     limit = "" if screen.budget.share is None else f" (about {format_energy(screen.limit_j)})"
     return (
         f"{verb} {screen.space.family} on {screen.opened.profile.device.name}: {setup}; budget "
-        f"{screen.budget}{limit}, kept with at least {format_share(screen.budget.confidence)}"
+        f"{screen.budget}{limit}, kept with at least {format_share(screen.confidence)}"
     )
 
 

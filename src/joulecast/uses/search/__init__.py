@@ -6,7 +6,6 @@
                                         Search: the front of quality against joules, intervals
 
     space.py    what may vary: widths, depths, batch, precision, optimizer, anything of yours
-    budget.py   how many joules, of what, and how surely
     screen.py   ``Screen``: candidates → verdicts, in one question to the profile
     survey.py   ``survey``: which share of a space fits, without training anything
     sampling.py any of Optuna's samplers, asked until a candidate fits
@@ -16,10 +15,11 @@
 
 The estimate rules a candidate out before a single step is trained. Samplers are asked again while
 their candidates cost too much, so that no trial is wasted on one: what is trained was drawn as the
-sampler draws, on condition that it fits (sampling.py). Nothing is measured here.
+sampler draws, on condition that it fits (sampling.py). Nothing is measured here. What a budget is
+and how long a run is, say ``joulecast.budgets``.
 """
 
-from joulecast.uses.search.budget import Budget, Length, parse_budget
+from joulecast.budgets import Budget, Length, parse_budget
 from joulecast.uses.search.result import Point, Search, find_points, hide_password
 from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
 from joulecast.uses.search.space import (

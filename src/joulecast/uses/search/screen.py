@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from joulecast.budgets import Budget, Length
+from joulecast.errors import InputError
 from joulecast.estimators import Estimates, OpenProfile, open_profile
 from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
 from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_energy, format_share
-from joulecast.uses.search.budget import Budget, Length
 from joulecast.uses.search.space import Params, Space
 
 Json = dict[str, Any]
@@ -81,6 +82,7 @@ class Screen:
     Attributes:
         opened: The profile, ready to be asked.
         length: How long a run is.
+        confidence: How probable it has to be that the budget is kept; 0.5 is the estimate itself.
         level: How probable each interval is.
         original_j: What the original takes of the run, or of a step; None unless the budget is a
             share of it.
@@ -90,15 +92,18 @@ class Screen:
     budget: Budget
     opened: OpenProfile
     length: Length = field(default_factory=Length)
+    confidence: float = 0.5
     level: float = 0.95
     original_j: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise InputError(f"confidence is {self.confidence}: give a probability, like 0.9")
 
     @property
     def limit_j(self) -> float:
         """The budget in joules: of a step or of a run, as it says; a share of the estimate."""
-        if self.budget.limit_j is not None:
-            return self.budget.limit_j
-        return (self.budget.share or 0.0) * (self.original_j or 0.0)
+        return self.budget.limit(self.original_j or 0.0)
 
     def limit_total(self, steps: int) -> float:
         """The budget in joules of all steps of a run."""
@@ -116,7 +121,7 @@ class Screen:
             answers = self._ask(pairs)
             limits = [self._limit_step(count) for count in steps]
             chances = answers.chance_within(limits)
-        least = self.budget.confidence
+        least = self.confidence
         return tuple(
             Verdict(params, *pair, answer, count, float(chance), bool(chance >= least))
             for params, pair, answer, count, chance in zip(
@@ -131,7 +136,7 @@ class Screen:
 
     def explain(self, verdict: Verdict) -> str:
         """Why a candidate is ruled out, in a sentence."""
-        chance, least = format_share(verdict.chance), format_share(self.budget.confidence)
+        chance, least = format_share(verdict.chance), format_share(self.confidence)
         return (
             f"{verdict.network.name} would take {self.say_cost(verdict)} and keeps {self.budget} "
             f"with {chance}, not {least}"
@@ -165,10 +170,21 @@ def open_screen(
     space: Space,
     budget: Budget,
     length: Length | None = None,
+    *,
+    confidence: float = 0.5,
     estimator: str = "additive",
     level: float = 0.95,
 ) -> Screen:
     """A screen that asks a profile.
+
+    Args:
+        profile: What the device has learnt.
+        space: What may vary.
+        budget: What a net may cost.
+        length: How long a run is.
+        confidence: How probable it has to be that the budget is kept.
+        estimator: Which method answers.
+        level: How probable each interval shall be.
 
     Raises:
         MissingError: The profile is empty, or the estimator cannot use what it holds.
@@ -178,7 +194,7 @@ def open_screen(
     if budget.share is not None:
         steps = run.count_steps(space.setup.batch)
         original_j = steps * opened.ask([space.original]).each[0].energy_j
-    return Screen(space, budget, opened, run, level, original_j)
+    return Screen(space, budget, opened, run, confidence, level, original_j)
 
 
 def count_work(verdict: Verdict) -> tuple[int, float]:

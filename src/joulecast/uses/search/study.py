@@ -159,7 +159,7 @@ def _note(trial: optuna.Trial, screen: Screen, look: Look) -> None:
         trial.set_user_attr(name, value)
     # From Optuna 5 on samplers are told so; earlier ones see the trial pruned.
     if hasattr(trial, "set_constraint"):
-        trial.set_constraint(_CONSTRAINT, screen.budget.confidence - verdict.chance)
+        trial.set_constraint(_CONSTRAINT, screen.confidence - verdict.chance)
 
 
 def hush() -> None:

@@ -89,7 +89,7 @@ def check_reachable(screen: Screen, seed: int = 0) -> None:
     if any(verdict.within for verdict in found):
         return
     best = max(found, key=lambda verdict: (verdict.chance, -verdict.energy_j))
-    least = format_share(screen.budget.confidence)
+    least = format_share(screen.confidence)
     raise InputError(
         f"nothing in this space keeps {screen.budget} with {least}: {best.network.name} is nearest "
         f"with {screen.say_cost(best)}; give a larger budget or smaller nets"
@@ -102,6 +102,7 @@ def describe_screen(screen: Screen) -> Json:
     return {
         "space": screen.space.to_dict(),
         "budget": {**screen.budget.to_dict(), "text": str(screen.budget), "joules": screen.limit_j},
+        "confidence": screen.confidence,
         "length": screen.length.to_dict(),
         "device": profile.device.name,
         "covers": profile.covers,

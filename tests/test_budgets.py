@@ -1,0 +1,95 @@
+"""One grammar of budgets, one length of runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.budgets import Budget, Length, parse_budget
+from joulecast.errors import InputError
+from joulecast.uses import prune, search
+
+RUN, STEP = Length(10), Length()
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "expected"),
+    [
+        ("0.5Wh", RUN, Budget(1800.0, per="run")),
+        ("5J", RUN, Budget(5.0, per="run")),
+        ("5J", STEP, Budget(5.0, per="step")),
+        ("5 mJ", STEP, Budget(0.005, per="step")),
+        ("5J/step", RUN, Budget(5.0, per="step")),
+        ("2Wh / step", STEP, Budget(7200.0, per="step")),
+        ("3kJ/run", Length(epochs=2, samples=64), Budget(3000.0, per="run")),
+        ("50%", RUN, Budget(share=0.5, per="run")),
+        ("150 %", STEP, Budget(share=1.5, per="step")),
+        ("2Wh", Length(1), Budget(7200.0, per="run")),
+    ],
+)
+def test_budgets_as_people_type_them(text, length, expected):
+    assert parse_budget(text, length) == expected
+
+
+@pytest.mark.parametrize("text", ["5", "5J/day", "5J/", "0J", "0%", "x%", "-3%", "1e999%", "much"])
+def test_what_is_no_budget_says_so_in_one_line(text):
+    for parse in (lambda: parse_budget(text, RUN), lambda: prune.parse_budget(text)):
+        with pytest.raises(InputError, match=r"budget.*like") as caught:
+            parse()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["2Wh", "300mWh", "3kJ", "1 MJ", "5J/run"])
+def test_energy_of_a_run_needs_its_length(text):
+    """A watt-hour for a single step is never what somebody meant."""
+    amount = text.partition("/")[0]
+    for parse in (lambda: parse_budget(text), lambda: prune.parse_budget(text)):
+        with pytest.raises(InputError, match=rf"give --steps.*{amount}/step"):
+            parse()
+    assert parse_budget(f"{amount}/step").per == "step"
+
+
+@given(st.floats(0.01, 1e4), st.sampled_from(["J", "kJ", "Wh", "mWh", "J/step", "Wh/run", "%"]))
+def test_pruning_and_searching_read_the_same(amount, unit):
+    """A pruning's budget is a search's, as one of a step."""
+    text = f"{amount!r}{unit}"
+    found = search.parse_budget(text, Length(20))
+    if found.share is not None and found.share >= 1:
+        with pytest.raises(InputError, match="below 100 %"):
+            prune.parse_budget(text, 20)
+        return
+    step = prune.parse_budget(text, 20)
+    assert step == found.to_step(20) and step.per == "step" and step.text == text
+    runs = 20 if found.per == "run" and found.share is None else 1
+    assert runs * step.limit(3.0) == pytest.approx(found.limit(3.0))
+
+
+@given(st.integers(1, 50), st.integers(1, 1000), st.integers(1, 300))
+def test_an_epoch_shows_every_sample(epochs, samples, batch):
+    steps = Length(epochs=epochs, samples=samples).count_steps(batch)
+    assert steps % epochs == 0 and steps * batch >= epochs * samples > (steps - epochs) * batch
+
+
+def test_a_length_is_steps_or_epochs():
+    assert Length(7).count_steps(3) == 7 and Length(1).is_run
+    assert Length().count_steps(3) == 1 and not Length().is_run
+    for wrong in (
+        {"epochs": 3},
+        {"samples": 3},
+        {"steps": 0},
+        {"steps": 3, "epochs": 1, "samples": 8},
+    ):
+        with pytest.raises(InputError):
+            Length(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"limit_j": 1.0, "share": 0.5}, {"limit_j": math.nan}, {"share": 0.5, "per": "day"}],
+)
+def test_a_budget_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InputError):
+        Budget(**wrong)
