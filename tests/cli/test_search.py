@@ -81,6 +81,9 @@ def test_bounds_are_kept(profiled):
         (("--budget", "1nJ"), "nothing in this space keeps"),
         (("--budget", "5"), "is no budget"),
         (("--budget", "2Wh"), "give --steps"),
+        (("--vary", "C1=2..4"), "did you mean c1?"),
+        (("--vary", "threads=1,2"), "threads cannot vary"),
+        (("--vary", "heads=3"), "would change nothing"),
         (("--estimator", "luck"), "there is no estimator"),
     ],
 )
@@ -92,6 +95,7 @@ def test_what_goes_wrong_is_one_line(profiled, train, words, said):
     ("words", "said"),
     [
         (("--vary", "c1"), "says not what may vary"),
+        (("--vary", "lr=nan..1"), "two finite ends"),
         (("--epochs", "2"), "belong together"),
         (("--confidence", "2"), "is no share"),
         (("--html", "x.html"), "give --train"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import random
 import sys
+from dataclasses import replace
 
 import optuna
 import pytest
@@ -13,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError, MissingError, NetError, StoreError
+from joulecast.estimators import find_estimator
 from joulecast.families import FAMILIES
 from joulecast.fronts import find_front
 from joulecast.records import Network, Setup
+from joulecast.testing.estimators import make_observations
 from joulecast.uses.search import (
     Choice,
     Length,
@@ -99,6 +103,26 @@ def test_a_range_keeps_its_bounds_and_its_steps(low, extra, step, data):
 )
 def test_dimensions_as_people_type_them(text, expected):
     assert parse_dimension(text) == expected
+
+
+@pytest.mark.parametrize("name", ["C1", "c5", "c_1", "batchsize", "Precision", "threads", "loss"])
+def test_a_misspelt_name_is_refused_and_not_ignored(name):
+    for trains in (True, False):
+        with pytest.raises(InputError, match=name):
+            make_space("cnn5", vary={name: (8, 16)}, trains=trains)
+
+
+def test_names_of_ones_own_are_for_training_functions():
+    for name in ("lr", "momentum", "weight_decay", "dropout", "label_smoothing"):
+        assert name in make_space("cnn5", vary={name: (1, 2)}).dimensions
+        with pytest.raises(InputError, match=f"{name!r} is nothing of cnn5"):
+            make_space("cnn5", vary={name: (1, 2)}, trains=False)
+
+
+@pytest.mark.parametrize("text", ["lr=nan..1", "lr=0.1..inf", "lr=-inf..1", "lr=nan,1", "lr=inf"])
+def test_what_is_not_finite_is_refused(text):
+    with pytest.raises(InputError, match="finite"):
+        parse_dimension(text)
 
 
 @pytest.mark.parametrize(
@@ -262,8 +286,51 @@ def test_a_storage_keeps_it_and_goes_on(screen_of, tmp_path):
         assert len(found.points) == count
     names = [point.verdict.network.name for point in found.points]
     assert len(set(names)) > 3
-    with pytest.raises(InputError, match="another length"):
+    with pytest.raises(InputError, match=r"something else \(steps 100, not 7\)"):
         search(screen_of("50%", length=Length(7)), width_score, storage=url, study_name="mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"setup": Setup(batch=64)}, "batch 32, not 64"),
+        ({"setup": replace(SETUP, precision="bf16")}, "precision fp32, not bf16"),
+        ({"setup": replace(SETUP, phase="inference")}, "phase train, not inference"),
+        ({"estimator": "flops"}, "estimator additive, not flops"),
+        ({"vary": {"batch": (16, 32)}}, "vary lr, not batch"),
+        ({"vary": {}}, "vary lr, not none"),
+    ],
+)
+def test_what_was_trained_keeps_what_it_was_trained_as(cnn_profile, change, said):
+    """Whoever goes on with another setup or estimator would give old trials other joules."""
+    storage = optuna.storages.InMemoryStorage()
+    flops = find_estimator("flops").fit(make_observations())
+    profile = replace(cnn_profile, fits={**cnn_profile.fits, "flops": flops})
+
+    def go_on(setup=SETUP, estimator="additive", vary=None):
+        dimensions = {"lr": Range(0.001, 0.1)} if vary is None else vary
+        space = make_space("cnn5", setup, dimensions, (3, 32, 32))
+        budget = parse_budget("50%", LENGTH)
+        screen = open_screen(profile, space, budget, LENGTH, estimator=estimator)
+        return search(screen, width_score, trials=2, storage=storage, study_name="s")
+
+    first = go_on()
+    with pytest.raises(InputError, match=f"something else .*{said}") as caught:
+        go_on(**change)
+    assert "\n" not in str(caught.value)
+    again = go_on()
+    kept = [point.verdict.to_dict() for point in again.points[:2]]
+    assert kept == [point.verdict.to_dict() for point in first.points]
+
+
+def test_bounds_and_the_budget_of_a_study_may_change(screen_of):
+    storage = optuna.storages.InMemoryStorage()
+    words = {"trials": 2, "storage": storage, "study_name": "s"}
+    first = search(screen_of("50%"), width_score, **words)
+    found = search(screen_of("40%", c1=Range(8, 32)), width_score, **words)
+    assert len(found.points) == 4
+    old = [point.verdict.energy_j for point in found.points[:2]]
+    assert old == pytest.approx([point.verdict.energy_j for point in first.points])
 
 
 def test_the_score_alone_can_be_the_objective(screen_of):
@@ -317,6 +384,30 @@ def test_failures_are_told(screen_of):
         search(screen, width_score, sampler="dice", trials=1)
     with pytest.raises(InputError, match="objective is"):
         search(screen, width_score, objective="luck", trials=1)
+
+
+def test_a_failure_prints_no_traceback(screen_of):
+    """Optuna logs what it catches with its traceback; one line is what the caller raises."""
+    heard: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = heard.append
+    logging.getLogger("optuna").addHandler(handler)
+
+    def broken(net, trial):
+        if trial.number == 2:
+            raise RuntimeError("out of luck")
+        return 1.0
+
+    storage = optuna.storages.InMemoryStorage()
+    try:
+        with pytest.raises(NetError, match="out of luck"):
+            search(screen_of("50%"), broken, trials=9, storage=storage, study_name="s")
+    finally:
+        logging.getLogger("optuna").removeHandler(handler)
+    assert not any(record.exc_info for record in heard)
+    *trained, last = optuna.load_study(study_name="s", storage=storage).get_trials()
+    assert len(trained) == 2 and last.state == optuna.trial.TrialState.FAIL
+    assert "out of luck" in last.user_attrs["reason"]
 
 
 def test_an_impossible_budget_says_what_is_nearest(screen_of):

@@ -116,7 +116,8 @@ def search(
     """
     length = options.read_length(steps, epochs, samples)
     known = resolve_profile(device, store, lambda words: click.echo(words, err=True))
-    space = make_space(_need_family(asked.net), asked.resolve()[1], vary, asked.input_shape)
+    family, setup = _need_family(asked.net), asked.resolve()[1]
+    space = make_space(family, setup, vary, asked.input_shape, trains=train is not None)
     limit = parse_budget(budget, length)
     screen = open_screen(known, space, limit, length, confidence=confidence, estimator=estimator)
     found: Survey | Search

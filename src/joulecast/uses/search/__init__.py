@@ -5,13 +5,15 @@
                                                                    ▼
                                         Search: the front of quality against joules, intervals
 
-    space.py    what may vary: widths, depths, batch, precision, optimizer, anything of yours
-    screen.py   ``Screen``: candidates → verdicts, in one question to the profile
-    survey.py   ``survey``: which share of a space fits, without training anything
-    sampling.py any of Optuna's samplers, asked until a candidate fits
-    study.py    ``search``: Optuna's studies, storage and dashboard; these two alone know it
-    result.py   the records of a result, and the front
-    pictures.py the front as a picture
+    dimensions.py  ranges and choices, as people type them
+    space.py       what may vary: widths, depths, batch, precision, optimizer, anything of yours
+    screen.py      ``Screen``: candidates → verdicts, in one question to the profile
+    survey.py      ``survey``: which share of a space fits, without training anything
+    sampling.py    any of Optuna's samplers, asked until a candidate fits
+    study.py       ``search``: Optuna's studies, storage and dashboard; these two alone know it
+    identity.py    what a study is about, and must not change in it
+    result.py      the records of a result, and the front
+    pictures.py    the front as a picture
 
 The estimate rules a candidate out before a single step is trained. Samplers are asked again while
 their candidates cost too much, so that no trial is wasted on one: what is trained was drawn as the
@@ -20,16 +22,10 @@ and how long a run is, say ``joulecast.budgets``.
 """
 
 from joulecast.budgets import Budget, Length, parse_budget
+from joulecast.uses.search.dimensions import Choice, Dimension, Range, parse_dimension
 from joulecast.uses.search.result import Point, Search, find_points, hide_password
 from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
-from joulecast.uses.search.space import (
-    Choice,
-    Dimension,
-    Range,
-    Space,
-    make_space,
-    parse_dimension,
-)
+from joulecast.uses.search.space import Space, make_space
 from joulecast.uses.search.survey import Survey, check_reachable, survey
 
 __all__ = [

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import InputError, MissingError
+from joulecast.uses.search.dimensions import Choice, Dimension, Range, Value
 from joulecast.uses.search.screen import Screen, Verdict
-from joulecast.uses.search.space import SETUP_NAMES, Choice, Dimension, Params, Range, Value
+from joulecast.uses.search.space import SETUP_NAMES, Params
 
 try:
     import optuna

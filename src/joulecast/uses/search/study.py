@@ -20,6 +20,7 @@ from typing import Any
 
 from joulecast.errors import InputError, JoulecastError, NetError, StoreError
 from joulecast.records import Network
+from joulecast.uses.search.identity import check_same, describe_study
 from joulecast.uses.search.result import Search, find_points, hide_password
 from joulecast.uses.search.sampling import TRIES, Look, ScreeningSampler, make_sampler, suggest
 from joulecast.uses.search.screen import Screen, Verdict
@@ -84,6 +85,8 @@ def search(
     run = _Objective(screen, screening, score, objective, build, seed)
     with _at_the_door("the study", _OPTUNAS):
         study.optimize(run, n_trials=trials, callbacks=[on_trial] if on_trial else None)
+    if run.error is not None:
+        raise run.error
     return summarise(study, screen, type(inner).__name__)
 
 
@@ -101,6 +104,7 @@ class _Objective:
     ) -> None:
         self.screen, self.sampler, self.score = screen, sampler, score
         self.objective, self.build, self.seed = objective, build, seed
+        self.error: JoulecastError | None = None
 
     def __call__(self, trial: optuna.Trial) -> float | tuple[float, float]:
         params = {
@@ -114,14 +118,20 @@ class _Objective:
             reason = self.screen.explain(verdict)
             trial.set_user_attr("reason", reason)
             raise optuna.TrialPruned(reason)
-        score = self._train(verdict, trial)
+        try:
+            score = self._train(verdict, trial)
+        except JoulecastError as error:
+            # Raised from here, Optuna would print a traceback; the trial fails, the search ends.
+            self.error, score = error, math.nan
+            trial.set_user_attr("reason", str(error))
+            trial.study.stop()
         return score if self.objective == "score" else (score, verdict.energy_j)
 
     def _train(self, verdict: Verdict, trial: optuna.Trial) -> float:
         net: Any = verdict.network
-        if self.build is not None:
-            net = self.build(verdict.network, self.seed + trial.number)
         try:
+            if self.build is not None:
+                net = self.build(verdict.network, self.seed + trial.number)
             score = self.score(net, trial)
         except (optuna.TrialPruned, JoulecastError):
             raise
@@ -163,8 +173,8 @@ def _note(trial: optuna.Trial, screen: Screen, look: Look) -> None:
 
 
 def hush() -> None:
-    """Let Optuna say warnings only: for programs that show progress themselves."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    """Let Optuna say errors only: for programs that tell of trials and failures themselves."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
@@ -195,7 +205,7 @@ def _open_study(
     storage: str | optuna.storages.BaseStorage | None,
     name: str,
 ) -> optuna.Study:
-    about = _describe_study(screen, objective)
+    about = describe_study(screen, objective)
     both = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
     directions = both if objective == "pareto" else both[:1]
     chosen = name or f"{screen.space.family} on {about['device']}"
@@ -211,11 +221,8 @@ def _open_study(
         if before is None:
             study.set_user_attr(_ABOUT, about)
             _name_metrics(study, ("score", "energy_j")[: len(directions)])
-    if before not in (None, about):
-        other = [key for key in about if about[key] != before.get(key)]
-        raise InputError(
-            f"the study {chosen!r} is about another {', '.join(other)}: give another name (--study)"
-        )
+    if before is not None:
+        check_same(chosen, before, about)
     return study
 
 
@@ -224,19 +231,6 @@ def _name_metrics(study: optuna.Study, names: tuple[str, ...]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names(list(names))
-
-
-def _describe_study(screen: Screen, objective: str) -> Json:
-    """What must not change within a study: else its scores or its joules are not comparable."""
-    shape, profile = screen.space.input_shape, screen.opened.profile
-    return {
-        "family": screen.space.family.partition(":")[0],
-        "input_shape": None if shape is None else list(shape),
-        "device": profile.device.name,
-        "profile": profile.key,
-        "length": screen.length.to_dict(),
-        "objective": objective,
-    }
 
 
 @contextmanager
