@@ -70,6 +70,13 @@ def test_a_setup_that_was_never_profiled_is_listed(profiled):
     assert "precision bf16 was never profiled" in second["why_not_ranked"]
 
 
+def test_words_are_explained_only_where_they_stand(profiled):
+    """Nothing could be ranked: no table, and no word about its columns."""
+    text = profiled("compare", *NET, "--batch", "8", "--precision", "bf16").stdout
+    assert "Not ranked:" in text and "Not included:" in text
+    assert "front:" not in text and "cheaper:" not in text and "Basis" not in text
+
+
 def test_a_picture(profiled, shell):
     profiled("compare", *NET, *MANY, "--html", "front.html")
     page = (shell.folder / "front.html").read_text()
@@ -81,6 +88,10 @@ def test_a_picture(profiled, shell):
     [
         (("--batch", "8,x"), "give whole numbers"),
         (("--batch", "0"), "give whole numbers"),
+        (("--precision", ""), "give at least one"),
+        (("--optimizer", " , "), "give at least one"),
+        (("--batch", ""), "give at least one"),
+        (("--devices", ","), "give at least one"),
         (("--precision", "fp8"), "choose of"),
         (("--epochs", "3"), "--epochs needs --samples"),
     ],

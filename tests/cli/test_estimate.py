@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from joulecast.cli.estimate import _say_nearest
 from joulecast.families import make_family
 from joulecast.files import write_network
-from joulecast.records import Device, Totals
+from joulecast.records import Device, Setup, Totals
 from joulecast.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
@@ -117,6 +118,21 @@ def test_what_was_never_profiled_is_said_with_what_to_do(profiled):
     assert profiled.json("estimate", *strange)["unseen_share"] == pytest.approx(1.0)
     text = " ".join(profiled("estimate", *strange).stdout.split())
     assert "profiled was batch 8, sgd, fp32" in text
+
+
+def test_of_many_profiled_setups_the_nearest_are_said():
+    known = [Setup(batch, optimizer=kind) for batch in (1, 4, 16, 64) for kind in ("sgd", "adamw")]
+    asked = Setup(20, optimizer="sgd", precision="bf16")
+    said = _say_nearest(asked, known)
+    assert said == "batch 16, sgd, fp32; batch 64, sgd, fp32; batch 4, sgd, fp32; and 5 more setups"
+    assert _say_nearest(asked, known[:1]) == "batch 1, sgd, fp32"
+    assert _say_nearest(asked, known[:4]).endswith("; and 1 more setup")
+
+
+def test_an_interval_of_unknown_origin_is_not_explained(shell):
+    """The shipped profile by a method that does not say where its doubt comes from."""
+    text = shell("estimate", "cnn5", "--device", "nvidia-h200", "--estimator", "flops").stdout
+    assert "with 95 %" in text and "The interval comes from" not in text
 
 
 def test_another_batch_is_no_stranger(profiled):

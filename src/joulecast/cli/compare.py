@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from joulecast.cli import options
+from joulecast.cli.bill import Bill, read_bill
 from joulecast.cli.known import resolve_profile
 from joulecast.cli.nets import resolve_net
 from joulecast.cli.show import print_json
-from joulecast.cli.show_compare import Wishes, print_comparison
+from joulecast.cli.show_compare import describe_bill, print_comparison
 from joulecast.errors import JoulecastError
 from joulecast.records import OPTIMIZERS, PRECISIONS, Profile, Setup
-from joulecast.units import parse_grid, parse_price
 from joulecast.uses.compare import Comparison
 from joulecast.uses.compare import compare as rank_combinations
 
@@ -24,8 +24,15 @@ _MANY = 1_000_000
 
 def read_words(ctx: Any, param: Any, value: Any) -> tuple[str, ...]:
     """Of a callback of click: ``a, b`` → words, each once; settings may give a list."""
-    parts = value if isinstance(value, (list, tuple)) else str(value or "").split(",")
-    return tuple(dict.fromkeys(filter(None, (str(part).strip() for part in parts))))
+    if value is None:
+        return ()
+    parts = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    words = tuple(dict.fromkeys(filter(None, (str(part).strip() for part in parts))))
+    if not words:
+        raise click.BadParameter(
+            f"{value!r} says none: give at least one, or leave it out", ctx, param
+        )
+    return words
 
 
 def read_batches(ctx: Any, param: Any, value: Any) -> tuple[int, ...]:
@@ -129,7 +136,7 @@ def compare(
     seconds are on the front. Combinations that cannot be compared are listed with the reason.
     """
     # Money and grams are read first: a wrong one is not to be found after all the asking.
-    wishes = read_wishes(epochs, samples, grid, price)
+    bill = read_samples(epochs, samples, grid, price)
     found_net = resolve_net(net, None, input)
     phase = "inference" if inference else "train"
     setups = [
@@ -142,10 +149,10 @@ def compare(
     if json:
         data = found.to_dict()
         rows = zip(data["rows"], found.rows, strict=True)
-        data["rows"] = [{**one, **wishes.describe(row)} for one, row in rows]
-        print_json({**data, **({"samples": wishes.samples} if wishes.wanted else {})})
+        data["rows"] = [{**one, **describe_bill(row, bill)} for one, row in rows]
+        print_json({**data, **({"samples": bill.count} if bill else {})})
     else:
-        print_comparison(found, wishes)
+        print_comparison(found, bill)
 
 
 def find_profiles(devices: Sequence[str], store: str | None) -> dict[str, Profile | str]:
@@ -163,18 +170,15 @@ def find_profiles(devices: Sequence[str], store: str | None) -> dict[str, Profil
     return found
 
 
-def read_wishes(
+def read_samples(
     epochs: int | None, samples: int | None, grid: str | None, price: str | None
-) -> Wishes:
-    """How many samples are meant, and which units."""
+) -> Bill | None:
+    """How many samples are meant, and which units; None where nobody asks for them."""
     if epochs is not None and samples is None:
         raise click.UsageError("--epochs needs --samples", click.get_current_context())
-    return Wishes(
-        (epochs or 1) * (samples or _MANY),
-        any((samples, grid, price)),
-        parse_grid(grid) if grid else None,
-        parse_price(price) if price else None,
-    )
+    if not any((samples, grid, price)):
+        return None
+    return read_bill((epochs or 1) * (samples or _MANY), grid, price)
 
 
 def _draw(found: Comparison, html: str | None, svg: str | None) -> None:

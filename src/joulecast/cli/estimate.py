@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from joulecast.cli import options
+from joulecast.cli.bill import Bill, read_bill
 from joulecast.cli.known import resolve_profile
 from joulecast.cli.rigs import probe_net
 from joulecast.cli.show import (
@@ -26,8 +28,6 @@ from joulecast.estimators import estimate_network, renew_estimate
 from joulecast.records import Estimate, LayerEstimate, Network, Profile, Setup
 from joulecast.units import (
     battery_share,
-    co2e_g,
-    cost,
     format_bytes,
     format_duration,
     format_energy,
@@ -35,10 +35,7 @@ from joulecast.units import (
     format_mass,
     format_money,
     format_share,
-    joules_to_kwh,
     parse_energy,
-    parse_grid,
-    parse_price,
     parse_share,
 )
 from joulecast.uses.plan.charge import Finish, will_finish
@@ -51,6 +48,7 @@ _MUCH_WAITING = 0.05
 _MUCH_DOUBT = 0.05
 _MUCH_UNTIMED = 0.3
 _NEARLY = 0.999
+_FEW_SETUPS = 3
 # What is said from which probability on.
 _FINISHES = {"Yes": 0.975, "Probably": 0.5, "Probably not": 0.025, "No": 0.0}
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
@@ -67,6 +65,11 @@ class Wishes:
     charge: str | None = None
     reserve: str | None = None
     rest_w: float | None = None
+
+    @property
+    def bill(self) -> Bill:
+        """Of all steps, in these units."""
+        return read_bill(self.steps, self.grid, self.price)
 
     def ask_battery(self, answer: Estimate) -> Finish | None:
         """Whether it finishes on the battery, where one was named."""
@@ -195,23 +198,12 @@ def read_wishes(
 
 def describe_estimate(answer: Estimate, wanted: Wishes) -> Json:
     """An estimate for programs; every unit that was asked for."""
-    total_j = answer.energy_j * wanted.steps
-    data = {
-        **answer.to_dict(),
-        "steps": wanted.steps,
-        "total_energy_j": total_j,
-        "total_interval_j": [end * wanted.steps for end in answer.interval_j],
-        "total_duration_s": answer.duration_s * wanted.steps,
-        "kwh": joules_to_kwh(total_j),
-    }
-    if wanted.grid:
-        data["co2e_g"] = co2e_g(total_j, parse_grid(wanted.grid))
-    if wanted.price:
-        price = parse_price(wanted.price)
-        data["cost"] = cost(total_j, price.amount_per_kwh)
-        data["currency"] = price.currency
+    totals = wanted.bill.describe(answer.energy_j, answer.interval_j, answer.duration_s)
+    data = {**answer.to_dict(), "steps": wanted.steps, **totals}
     if wanted.battery:
-        data["battery_share"] = battery_share(total_j, parse_energy(wanted.battery))
+        data["battery_share"] = battery_share(
+            totals["total_energy_j"], parse_energy(wanted.battery)
+        )
     finish = wanted.ask_battery(answer)
     if finish is not None:
         data["finish"] = finish.to_dict()
@@ -321,27 +313,28 @@ def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:
             f"{format_share(answer.host_share)} of the energy is waiting for the host; the device "
             f"alone would take {format_energy(answer.device_j or 0.0)}."
         )
-    if answer.doubts:
-        notes.append(_say_doubts(answer))
+    notes += _say_doubts(answer)
     if answer.unseen_share > 0:
         notes.append(_say_unseen(answer, setup, profile))
     return notes
 
 
-def _say_doubts(answer: Estimate) -> str:
-    """Where the interval comes from, and what a probe would gain."""
+def _say_doubts(answer: Estimate) -> list[str]:
+    """Where the interval comes from, as far as the method knows, and what a probe would gain."""
     parts = [(name, share) for name, share in answer.doubts.items() if share >= _MUCH_DOUBT]
+    if not parts:
+        return []
     said = ", ".join(f"{name} ({format_share(share)})" for name, share in parts)
     words = f"The interval comes from: {said}."
     untimed = answer.doubts.get("layers not timed", 0.0)
     if untimed < _MUCH_UNTIMED:
-        return words
+        return [words]
     half = math.log(answer.interval_j[1] / answer.energy_j)
     narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
-    return (
+    return [
         f"{words} With the device at hand, --probe would look at these layers first and narrow it "
         f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
-    )
+    ]
 
 
 def _say_missed(data: Json) -> list[str]:
@@ -359,9 +352,22 @@ def _say_missed(data: Json) -> list[str]:
 def _say_unseen(answer: Estimate, setup: Setup, profile: Profile) -> str:
     share = format_share(answer.unseen_share)
     loaded = [seen.trial for seen in profile.observations if seen.trial.network.layers]
-    setups = dict.fromkeys(trial.setup for trial in loaded)
+    setups = list(dict.fromkeys(trial.setup for trial in loaded))
     advice = "run `joulecast profile NET --missing` with this net on the device to learn them"
     if setups and setup not in setups:
-        known = "; ".join(map(options.say_setup, setups))
-        advice = f"profiled was {known}; ask for that, or profile this setup too"
+        advice = f"profiled was {_say_nearest(setup, setups)}; ask for that, or profile this too"
     return f"{share} of the energy is a guess: such layers were never profiled here; {advice}."
+
+
+def _say_nearest(setup: Setup, known: Sequence[Setup]) -> str:
+    """The few setups that are most like one, and how many more there are."""
+
+    def differ(other: Setup) -> tuple[int, float]:
+        names = ("phase", "precision", "optimizer", "loss", "threads")
+        apart = sum(getattr(other, name) != getattr(setup, name) for name in names)
+        return apart, abs(math.log(other.batch / setup.batch))
+
+    nearest = sorted(known, key=differ)[:_FEW_SETUPS]
+    more = len(known) - len(nearest)
+    said = "; ".join(map(options.say_setup, nearest))
+    return f"{said}; and {more} more setup{'s' if more > 1 else ''}" if more else said

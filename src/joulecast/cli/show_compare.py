@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from joulecast.cli.bill import Bill
 from joulecast.cli.show import (
     join_ends,
     make_console,
@@ -16,16 +16,12 @@ from joulecast.cli.show import (
 )
 from joulecast.records import Setup, weakest_provenance
 from joulecast.units import (
-    Price,
-    co2e_g,
-    cost,
     format_duration,
     format_energy,
     format_kwh,
     format_mass,
     format_money,
     format_share,
-    joules_to_kwh,
 )
 from joulecast.uses.compare import SURE, Comparison, Row
 
@@ -33,40 +29,14 @@ Json = dict[str, Any]
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What a person wants beside joules of a sample.
-
-    Attributes:
-        samples: For how many; ``wanted`` whether totals were asked for at all.
-        grams_per_kwh: CO2e of the grid.
-    """
-
-    samples: int
-    wanted: bool
-    grams_per_kwh: float | None = None
-    price: Price | None = None
-
-    def describe(self, row: Row) -> Json:
-        """What all samples take, in every unit that was asked for."""
-        if row.estimate is None or not self.wanted:
-            return {}
-        total_j = row.energy_j * self.samples
-        data: Json = {
-            "total_energy_j": total_j,
-            "total_interval_j": [end * self.samples for end in row.interval_j],
-            "total_duration_s": row.duration_s * self.samples,
-            "kwh": joules_to_kwh(total_j),
-        }
-        if self.grams_per_kwh is not None:
-            data["co2e_g"] = co2e_g(total_j, self.grams_per_kwh)
-        if self.price is not None:
-            data["cost"] = cost(total_j, self.price.amount_per_kwh)
-            data["currency"] = self.price.currency
-        return data
+def describe_bill(row: Row, bill: Bill | None) -> Json:
+    """What all samples take, where somebody asks and somebody knows."""
+    if row.estimate is None or bill is None:
+        return {}
+    return bill.describe(row.energy_j, row.interval_j, row.duration_s)
 
 
-def print_comparison(found: Comparison, wishes: Wishes) -> None:
+def print_comparison(found: Comparison, bill: Bill | None) -> None:
     """Print the ranks, what cannot be told apart, and what was not ranked."""
     console, words = make_console(), Words(found)
     console.print(f"{found.net}{words.common}: what a sample takes\n")
@@ -75,8 +45,8 @@ def print_comparison(found: Comparison, wishes: Wishes) -> None:
         columns = ("#", *words.columns, ">energy", level, ">time", level, " ", ">cheaper")
         shown = [_show_row(row, words) for row in rows]
         print_table(console, columns, shown, title=words.say_group(covers, rows))
-        if wishes.wanted:
-            _print_totals(console, rows, wishes, words)
+        if bill is not None:
+            _print_totals(console, rows, bill, words)
     for line in words.list_unranked():
         console.print(line)
     if found.unranked:
@@ -153,22 +123,24 @@ def _show_row(row: Row, words: Words) -> tuple[str, ...]:
     )
 
 
-def _print_totals(console: Any, rows: Sequence[Row], wishes: Wishes, words: Words) -> None:
+def _print_totals(console: Any, rows: Sequence[Row], bill: Bill, words: Words) -> None:
     columns = ["#", *words.columns, ">energy", ">kWh", ">time"]
-    columns += [">CO2e, about"] * (wishes.grams_per_kwh is not None)
-    columns += [">price"] * (wishes.price is not None)
+    columns += [">CO2e, about"] * (bill.grams_per_kwh is not None)
+    columns += [">price"] * (bill.price is not None)
     shown = []
     for row in rows:
-        data = wishes.describe(row)
+        data = describe_bill(row, bill)
         cells = [str(row.rank), *words.name(row), format_energy(data["total_energy_j"])]
         cells += [format_kwh(data["total_energy_j"]), format_duration(data["total_duration_s"])]
         cells += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
         cells += [format_money(data["cost"], data["currency"])] if "cost" in data else []
         shown.append(cells)
-    print_table(console, columns, shown, title=f"{wishes.samples:,} samples take")
+    print_table(console, columns, shown, title=f"{bill.count:,} samples take")
 
 
 def _list_notes(found: Comparison) -> list[str]:
+    if not found.groups:
+        return [_NOT_INCLUDED]
     notes = [
         "front: no other one takes both fewer joules and less time; cheaper: chance that it really "
         "takes fewer joules than the next.",
@@ -183,7 +155,7 @@ def _list_notes(found: Comparison) -> list[str]:
         (row.estimate.basis, row.covers) for row in found.rows if row.estimate and row.rank
     )
     said = "; ".join(f"{say_basis(word)}, the meter covers {covers}" for word, covers in basis)
-    notes.append(f"Basis: {said}. {_NOT_INCLUDED}" if said else _NOT_INCLUDED)
+    notes.append(f"Basis: {said}. {_NOT_INCLUDED}")
     if any(row.estimate and row.rank and row.estimate.unseen_share > 0 for row in found.rows):
         notes.append("about: some of its layers were never profiled so on the device.")
     return notes

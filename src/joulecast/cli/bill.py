@@ -1,0 +1,45 @@
+"""What many steps or samples take, in other units: kWh, CO2e and money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.units import Price, co2e_g, cost, joules_to_kwh, parse_grid, parse_price
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Of how many, and in which units beside joules.
+
+    Attributes:
+        count: Steps or samples.
+        grams_per_kwh: CO2e of the grid; None where nobody asks.
+    """
+
+    count: int
+    grams_per_kwh: float | None = None
+    price: Price | None = None
+
+    def describe(self, energy_j: float, interval_j: tuple[float, float], duration_s: float) -> Json:
+        """What all of them take, for programs, where one takes so much."""
+        total_j = energy_j * self.count
+        data: Json = {
+            "total_energy_j": total_j,
+            "total_interval_j": [end * self.count for end in interval_j],
+            "total_duration_s": duration_s * self.count,
+            "kwh": joules_to_kwh(total_j),
+        }
+        if self.grams_per_kwh is not None:
+            data["co2e_g"] = co2e_g(total_j, self.grams_per_kwh)
+        if self.price is not None:
+            data["cost"] = cost(total_j, self.price.amount_per_kwh)
+            data["currency"] = self.price.currency
+        return data
+
+
+def read_bill(count: int, grid: str | None = None, price: str | None = None) -> Bill:
+    """A bill as a person asks for it: ``de`` or ``400``, and ``0.30EUR``."""
+    return Bill(count, parse_grid(grid) if grid else None, parse_price(price) if price else None)
