@@ -36,6 +36,7 @@ def test_the_kept_results_make_the_table(script):
     table = script.make_table(report)
     assert set(report["families"]) == set(script.FAMILIES) and report["commit"]
     page = (FOLDER / "README.md").read_text()
+    assert f"{report['observations']:,} observations" in page
     for family, row in report["families"].items():
         assert family in table
         assert set(row["per_candidate_s"]) == set(script.MEASURES)
