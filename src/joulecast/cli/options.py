@@ -67,8 +67,8 @@ def read_share(ctx: Any, param: Any, value: Any) -> float:
     """Of a callback of click: ``5%`` or ``0.05`` → a share above 0 and below 1."""
     try:
         share = parse_share(str(value))
-    except InputError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
+    except InputError:
+        share = 0.0
     if share in (0.0, 1.0):
         raise click.BadParameter(f"{value!r} is no share: give one like 5% or 0.05", ctx, param)
     return share
