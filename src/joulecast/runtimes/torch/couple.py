@@ -72,8 +72,8 @@ def refuse_recurrent(net: nn.Module) -> None:
         if isinstance(module, cells):
             kind = type(module).__name__
             raise NetError(
-                f"nets with an {kind} cannot be pruned (here: {path or 'the net itself'}): give "
-                "one of convolutions, linears and attention"
+                f"nets with {kind} layers cannot be pruned (here: {path or 'the net itself'}): "
+                "give one of convolutions, linears and attention"
             )
 
 
