@@ -20,6 +20,7 @@ from joulecast.records import (
     Network,
     Setup,
     Sizes,
+    Totals,
     Trial,
     fold_blocks,
 )
@@ -369,3 +370,18 @@ def test_layers_that_nobody_knows_are_refused():
     network = Network((Layer("magic"),), Input((1,)))
     with pytest.raises(InputError, match="there is no kind 'magic'"):
         still(0).law(Trial(network, Setup()))
+
+
+def test_calls_between_layers_take_the_host_only():
+    """As many seconds for each, and nothing of what a graph holds."""
+    world, setup = make_world(7, noise=0.0), Setup(batch=8)
+    net = make_family("lenet5")
+    costs = [
+        world.law(Trial(replace(net, totals=Totals(1.0, 1.0, 1, between=calls)), setup))
+        for calls in (0, 100, 200)
+    ]
+    first, second = (b.issue_s - a.issue_s for a, b in itertools.pairwise(costs))
+    assert first == pytest.approx(second) and first > 0
+    called = replace(net, totals=Totals(1.0, 1.0, 1, between=100))
+    graphs = [world.law(Trial(one, setup, How(mode="graph"))) for one in (net, called)]
+    assert graphs[0].energy_j == graphs[1].energy_j

@@ -22,7 +22,7 @@ settings)
     ;;
 outside)
     python3 "$here/outside.py" --on cuda:0 --store "$out/outside.sqlite" --which "${TABLE:-fresh}" --out "$out/outside" \
-        --until-s "$seconds" --subtractive-s 4 --measure-only
+        --until-s "$seconds" --subtractive-s 0 --measure-only
     ;;
 cost)
     python3 "$here/cost.py" measure "$out/cost.sqlite" --setting cnn5 --on cuda:0 --until "$seconds"

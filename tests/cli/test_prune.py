@@ -148,3 +148,28 @@ def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
 def test_a_probe_asks_the_device_itself(profiled):
     words = profiled.fails("prune", *NET, "--budget", "50%", "--probe", code=2)
     assert "leave out --device" in words
+
+
+def test_a_guess_is_called_one(profiled):
+    """What was never measured so is not pruned as if it had been."""
+    guessed = profiled("prune", *NET, "--budget", "90%", "--inference").output
+    assert "never measured so" in guessed
+    assert "never measured so" not in profiled("prune", *NET, "--budget", "90%").output
+
+
+def test_only_the_device_that_was_asked_is_measured(profiled):
+    words = profiled.fails("prune", *NET, "--budget", "50%", "--measure", "--on", "simulated:8")
+    assert "simulated-7" in words and "simulated-8" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        (("--out", "/proc/nowhere"), "give another --out", 1),
+        (("--floor", "nan%"), "is no floor", 2),
+        (("--multiple", "1000"), "give a --multiple up to 32", 1),
+        (("--guide", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(profiled, words, said, code):
+    assert said in profiled.fails("prune", *NET, "--budget", "50%", *words, code=code)

@@ -17,8 +17,16 @@ from joulecast.cli.show import (
     print_table,
     say_basis,
 )
-from joulecast.cli.shrinking import Shrunk, make_look, measure_both, shrink_net
+from joulecast.cli.shrinking import (
+    Shrunk,
+    check_same_device,
+    make_folder,
+    make_look,
+    measure_both,
+    shrink_net,
+)
 from joulecast.errors import InputError
+from joulecast.estimators import DEFAULT
 from joulecast.records import Estimate, Observation, Setup
 from joulecast.units import format_duration, format_energy, format_share, parse_share
 from joulecast.uses.prune import STRATEGIES, Budget, Pruning, parse_budget
@@ -28,6 +36,7 @@ from joulecast.uses.prune.run import GUIDES
 Json = dict[str, Any]
 _TOP_LAYERS = 24
 _MOST_WHOLE = 6
+_EVEN = 0.5
 
 
 def read_floor(ctx: Any, param: Any, value: Any) -> float:
@@ -127,13 +136,14 @@ def prune(
     found, setup = asked.resolve()
     steps = length.count_steps(setup.batch) if length.is_run else None
     wanted = parse_budget(budget, steps)
-    if probe and (device or choice["guide"] != "estimate"):
-        raise click.UsageError(
-            "--probe asks the device --on itself: leave out --device and --guide"
-        )
+    _check_choice(probe, device, **choice)
+    if out:
+        make_folder(out)
     say = partial(click.echo, err=True)
     look = make_look(setup, on, meter, store) if probe else None
     profile = look((found.network,)) if look else resolve_profile(device, store, say)
+    if measure:
+        check_same_device(profile, on, meter)
     shrunk = shrink_net(found, setup, wanted, profile, source=asked.net, look=look, **choice)
     seen = measure_both(shrunk, setup, on, meter) if measure else None
     place = shrunk.save(out) if out else ""
@@ -141,6 +151,18 @@ def prune(
         print_json(describe(shrunk, seen, place, steps))
     else:
         _print_pruning(shrunk, setup, seen, place, steps)
+
+
+def _check_choice(probe: bool, device: str, **choice: Any) -> None:
+    """What cannot be meant together."""
+    if probe and (device or choice["guide"] != "estimate" or choice["estimator"] != DEFAULT):
+        raise click.UsageError(
+            "--probe asks the device --on itself: leave out --device, --guide and --estimator"
+        )
+    if choice["guide"] == "flops" and choice["confidence"] != _EVEN:
+        raise click.UsageError(
+            "FLOPs are counted, not estimated: leave --confidence out, or let the estimate guide"
+        )
 
 
 def describe(
@@ -253,6 +275,14 @@ def _list_notes(shrunk: Shrunk, after: Estimate, steps: int | None) -> list[str]
         f"{done.looked_at:,} candidates were looked at.",
         f"Basis: {say_basis(after.basis)}; the meter covers {after.covers}.",
     ]
+    if after.unseen_share > 0:
+        share = format_share(after.unseen_share)
+        notes.append(
+            f"{share} of the energy is in layers that were never measured so: a guess, and what is "
+            "cut is one too. With the device at hand, --probe looks at them first."
+        )
+    if any(one.energy_after_j > 1.02 * one.energy_before_j for one in done.layers):
+        notes.append("A layer that costs more than before reads fewer channels in a slower way.")
     if done.guide == "flops":
         cost = format_share(done.cost_after / done.cost_before)
         notes.insert(0, f"FLOPs are {cost} of what they were; joules are what the estimate says.")
@@ -269,8 +299,15 @@ def _list_notes(shrunk: Shrunk, after: Estimate, steps: int | None) -> list[str]
 
 def _say_measured(done: Pruning, before: Observation, after: Observation) -> str:
     verdict = "kept" if is_kept(done.budget, before, after) else "missed"
-    energies = [format_energy(one.energy_j or 0.0) for one in (after, before)]
+    energies = [_say_seen(one) for one in (after, before)]
+    ran = "Trained" if after.trial.setup.phase == "train" else "Run"
     return (
-        f"Trained under the meter{mark_basis(after.provenance)}: {energies[0]} a step instead of "
+        f"{ran} under the meter{mark_basis(after.provenance)}: {energies[0]} a step instead of "
         f"{energies[1]}, {format_share(_share(before, after))}: the budget is {verdict}."
     )
+
+
+def _say_seen(seen: Observation) -> str:
+    """Joules, and how far rounds differ."""
+    spread = f" ± {format_energy(seen.energy_sd_j)}" if seen.energy_sd_j else ""
+    return format_energy(seen.energy_j or 0.0) + spread

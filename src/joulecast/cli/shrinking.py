@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.nets import NamedNet, need_torch
 from joulecast.cli.rigs import Budget as LearningBudget
-from joulecast.cli.rigs import observe_net, probe_networks
+from joulecast.cli.rigs import observe_net, open_rig, probe_networks
+from joulecast.errors import FileError, InputError
 from joulecast.records import Network, Observation, Profile, Setup
 from joulecast.uses.prune import Budget, Pruning, make_limits, prune_network
 
@@ -141,6 +143,32 @@ def measure_both(
         for network, net in pairs
     )
     return before, after
+
+
+def check_same_device(profile: Profile, on: str, meter: str) -> None:
+    """What one device is estimated to take says nothing of what another one does."""
+    rig = open_rig(on, meter)
+    here = (rig.runtime.device.name, rig.meter.covers)
+    asked = (profile.device.name, profile.covers)
+    if here != asked:
+        raise InputError(
+            f"the estimate is of {asked[0]} (its meter covers {asked[1]}), but --on {on} is "
+            f"{here[0]} (covers {here[1]}): measure there, or leave out --measure or --device"
+        )
+
+
+def make_folder(folder: str) -> None:
+    """Where a net will be written; complains before the work is done.
+
+    Raises:
+        FileError: It cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be made ({error.strerror}): give another --out"
+        ) from error
 
 
 def _make_load(shrunk: Shrunk, net: nn.Module) -> Any:

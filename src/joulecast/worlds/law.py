@@ -223,6 +223,15 @@ def _list_kernels(trial: Trial) -> list[_Kernel]:
     return kernels
 
 
+def _list_calls(chip: Chip, trial: Trial) -> list[_Run]:
+    """What the host does between layers of a net that was read: it runs nothing on the device."""
+    totals, stage = trial.network.totals, trial.how.stage
+    calls = totals.between if totals is not None and stage in ("step", "forward") else 0
+    ways = 2 if trial.setup.phase == "train" and stage == "step" else 1
+    each_s = 0.5 * chip.launch_s * _draw_habit(chip.seed, "between", "forward").issue_factor
+    return [_Run(0.0, 0.0, calls * ways * each_s, 0)] if calls else []
+
+
 def _make_loss(last: Layer, setup: Setup) -> _Kernel:
     moved = 6.0 * setup.batch * math.prod(output_shape(last)) * 4
     return _Kernel("loss:" + setup.loss, "forward", Work(0.0, moved, 4))
@@ -303,4 +312,5 @@ def cost_trial(chip: Chip, trial: Trial) -> Cost:
         stage, phase = trial.how.stage, trial.setup.phase
         raise InputError(f"there is no {stage} to run in {phase}: choose another stage")
     runs = [_run_kernel(chip, kernel, trial.setup) for kernel in kernels]
+    runs += _list_calls(chip, trial)
     return _cost_step(chip, runs * trial.how.copies, trial.how.mode == "graph")

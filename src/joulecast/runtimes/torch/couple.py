@@ -72,8 +72,8 @@ def refuse_recurrent(net: nn.Module) -> None:
         if isinstance(module, cells):
             kind = type(module).__name__
             raise NetError(
-                f"{path or 'the net'} is a {kind}, and nets with {kind} cannot be pruned: give a "
-                "net of convolutions, linears and attention"
+                f"nets with {kind} layers cannot be pruned (here: {path or 'the net itself'}): "
+                "give one of convolutions, linears and attention"
             )
 
 

@@ -64,8 +64,11 @@ def make_limits(
     Raises:
         InputError: A pattern matches no layer, or a number makes no sense.
     """
-    if floor < 0 or multiple < 1:
+    if not floor >= 0 or multiple < 1:
         raise InputError(f"floor {floor} and multiple {multiple}: give numbers from 0 and 1 on")
+    if all(multiple > group.channels for group in groups):
+        widest = max(group.channels for group in groups)
+        raise InputError(f"no group has {multiple} channels: give a --multiple up to {widest}")
     names = {group.name: _list_names(network, group) for group in groups}
     everything = {name for found in names.values() for name in found}
     everything |= {layer.name for layer in network.layers}
