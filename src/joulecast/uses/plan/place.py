@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from joulecast.uses.plan.problem import Machine, Problem, Slot, Slots, Task
-from joulecast.uses.plan.replay import replay, replay_machine
+from joulecast.uses.plan.replay import STRICT, replay, replay_machine
 
 NOTHING: frozenset[str] = frozenset()
 Rank = tuple[float, float]
@@ -43,13 +43,14 @@ def place_all(problem: Problem, liked: Mapping[str, Collection[str]]) -> Slots:
     plans = []
     for order in _ORDERS:
         first = place_in_order(problem, sorted(narrow, key=order))
-        plans.append(_place_rest(problem, first))
+        plans.append(place_rest(problem, first))
         if len(first) == 0:
             plans.append(place_in_order(problem, sorted(problem.tasks, key=order)))
     return min(plans, key=partial(rank, problem))
 
 
-def _place_rest(problem: Problem, slots: Slots) -> Slots:
+def place_rest(problem: Problem, slots: Slots) -> Slots:
+    """Slots, and whoever finds a place beside them."""
     there = {slot.task for slot in slots}
     rest = [task for task in problem.tasks if task.name not in there]
     return place_in_order(problem, sorted(rest, key=_ORDERS[0]), slots)
@@ -68,9 +69,9 @@ def mend(problem: Problem, slots: Slots) -> Slots:
     kept: Slots = ()
     for slot in sorted(slots, key=lambda slot: slot.start_s):
         same = [one for one in (*kept, slot) if one.machine == slot.machine]
-        if not replay_machine(problem, problem.machine[slot.machine], same).breaks:
+        if not replay_machine(problem, problem.machine[slot.machine], same, STRICT).breaks:
             kept = (*kept, slot)
-    return _place_rest(problem, kept)
+    return place_rest(problem, kept)
 
 
 def rank(problem: Problem, slots: Slots) -> Rank:
@@ -136,7 +137,7 @@ def _holds(
         return False
     if not ignored and machine.battery is None:
         return True
-    found = replay_machine(problem, machine, [*here, slot]).breaks
+    found = replay_machine(problem, machine, [*here, slot], STRICT).breaks
     return all(one.kind in ignored for one in found)
 
 

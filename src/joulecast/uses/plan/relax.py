@@ -5,7 +5,7 @@
     load(d) = load(d-1) + Σ duration·x   over tasks due at d: what must be over by each deadline,
     load(d) <= at_once·(d - first)       and only so much time is there until then
     span >= load(last) / at_once         and by shares of memory
-    Σ extra·x + awake_w·span <= charge - reserve + all that its charger could give
+    Σ drawn·x + awake_w·span <= charge - reserve + all that its charger could give
 
 Every plan satisfies this, so its minimum is a bound on all plans; and its x, nearly whole where
 tasks are many, say where tasks belong. A linear program, for HiGHS in scipy; what is due adds up
@@ -117,7 +117,7 @@ def _add_machine(
         sized = {at: cost.duration_s * machine.share_memory(cost) for at, cost in costs.items()}
         program.at_most.append(({**sized, span: -1.0}, 0.0))
     if machine.battery:
-        drawn = {at: cost.extra_j for at, cost in costs.items()}
+        drawn = {at: cost.extra_w * cost.duration_s for at, cost in costs.items()}
         given_j = sum(
             w.power_w * max(0.0, min(w.to_s, horizon_s) - w.from_s) for w in machine.windows
         )
