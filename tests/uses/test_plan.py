@@ -5,18 +5,36 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.uses.plan import Battery, Cost, Machine, Problem, Slot, Task, Window, replay, solve
+from joulecast.uses.plan import (
+    Ask,
+    Battery,
+    Cost,
+    Job,
+    JobCost,
+    Machine,
+    Problem,
+    Slot,
+    Station,
+    Task,
+    Window,
+    plan_jobs,
+    replay,
+    solve,
+)
 from joulecast.uses.plan.blame import blame
+from joulecast.uses.plan.follow import follow
 from joulecast.uses.plan.improve import improve
 from joulecast.uses.plan.place import place_all, rank
 from joulecast.uses.plan.relax import relax
 from joulecast.uses.plan.solve import ENOUGH
+from joulecast.uses.plan.spread import Spread
 from joulecast.uses.plan.ticks import choose_tick, find_horizon, put_on_ticks, round_problem
 
 # ---------------------------------------------------------------------------------------------
@@ -461,3 +479,93 @@ def test_those_that_only_fit_alone_are_told_from_those_that_never_do():
 def test_what_cannot_be_is_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+# ---------------------------------------------------------------------------------------------
+# What is expected, and how sure that is
+
+NOW = datetime(2030, 5, 1, tzinfo=UTC)
+
+
+def plan_stated(confidence, idle_w=10.0, at_once=2, **more):
+    """Two jobs of 300 s at 15 W, as sure as 30 %."""
+    station = Station("m", power_w=15.0, flops_per_s=1.0, idle_w=idle_w, at_once=at_once, **more)
+    ask = Ask((Job("a", "net", 1), Job("b", "net", 1)), (station,))
+    cost = JobCost(Spread(15.0 * 300, 300.0, 0.3, 0.3, station.rest_w), 1.0, "modelled", "")
+    costs = {job.name: {"m": cost} for job in ask.jobs}
+    return plan_jobs(ask, costs, {}, NOW, confidence, 10.0)
+
+
+@pytest.mark.parametrize("rest_w", [0.0, 4.0])
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("idle_w", [0.0, 10.0, 20.0])
+def test_what_is_expected_is_the_same_whatever_is_planned_with(idle_w, at_once, rest_w):
+    plans = [plan_stated(c, idle_w, at_once, rest_w=rest_w) for c in (0.5, 0.9, 0.99)]
+    even = plans[0]
+    alone_j = 300 * (max(15.0, idle_w) + rest_w)
+    shared_j = 300 * (idle_w + rest_w) if at_once == 2 else 0.0
+    assert even.expected_j == pytest.approx(2 * alone_j - shared_j, rel=1e-6)
+    assert even.solution.energy_j == pytest.approx(even.expected_j, rel=1e-6)
+    low_j, high_j = even.interval_j
+    # All off together: joules and seconds are off by the same 30 %, so everything scales.
+    assert math.log(high_j / even.expected_j) == pytest.approx(1.96 * 0.3, rel=1e-3)
+    assert math.log(even.expected_j / low_j) == pytest.approx(1.96 * 0.3, rel=1e-3)
+    for plan in plans:
+        assert plan.expected_j == pytest.approx(even.expected_j, rel=1e-6)
+        assert plan.interval_j == pytest.approx(even.interval_j, rel=1e-6)
+        assert plan.job_j(plan.solution.slots[0])[0] == pytest.approx(alone_j)
+    planned = [plan.solution.energy_j for plan in plans]
+    assert planned == sorted(planned) and planned[0] < planned[1]
+
+
+def test_upper_bounds_stay_above_also_for_jobs_at_once():
+    """Many joules in few seconds: then nothing is gained by sharing idle power for longer."""
+    spread = Spread(4500.0, 300.0, 0.3, 0.3)
+    planned = plan_stated(0.9).solution.energy_j
+    assert planned >= 2 * spread.find_energy(0.9) - 10.0 * spread.find_seconds(0.1)
+    alone = plan_stated(0.9, at_once=1).solution.energy_j
+    assert alone == pytest.approx(2 * spread.find_energy(0.9), rel=1e-6)
+
+
+@given(problems(whole=False))
+@settings(max_examples=25, deadline=None)
+def test_a_plan_that_takes_what_was_planned_is_followed_as_planned(problem):
+    found = solve(problem, 0.5, workers=1)
+    followed = follow(problem, found.slots, 1.5 * found.tick_s)
+    assert {slot.task for slot in followed} == {slot.task for slot in found.slots}
+    lived = replay(problem, followed)
+    assert lived.energy_j == pytest.approx(found.energy_j, rel=1e-3, abs=0.05)
+    assert not [one for one in lived.breaks if one.kind in ("release", "at once", "memory")]
+
+
+def test_who_follows_another_waits_for_it_and_for_nobody_else():
+    cost, tasks = Cost(10.0, 1.0), ("a", "b", "c")
+    planned = (Slot("a", "m", 0.0, 10.0), Slot("b", "m", 10.0, 20.0), Slot("c", "m", 50.0, 60.0))
+    for length_s, starts in ((5.0, [0, 5, 50]), (30.0, [0, 30, 60]), (10.0, [0, 10, 50])):
+        costs = {"m": replace(cost, duration_s=length_s)}
+        problem = Problem((Machine("m"),), tuple(Task(name, costs) for name in tasks))
+        assert [slot.start_s for slot in follow(problem, planned, 0.01)] == starts
+
+
+def test_joules_and_seconds_are_unsure_each_in_its_own_way():
+    run = Spread(1000.0, 100.0, 0.5, 0.0, rest_w=5.0)
+    low_j, high_j = run.find_interval(0.95)
+    # The rest of the machine draws for a time that is known: nothing of it is unsure.
+    assert high_j - 500 == pytest.approx(1000 * math.exp(1.96 * 0.5), rel=1e-3)
+    assert low_j - 500 == pytest.approx(1000 * math.exp(-1.96 * 0.5), rel=1e-3)
+    sure = replace(run, width=0.0)
+    assert sure.find_interval(0.95) == pytest.approx((1500, 1500))
+    assert (sure.find_probability(1500.1), sure.find_probability(1499.9)) == (1.0, 0.0)
+
+
+@given(
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 50.0),
+    st.floats(0.01, 0.99),
+)
+def test_probabilities_and_bounds_say_the_same(width, width_s, rest_w, share):
+    run = Spread(1000.0, 100.0, width, width_s, rest_w)
+    if width > 0.01:
+        assert run.find_probability(run.find_energy(share)) == pytest.approx(share, abs=1e-6)
+    assert run.find_energy(0.5) == pytest.approx(1000 + 100 * rest_w)

@@ -15,6 +15,8 @@
     tidy.py                      as early as can be, when it is known who runs where
     solve.py                     all of these together
     blame.py                     why a job is left out, and how much is missing
+    spread.py                    joules and seconds of a run, and how unsure each is
+    follow.py                    a plan in its order when jobs take other times than planned
     result.py, pictures.py       the finished plan, for people and programs
     charge.py                    will one run finish on this charge?
 
