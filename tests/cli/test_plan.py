@@ -195,22 +195,18 @@ def test_stated_devices_say_what_they_rest_on(profiled, write):
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system's clock has no tzset")
 def test_local_times_know_when_the_clock_changes(planned, write, monkeypatch):
     """From 22:00 to 08:00 are eleven hours in the night that summer time ends."""
-    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
-    time.tzset()
-    try:
-        jobs = JOBS.replace('deadline = "3h"', "").replace("2030-05-02T02", "2030-10-27T09")
-        jobs = jobs.replace('release = "10min"', "release = 2030-10-27T08:00:00")
-        write(
-            "jobs.toml",
-            jobs + DEVICES.split("[[device.charging]]")[0].replace("charger_w = 15", ""),
-        )
+    jobs = JOBS.replace('deadline = "3h"', "").replace("2030-05-02T02", "2030-10-27T09")
+    jobs = jobs.replace('release = "10min"', "release = 2030-10-27T08:00:00")
+    phone = DEVICES.split("[[device.charging]]")[0].replace("charger_w = 15", "")
+    write("jobs.toml", jobs + phone)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
         starts = {
             now: planned.json("plan", "jobs.toml", "--now", now)["devices"][-1]["jobs"][-1]
             for now in ("2030-10-26T22:00", "2030-10-26T22:00+02:00")
         }
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+    time.tzset()
     local, named = starts.values()
     assert local["start_s"] == 11 * 3600 and local["start"] == "2030-10-27T08:00:00+01:00"
     assert named["start_s"] == 10 * 3600 and named["start"] == "2030-10-27T08:00:00+02:00"

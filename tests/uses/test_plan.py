@@ -29,10 +29,13 @@ from joulecast.uses.plan import (
     solve,
 )
 from joulecast.uses.plan.blame import blame
+from joulecast.uses.plan.board import Board, Stay
 from joulecast.uses.plan.follow import follow
 from joulecast.uses.plan.improve import improve
+from joulecast.uses.plan.packing import list_shares
 from joulecast.uses.plan.place import place_all, rank
 from joulecast.uses.plan.relax import relax
+from joulecast.uses.plan.replay import STRICT
 from joulecast.uses.plan.solve import ENOUGH
 from joulecast.uses.plan.spread import Spread
 from joulecast.uses.plan.ticks import choose_tick, find_horizon, put_on_ticks, round_problem
@@ -417,6 +420,70 @@ def test_improving_never_makes_worse_and_keeps_the_rules():
     better = improve(problem, first, 60.0, lambda: next(ticking))
     assert rank(problem, better) <= rank(problem, first)
     assert not replay(problem, better).breaks
+
+
+@given(problems(whole=False), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_board_says_what_a_replay_says(problem, data):
+    """Whoever fits by the quick look breaks nothing, and whoever does not breaks something."""
+    board, slots = Board(problem), []
+    for task in problem.tasks:
+        machine = data.draw(st.sampled_from(problem.machines)).name
+        start_s = data.draw(st.sampled_from([*range(9), *(slot.end_s for slot in slots)]))
+        slot = problem.make_slot(task, machine, float(start_s))
+        stay = Stay(slot.start_s, slot.end_s, slot.task)
+        holds = not replay(problem, [*slots, slot], STRICT).breaks
+        assert board.fits(machine, stay) == holds
+        if holds:
+            board.put(machine, stay)
+            slots.append(slot)
+        assert board.energy_j == pytest.approx(replay(problem, slots).energy_j)
+    assert set(board.list_slots()) == set(slots)
+
+
+@given(problems(whole=False))
+@settings(max_examples=100, deadline=None)
+def test_a_place_that_is_found_holds(problem):
+    board = Board(problem)
+    for task in problem.tasks:
+        before_j, found = board.energy_j, board.find_place(task)
+        if found is None:
+            continue
+        name, stay = found
+        other = board.copy()
+        board.put(name, stay)
+        assert not replay(problem, board.list_slots(), STRICT).breaks
+        assert board.energy_j >= before_j
+        assert other.energy_j == before_j and len(other.list_slots()) < len(board.list_slots())
+
+
+def test_a_machine_that_is_closed_is_closed_until_then():
+    task = Task("a", {"m": Cost(2.0, 1.0)}, 1.0)
+    for at_once in (1, 2):
+        board = Board(Problem((Machine("m", at_once=at_once),), (task,)))
+        board.close_until({"m": 5.0})
+        assert board.find_place(task) == ("m", Stay(5.0, 7.0, "a"))
+        board.close_until({})
+        assert board.find_place(task) == ("m", Stay(1.0, 3.0, "a"))
+
+
+@given(problems(), st.lists(st.integers(0, 8), min_size=4, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_tasks_at_once_never_have_more_than_a_machine(problem, starts):
+    """By every way of saying what they have of it."""
+    for machine in problem.machines:
+        board, costs = Board(problem), [task.costs[machine.name] for task in problem.tasks]
+        for task, start_s in zip(problem.tasks, starts, strict=False):
+            loose = replace(task, release_s=0.0, deadline_s=math.inf)
+            slot = problem.make_slot(loose, machine.name, float(start_s))
+            breaks = replay(problem, [*board.list_slots(), slot]).breaks
+            if not {one.kind for one in breaks} & {"at once", "memory"}:
+                board.put(machine.name, Stay(slot.start_s, slot.end_s, slot.task))
+        for shares in list_shares(machine, costs):
+            share = dict(zip(problem.task, shares, strict=True))
+            for at_s in range(13):
+                running = [s for s in board.list_slots() if s.start_s <= at_s < s.end_s]
+                assert sum(share[slot.task] for slot in running) <= 1 + 1e-9
 
 
 def test_there_is_always_a_tick():

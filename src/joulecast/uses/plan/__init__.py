@@ -10,8 +10,9 @@
     replay.py                    a plan lived through from event to event: does it hold?
     ticks.py                     the question on whole ticks
     sheet.py, batteries.py, model.py    the same for CP-SAT (the extra ``plan``)
+    packing.py                   how much of a machine each job has while it runs
     relax.py                     a bound, and where jobs belong, by a linear program
-    place.py, improve.py         first plans, mended plans, better plans of hundreds of jobs
+    board.py, place.py, improve.py    first plans, mended plans, better plans of hundreds of jobs
     tidy.py                      as early as can be, when it is known who runs where
     solve.py                     all of these together
     blame.py                     why a job is left out, and how much is missing

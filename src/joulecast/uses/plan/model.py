@@ -16,6 +16,7 @@ from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.uses.plan.batteries import Batteries
+from joulecast.uses.plan.packing import list_shares
 from joulecast.uses.plan.problem import Machine, Problem, Slots
 from joulecast.uses.plan.replay import Break
 from joulecast.uses.plan.sheet import Sheet
@@ -116,11 +117,12 @@ class Timetable:
             self._model.add(first <= sheet.start[task]).only_enforce_if(placed)
             self._model.add(last >= sheet.start[task] + length).only_enforce_if(placed)
         # Follows from the rest, but only from all of it at once: bounds are far better with it.
-        busy = sum(length * placed for _, length, placed in here)
-        self._model.add(machine.at_once * (last - first) >= busy)
-        if _shares_memory(machine):
-            filled = sum(self._count_parts(task, machine) * size * at for task, size, at in here)
-            self._model.add(MEMORY_PARTS * (last - first) >= filled)
+        costs = [self._problem.task[task].costs[machine.name] for task, _, _ in here]
+        whole = machine.at_once * MEMORY_PARTS
+        for shares in list_shares(machine, costs):
+            sized = zip(here, shares, strict=True)
+            busy = sum(round(whole * share) * length * at for (_, length, at), share in sized)
+            self._model.add(whole * (last - first) >= busy)
 
     def _sum_energy(self) -> Any:
         sheet, total = self._sheet, 0

@@ -38,7 +38,7 @@ _ASKING_SHARE = 0.6
 _TIDYING_S, _TIDYING_SHARE = 2.0, 0.1
 # A plan this near to the best is searched on for a few seconds only.
 ENOUGH, _EXACT_S = 1e-3, 5.0
-_IMPROVING_SHARE = 0.6
+_IMPROVING_SHARE = 0.9
 # Whole units make energies differ by about this much.
 _SAME = 1e-6
 
