@@ -467,6 +467,16 @@ def test_a_machine_that_is_closed_is_closed_until_then():
         assert board.find_place(task) == ("m", Stay(1.0, 3.0, "a"))
 
 
+def test_how_lengths_share_out_among_lanes_is_proven():
+    """Two lanes that cannot be equally long: whole seconds that add up to 105."""
+    lengths = (11.0, 13.0, 17.0, 19.0, 16.0, 14.0, 15.0)
+    tasks = tuple(Task(f"t{s:g}", {"m": Cost(s, 1.0)}, 0.0, 120.0) for s in lengths)
+    machine = Machine("m", awake_w=10.0, at_once=2)
+    found = solve(Problem((machine,), tasks), 20.0, workers=2)
+    assert found.is_best
+    assert found.energy_j == pytest.approx(10 * 53.0 + 7, abs=0.1)
+
+
 @given(problems(), st.lists(st.integers(0, 8), min_size=4, max_size=4))
 @settings(max_examples=100, deadline=None)
 def test_tasks_at_once_never_have_more_than_a_machine(problem, starts):

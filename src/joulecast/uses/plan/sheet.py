@@ -13,7 +13,7 @@ from typing import Any
 from joulecast.uses.plan.problem import Machine, Problem
 
 # Units in all joules of the tasks, and in a full battery; and the most that may ever add up.
-_UNITS, _BATTERY_UNITS, _MOST_UNITS = 1e9, 1e12, 1e17
+_UNITS, _BATTERY_UNITS, _MOST_UNITS = 1e11, 1e12, 1e17
 # What a battery may lack, as a share of it: between what replays call strict and harmless.
 _FORGIVEN = 1.5e-6
 
