@@ -38,7 +38,8 @@ _ASKING_SHARE = 0.6
 _TIDYING_S, _TIDYING_SHARE = 2.0, 0.1
 # A plan this near to the best is searched on for a few seconds only.
 ENOUGH, _EXACT_S = 1e-3, 5.0
-_IMPROVING_SHARE = 0.9
+# From so many pairs of task and machine on.
+_IMPROVING_SHARES = {MANY: 0.9, 150: 0.2, 0: 0.0}
 # Whole units make energies differ by about this much.
 _SAME = 1e-6
 
@@ -122,9 +123,8 @@ class _Search:
         running = [self._problem.task[slot.task] for slot in self._best]
         self._model.keep_running(slot.task for slot in self._best)
         relaxed = relax(self._problem, self._count_worth(running), self._horizon_s)
-        if sum(len(task.costs) for task in self._problem.tasks) > MANY:
-            improving_s = self._now() + _IMPROVING_SHARE * (self._until_s - self._now())
-            self._best = improve(self._problem, self._best, improving_s, self._now)
+        improving_s = self._choose_share() * (self._until_s - self._now())
+        self._best = improve(self._problem, self._best, self._now() + improving_s, self._now)
         bound_j, is_best = self._ask("energy", 1.0, relaxed.bound_j if relaxed else -math.inf)
         # Whatever time is over, tidying has its own.
         self._best = tidy(
@@ -136,6 +136,11 @@ class _Search:
             self._now,
         )
         return self._report(bound_j, is_best, is_most)
+
+    def _choose_share(self) -> float:
+        """What of the time is for improving: the solver alone is best at few tasks only."""
+        pairs = sum(len(task.costs) for task in self._problem.tasks)
+        return next(share for least, share in _IMPROVING_SHARES.items() if pairs >= least)
 
     @staticmethod
     def _count_worth(tasks: Iterable[Task]) -> float:
