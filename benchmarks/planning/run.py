@@ -4,7 +4,7 @@ Jobs and devices are drawn at random, in numbers only: no estimate is asked for.
 laptops and boards by their powers; three in five have a battery, most of those a charger for a few
 hours; some run two jobs at once. Every plan is replayed before it counts.
 
-    python benchmarks/planning/run.py                   a table; about five minutes
+    python benchmarks/planning/run.py                   a table; about nine minutes
     python benchmarks/planning/run.py --json            JSON on stdout
     python benchmarks/planning/run.py --out FILE        also keep it
 """
@@ -29,7 +29,7 @@ from joulecast.testing.commits import find_commit
 from joulecast.uses.plan import replay, solve
 
 # Jobs, devices, how many problems of that size, seconds allowed for each.
-SIZES = ((10, 5, 10, 20.0), (50, 10, 2, 40.0), (300, 30, 1, 60.0))
+SIZES = ((10, 5, 10, 20.0), (50, 10, 5, 40.0), (300, 30, 3, 60.0))
 
 Json = dict[str, Any]
 

@@ -81,11 +81,14 @@ def test_a_charge_is_enough_or_not_with_a_probability(profiled):
 def test_people_read_whether_a_charge_is_enough(profiled):
     words = ("--steps", "1000", "--battery")
     rich = " ".join(profiled("estimate", *NET, *words, "900Wh").stdout.split())
-    assert "Will it finish on this charge? Yes, with more than 99.9 %" in rich
+    assert "Will it finish on this charge? Almost certainly (above 99.9 %)" in rich
     assert "The meter covers device: what else the battery feeds is not in it" in rich
     poor = " ".join(profiled("estimate", *NET, *words, "1mWh", "--rest-w", "3").stdout.split())
-    assert "Will it finish on this charge? No, with less than 0.100 %" in poor
+    assert "Will it finish on this charge? Almost certainly not (below 0.1 %)" in poor
     assert "what else the battery feeds" not in poor
+    step = " ".join(profiled("estimate", *NET, "--battery", "15Wh").stdout.split())
+    assert "Will it finish" not in step
+    assert "This charge holds 54.0 kJ, which is worth about" in step and "--steps, or" in step
     assert "leaves nothing" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )

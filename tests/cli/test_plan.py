@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_a_plan_holds_what_is_promised(planned):
     assert slots["first"]["end_s"] <= 3 * 3600
     assert slots["second"]["start"].startswith("2030-05-01T22:1")
     assert data["is_best"] and data["gap_share"] == 0
-    assert data["lower_bound_j"] <= data["planned_energy_j"] * (1 + 1e-9)
+    assert data["planned_lower_bound_j"] <= data["planned_energy_j"] * (1 + 1e-9)
+    assert data["energy_j"] == pytest.approx(data["planned_energy_j"], rel=1e-6)
     low, high = data["interval_j"]
     assert low < data["energy_j"] < high
     assert data["basis"] == "simulated" and data["confidence"] == 0.5
@@ -88,7 +90,9 @@ def test_confidence_plans_with_more(planned):
         planned.json("plan", "jobs.toml", *NOW, "--confidence", level) for level in ("50%", "95%")
     )
     assert sure["planned_energy_j"] > even["planned_energy_j"]
-    assert sure["energy_j"] == pytest.approx(even["energy_j"], rel=0.3)
+    where = [[job["job"] for job in dev["jobs"]] for dev in even["devices"]]
+    assert where == [[job["job"] for job in dev["jobs"]] for dev in sure["devices"]]
+    assert sure["energy_j"] - sure["idle_j"] == pytest.approx(even["energy_j"] - even["idle_j"])
     assert "stays below its joules and seconds with 95 %" in " ".join(
         planned("plan", "jobs.toml", *NOW, "--confidence", "0.95").stdout.split()
     )
@@ -158,6 +162,9 @@ def test_who_cannot_run_is_said_with_why(profiled, write, old, new, kind, words)
         ("flops_per_s = 5e9", "", ("[[device]] board", "power_w and flops_per_s")),
         ('memory = "2GiB"', 'memory = "2"', ("[[device]] board", "memory is '2'")),
         ("at_once = 2", "at_once = 0.5", ("[[device]] board", "at_once is 0.5")),
+        ("at_once = 2", "asleep_w = 5", ("[[device]] board", "asleep_w is 5", "2 W")),
+        ('deadline = "3h"', 'input = "3xx"', ("[[job]] first", "input is '3xx'", "3x96x96")),
+        ('deadline = "3h"', "input = 3", ("[[job]] first", "input is 3", "3x96x96")),
         ("[[job]]", "[[jobs]]", ("no key 'jobs'",)),
         ("[[job]]", "[[job", ("no TOML",)),
     ],
@@ -169,10 +176,47 @@ def test_a_bad_file_is_one_line_with_its_place(profiled, write, old, new, parts)
     assert all(part in said for part in parts), said
 
 
+def test_a_job_that_is_no_table_is_one_line(profiled, write):
+    write("jobs.toml", "job = [1]\n" + DEVICES)
+    assert "[[job]] number 1 is 1" in profiled.fails("plan", "jobs.toml", *NOW)
+
+
+def test_stated_devices_say_what_they_rest_on(profiled, write):
+    only = JOBS.split("[[job]]")[1].replace('deadline = "3h"', "")
+    write("jobs.toml", "[[job]]" + only + "[[device]]" + DEVICES.split("[[device]]")[2])
+    text = profiled("plan", "jobs.toml", *NOW).stdout
+    flat = " ".join(text.split())
+    assert "No plan takes less." in flat
+    assert "modelled, not measured: FLOPs / flops_per_s at a stated power_w (board)" in flat
+    assert "CPU time" not in flat and "meters cover" not in flat
+    assert all(len(line.split()) > 1 for line in text.splitlines() if line.strip("─ "))
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system's clock has no tzset")
+def test_local_times_know_when_the_clock_changes(planned, write, monkeypatch):
+    """From 22:00 to 08:00 are eleven hours in the night that summer time ends."""
+    jobs = JOBS.replace('deadline = "3h"', "").replace("2030-05-02T02", "2030-10-27T09")
+    jobs = jobs.replace('release = "10min"', "release = 2030-10-27T08:00:00")
+    phone = DEVICES.split("[[device.charging]]")[0].replace("charger_w = 15", "")
+    write("jobs.toml", jobs + phone)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        starts = {
+            now: planned.json("plan", "jobs.toml", "--now", now)["devices"][-1]["jobs"][-1]
+            for now in ("2030-10-26T22:00", "2030-10-26T22:00+02:00")
+        }
+    time.tzset()
+    local, named = starts.values()
+    assert local["start_s"] == 11 * 3600 and local["start"] == "2030-10-27T08:00:00+01:00"
+    assert named["start_s"] == 10 * 3600 and named["start"] == "2030-10-27T08:00:00+02:00"
+
+
 def test_bad_options_are_one_line(planned):
     assert "nowhere.toml" in planned.fails("plan", "nowhere.toml")
     assert ".svg" in planned.fails("plan", "jobs.toml", "--out", "plan.pdf")
-    assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", "30%", code=2)
+    for share in ("30%", "100%"):
+        assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", share, code=2)
     assert "no time" in planned.fails("plan", "jobs.toml", "--now", "noon", code=2)
 
 

@@ -15,6 +15,7 @@ from joulecast.cli.bill import Bill, read_bill
 from joulecast.cli.known import resolve_profile
 from joulecast.cli.rigs import probe_net
 from joulecast.cli.show import (
+    join_ends,
     make_bar,
     make_console,
     mark_basis,
@@ -49,8 +50,15 @@ _MUCH_DOUBT = 0.05
 _MUCH_UNTIMED = 0.3
 _NEARLY = 0.999
 _FEW_SETUPS = 3
-# What is said from which probability on.
-_FINISHES = {"Yes": 0.975, "Probably": 0.5, "Probably not": 0.025, "No": 0.0}
+# What is said from which probability on; nothing is certain.
+_FINISHES = {
+    f"Almost certainly (above {format_share(_NEARLY)})": _NEARLY,
+    "Yes, with {share}": 0.975,
+    "Probably, with {share}": 0.5,
+    "Probably not, with {share}": 0.025,
+    "No, with {share}": 1 - _NEARLY,
+    f"Almost certainly not (below {100 * (1 - _NEARLY):.1f} %)": 0.0,
+}
 _NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 
 
@@ -281,26 +289,19 @@ def _list_units(data: Json, wanted: Wishes) -> list[str]:
 
 def _say_finish(finish: Json, answer: Estimate, wanted: Wishes) -> str:
     """Whether it will finish, with its probability, and what that leaves out."""
-    share = finish["probability"]
-    word = next(word for word, least in _FINISHES.items() if share >= least)
-    low, high = (format_energy(end_j) for end_j in finish["interval_j"])
+    share, worth = finish["probability"], f"which is worth about {finish['steps_left']:,} steps"
+    available = format_energy(finish["available_j"])
     unseen = f" The meter covers {answer.covers}: what else the battery feeds is not in it"
     unseen = "" if wanted.rest_w else f"{unseen} (--rest-w says it)."
+    if wanted.steps == 1:
+        asks = "--steps, or --epochs and --samples, ask whether a whole training finishes."
+        return f"This charge holds {available}, {worth}: {asks}{unseen}"
+    word = next(word for word, least in _FINISHES.items() if share >= least)
+    ends = join_ends(*(format_energy(end_j) for end_j in finish["interval_j"]))
     return (
-        f"Will it finish on this charge? {word}, with {_say_probability(share)}: it needs "
-        f"{format_energy(finish['needed_j'])} ({low} to {high}) of "
-        f"{format_energy(finish['available_j'])}, which is worth about {finish['steps_left']:,} "
-        f"steps.{unseen}"
+        f"Will it finish on this charge? {word.format(share=f'{100 * share:.1f} %')}: it needs "
+        f"{format_energy(finish['needed_j'])} ({ends}) of {available}, {worth}.{unseen}"
     )
-
-
-def _say_probability(share: float) -> str:
-    """Nothing is certain: the ends are said as more and less than."""
-    if share > _NEARLY:
-        return f"more than {format_share(_NEARLY)}"
-    if share < 1 - _NEARLY:
-        return f"less than {format_share(1 - _NEARLY)}"
-    return f"{100 * share:.1f} %"
 
 
 def _list_notes(answer: Estimate, setup: Setup, profile: Profile) -> list[str]:

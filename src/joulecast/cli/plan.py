@@ -14,6 +14,7 @@ from joulecast.cli import options
 from joulecast.cli.known import resolve_profile
 from joulecast.cli.nets import resolve_net
 from joulecast.cli.show import (
+    join_ends,
     make_console,
     mark_basis,
     print_json,
@@ -48,15 +49,14 @@ _NOT_MODELLED = (
 
 
 def read_now(ctx: Any, param: Any, value: str | None) -> datetime:
-    """Of a callback of click: a time, else the time that it is."""
+    """Of a callback of click: a time, else the time that it is; without a zone it is local."""
     if value is None:
-        return datetime.now().astimezone().replace(microsecond=0)
+        return datetime.now().replace(microsecond=0)
     try:
-        moment = datetime.fromisoformat(value)
+        return datetime.fromisoformat(value)
     except ValueError as error:
         words = f"{value!r} is no time: give one like 2030-05-01T22:00"
         raise click.BadParameter(words, ctx, param) from error
-    return moment if moment.tzinfo else moment.astimezone()
 
 
 @click.command()
@@ -95,15 +95,19 @@ def plan(
     JOBS.TOML holds [[job]] tables (name, net, steps, release, deadline …) and [[device]] tables
     (name, profile, battery_wh, charge, reserve, charging …).
     """
-    if confidence < _EVEN:
-        raise click.UsageError("--confidence is at least 50%", click.get_current_context())
+    if not _EVEN <= confidence < 1:
+        words = "--confidence is at least 50% and below 100%"
+        raise click.UsageError(words, click.get_current_context())
     if out is not None:
         _find_saver(out)
     ask = read_ask(jobs, now)
     nets = {job.name: find_net(job, jobs) for job in ask.jobs}
     profiles = find_profiles(ask, jobs, store)
     costs = estimate_jobs(ask, nets, profiles, estimator)
-    found = plan_jobs(ask, costs, profiles, now, confidence, time_limit)
+    try:
+        found = plan_jobs(ask, costs, profiles, now, confidence, time_limit)
+    except InputError as error:
+        raise FileError(f"{jobs}: {error}") from error
     if out is not None and found.solution.slots:
         from joulecast.uses.plan.pictures import draw_plan
 
@@ -166,13 +170,12 @@ def _print_plan(found: Plan, out: str | None) -> None:
 
 def _print_total(console: Any, found: Plan) -> None:
     slots = found.solution.slots
-    low, high = (format_energy(end_j) for end_j in found.interval_j)
+    ends = join_ends(*(format_energy(end_j) for end_j in found.interval_j))
     count = f"{len(slots)} job{'s' if len(slots) > 1 else ''}"
     ends_s = max(slot.end_s for slot in slots)
     console.print(
         f"{count} on {len(found.list_runs())} of {len(found.problem.machines)} devices: "
-        f"{format_energy(found.expected_j)}{mark_basis(found.basis)}, {low} to {high} with 95 %, "
-        f"all over in {format_duration(ends_s)}.",
+        f"{format_energy(found.expected_j)}{mark_basis(found.basis)}, {ends} with 95 %.",
         style="bold",
     )
     if found.confidence > _EVEN:
@@ -181,7 +184,7 @@ def _print_total(console: Any, found: Plan) -> None:
             f"Planned with {planned}: each job stays below its joules and seconds with "
             f"{100 * found.confidence:g} %."
         )
-    console.print(_say_gap(found) + "\n")
+    console.print(f"All over in {format_duration(ends_s)}. {_say_gap(found)}\n")
 
 
 def _say_gap(found: Plan) -> str:
@@ -189,18 +192,17 @@ def _say_gap(found: Plan) -> str:
         return "No plan takes less."
     if found.solution.gap_share <= ENOUGH:
         return f"No plan takes more than {format_share(found.solution.gap_share)} less."
-    return (
-        f"Stopped by the time limit: the best plan could take up to "
-        f"{format_share(found.solution.gap_share)} less (no plan takes less than "
-        f"{format_energy(found.solution.bound_j)})."
+    words = (
+        f"he best plan could take up to {format_share(found.solution.gap_share)} less (no plan "
+        f"takes less than {format_energy(found.solution.bound_j)})."
     )
+    return f"Stopped by the time limit: t{words}" if found.solution.timed_out else f"T{words}"
 
 
 def _list_rows(found: Plan, machine: Machine, run: MachineRun) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for slot in run.slots:
-        cost = found.costs[slot.task][machine.name]
-        low, high = (format_energy(end_j) for end_j in cost.interval_j)
+        mean, *ends = map(format_energy, found.job_j(slot))
         share = found.charge_share(machine, run, slot.end_s)
         rows.append(
             (
@@ -208,8 +210,8 @@ def _list_rows(found: Plan, machine: Machine, run: MachineRun) -> list[tuple[str
                 slot.task,
                 _say_time(slot.start_s),
                 _say_time(slot.end_s),
-                format_energy(cost.energy_j),
-                f"{low} to {high}",
+                mean,
+                join_ends(*ends),
                 "mains" if share is None else format_share(share),
             )
         )
@@ -243,23 +245,36 @@ def _say_reason(reason: Reason) -> str:
 
 def _list_notes(found: Plan) -> list[str]:
     runs = found.list_runs()
-    idle_j = sum(run.idle_j for _, run in runs)
     notes = [f"Times count from now, {found.now:%Y-%m-%d %H:%M}."]
-    if idle_j > _MUCH_IDLE * found.solution.energy_j:
-        notes.append(f"{format_energy(idle_j)} of it flow between jobs, while devices wait.")
-    if shared_j := sum(run.shared_j for _, run in runs):
+    if found.idle_j > _MUCH_IDLE * found.expected_j:
+        notes.append(f"{format_energy(found.idle_j)} of it flow between jobs, while devices wait.")
+    if found.shared_j:
         notes.append(
-            f"Jobs at once share the idle power of their device: {format_energy(shared_j)} less "
-            "than the sum of the jobs."
+            f"Jobs at once share the idle power of their device: {format_energy(found.shared_j)} "
+            "less than the sum of the jobs."
         )
     if asleep := _list_asleep(runs):
         notes.append(
             f"Before its first job a device is asleep and draws asleep_w: {', '.join(asleep)}."
         )
     notes += _say_unseen(found)
-    notes.append(f"Basis: {say_basis(found.basis)}; the meters cover {', '.join(found.covers)}.")
-    notes.append("What a meter does not see is not in it, unless rest_w says it.")
-    return [*notes, _NOT_MODELLED]
+    return [*notes, _say_basis(found), _NOT_MODELLED]
+
+
+def _say_basis(found: Plan) -> str:
+    """What it rests on; powers that the file states are no meter's."""
+    metered = ""
+    if found.covers:
+        metered = (
+            f" The meters cover {', '.join(found.covers)}: what else draws power is not in it, "
+            "unless rest_w says it."
+        )
+    if not found.stated:
+        return f"Basis: {say_basis(found.basis)}.{metered}"
+    words = "modelled, not measured: FLOPs / flops_per_s at a stated power_w"
+    if found.basis != "modelled":
+        words = f"{say_basis(found.basis)}; {words}"
+    return f"Basis: {words} ({', '.join(found.stated)}).{metered}"
 
 
 def _list_asleep(runs: list[tuple[Machine, MachineRun]]) -> list[str]:

@@ -8,11 +8,16 @@
     costs.py                     what each job takes on each device, from its profile
     problem.py                   the question in numbers; nothing below knows of nets or files
     replay.py                    a plan lived through from event to event: does it hold?
-    ticks.py, model.py           the question in whole numbers, for CP-SAT (the extra ``plan``)
+    ticks.py                     the question on whole ticks
+    sheet.py, batteries.py, model.py    the same for CP-SAT (the extra ``plan``)
+    packing.py                   how much of a machine each job has while it runs
     relax.py                     a bound, and where jobs belong, by a linear program
-    place.py, improve.py         first plans, mended plans, better plans of hundreds of jobs
+    board.py, place.py, improve.py    first plans, mended plans, better plans of hundreds of jobs
+    tidy.py                      as early as can be, when it is known who runs where
     solve.py                     all of these together
     blame.py                     why a job is left out, and how much is missing
+    spread.py                    joules and seconds of a run, and how unsure each is
+    follow.py                    a plan in its order when jobs take other times than planned
     result.py, pictures.py       the finished plan, for people and programs
     charge.py                    will one run finish on this charge?
 

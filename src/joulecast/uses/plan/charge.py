@@ -3,18 +3,18 @@
     needed = steps · joules a step + rest_w · seconds        P(needed <= charge - reserve)
 
 What the meter does not see, the battery has to give as well: ``rest_w``, for as long as the run
-takes. Its seconds are taken to be off together with its joules, and alike.
+takes. Seconds are as unsure as the estimate says, and off together with its joules (spread.py).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.records import Estimate
+from joulecast.uses.plan.spread import spread_run
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,11 @@ def will_finish(
             f"a charge of {100 * charge_share:g} % with a reserve of {100 * reserve_share:g} % "
             "leaves nothing to run on: charge it, or keep less in reserve"
         )
-    step_j = answer.energy_j + rest_w * answer.duration_s
-    half = math.log(answer.interval_j[1] / answer.energy_j)
-    width = half / NormalDist().inv_cdf(0.5 + answer.level / 2)
-    needed_j = steps * step_j
-    ends = (needed_j * math.exp(-half), needed_j * math.exp(half))
-    probability = _find_probability(math.log(available_j / needed_j), width)
-    return Finish(available_j, needed_j, ends, probability, int(available_j / step_j))
-
-
-def _find_probability(spare: float, width: float) -> float:
-    if width <= 0:
-        return 1.0 if spare >= 0 else 0.0
-    return NormalDist().cdf(spare / width)
+    run = spread_run(answer, steps, rest_w)
+    return Finish(
+        available_j,
+        run.energy_j,
+        run.find_interval(answer.level),
+        run.find_probability(available_j),
+        int(available_j / run.energy_j * steps),
+    )

@@ -4,24 +4,23 @@
     upper bound     = the joules and the seconds that it stays below with the wanted confidence
 
 The estimate of a step holds the idle power of whatever its meter covers; what the meter does not
-see is ``rest_w``. Steps share their error, so it grows with their number. Joules and seconds have
-bounds of their own; seconds of an estimator that says none are taken to be as unsure as joules.
+see is ``rest_w``. Joules and seconds have bounds of their own (spread.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any
 
+from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT, open_profile
 from joulecast.estimators.looks import find_idle
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
 from joulecast.uses.plan.ask import Ask, Job, Station
 from joulecast.uses.plan.problem import Cost, Machine, Problem, Task
+from joulecast.uses.plan.spread import Spread, spread_run
 
 LEVEL = 0.95
 _STATED = "modelled"
@@ -32,48 +31,22 @@ class JobCost:
     """What a job takes on a device, told by an estimate.
 
     Attributes:
-        energy_j: What the device draws while the job runs alone.
-        width: Deviation of its logarithm; ``width_s`` that of the seconds.
+        spread: Its joules and seconds.
         basis: The weakest provenance it rests on.
-        covers: What the meter behind it sees.
+        covers: What the meter behind it sees; empty where its power was stated.
         unseen_share: Share of the energy in layers that were never profiled.
     """
 
-    energy_j: float
-    duration_s: float
-    width: float
+    spread: Spread
     memory_bytes: float
     basis: str
     covers: str
     unseen_share: float = 0.0
-    width_s: float = 0.0
-
-    def bound(self, confidence: float) -> tuple[float, float]:
-        """Joules and seconds that each stays below with a confidence; means for an even chance."""
-        z = NormalDist().inv_cdf(confidence)
-        return self.energy_j * math.exp(z * self.width), self.duration_s * math.exp(
-            z * self.width_s
-        )
-
-    @property
-    def interval_j(self) -> tuple[float, float]:
-        """Where the joules are with 95 %."""
-        return self.bound(0.5 - LEVEL / 2)[0], self.bound(0.5 + LEVEL / 2)[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "energy_j": self.energy_j,
-            "interval_j": list(self.interval_j),
-            "duration_s": self.duration_s,
-            "memory_bytes": self.memory_bytes,
-            "basis": self.basis,
-            "covers": self.covers,
-            "unseen_share": self.unseen_share,
-        }
 
 
 Costs = Mapping[str, Mapping[str, JobCost]]
 """By job, by device; only where the job may run."""
+MakeCost = Callable[[Machine, JobCost, float], Cost]
 
 
 def estimate_jobs(
@@ -114,49 +87,51 @@ def _ask_profile(
     answers = open_profile(profile, estimator).ask(pairs, LEVEL).each if jobs else ()
     costs: dict[str, JobCost] = {}
     for job, answer in zip(jobs, answers, strict=True):
-        steps, seconds = job.count_steps(nets[job.name][1].batch), answer.duration_s
-        width = _find_width(answer.energy_j, answer.interval_j)
-        known_s = answer.duration_interval_s
+        steps = job.count_steps(nets[job.name][1].batch)
         costs[job.name] = JobCost(
-            steps * (answer.energy_j + station.rest_w * seconds),
-            steps * seconds,
-            width,
+            spread_run(answer, steps, station.rest_w),
             answer.peak_memory_bytes,
             answer.basis,
             answer.covers,
             answer.unseen_share,
-            width if known_s is None else _find_width(seconds, known_s),
         )
     return costs
-
-
-def _find_width(mean: float, interval: tuple[float, float]) -> float:
-    """Deviation of the logarithm behind a log-normal interval."""
-    return math.log(interval[1] / mean) / NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 
 def _state_cost(station: Station, job: Job, network: Network, setup: Setup) -> JobCost:
     """By a stated power and speed: FLOPs / flops_per_s seconds at power_w."""
     flops = network_work(network, setup).total.flops
     duration_s = job.count_steps(setup.batch) * flops / (station.flops_per_s or 1.0)
-    energy_j = duration_s * ((station.power_w or 0.0) + station.rest_w)
-    size_bytes, covers = peak_memory(network, setup), "what was stated"
-    doubt = station.doubt_share
-    return JobCost(energy_j, duration_s, doubt, size_bytes, _STATED, covers, width_s=doubt)
+    device_j, doubt = duration_s * (station.power_w or 0.0), station.doubt_share
+    spread = Spread(device_j, duration_s, doubt, doubt, station.rest_w)
+    return JobCost(spread, peak_memory(network, setup), _STATED, "")
 
 
 def make_problem(
-    ask: Ask, costs: Costs, profiles: Mapping[str, Profile], confidence: float = 0.5
+    ask: Ask,
+    costs: Costs,
+    profiles: Mapping[str, Profile],
+    confidence: float = 0.5,
+    make: MakeCost | None = None,
 ) -> Problem:
-    """The numbers that a plan is made of, with upper bounds at a confidence."""
+    """The numbers that a plan is made of, with upper bounds at a confidence.
+
+    Args:
+        ask: Jobs and devices.
+        costs: What jobs take on devices.
+        profiles: What devices have learnt, for their idle power and memory.
+        confidence: With which each job stays below its numbers.
+        make: How a job's cost becomes a number; ``bound_cost`` where it is None.
+    """
     machines = {
         station.name: make_machine(station, profiles.get(station.name)) for station in ask.stations
     }
+    make = make or bound_cost
     tasks = tuple(
         Task(
             job.name,
             {
-                name: make_cost(machines[name], cost, confidence)
+                name: make(machines[name], cost, confidence)
                 for name, cost in costs[job.name].items()
             },
             job.release_s,
@@ -175,9 +150,15 @@ def make_machine(station: Station, profile: Profile | None) -> Machine:
         idle_w = (find_idle(profile.observations) or 0.0) if idle_w is None else idle_w
         known_bytes = profile.device.memory_bytes or math.inf
         memory_bytes = known_bytes if memory_bytes is None else memory_bytes
+    awake_w = (idle_w or 0.0) + station.rest_w
+    if station.asleep_w > awake_w:
+        raise InputError(
+            f"[[device]] {station.name}: asleep_w is {station.asleep_w:g}, but awake it draws "
+            f"{awake_w:g} W (idle_w + rest_w): give no more asleep than awake"
+        )
     return Machine(
         station.name,
-        (idle_w or 0.0) + station.rest_w,
+        awake_w,
         station.asleep_w,
         math.inf if memory_bytes is None else memory_bytes,
         station.at_once,
@@ -185,8 +166,25 @@ def make_machine(station: Station, profile: Profile | None) -> Machine:
     )
 
 
-def make_cost(machine: Machine, cost: JobCost, confidence: float) -> Cost:
+def bound_cost(machine: Machine, cost: JobCost, confidence: float) -> Cost:
+    """Numbers that a job stays below with a confidence, also beside others.
+
+    Jobs at once share idle power for as long as they last: a job that takes many joules in few
+    seconds shares least. So what it takes above idle is its many joules less its few seconds' idle.
+    """
+    shared_share = confidence if machine.at_once == 1 else 1.0 - confidence
+    return _make_cost(machine, cost, confidence, shared_share)
+
+
+def expect_cost(machine: Machine, cost: JobCost, share: float) -> Cost:
+    """What a job takes if its joules and seconds are where they stay below with this share."""
+    return _make_cost(machine, cost, share, share)
+
+
+def _make_cost(machine: Machine, cost: JobCost, share: float, idle_share: float) -> Cost:
     """What a job takes above what its device draws anyway; never less than that."""
-    energy_j, duration_s = cost.bound(confidence)
-    extra_j = max(0.0, energy_j - machine.awake_w * duration_s)
-    return Cost(duration_s, extra_j, cost.memory_bytes)
+    spread = cost.spread
+    idle_w = machine.awake_w - spread.rest_w
+    idle_j = idle_w * spread.find_seconds(idle_share)
+    extra_j = max(0.0, spread.find_device(share) - idle_j)
+    return Cost(spread.find_seconds(share), extra_j, cost.memory_bytes)

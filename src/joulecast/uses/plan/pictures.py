@@ -39,10 +39,9 @@ def _make_lane(plan: Plan, machine: Machine, run: MachineRun) -> Lane:
 
 
 def _say_slot(plan: Plan, machine: Machine, slot: Slot) -> str:
-    cost = plan.costs[slot.task][machine.name]
-    low, high = (format_energy(end_j) for end_j in cost.interval_j)
+    mean, low, high = map(format_energy, plan.job_j(slot))
     return (
         f"{slot.task} on {machine.name}\n"
         f"from {format_duration(slot.start_s)} to {format_duration(slot.end_s)}\n"
-        f"{format_energy(cost.energy_j)}, {low} to {high} with 95 %"
+        f"{mean}, {low} to {high} with 95 %"
     )

@@ -92,11 +92,18 @@ class Machine:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a task takes on a machine; ``extra_j`` is above what the machine draws anyway."""
+    """What a task takes on a machine.
+
+    Attributes:
+        extra_j: Above what the machine draws anyway.
+        drawn_s: Seconds in which it draws ``extra_j``, where they are fewer than ``duration_s``: a
+            task that is given more time than it needs still draws as fast as it does.
+    """
 
     duration_s: float
     extra_j: float
     memory_bytes: float = 0.0
+    drawn_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.duration_s < math.inf and 0 <= self.extra_j < math.inf):
@@ -104,6 +111,11 @@ class Cost:
                 f"a task of {self.duration_s:g} s and {self.extra_j:g} J cannot be planned: give "
                 "seconds above 0 and joules from 0 on"
             )
+
+    @property
+    def extra_w(self) -> float:
+        """What it draws at most, above what the machine draws anyway."""
+        return self.extra_j / (self.drawn_s or self.duration_s)
 
     def energy_j(self, machine: Machine) -> float:
         """What the machine draws while this task runs alone on it."""

@@ -6,15 +6,15 @@
                   idle_w rest_w asleep_w memory at_once
     [[device.charging]]   from to charger_w
 
-Moments are durations from now (``2h``) or times of day (``2030-05-01T22:00``, in the zone of
-``now`` where they name none).
+Moments are durations from now (``2h``) or times (``2030-05-01T22:00``, in the zone of ``now``, else
+in that of this machine's clock).
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,16 @@ from joulecast.uses.plan.words import (
     refuse_strange,
 )
 
-_AS_THEY_ARE = ("name", "net", "steps", "epochs", "samples", "devices", "priority")
+_JOB: dict[str, Reader] = {
+    "name": read_text,
+    "net": read_text,
+    "devices": read_texts,
+    **dict.fromkeys(("steps", "epochs", "samples", "priority"), read_count),
+}
+_SETUP: dict[str, Reader] = {
+    **dict.fromkeys(("batch", "threads"), read_count),
+    **dict.fromkeys(("precision", "optimizer", "loss"), read_text),
+}
 
 
 def read_ask(path: str | Path, now: datetime) -> Ask:
@@ -80,6 +89,8 @@ def _list_tables(data: Mapping[str, Any], what: str) -> list[tuple[str, Json]]:
         raise InputError(f"there is no [[{what}]]: give at least one, with a name")
     named = []
     for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise InputError(f"[[{what}]] number {number} is {row!r}: give a table with a name")
         name = row.get("name")
         if not isinstance(name, str) or not name.strip():
             raise InputError(f"[[{what}]] number {number} has no name: give one in quotes")
@@ -89,43 +100,29 @@ def _list_tables(data: Mapping[str, Any], what: str) -> list[tuple[str, Json]]:
 
 def _read_job(where: str, row: Json, now: datetime) -> Job:
     moment = make_moment_reader(now)
-    words: dict[str, Reader] = {
-        "name": read_text,
-        "net": read_text,
-        "input": read_shape,
-        "devices": read_texts,
-    }
-    words |= {"release": moment, "deadline": moment}
-    words |= dict.fromkeys(("steps", "epochs", "samples", "priority"), read_count)
-    setup: dict[str, Reader] = {
-        "batch": read_count,
-        "precision": read_text,
-        "optimizer": read_text,
-        "loss": read_text,
-    }
-    setup |= {"threads": read_count, "inference": read_flag}
-    found = read_words(where, row, {**words, **setup})
+    times: dict[str, Reader] = {"release": moment, "deadline": moment}
+    others: dict[str, Reader] = {"input": read_shape, "inference": read_flag}
+    found = read_words(where, row, {**_JOB, **times, **_SETUP, **others})
     if "net" not in found:
         raise InputError(f"{where}: net is missing: give a family, file.py:make_net or a .json")
     whole = "epochs" in found and "samples" in found
     if ("steps" in found) == whole or (("epochs" in found) != ("samples" in found)):
         raise InputError(f"{where}: give steps, or epochs and samples")
-    chosen = {key: found[key] for key in setup if key in found and key != "inference"}
-    if found.get("inference"):
-        chosen["phase"] = "inference"
+    phase = {"phase": "inference"} if found.get("inference") else {}
     job = Job(
-        setup=chosen,
+        setup={**_pick(found, _SETUP), **phase},
         input_shape=found.get("input"),
         release_s=max(0.0, found.get("release", 0.0)),
         deadline_s=found.get("deadline", math.inf),
-        **{
-            key: found[key] for key in ("name", "net", "steps", "epochs", "samples") if key in found
-        },
-        **{key: found[key] for key in ("devices", "priority") if key in found},
+        **_pick(found, _JOB),
     )
     if job.deadline_s <= job.release_s:
         raise InputError(f"{where}: deadline is over before the job may begin: give a later one")
     return job
+
+
+def _pick(found: Json, keys: Iterable[str]) -> Json:
+    return {key: found[key] for key in keys if key in found}
 
 
 def _read_station(where: str, row: Json, now: datetime) -> Station:
@@ -149,7 +146,7 @@ def _read_station(where: str, row: Json, now: datetime) -> Station:
             doubt_share=found.get("doubt", Station.doubt_share),
             memory_bytes=found.get("memory"),
             battery=_read_battery(where, found, now),
-            **{key: found[key] for key in kept if key in found},
+            **_pick(found, kept),
         )
     except InputError as error:
         raise InputError(

@@ -2,10 +2,12 @@
 
     min  Σ extra·x + Σ awake_w·span      x: share of a task on a machine, 0 to 1, all shares of a
                                          task together 1 (or less, for a total worth)
-    load(d) = load(d-1) + Σ duration·x   over tasks due at d: what must be over by each deadline,
-    load(d) <= at_once·(d - first)       and only so much time is there until then
-    span >= load(last) / at_once         and by shares of memory
-    Σ extra·x + awake_w·span <= charge - reserve + all that its charger could give
+    load(d) = load(d-1) + Σ busy·x       over tasks due at d: what must be over by each deadline,
+    load(d) <= d - first                 and only so much time is there until then
+    span >= load(last)                   busy: duration times what it has of a machine (packing.py)
+    Σ drawn·x + awake_w·span <= charge - reserve + all that its charger could give
+    level(k) <= level(k-1) + given(k) - flow(k)     between a charger's coming and going, and never
+    Σ flow = Σ drawn·x + awake_w·span               above full; what is due by k has flown by then
 
 Every plan satisfies this, so its minimum is a bound on all plans; and its x, nearly whole where
 tasks are many, say where tasks belong. A linear program, for HiGHS in scipy; what is due adds up
@@ -14,6 +16,7 @@ along the deadlines, so that its matrix has a few entries a row however many the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.uses.plan.problem import Machine, Problem, Task
+from joulecast.uses.plan.packing import list_shares
+from joulecast.uses.plan.problem import Battery, Machine, Problem, Task
+from joulecast.uses.plan.replay import find_charger
 
 _LEAST_SHARE = 1e-4
 Pair = tuple[Task, Machine]
@@ -45,10 +50,10 @@ class _Program:
     at_most: list[tuple[Row, float]] = field(default_factory=list)
     zero: list[Row] = field(default_factory=list)
 
-    def add(self, price: float, most: float) -> int:
-        """A column from nothing to so much: its number."""
+    def add(self, price: float, most: float, least: float = 0.0) -> int:
+        """A column between two ends: its number."""
         self.prices.append(price)
-        self.ends.append((0.0, most))
+        self.ends.append((least, most))
         return len(self.prices) - 1
 
     def solve(self) -> tuple[float, Any] | None:
@@ -111,34 +116,67 @@ def _add_machine(
     """What holds for the sums of one machine; ``here`` are its tasks by their columns."""
     span = program.add(machine.awake_w, horizon_s)
     costs = {at: task.costs[machine.name] for at, task in here.items()}
-    last = _add_loads(program, machine, here, horizon_s)
-    program.at_most.append(({last: 1.0, span: -float(machine.at_once)}, 0.0))
-    if machine.at_once > 1:
-        sized = {at: cost.duration_s * machine.share_memory(cost) for at, cost in costs.items()}
-        program.at_most.append(({**sized, span: -1.0}, 0.0))
+    for shares in list_shares(machine, list(costs.values())):
+        sized = zip(costs.items(), shares, strict=True)
+        busy = {at: cost.duration_s * share for (at, cost), share in sized}
+        last = _add_loads(program, here, busy, horizon_s)
+        program.at_most.append(({last: 1.0, span: -1.0}, 0.0))
     if machine.battery:
-        drawn = {at: cost.extra_j for at, cost in costs.items()}
+        drawn = {at: cost.extra_w * cost.duration_s for at, cost in costs.items()}
         given_j = sum(
             w.power_w * max(0.0, min(w.to_s, horizon_s) - w.from_s) for w in machine.windows
         )
         room_j = machine.battery.charge_j - machine.battery.reserve_j + given_j
         # With nothing on it a machine owes its reserve to nobody.
         program.at_most.append(({**drawn, span: machine.awake_w}, max(0.0, room_j)))
+        if machine.windows:
+            _add_levels(program, machine, machine.battery, here, drawn, span, horizon_s)
 
 
-def _add_loads(program: _Program, machine: Machine, here: dict[int, Task], horizon_s: float) -> int:
+def _add_loads(program: _Program, here: dict[int, Task], busy: Row, horizon_s: float) -> int:
     """Seconds of work that are due by each deadline; the column of all of them."""
     due: dict[float, Row] = {}
     for at, task in here.items():
-        row = due.setdefault(min(task.deadline_s, horizon_s), {})
-        row[at] = -task.costs[machine.name].duration_s
+        due.setdefault(min(task.deadline_s, horizon_s), {})[at] = -busy[at]
     first_s = min(task.release_s for task in here.values())
     load = -1
     for date_s, row in sorted(due.items()):
-        before, most_s = load, machine.at_once * max(0.0, date_s - first_s)
-        load = program.add(0.0, most_s)
+        before, load = load, program.add(0.0, max(0.0, date_s - first_s))
         program.zero.append({**row, load: 1.0, **({before: -1.0} if before >= 0 else {})})
     return load
+
+
+def _add_levels(
+    program: _Program,
+    machine: Machine,
+    battery: Battery,
+    here: dict[int, Task],
+    drawn: Row,
+    span: int,
+    horizon_s: float,
+) -> None:
+    """What flows out between a charger's coming and going, and what the battery holds then."""
+    edges = {0.0, horizon_s, *(edge for w in machine.windows for edge in (w.from_s, w.to_s))}
+    spans = list(itertools.pairwise(sorted(edge for edge in edges if edge <= horizon_s)))
+    most_w = machine.awake_w + machine.at_once * max(
+        task.costs[machine.name].extra_w for task in here.values()
+    )
+    # Asleep, it may hold less than its reserve.
+    least_j, before = min(battery.reserve_j, battery.charge_j), -1
+    flows = []
+    for begin_s, end_s in spans:
+        flows.append(program.add(0.0, most_w * (end_s - begin_s)))
+        level = program.add(0.0, battery.capacity_j, least_j)
+        given_j = find_charger(battery, (begin_s + end_s) / 2) * (end_s - begin_s)
+        held_j, known = (battery.charge_j, {}) if before < 0 else (0.0, {before: -1.0})
+        program.at_most.append(({level: 1.0, flows[-1]: 1.0, **known}, held_j + given_j))
+        before = level
+    program.zero.append({**drawn, span: machine.awake_w, **dict.fromkeys(flows, -1.0)})
+    for at, (begin_s, end_s) in enumerate(spans):
+        due = {one: drawn[one] for one, task in here.items() if task.deadline_s <= end_s}
+        late = {one: drawn[one] for one, task in here.items() if task.release_s >= begin_s}
+        program.at_most.append(({**due, **dict.fromkeys(flows[: at + 1], -1.0)}, 0.0))
+        program.at_most.append(({**late, **dict.fromkeys(flows[at:], -1.0)}, 0.0))
 
 
 def _scale(row: Row, limit: float) -> tuple[Row, float]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from joulecast.uses.plan.problem import Battery, Machine, Problem, Slot, Task
 
-# Shares of a battery and seconds that are rounding, not harm.
-_SHARE = 3e-6
+# Shares of a battery and seconds that are rounding, not harm; whoever counts in whole units lies in
+# between: what holds strictly holds for it, and what holds for it does no harm.
+HARMLESS, STRICT = 3e-6, 5e-7
 _INSTANT_S = 1e-6
 
 
@@ -87,12 +88,12 @@ class Replay:
         return sum(run.energy_j for run in self.runs.values())
 
 
-def replay(problem: Problem, slots: Iterable[Slot]) -> Replay:
-    """Live through a plan."""
+def replay(problem: Problem, slots: Iterable[Slot], forgiven_share: float = HARMLESS) -> Replay:
+    """Live through a plan; so much of a battery may be missing and is no break."""
     found = tuple(slots)
     runs = {
         machine.name: replay_machine(
-            problem, machine, [s for s in found if s.machine == machine.name]
+            problem, machine, [s for s in found if s.machine == machine.name], forgiven_share
         )
         for machine in problem.machines
     }
@@ -105,7 +106,9 @@ def replay(problem: Problem, slots: Iterable[Slot]) -> Replay:
     return Replay(runs, tuple(breaks))
 
 
-def replay_machine(problem: Problem, machine: Machine, slots: Sequence[Slot]) -> MachineRun:
+def replay_machine(
+    problem: Problem, machine: Machine, slots: Sequence[Slot], forgiven_share: float = HARMLESS
+) -> MachineRun:
     """Live through what one machine does."""
     ordered = tuple(sorted(slots, key=lambda slot: (slot.start_s, slot.end_s, slot.task)))
     if not ordered:
@@ -115,14 +118,15 @@ def replay_machine(problem: Problem, machine: Machine, slots: Sequence[Slot]) ->
     first_s, last_s = ordered[0].start_s, max(slot.end_s for slot in ordered)
     breaks = [one for slot in ordered for one in _check_slot(machine, tasks[slot.task], slot)]
     moments = [Moment(0.0, machine.battery.charge_j)] if machine.battery else []
-    energy_j = idle_j = shared_j = 0.0
+    energy_j = sum(tasks[slot.task].costs[machine.name].extra_j for slot in ordered)
+    idle_j = shared_j = 0.0
     for begin_s, end_s, running in _list_spans(problem, machine, ordered, last_s):
         length_s, middle_s = end_s - begin_s, (begin_s + end_s) / 2
         awake = middle_s >= first_s
         draw_w = machine.awake_w if awake else machine.asleep_w
-        draw_w += sum(_power(task, machine) for task in running)
+        draw_w += sum(task.costs[machine.name].extra_w for task in running)
         if awake:
-            energy_j += draw_w * length_s
+            energy_j += machine.awake_w * length_s
             idle_j += machine.awake_w * length_s * (not running)
             shared_j += machine.awake_w * length_s * max(0, len(running) - 1)
         if length_s > _INSTANT_S:
@@ -131,7 +135,8 @@ def replay_machine(problem: Problem, machine: Machine, slots: Sequence[Slot]) ->
             charging_w = find_charger(machine.battery, middle_s)
             moments += _flow(machine.battery, moments[-1], end_s, charging_w - draw_w)
     if machine.battery:
-        breaks += _check_charge(machine, machine.battery, moments, first_s)
+        least_j = machine.battery.reserve_j - forgiven_share * machine.battery.capacity_j
+        breaks += _check_charge(machine, machine.battery, moments, first_s, least_j)
     totals = (energy_j, idle_j, shared_j)
     return MachineRun(machine.name, ordered, tuple(moments), *totals, tuple(breaks))
 
@@ -139,11 +144,6 @@ def replay_machine(problem: Problem, machine: Machine, slots: Sequence[Slot]) ->
 def find_charger(battery: Battery, at_s: float) -> float:
     """Watts that a charger gives at a moment."""
     return sum(w.power_w for w in battery.windows if w.from_s <= at_s < w.to_s)
-
-
-def _power(task: Task, machine: Machine) -> float:
-    cost = task.costs[machine.name]
-    return cost.extra_j / cost.duration_s
 
 
 def _list_spans(
@@ -206,13 +206,17 @@ def _check_room(machine: Machine, running: Sequence[Task], at_s: float) -> list[
 
 
 def _check_charge(
-    machine: Machine, battery: Battery, moments: Sequence[Moment], first_s: float
+    machine: Machine,
+    battery: Battery,
+    moments: Sequence[Moment],
+    first_s: float,
+    least_j: float,
 ) -> list[Break]:
-    """From its first task on, a machine's battery stays above the reserve."""
+    """From its first task on, a machine's battery stays above the reserve, or nearly."""
     found, since_s = [], 0.0
     for moment in moments:
         since_s = moment.at_s if moment.full else since_s
         missing_j = battery.reserve_j - moment.charge_j
-        if moment.at_s >= first_s - _INSTANT_S and missing_j > _SHARE * battery.capacity_j:
+        if moment.at_s >= first_s - _INSTANT_S and moment.charge_j < least_j:
             found.append(Break("battery", machine.name, moment.at_s, missing_j, "", since_s))
     return found

@@ -11,12 +11,22 @@ from typing import Any
 from joulecast.records import Profile, weakest_provenance
 from joulecast.uses.plan.ask import Ask
 from joulecast.uses.plan.blame import LeftOut, blame
-from joulecast.uses.plan.costs import Costs, JobCost, make_problem
+from joulecast.uses.plan.costs import LEVEL, Costs, JobCost, expect_cost, make_problem
+from joulecast.uses.plan.follow import follow
 from joulecast.uses.plan.problem import Machine, Problem, Slot
-from joulecast.uses.plan.replay import MachineRun
+from joulecast.uses.plan.replay import MachineRun, Replay, replay
 from joulecast.uses.plan.solve import DEFAULT_LIMIT_S, Solution, solve
 
 Json = dict[str, Any]
+_NEXT = 1.5
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A plan followed in its order while jobs take what another problem says."""
+
+    problem: Problem
+    replay: Replay
 
 
 @dataclass(frozen=True)
@@ -27,14 +37,16 @@ class Plan:
         problem: The numbers that it was planned with: upper bounds where a confidence was asked.
         solution: Slots, their replay, and how good they are.
         costs: What the estimates say of every job on every device.
+        outlooks: The plan followed with what is expected of jobs, and with both ends of 95 %.
         left_out: Jobs that do not run, and why.
         confidence: With which each job stays below the joules and seconds planned for it.
-        now: When second 0 is.
+        now: When second 0 is; without a zone it is the time of this machine's clock.
     """
 
     problem: Problem
     solution: Solution
     costs: Costs
+    outlooks: tuple[Outlook, Outlook, Outlook]
     left_out: tuple[LeftOut, ...]
     confidence: float
     now: datetime
@@ -46,24 +58,56 @@ class Plan:
 
     @property
     def covers(self) -> tuple[str, ...]:
-        """What the meters behind it see."""
-        return tuple(sorted({cost.covers for cost in self._list_costs()}))
+        """What the meters behind it see; those of stated powers there are none."""
+        return tuple(sorted({cost.covers for cost in self._list_costs() if cost.covers}))
 
     @property
-    def interval_j(self) -> tuple[float, float]:
-        """Where the energy of all is with 95 %: as if all jobs were off together, which is safe."""
-        idle_j = sum(run.idle_j - run.shared_j for run in self.solution.replay.runs.values())
-        lows, highs = zip(*(cost.interval_j for cost in self._list_costs()), strict=True)
-        return max(0.0, sum(lows) + idle_j), sum(highs) + idle_j
+    def stated(self) -> tuple[str, ...]:
+        """Devices that run something by a stated power and speed."""
+        found = (slot.machine for slot in self.solution.slots if not self._cost(slot).covers)
+        return tuple(dict.fromkeys(found))
+
+    def tell_time(self, at_s: float) -> datetime:
+        """When a second of the plan is, with its zone."""
+        if self.now.tzinfo is not None:
+            return self.now + timedelta(seconds=at_s)
+        return (self.now.astimezone() + timedelta(seconds=at_s)).astimezone()
 
     @property
     def expected_j(self) -> float:
-        """The energy of all jobs as estimated, and what flows between them."""
-        idle_j = sum(run.idle_j - run.shared_j for run in self.solution.replay.runs.values())
-        return sum(cost.energy_j for cost in self._list_costs()) + idle_j
+        """What devices draw while awake if every job takes what is expected of it."""
+        return self.outlooks[0].replay.energy_j
+
+    @property
+    def interval_j(self) -> tuple[float, float]:
+        """Where that is with 95 %: as if all jobs were off together, which is safe."""
+        found = [outlook.replay.energy_j for outlook in self.outlooks]
+        return min(found), max(found)
+
+    @property
+    def idle_j(self) -> float:
+        """What of the expected energy flows between jobs."""
+        return sum(run.idle_j for run in self.outlooks[0].replay.runs.values())
+
+    @property
+    def shared_j(self) -> float:
+        """What jobs at once would pay twice if each were alone, as expected."""
+        return sum(run.shared_j for run in self.outlooks[0].replay.runs.values())
+
+    def job_j(self, slot: Slot) -> tuple[float, float, float]:
+        """What a device draws while a job runs alone: expected, and both ends."""
+        machine = self.problem.machine[slot.machine]
+        mean, low, high = (
+            outlook.problem.task[slot.task].costs[slot.machine].energy_j(machine)
+            for outlook in self.outlooks
+        )
+        return mean, low, high
 
     def _list_costs(self) -> list[JobCost]:
-        return [self.costs[slot.task][slot.machine] for slot in self.solution.slots]
+        return [self._cost(slot) for slot in self.solution.slots]
+
+    def _cost(self, slot: Slot) -> JobCost:
+        return self.costs[slot.task][slot.machine]
 
     def list_runs(self) -> list[tuple[Machine, MachineRun]]:
         """Devices that have something to do."""
@@ -81,17 +125,19 @@ class Plan:
     def to_dict(self) -> Json:
         found = self.solution
         data: Json = {
-            "now": self.now.isoformat(),
+            "now": self.tell_time(0.0).isoformat(),
             "confidence": self.confidence,
             "basis": self.basis if found.slots else None,
             "covers": list(self.covers),
             "planned_energy_j": found.energy_j,
-            "energy_j": self.expected_j if found.slots else 0.0,
-            "interval_j": list(self.interval_j) if found.slots else [0.0, 0.0],
-            "idle_j": sum(run.idle_j for run in found.replay.runs.values()),
-            "lower_bound_j": found.bound_j,
+            "planned_lower_bound_j": found.bound_j,
+            "energy_j": self.expected_j,
+            "interval_j": list(self.interval_j),
+            "idle_j": self.idle_j,
+            "shared_idle_j": self.shared_j,
             "gap_share": found.gap_share,
             "is_best": found.is_best,
+            "timed_out": found.timed_out,
             "runs_most": found.is_most,
             "tick_s": found.tick_s,
         }
@@ -100,12 +146,13 @@ class Plan:
         return data
 
     def _describe_run(self, machine: Machine, run: MachineRun) -> Json:
-        battery = machine.battery
+        battery, expected = machine.battery, self.outlooks[0].replay.runs[machine.name]
         return {
             "device": machine.name,
-            "energy_j": run.energy_j,
-            "idle_j": run.idle_j,
-            "shared_idle_j": run.shared_j,
+            "planned_energy_j": run.energy_j,
+            "energy_j": expected.energy_j,
+            "idle_j": expected.idle_j,
+            "shared_idle_j": expected.shared_j,
             "awake_w": machine.awake_w,
             "jobs": [self._describe_slot(machine, run, slot) for slot in run.slots],
             "charge": [[m.at_s, m.charge_j / battery.capacity_j] for m in run.moments]
@@ -114,16 +161,22 @@ class Plan:
         }
 
     def _describe_slot(self, machine: Machine, run: MachineRun, slot: Slot) -> Json:
-        cost = self.costs[slot.task][machine.name]
+        cost, (mean_j, *ends_j) = self._cost(slot), self.job_j(slot)
         planned = self.problem.task[slot.task].costs[machine.name]
         return {
             "job": slot.task,
             "start_s": slot.start_s,
             "end_s": slot.end_s,
-            "start": (self.now + timedelta(seconds=slot.start_s)).isoformat(),
-            "end": (self.now + timedelta(seconds=slot.end_s)).isoformat(),
+            "start": self.tell_time(slot.start_s).isoformat(),
+            "end": self.tell_time(slot.end_s).isoformat(),
             "planned_energy_j": planned.energy_j(machine),
-            **cost.to_dict(),
+            "energy_j": mean_j,
+            "interval_j": ends_j,
+            "duration_s": cost.spread.duration_s,
+            "memory_bytes": cost.memory_bytes,
+            "basis": cost.basis,
+            "covers": cost.covers or None,
+            "unseen_share": cost.unseen_share,
             "charge_share": self.charge_share(machine, run, slot.end_s),
         }
 
@@ -142,14 +195,24 @@ def plan_jobs(
         ask: Jobs and devices.
         costs: What jobs take on devices, from ``estimate_jobs``.
         profiles: What devices have learnt, for their idle power and memory.
-        now: When second 0 is.
+        now: When second 0 is; without a zone it is the time of this machine's clock.
         confidence: With which each job shall stay below what is planned for it.
         limit_s: Seconds that may pass until the best plan so far is taken.
     """
     problem = make_problem(ask, costs, profiles, confidence)
     solution = solve(problem, limit_s)
     left_out = tuple(blame(problem, solution.slots, name) for name in solution.left_out)
-    return Plan(problem, solution, costs, left_out, confidence, now)
+    mean, low, high = (
+        _follow(make_problem(ask, costs, profiles, share, expect_cost), solution)
+        for share in (0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2)
+    )
+    return Plan(problem, solution, costs, (mean, low, high), left_out, confidence, now)
+
+
+def _follow(problem: Problem, solution: Solution) -> Outlook:
+    # Whoever follows another begins at the next tick.
+    slots = follow(problem, solution.slots, _NEXT * solution.tick_s)
+    return Outlook(problem, replay(problem, slots))
 
 
 def _describe_left_out(one: LeftOut) -> Json:

@@ -6,7 +6,7 @@
                          ▲                    │ no                 only what was met so far: each of
                          └──── forbid that ◀──┘ (and mend it)      its bounds bounds all plans
                                                    │
-        as early as can be at that energy ─────────┴──▶ replay in real seconds
+        every machine as early as can be at that energy ──▶ replay in real seconds
 
 When the time is over, the best plan that held is given, with the best bound. "Best" is meant among
 plans that begin at whole ticks and give every task its time rounded up to ticks.
@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
 from joulecast.uses.plan.improve import improve
-from joulecast.uses.plan.model import MANY, Timetable, name_point
-from joulecast.uses.plan.place import mend, place_all, rank
-from joulecast.uses.plan.problem import Machine, Problem, Slots, Task
+from joulecast.uses.plan.model import MANY, Timetable
+from joulecast.uses.plan.place import mend, place_all, place_rest, rank
+from joulecast.uses.plan.problem import Problem, Slots, Task
 from joulecast.uses.plan.relax import relax
-from joulecast.uses.plan.replay import Break, Replay, replay
-from joulecast.uses.plan.ticks import choose_tick, find_horizon, round_problem
+from joulecast.uses.plan.replay import STRICT, Replay, replay
+from joulecast.uses.plan.ticks import put_on_ticks
+from joulecast.uses.plan.tidy import tidy
 
 Clock = Callable[[], float]
 DEFAULT_LIMIT_S = 60.0
@@ -34,13 +35,13 @@ DEFAULT_LIMIT_S = 60.0
 WORKERS = 8
 # Of what is left of the time: one asking may take so much while more may have to be asked.
 _ASKING_SHARE = 0.6
-_TIDYING_S = 2.0
+_TIDYING_S, _TIDYING_SHARE = 2.0, 0.1
 # A plan this near to the best is searched on for a few seconds only.
 ENOUGH, _EXACT_S = 1e-3, 5.0
-_IMPROVING_SHARE = 0.6
+# From so many pairs of task and machine on.
+_IMPROVING_SHARES = {MANY: 0.9, 150: 0.2, 0: 0.0}
 # Whole units make energies differ by about this much.
 _SAME = 1e-6
-_MOST_MARGINS = 5
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Solution:
         left_out: Names of tasks that do not run.
         bound_j: No plan that runs as much takes less than this.
         is_best: Whether no plan takes less; ``is_most``: whether no plan runs more.
+        timed_out: Whether the search was cut off; else it was near enough to stop.
         asked: How often the solver was asked.
         tick_s: Tasks begin at whole multiples of this.
     """
@@ -61,6 +63,7 @@ class Solution:
     bound_j: float
     is_best: bool
     is_most: bool
+    timed_out: bool
     asked: int
     tick_s: float
 
@@ -95,28 +98,22 @@ def solve(
     """
     if not problem.tasks or not problem.machines:
         raise InputError("there is nothing to plan: give at least one job and one device")
-    until_s = now() + limit_s
-    for _ in range(_MOST_MARGINS):
-        found = _Search(problem, until_s, workers, now).run()
-        if not found.replay.breaks:
-            break
-        # Ticks made a task draw a little slower than it does: keep that much more in reserve.
-        problem = _add_margin(problem, found.replay.breaks)
-    return found
+    return _Search(problem, now() + limit_s, workers, now).run()
 
 
 class _Search:
     """One search on ticks: the model, the best plan so far, and the time that is left."""
 
-    def __init__(self, problem: Problem, until_s: float, workers: int, now: Clock) -> None:
-        self._real, self._until_s, self._workers, self._now = problem, until_s, workers, now
-        self._horizon_s = find_horizon(problem)
-        self._tick_s = choose_tick(self._horizon_s)
-        self._problem = _drop_hopeless(round_problem(problem, self._tick_s))
+    def __init__(self, real: Problem, until_s: float, workers: int, now: Clock) -> None:
+        self._real, self._workers, self._now = real, workers, now
+        # The last of the time is for tidying.
+        self._until_s = until_s - min(_TIDYING_S, _TIDYING_SHARE * (until_s - now()))
+        rounded, self._tick_s, self._horizon_s = put_on_ticks(real)
+        self._problem = _drop_hopeless(rounded)
         self._model = Timetable(self._problem, self._tick_s, self._horizon_s)
         relaxed = relax(self._problem, self._count_worth(self._problem.tasks), self._horizon_s)
         self._best = place_all(self._problem, relaxed.liked if relaxed else {})
-        self._asked = 0
+        self._asked, self._timed_out = 0, False
 
     def run(self) -> Solution:
         is_most = len(self._best) == len(self._problem.tasks)
@@ -126,33 +123,40 @@ class _Search:
         running = [self._problem.task[slot.task] for slot in self._best]
         self._model.keep_running(slot.task for slot in self._best)
         relaxed = relax(self._problem, self._count_worth(running), self._horizon_s)
-        if sum(len(task.costs) for task in self._problem.tasks) > MANY:
-            improving_s = self._now() + _IMPROVING_SHARE * (self._until_s - self._now())
-            self._best = improve(self._problem, self._best, improving_s, self._now)
+        improving_s = self._choose_share() * (self._until_s - self._now())
+        self._best = improve(self._problem, self._best, self._now() + improving_s, self._now)
         bound_j, is_best = self._ask("energy", 1.0, relaxed.bound_j if relaxed else -math.inf)
-        energy_j = replay(self._problem, self._best).energy_j
-        self._model.keep_places(self._best, energy_j)
-        # Time that is over is not over for a few tidying seconds where everything is known.
-        self._until_s = max(self._until_s, self._now() + (_TIDYING_S if is_best else 0.0))
-        self._ask("early", 1.0, most_s=_TIDYING_S)
+        # Whatever time is over, tidying has its own.
+        self._best = tidy(
+            self._problem,
+            self._tick_s,
+            self._best,
+            self._now() + _TIDYING_S,
+            self._workers,
+            self._now,
+        )
         return self._report(bound_j, is_best, is_most)
+
+    def _choose_share(self) -> float:
+        """What of the time is for improving: the solver alone is best at few tasks only."""
+        pairs = sum(len(task.costs) for task in self._problem.tasks)
+        return next(share for least, share in _IMPROVING_SHARES.items() if pairs >= least)
 
     @staticmethod
     def _count_worth(tasks: Iterable[Task]) -> float:
         return float(sum(task.priority for task in tasks))
 
-    def _ask(
-        self, aim: str, share: float, bound: float = -math.inf, most_s: float = math.inf
-    ) -> tuple[float, bool]:
+    def _ask(self, aim: str, share: float, bound: float = -math.inf) -> tuple[float, bool]:
         """Ask until a plan holds or time is over: the best bound, and whether it is met.
 
         While batteries may still break a plan, one that is nearly best is good enough to learn
         from. A plan that holds is then followed to the very best, but not for long: the last
         thousandth can take forever, and no estimate is that good.
         """
-        end_s = min(self._now() + most_s, self._now() + share * (self._until_s - self._now()))
+        end_s = self._now() + share * (self._until_s - self._now())
         charged = any(machine.windows for machine in self._problem.machines)
         stage = "learn" if charged else "exact"
+        self._timed_out = True
         while (left_s := end_s - self._now()) > 0:
             asking_s = {"learn": max(1.0, _ASKING_SHARE * left_s), "exact": _EXACT_S}.get(
                 stage, left_s
@@ -162,32 +166,35 @@ class _Search:
                 aim, self._best, min(left_s, asking_s), self._workers, gap_share
             )
             self._asked += 1
+            if found.is_impossible:
+                raise RuntimeError("the solver calls impossible what a plan at hand does")
             bound = max(bound, found.bound)
             if found.slots is None:
                 break
-            lived = replay(self._problem, found.slots)
-            if not lived.breaks:
-                self._take(found.slots, aim)
+            # What is strictly held is held; what is nearly held where the model can do no better.
+            lived = replay(self._problem, found.slots, STRICT)
+            if self._model.forbid_breaks(lived.breaks, found.slots):
+                self._take(mend(self._problem, found.slots))
+                stage = "learn"
+            elif replay(self._problem, found.slots).breaks:
+                self._take(mend(self._problem, found.slots))
+                self._timed_out = False
+                break
+            else:
+                self._take(found.slots)
                 if found.is_best or self._meets(aim, bound):
                     return bound, True
                 if stage != "learn" and self._meets(aim, bound, ENOUGH):
+                    self._timed_out = False
                     break
                 stage = "exact" if stage == "learn" else "rest"
-                continue
-            if aim == "early":
-                break
-            self._take(mend(self._problem, found.slots), aim)
-            stage = "learn"
-            if not self._forbid(lived.breaks, found.slots):
-                break
         return bound, self._meets(aim, bound)
 
-    def _take(self, slots: Slots, aim: str) -> None:
-        """Keep a plan that holds where it is no worse."""
+    def _take(self, slots: Slots) -> None:
+        """Keep a plan that holds where it is better."""
         new, old = rank(self._problem, slots), rank(self._problem, self._best)
         same = new[0] == old[0] and math.isclose(new[1], old[1], rel_tol=_SAME)
-        earlier = sum(slot.end_s for slot in slots) < sum(slot.end_s for slot in self._best)
-        if (new < old and not same) or (same and aim == "early" and earlier):
+        if new < old and not same:
             self._best = slots
 
     def _meets(self, aim: str, bound: float, within: float = _SAME) -> bool:
@@ -195,34 +202,27 @@ class _Search:
         value = {"running": worth, "energy": energy_j}.get(aim, math.inf)
         return value <= bound + within * abs(bound)
 
-    def _forbid(self, breaks: tuple[Break, ...], slots: Slots) -> bool:
-        """Say the lowest moment of each battery to the model; False where it knew them all."""
-        lowest: dict[str, Break] = {}
-        for one in breaks:
-            if one.kind == "battery" and one.missing > getattr(
-                lowest.get(one.machine), "missing", 0
-            ):
-                lowest[one.machine] = one
-        new = [self._forbid_one(one, slots) for one in lowest.values()]
-        return any(new)
-
-    def _forbid_one(self, one: Break, slots: Slots) -> bool:
-        machine = self._problem.machine[one.machine]
-        since, until = (name_point(machine, slots, at_s) for at_s in (one.since_s, one.at_s))
-        return self._model.forbid(machine, since, until)
-
     def _report(self, bound_j: float, is_best: bool, is_most: bool) -> Solution:
+        """The plan in real seconds, in which all holds that held on ticks."""
         real = self._real
         slots = tuple(
             real.make_slot(real.task[slot.task], slot.machine, slot.start_s) for slot in self._best
         )
-        running = {slot.task for slot in slots}
-        left_out = tuple(task.name for task in real.tasks if task.name not in running)
-        lived = replay(real, slots)
+        # Between ticks there may be room for one more; then nothing is known of what is best.
+        filled = place_rest(real, slots)
+        is_best = is_best and len(filled) == len(slots)
+        lived = replay(real, filled)
+        if lived.breaks:
+            raise RuntimeError(f"a plan that held on ticks does not hold: {lived.breaks[0]}")
         least_j = lived.energy_j if is_best else min(max(0.0, bound_j), lived.energy_j)
-        return Solution(
-            slots, left_out, lived, least_j, is_best, is_most, self._asked, self._tick_s
-        )
+        known = (least_j, is_best, is_most, self._timed_out and not is_best)
+        left_out = _list_left_out(real, filled)
+        return Solution(filled, left_out, lived, *known, self._asked, self._tick_s)
+
+
+def _list_left_out(problem: Problem, slots: Slots) -> tuple[str, ...]:
+    running = {slot.task for slot in slots}
+    return tuple(task.name for task in problem.tasks if task.name not in running)
 
 
 def _drop_hopeless(problem: Problem) -> Problem:
@@ -240,18 +240,3 @@ def _drop_hopeless(problem: Problem) -> Problem:
         for task in problem.tasks
     )
     return replace(problem, tasks=tasks)
-
-
-def _add_margin(problem: Problem, breaks: tuple[Break, ...]) -> Problem:
-    most = {one.machine: 0.0 for one in breaks}
-    for one in breaks:
-        most[one.machine] = max(most[one.machine], 1.01 * one.missing)
-    machines = tuple(_raise_reserve(m, most.get(m.name, 0.0)) for m in problem.machines)
-    return replace(problem, machines=machines)
-
-
-def _raise_reserve(machine: Machine, margin_j: float) -> Machine:
-    if not machine.battery or not margin_j:
-        return machine
-    reserve_j = min(machine.battery.capacity_j, machine.battery.reserve_j + margin_j)
-    return replace(machine, battery=replace(machine.battery, reserve_j=reserve_j))

@@ -35,7 +35,12 @@ def refuse_strange(where: str, row: Mapping[str, Any], known: Iterable[str]) -> 
 
 
 def make_moment_reader(now: datetime) -> Reader:
-    """Seconds from now of a duration or a time."""
+    """Seconds from now of a duration or a time.
+
+    A time without a zone is in that of ``now``; where now has none either, both are times of this
+    machine's clock, which may change between them.
+    """
+    begun = now.astimezone() if now.tzinfo is None else now
 
     def read(value: Any) -> float:
         if isinstance(value, datetime):
@@ -47,8 +52,9 @@ def make_moment_reader(now: datetime) -> Reader:
                 moment = datetime.fromisoformat(value)
             except ValueError:
                 return parse_duration(value)
-        own = moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
-        return (own - now).total_seconds()
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=now.tzinfo) if now.tzinfo else moment.astimezone()
+        return (moment - begun).total_seconds()
 
     return read
 
@@ -107,8 +113,11 @@ def read_bytes(value: Any) -> float:
 
 def read_shape(value: Any) -> tuple[int, ...]:
     """``3x96x96`` or ``[3, 96, 96]``."""
-    sizes = value.lower().split("x") if isinstance(value, str) else [str(one) for one in value]
-    shape = tuple(int(size) for size in sizes)
+    sizes = value.lower().split("x") if isinstance(value, str) else value
+    try:
+        shape = tuple(int(size) for size in sizes)
+    except (TypeError, ValueError):
+        shape = ()
     if not shape or min(shape) < 1:
         raise InputError("give sizes of one sample, like 3x96x96")
     return shape
