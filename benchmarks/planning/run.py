@@ -4,7 +4,7 @@ Jobs and devices are drawn at random, in numbers only: no estimate is asked for.
 laptops and boards by their powers; three in five have a battery, most of those a charger for a few
 hours; some run two jobs at once. Every plan is replayed before it counts.
 
-    python benchmarks/planning/run.py                   a table; about nine minutes
+    python benchmarks/planning/run.py                   a table; about seven minutes
     python benchmarks/planning/run.py --json            JSON on stdout
     python benchmarks/planning/run.py --out FILE        also keep it
 """
