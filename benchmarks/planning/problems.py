@@ -1,11 +1,9 @@
-"""Random jobs and devices in numbers, and the machine that plans them: shared by both scripts."""
+"""Random jobs and devices in numbers: shared by both scripts."""
 
 from __future__ import annotations
 
-import platform
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 from joulecast.uses.plan import Battery, Cost, Machine, Problem, Task, Window
 
@@ -57,13 +55,3 @@ def draw_task(
             extra_j = max(0.0, power_w - machine.awake_w) * work_s / speed
             costs[machine.name] = Cost(work_s / speed, extra_j, size_bytes)
     return Task(f"job{at}", costs, release_s, deadline_s)
-
-
-def find_processor() -> str:
-    """The processor's name as Linux knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

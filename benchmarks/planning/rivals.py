@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from problems import DAY_S, draw_problem, find_processor
+from problems import DAY_S, draw_problem
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
 from joulecast.testing.commits import find_commit
+from joulecast.testing.machines import find_processor
 from joulecast.uses.plan import Problem, solve
 
 SIZES = ((6, 3), (10, 5), (16, 5))

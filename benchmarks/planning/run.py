@@ -23,9 +23,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from problems import draw_problem, find_processor
+from problems import draw_problem
 
 from joulecast.testing.commits import find_commit
+from joulecast.testing.machines import find_processor
 from joulecast.uses.plan import replay, solve
 
 # Jobs, devices, how many problems of that size, seconds allowed for each.

@@ -30,6 +30,7 @@ from joulecast.estimators import estimate_network
 from joulecast.families import draw_family
 from joulecast.records import Device, Profile, Setup, Trial
 from joulecast.testing.commits import find_commit
+from joulecast.testing.machines import find_processor
 from joulecast.uses.search import Length, Screen, make_space, open_screen, parse_budget
 
 FAMILIES = ("cnn5", "transformer", "resnet18")
@@ -190,16 +191,6 @@ def describe_machine() -> Json:
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
     }
-
-
-def find_processor() -> str:
-    """The processor's name as Linux knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def make_table(report: Json) -> str:

@@ -32,6 +32,7 @@ from joulecast.estimators import find_estimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import How, Network, Observation, Setup, Trial
 from joulecast.testing.commits import find_commit
+from joulecast.testing.machines import find_processor
 from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
 from joulecast.worlds import World, make_world
 
@@ -248,16 +249,6 @@ def describe_machine() -> Json:
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
     }
-
-
-def find_processor() -> str:
-    """The processor's name as Linux knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def make_table(report: Json) -> str:

@@ -1,0 +1,16 @@
+"""Which machine ran a benchmark."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+
+def find_processor() -> str:
+    """The processor's name as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
