@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import MissingError
+from joulecast.estimators import choose
 from joulecast.estimators.additive import AdditiveEstimator, fit_state
 from joulecast.estimators.base import Target
 from joulecast.estimators.looks import OFF_SHARE
@@ -421,6 +422,16 @@ def test_nothing_is_proposed_twice_and_refusals_are_left_alone(world):
     second = estimator.propose(target, [refused])
     assert second.trial is not None
     assert second.trial.key != first.trial.key
+
+
+def test_what_is_known_of_other_kinds_is_left_out_of_choosing(world, seen, monkeypatch):
+    """Where a device knows very much, the next look is chosen by what shows the target's kinds."""
+    monkeypatch.setattr(choose, "MANY_ROWS", len(seen))
+    strangers = see_parts(world, [make_family("lstm")])
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(8, seed=1)), modes=MODES)
+    estimator = AdditiveEstimator()
+    assert strangers
+    assert estimator.propose(target, [*strangers, *seen]) == estimator.propose(target, seen)
 
 
 def test_the_papers_rule_can_be_asked_for(world):

@@ -27,7 +27,7 @@ import numpy as np
 
 from joulecast.estimators.groups import Group, Kernel, Lean, Made
 from joulecast.estimators.kernels import Floats as Floats
-from joulecast.estimators.kernels import Ints, add_matern, combine, factorise, stretch
+from joulecast.estimators.kernels import Ints, add_matern, combine, invert, stretch
 
 SPREADS = ("shape", "rates", "jagged", "noise")
 
@@ -207,11 +207,10 @@ class Evidence:
         total = np.diag(noise**2 + self.rows.known) + self._together
         for one in made:
             total[one.group.window] += one.cov
-        factor, root = factorise(total)
-        inverse = root.T @ root
+        inverse, half_log = invert(total)
         residual = 1.0 - np.bincount(self._row, weights, len(total))
         alpha = inverse @ residual
-        value = 0.5 * float(residual @ alpha) + float(np.log(np.diag(factor)).sum())
+        value = 0.5 * float(residual @ alpha) + half_log
         return value, alpha, inverse - np.outer(alpha, alpha)
 
     def _lean(self, made: Sequence[Made], by_rows: Floats, scales: Floats) -> Lean:
