@@ -486,6 +486,16 @@ def test_what_another_unit_measured_is_drawn_to_this_one(seen):
     assert (mixed / alone).mean() > 0.95
 
 
+def test_where_all_joules_are_another_units_they_are_taken_as_they_are(world, seen):
+    """Seconds of one's own unit and nobody's joules of it: no excuse to call everything cheap."""
+    estimator, nets = AdditiveEstimator(), draw(6, seed=61)
+    many = [*see_parts(world, draw(60, seed=5)), see_idle(world)]
+    timed = [replace(one, energy_j=None) for one in seen if one.trial.network.layers]
+    fitted = estimator.fit([*on_unit(many, "other", 1.0, 0.0), *on_unit(timed, "own", 1.0, 1e6)])
+    plain = estimator.predict(estimator.fit(many), nets, SETUP).device_j
+    assert estimator.predict(fitted, nets, SETUP).device_j == pytest.approx(plain, rel=0.05)
+
+
 def test_structures_are_learnt_from_all_hosts_and_their_pace_from_ones_own(world, seen):
     nets = draw(4, seed=71)
     eager = [look(world, Trial(net, SETUP), energy=False) for net in nets]

@@ -92,7 +92,7 @@ def test_the_likelihood_is_that_of_a_dense_normal():
     parts = split(theta, COLUMNS, AXES)
     share = rows.counts / rows.values[:, None] * field.mean(parts)
     cov = share @ relate_own(field, parts, LEVEL) @ share.T
-    cov += np.diag(parts.noise**2 + rows.known) + rows.together
+    cov += np.diag(parts.noise**2 + rows.known) + rows.relate(share.sum(axis=1))
     off = 1.0 - share.sum(axis=1)
     dense = 0.5 * off @ np.linalg.solve(cov, off) + 0.5 * np.linalg.slogdet(cov)[1]
     assert Evidence(field, rows, prior).weigh(theta)[0] == pytest.approx(
@@ -139,7 +139,7 @@ def test_asking_says_what_dense_conditioning_says(learnt, asked):
     rows, mean = one.rows, asked.field.mean(known.parts)
     share = rows.counts / rows.values[:, None] * one.field.mean(known.parts)
     cov = share @ relate_own(one.field, known.parts, LEVEL) @ share.T
-    cov += np.diag(known.parts.noise**2 + rows.known) + rows.together
+    cov += np.diag(known.parts.noise**2 + rows.known) + rows.relate(share.sum(axis=1))
     across = known.relate(asked) @ share.T
     runs = np.zeros((asked.size, len(mean)))
     runs[asked.net, asked.piece] = asked.count * mean[asked.piece]
