@@ -181,7 +181,7 @@ class Evidence:
         by_place, by_rate = self._make_kernels(parts)
         kinds = [Made(group, by_place, weights) for group in self._kinds]
         rates = [Made(group, by_rate, weights) for group in self._rates]
-        reach = np.bincount(self._row, weights, len(self.rows.values))
+        reach = np.asarray(np.bincount(self._row, weights, len(self.rows.values)), float)
         value, alpha, by_rows = self._explain([*kinds, *rates], reach, parts.noise)
         prior, gradient = self.prior.draw_to(theta)
         place = self._lean(kinds, by_rows, parts.place_scales)

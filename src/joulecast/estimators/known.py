@@ -75,12 +75,12 @@ def know(learnt: Learnt, theta: Floats) -> Known:
     sums, spreads = Mix(len(rows.values), row, piece), Mix(len(field.labels), piece, row)
     half = sums.times(share, relate_own(field, parts, learnt.level))
     total = sums.times(share, np.ascontiguousarray(half.T))
-    reach = np.bincount(row, share, len(rows.values))
+    reach = np.asarray(np.bincount(row, share, len(rows.values)), float)
     total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
     total += rows.relate(reach)
     _, root = factorise(total)
     basis = spreads.times(share, np.ascontiguousarray(root.T))
-    residual = np.asarray(1.0 - reach, float)
+    residual = 1.0 - reach
     drawn, above = combine(root, residual), rows.above.T @ root.T
     return Known(
         field, parts, learnt.level, combine(basis, drawn), basis, combine(above, drawn), above
