@@ -69,6 +69,14 @@ class Sizes(AbstractMapping):  # type: ignore[type-arg]  # subscripting needs Py
     def __len__(self) -> int:
         return len(self._items)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sizes):
+            return self._hash == other._hash and self._items == other._items
+        return super().__eq__(other)
+
     def __hash__(self) -> int:
         return self._hash
 

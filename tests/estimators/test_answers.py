@@ -11,7 +11,7 @@ import pytest
 from joulecast.errors import InputError
 from joulecast.estimators import estimate_network, find_estimator, open_profile
 from joulecast.estimators.table import UNIT_SPREAD
-from joulecast.records import Device, Network, Profile, Setup
+from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.testing.estimators import draw_networks, make_observations
 
 SETUPS = (Setup(batch=10), Setup(batch=20), Setup(batch=10, optimizer="adamw"))
@@ -55,6 +55,33 @@ def test_details_can_be_left_out(profile):
     for one, other in zip(whole.each, brief.each, strict=True):
         assert one.layers and one.peak_memory_bytes > 0
         assert replace(one, layers=(), peak_memory_bytes=0) == other
+
+
+@pytest.mark.parametrize("name", ["additive", "flops"])
+def test_means_can_be_had_alone(profile, name):
+    opened = open_profile(profile, name)
+    assert opened.ask_means(PAIRS) == pytest.approx(opened.ask(PAIRS).energy_j, rel=1e-12)
+
+
+def test_means_know_runs_that_were_seen(profile):
+    """A net that somebody ran renews its own estimate, asked in either way."""
+    opened = open_profile(profile)
+    said = opened.ask([(NETS[0], SETUPS[0])]).each[0]
+    own = Observation(
+        Trial(NETS[0], SETUPS[0]),
+        energy_j=1.5 * said.energy_j,
+        energy_sd_j=0.0,
+        duration_s=said.duration_s,
+        duration_sd_s=0.0,
+        count=3,
+        provenance="simulated",
+        source=OWN_NET,
+    )
+    renewed = open_profile(replace(profile, observations=(*profile.observations, own), fits={}))
+    pairs = [(net, SETUPS[0]) for net in NETS]
+    means = renewed.ask_means(pairs)
+    assert means == pytest.approx(renewed.ask(pairs).energy_j, rel=1e-12)
+    assert means[0] > 1.2 * opened.ask_means(pairs)[0]
 
 
 def test_a_chance_agrees_with_the_interval(profile):

@@ -44,7 +44,7 @@ from joulecast.estimators.looks import (
 from joulecast.estimators.pieces import Stand, count_stands, split_pieces
 from joulecast.estimators.posterior import DRAWS, Answer, learn
 from joulecast.estimators.runs import name_net, read_runs, renew
-from joulecast.estimators.state import Process, State, Totals, ask_times, total_nets
+from joulecast.estimators.state import Process, State, Totals, ask_times, mean_nets, total_nets
 from joulecast.estimators.table import (
     Table,
     choose_words,
@@ -123,6 +123,15 @@ class AdditiveEstimator:
     def open(self, fitted: Json) -> Opened:
         """Fitted numbers, read: whoever asks again and again reads them once."""
         return Opened(State.from_dict(fitted), fitted["off_share"], fitted["runs"])
+
+    def predict_means(self, opened: Opened, pairs: Sequence[Pair]) -> Floats:
+        """Joules alone, as ``predict_pairs`` says them."""
+        known = set(opened.state.table.labels)
+        stands = [split_pieces(network, setup, known) for network, setup in pairs]
+        if opened.runs and any(name_net(net) in opened.runs for net in stands):
+            return self.predict_pairs(opened, pairs, joint=False, layers=False).energy_j
+        between = [_count_between(*pair) for pair in pairs]
+        return mean_nets(opened.state, list(map(count_stands, stands)), between)
 
     def predict_pairs(
         self, opened: Opened, pairs: Sequence[Pair], joint: bool, layers: bool = True

@@ -164,6 +164,12 @@ class OpenProfile:
             first += [pair] * (places[-1] == len(first))
         return self._ask_each(first, level, joint, details).repeat(places)
 
+    def ask_means(self, pairs: Sequence[Pair]) -> Floats:
+        """Joules of a step of each alone, twice as fast: for whoever compares many."""
+        if isinstance(self.method, AdditiveEstimator) and self.opened is not None:
+            return self.method.predict_means(self.opened, pairs)
+        return self.ask(pairs, details=False).energy_j
+
     def _ask_each(
         self, pairs: Sequence[Pair], level: float, joint: bool, details: bool
     ) -> Estimates:

@@ -136,6 +136,21 @@ def ask(learnt: Learnt, nets: Nets, joint: bool = False) -> Answer:
     return Answer(total, var, answers[0].cov if joint else None, own)
 
 
+def ask_means(learnt: Learnt, nets: Nets) -> tuple[Floats, Floats]:
+    """Totals of nets and what each piece costs, as ``ask`` says them, without any doubt."""
+    total, own = np.zeros(nets.size), np.zeros(len(nets.field.labels))
+    for known in learnt.draws:
+        mean = nets.field.mean(known.parts)
+        each = mean * np.maximum(1.0 + combine(known.relate(nets), known.pull), _LEAST_SHARE)
+        own += each
+        total += np.bincount(nets.net, nets.count * each[nets.piece], nets.size)
+        if learnt.spread:
+            kinds = len(known.above_pull)
+            above = learnt.spread * weigh_kinds(nets, nets.count * mean[nets.piece], kinds)
+            total += combine(above[:, :kinds], known.above_pull)
+    return total / len(learnt.draws), own / len(learnt.draws)
+
+
 def _join(answers: list[Answer], name: str) -> Floats:
     return np.concatenate([np.zeros(0), *(getattr(answer, name) for answer in answers)])
 

@@ -18,7 +18,7 @@ from joulecast.estimators.kernels import Floats
 from joulecast.estimators.known import Learnt
 from joulecast.estimators.nets import Nets
 from joulecast.estimators.pieces import Count, Piece
-from joulecast.estimators.posterior import Answer, ask
+from joulecast.estimators.posterior import Answer, ask, ask_means
 from joulecast.estimators.table import Batch, Table, make_batch
 
 Json = dict[str, Any]
@@ -179,6 +179,58 @@ def ask_times(table: Table, time: Process, batch: Batch, joint: bool = False) ->
     return ask(time.learnt, batch.nets(table.field(batch.pieces), time.keys), joint)
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """Steps of nets on both clocks.
+
+    Attributes:
+        host: Seconds that issuing takes, and how far that may be off, n x 2.
+        by_host: Slope of ``time_s`` by the host's seconds; ``by_device`` by the device's.
+        held: 1 where the device's own joules hold the idle power of its busy seconds.
+    """
+
+    energy_j: Floats
+    time_s: Floats
+    host: Floats
+    launches: Floats
+    by_host: Floats
+    by_device: Floats
+    held: float
+
+
+def _run(
+    state: State,
+    batch: Batch,
+    nets: Sequence[Sequence[Count]],
+    between: Sequence[float],
+    busy_s: Floats,
+    device_j: Floats,
+) -> _Steps:
+    """What waiting for the host adds to the device's own seconds and joules."""
+    calls = between or (0.0,) * len(nets)
+    host = np.array(list(map(state.clock.issue, nets, calls))).reshape(len(nets), 2)
+    launches = batch.sum_up(batch.count * np.array([p.launches for p in batch.pieces])[batch.piece])
+    time_s, by_host, by_device = step_time(host[:, 0], busy_s + state.clock.gap_s * launches)
+    if state.form == "eager":
+        time_s, by_host, by_device = busy_s, np.zeros(len(nets)), np.ones(len(nets))
+    # Only of graphs does the device's own part hold the idle power of its busy seconds.
+    held = float(state.form == "graph")
+    energy_j = device_j + state.idle_w * (time_s - held * busy_s)
+    return _Steps(energy_j, time_s, host, launches, by_host, by_device, held)
+
+
+def mean_nets(
+    state: State, nets: Sequence[Sequence[Count]], between: Sequence[float] = ()
+) -> Floats:
+    """Joules of nets as ``total_nets`` says them, twice as fast: without any doubt."""
+    batch = make_batch(nets)
+    asked = batch.nets(state.table.field(batch.pieces), state.time.keys)
+    busy_s, own_s = ask_means(state.time.learnt, asked)
+    asked = batch.nets(state.table.field(batch.pieces, own_s), state.energy.keys)
+    device_j, _ = ask_means(state.energy.learnt, asked)
+    return _run(state, batch, nets, between, busy_s, device_j).energy_j
+
+
 def total_nets(
     state: State,
     nets: Sequence[Sequence[Count]],
@@ -196,24 +248,18 @@ def total_nets(
         between: Calls of each net's host that stand in no piece; none where left out.
     """
     batch = make_batch(nets)
-    calls = between or (0.0,) * len(nets)
     busy = ask_times(state.table, state.time, batch, joint)
     field = state.table.field(batch.pieces, busy.own)
     asked = batch.nets(field, state.energy.keys)
     device = ask(state.energy.learnt, asked, joint)
-    host = np.array(list(map(state.clock.issue, nets, calls))).reshape(len(nets), 2)
-    launches = batch.sum_up(batch.count * np.array([p.launches for p in batch.pieces])[batch.piece])
-    time_s, by_host, by_device = step_time(host[:, 0], busy.total + state.clock.gap_s * launches)
-    if state.form == "eager":
-        time_s, by_host, by_device = busy.total, np.zeros(len(nets)), np.ones(len(nets))
-    # Only of graphs does the device's own part hold the idle power of its busy seconds.
-    held = float(state.form == "graph")
-    energy_j = device.total + state.idle_w * (time_s - held * busy.total)
+    steps = _run(state, batch, nets, between, busy.total, device.total)
+    energy_j, time_s, held = steps.energy_j, steps.time_s, steps.held
+    by_host, by_device, launches = steps.by_host, steps.by_device, steps.launches
     lean = state.watts + state.idle_w * (by_device - held)
     narrow = _spread_narrow(state, batch, busy)
     narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
     strange, unseen = _own_doubts(state, batch, asked, device)
-    host_sd = state.idle_w * by_host * host[:, 1]
+    host_sd = state.idle_w * by_host * steps.host[:, 1]
     gap_sd = state.idle_w * by_device * held * state.clock.gap_sd_s * launches
     parts = {
         "kinds never measured": strange + unseen,
@@ -231,7 +277,7 @@ def total_nets(
         cov += np.outer(np.sqrt(strange), np.sqrt(strange))
     by_device_var = busy.var + narrow_var + (held * state.clock.gap_sd_s * launches) ** 2
     off_var = (off_share**2 + _OFF_TIME_SHARE**2) * time_s**2
-    time_var = by_device**2 * by_device_var + (by_host * host[:, 1]) ** 2 + off_var
+    time_var = by_device**2 * by_device_var + (by_host * steps.host[:, 1]) ** 2 + off_var
     own_j = device.own + (1.0 - held) * state.idle_w * busy.own
     device_j = device.total if held else energy_j
     scale = device.total / batch.sum_up(batch.count * device.own[batch.piece])

@@ -12,6 +12,7 @@ Takes records, gives records: no framework, so that thousands of candidates can 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from joulecast.errors import InputError
@@ -98,7 +99,7 @@ def narrow(network: Network, groups: Sequence[Group], counts: Mapping[str, int])
             sizes[key] = sizes.get(key, 0) + steps * slot.per_step
     layers = list(network.layers)
     for place, sizes in less.items():
-        layers[place] = _shrink_layer(layers[place], sizes)
+        layers[place] = _shrink_layer(layers[place], tuple(sorted(sizes.items())))
     return replace(network, layers=tuple(layers), totals=None) if less else network
 
 
@@ -128,9 +129,11 @@ def list_slots(network: Network) -> Dict[Tuple[int, int, str, int], int]:
     return found
 
 
-def _shrink_layer(layer: Layer, less: Mapping[Tuple[int, str, int], int]) -> Layer:
+@lru_cache(maxsize=16384)
+def _shrink_layer(layer: Layer, less: Tuple[Tuple[Tuple[int, str, int], int], ...]) -> Layer:
+    """A layer with smaller sizes; candidates differ in few layers, and share the others."""
     by_op: Dict[int, Dict[str, Dict[int, int]]] = {}
-    for (op, size, axis), amount in less.items():
+    for (op, size, axis), amount in less:
         by_op.setdefault(op, {}).setdefault(size, {})[axis] = amount
     tail = tuple(
         Op(op.kind, _shrink_sizes(op.sizes, by_op[at])) if at in by_op else op

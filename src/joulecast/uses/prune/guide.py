@@ -48,7 +48,7 @@ class EstimateGuide:
 
     def cost(self, networks: Sequence[Network]) -> Floats:
         """Means; joules alone are asked for."""
-        return self.known.ask([(one, self.setup) for one in networks], details=False).energy_j
+        return self.known.ask_means([(one, self.setup) for one in networks])
 
     def spread(self, before: Network, after: Network, budget: Budget) -> float:
         """By the joint doubt of both nets."""
