@@ -27,8 +27,8 @@ Timed = tuple[Look, float]
 # How far one timing of a step may be from the truth, of a net or of a piece alone; logarithms.
 _LOOK_SPREAD = 0.08
 _ALONE_SPREAD = 0.25
-# How far a structure's time may be from that of its calls. What 49 structures left over on one H200
-# host hardly told what they left over on another: nearly all of it was the window.
+# How far a structure's time may be from that of its calls. What a structure left over on one H200
+# host hardly told what it left over on another (49 pairs): nearly all of it was the window.
 _HABIT_SPREAD = 0.15
 # How far what a call of one sort takes may be from a launch; likewise what begins a step.
 _CALL_SPREAD = 0.5
