@@ -426,3 +426,14 @@ def test_opening_a_store_of_this_schema_is_light(store, place):
         "sys.exit('alembic' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(place)], check=False).returncode == 0
+
+
+def test_another_folder_of_profiles_can_ship(place, tmp_path, monkeypatch):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    profile = make_profile(make_observation(provenance="measured"))
+    write_profile(profile, folder / "ours.json")
+    monkeypatch.setenv("JOULECAST_PROFILES", str(folder))
+    with open_store(place) as store:
+        assert [one.key for one in store.profiles()] == [profile.key]
+        assert store.profile(profile.key).shipped

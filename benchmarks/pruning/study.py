@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -32,11 +33,12 @@ from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 
 WIDTHS = (64, 128, 256, 512)
+# The device learns from nets of these shares of the widths.
+LADDER = (1.0, 0.5, 0.25, 0.125)
 SEEDS = tuple(range(1, 11))
-PRACTICE_SEEDS = (101, 102)
 BUDGET = "50%"
 CONFIDENCE = 0.9
-TEST_SEED = 90_210
+TEST_SEED, TEST_PARTS = 90_210, 16
 RATE = 0.05
 METHODS = ("unpruned", "estimate", "flops")
 
@@ -51,6 +53,7 @@ class Plan:
     setup: Setup
     widths: tuple[int, ...]
     train_batch: int
+    test_batch: int
     train_steps: int
     tune_steps: int
     profile_s: float
@@ -73,6 +76,8 @@ def main() -> None:
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     started_s = time.monotonic()
+    # A user's device has seldom a profile that ships: here none helps.
+    os.environ["JOULECAST_PROFILES"] = str(args.out / "no-profiles")
     if not args.report:
         plan = make_plan(args)
         learn_device(plan)
@@ -98,9 +103,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--until-s", type=float, default=1e9, help="begin no seed after this")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--precision", default="tf32")
-    parser.add_argument("--profile-s", type=float, default=40.0)
-    parser.add_argument("--probe-s", type=float, default=5.0)
+    parser.add_argument("--profile-s", type=float, default=48.0, help="of the device, at first")
+    parser.add_argument("--probe-s", type=float, default=8.0, help="of each look at a choice")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--train-batch", type=int, default=256)
     parser.add_argument("--train-steps", type=int, default=500)
     parser.add_argument("--tune-steps", type=int, default=200)
     parser.add_argument("--celeba", type=Path, help="its folder, instead of drawn faces")
@@ -122,7 +128,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         out=args.out,
         setup=Setup(batch=args.batch, precision=args.precision),
         widths=WIDTHS,
-        train_batch=4 if args.quick else args.batch,
+        train_batch=4 if args.quick else args.train_batch,
+        test_batch=4 if args.quick else args.batch,
         train_steps=4 if args.quick else args.train_steps,
         tune_steps=2 if args.quick else args.tune_steps,
         profile_s=args.profile_s,
@@ -153,20 +160,18 @@ def learn_device(plan: Plan) -> None:
     done = plan.out / "profiled"
     if done.exists():
         return
-    joulecast.profile(
-        make_net(plan.widths),
-        torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
-        on=plan.on,
-        meter=plan.meter,
-        setup=plan.setup,
-        seconds=plan.profile_s,
-        interval_share=0.005,
-        store=plan.learnt,
-    )
-    # Where pruned nets will be: layers that nets of other seeds, never trained, would be left with.
-    for seed in PRACTICE_SEEDS:
-        torch.manual_seed(seed)
-        prune(plan, make_net(plan.widths), "estimate")
+    for share in LADDER:
+        joulecast.profile(
+            make_net(tuple(round(share * width) for width in plan.widths)),
+            torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
+            on=plan.on,
+            meter=plan.meter,
+            setup=plan.setup,
+            seconds=plan.profile_s / len(LADDER),
+            interval_share=0.005,
+            rounds=1,
+            store=plan.learnt,
+        )
     done.write_text("")
 
 
@@ -270,13 +275,13 @@ def score(plan: Plan, net: nn.Module) -> dict[str, float]:
     """Accuracy and loss on the same images for every net."""
     net.eval()
     rng = torch.Generator(plan.where).manual_seed(TEST_SEED)
-    right, loss, parts = 0.0, 0.0, 16
+    right, loss = 0.0, 0.0
     with torch.no_grad():
-        for _ in range(parts):
-            images, labels = plan.draw(plan.train_batch, rng)
+        for _ in range(TEST_PARTS):
+            images, labels = plan.draw(plan.test_batch, rng)
             logits = net(images)
-            loss += float(F.cross_entropy(logits, labels)) / parts
-            right += float((logits.argmax(1) == labels).float().mean()) / parts
+            loss += float(F.cross_entropy(logits, labels)) / TEST_PARTS
+            right += float((logits.argmax(1) == labels).float().mean()) / TEST_PARTS
     return {"accuracy": right, "loss": loss}
 
 
@@ -322,6 +327,7 @@ def about(plan: Plan, seen: Observation) -> dict[str, Any]:
         "commit": find_commit(__file__),
         "setup": plan.setup.to_dict(),
         "widths": list(plan.widths),
+        "train_batch": plan.train_batch,
         "train_steps": plan.train_steps,
         "tune_steps": plan.tune_steps,
         "profile_s": plan.profile_s,

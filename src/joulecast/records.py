@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from joulecast.errors import FileError, InputError
@@ -327,7 +328,7 @@ class Trial:
     setup: Setup
     how: How = How()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A stable name of this trial: equal trials have equal keys, on every machine."""
         data = self.to_dict()

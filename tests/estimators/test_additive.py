@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import MissingError
+from joulecast.estimators import choose
 from joulecast.estimators.additive import AdditiveEstimator, fit_state
 from joulecast.estimators.base import Target
 from joulecast.estimators.looks import OFF_SHARE
@@ -423,6 +424,16 @@ def test_nothing_is_proposed_twice_and_refusals_are_left_alone(world):
     assert second.trial.key != first.trial.key
 
 
+def test_what_is_known_of_other_kinds_is_left_out_of_choosing(world, seen, monkeypatch):
+    """Where a device knows very much, the next look is chosen by what shows the target's kinds."""
+    monkeypatch.setattr(choose, "MANY_ROWS", len(seen))
+    strangers = see_parts(world, [make_family("lstm")])
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(8, seed=1)), modes=MODES)
+    estimator = AdditiveEstimator()
+    assert strangers
+    assert estimator.propose(target, [*strangers, *seen]) == estimator.propose(target, seen)
+
+
 def test_the_papers_rule_can_be_asked_for(world):
     target = Target(
         make_family(FAMILY), SETUP, networks=tuple(draw(6, seed=1)), modes=MODES, guide="energy"
@@ -473,6 +484,16 @@ def test_what_another_unit_measured_is_drawn_to_this_one(seen):
     )
     assert (told / alone).mean() == pytest.approx(0.92, abs=0.015)
     assert (mixed / alone).mean() > 0.95
+
+
+def test_where_all_joules_are_another_units_they_are_taken_as_they_are(world, seen):
+    """Seconds of one's own unit and nobody's joules of it: no excuse to call everything cheap."""
+    estimator, nets = AdditiveEstimator(), draw(6, seed=61)
+    many = [*see_parts(world, draw(60, seed=5)), see_idle(world)]
+    timed = [replace(one, energy_j=None) for one in seen if one.trial.network.layers]
+    fitted = estimator.fit([*on_unit(many, "other", 1.0, 0.0), *on_unit(timed, "own", 1.0, 1e6)])
+    plain = estimator.predict(estimator.fit(many), nets, SETUP).device_j
+    assert estimator.predict(fitted, nets, SETUP).device_j == pytest.approx(plain, rel=0.05)
 
 
 def test_structures_are_learnt_from_all_hosts_and_their_pace_from_ones_own(world, seen):

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from joulecast.estimators import kernels, nets
+from joulecast.estimators import groups, kernels, nets
 from joulecast.estimators.additive import AdditiveEstimator
 from joulecast.estimators.joint import Evidence, Field, Prior, Rows, relate, split
-from joulecast.estimators.kernels import Mix, factorise, matern_within, multiply
+from joulecast.estimators.kernels import Mix, factorise, invert, matern_within, multiply
 from joulecast.estimators.known import Learnt, know, relate_own
 from joulecast.estimators.nets import Nets
 from joulecast.estimators.posterior import ask, foresee, learn
@@ -92,7 +92,7 @@ def test_the_likelihood_is_that_of_a_dense_normal():
     parts = split(theta, COLUMNS, AXES)
     share = rows.counts / rows.values[:, None] * field.mean(parts)
     cov = share @ relate_own(field, parts, LEVEL) @ share.T
-    cov += np.diag(parts.noise**2 + rows.known) + rows.together
+    cov += np.diag(parts.noise**2 + rows.known) + rows.relate(share.sum(axis=1))
     off = 1.0 - share.sum(axis=1)
     dense = 0.5 * off @ np.linalg.solve(cov, off) + 0.5 * np.linalg.slogdet(cov)[1]
     assert Evidence(field, rows, prior).weigh(theta)[0] == pytest.approx(
@@ -139,7 +139,7 @@ def test_asking_says_what_dense_conditioning_says(learnt, asked):
     rows, mean = one.rows, asked.field.mean(known.parts)
     share = rows.counts / rows.values[:, None] * one.field.mean(known.parts)
     cov = share @ relate_own(one.field, known.parts, LEVEL) @ share.T
-    cov += np.diag(known.parts.noise**2 + rows.known) + rows.together
+    cov += np.diag(known.parts.noise**2 + rows.known) + rows.relate(share.sum(axis=1))
     across = known.relate(asked) @ share.T
     runs = np.zeros((asked.size, len(mean)))
     runs[asked.net, asked.piece] = asked.count * mean[asked.piece]
@@ -214,11 +214,34 @@ def test_factors_and_inverses_are_found_by_halves(size):
     assert inverse @ factor == pytest.approx(np.eye(size), abs=1e-8)
 
 
+@pytest.mark.parametrize("size", [1, 70])
+def test_a_covariance_is_inverted(size):
+    half = np.random.default_rng(size).normal(size=(size, size))
+    matrix = half @ half.T + np.eye(size)
+    inverse, half_log = invert(matrix)
+    assert inverse == pytest.approx(np.linalg.inv(matrix), abs=1e-9)
+    assert half_log == pytest.approx(0.5 * np.linalg.slogdet(matrix)[1])
+
+
 def test_a_matrix_without_a_factor_gets_a_little_diagonal():
     """Equal rows leave nothing to divide by; rounding alone decides on which side of nothing."""
     matrix = np.ones((90, 90)) - 1e-12 * np.eye(90)
     factor, _ = factorise(matrix)
     assert factor @ factor.T == pytest.approx(matrix, abs=1e-6)
+    assert np.isfinite(invert(matrix)[0]).all()
+
+
+def test_large_groups_weigh_as_small_ones_do(monkeypatch):
+    """Whether zeros are written down changes how long it takes, and nothing else."""
+    rng = np.random.default_rng(8)
+    field = draw_field(rng, 14)
+    prior, rows = make_prior(field), draw_rows(rng, field, 19)
+    theta = 0.3 * rng.normal(size=len(prior.medians)) - 1.0
+    dense = Evidence(field, rows, prior).weigh(theta)
+    monkeypatch.setattr(groups, "_SMALL", 0)
+    sparse = Evidence(field, rows, prior).weigh(theta)
+    assert sparse[0] == pytest.approx(dense[0], rel=1e-12)
+    assert sparse[1] == pytest.approx(dense[1], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(700, 40), (30, 150), (0, 3), (3, 0)])

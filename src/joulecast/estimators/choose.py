@@ -31,9 +31,9 @@ from joulecast.estimators.aim import (
 )
 from joulecast.estimators.base import Proposal, Target
 from joulecast.estimators.joint import Floats
-from joulecast.estimators.looks import find_off_share, read_looks
+from joulecast.estimators.looks import find_off_share, read_looks, take_near
 from joulecast.estimators.pieces import Piece
-from joulecast.estimators.posterior import foresee
+from joulecast.estimators.posterior import MANY_ROWS, foresee
 from joulecast.estimators.state import State, Totals, total_nets
 from joulecast.estimators.table import make_batch
 from joulecast.records import Observation, Trial
@@ -53,6 +53,7 @@ _SURE = 1.96
 
 def choose_aim(target: Target, observations: Sequence[Observation], fit: FitState) -> Proposal:
     """The most useful look, or the reason why there is none."""
+    observations = _take_near(target, observations)
     aim = read_aim(target, observations)
     points = aim.looks
     if target.guide == "probe":
@@ -106,6 +107,13 @@ def _propose_doubted(
         return replace(probe, uncertainty_share=unsure)
     why = f"takes {scores[best][1] / now:.0%} off the variance"
     return _propose(target, aim, best[0], True, unsure, aim.looks, why)
+
+
+def _take_near(target: Target, observations: Sequence[Observation]) -> Sequence[Observation]:
+    """Where a device knows very much, what shows kinds of the target: each look waits for a fit."""
+    if len(observations) <= MANY_ROWS:
+        return observations
+    return take_near(observations, {piece.label for piece in read_aim(target, ()).pieces})
 
 
 def _find_stratum(aim: Aim, turn: int) -> str | None:

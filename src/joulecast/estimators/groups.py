@@ -4,8 +4,8 @@
     S·K·Sᵀ                                 its part of the rows' covariance; S sums pieces to rows
     Sᵀ·W·S                                 how everything leans on K, where W is how it does on rows
 
-S is sparse: most rows show few pieces. No matrix is larger than a group, and none that is mostly
-zeros is ever multiplied.
+S is sparse: most rows show few pieces. No matrix is larger than a group, and no large one that is
+mostly zeros is ever multiplied; small ones are, since keeping books of zeros takes longer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.estimators.kernels import Floats, Ints, matern_within, stretch
+
+# Up to so many numbers S is written down with its zeros.
+_SMALL = 4096
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,21 @@ class Group:
         self._entries = np.flatnonzero(np.isin(piece, members))
         self._rows, self._row = np.unique(row[self._entries], return_inverse=True)
         self._column = np.searchsorted(members, piece[self._entries])
+        self._shape = len(self._rows), len(members)
         self.window = np.ix_(self._rows, self._rows)
         self.room = np.empty((2, len(members), len(members)))
 
-    def sum_up(self, weights: Floats) -> Any:
-        """S as a sparse array; ``weights`` are its entries."""
+    def sum_up(self, weights: Floats) -> tuple[Any, Any]:
+        """S and its transpose, sparse where they are large; ``weights`` are what rows sum."""
+        entries, places = weights[self._entries], (self._row, self._column)
+        if self._shape[0] * self._shape[1] <= _SMALL:
+            sums = np.zeros(self._shape)
+            sums[places] = entries
+            return sums, np.ascontiguousarray(sums.T)
         from scipy.sparse import csr_array
 
-        places, shape = (self._row, self._column), (len(self._rows), len(self.members))
-        return csr_array((weights[self._entries], places), shape)
+        sparse = csr_array((entries, places), self._shape)
+        return sparse, sparse.T.tocsr()
 
 
 class Made:
@@ -92,12 +101,14 @@ class Made:
         self.group, self._kernel = group, kernel
         self._points = stretch(group.points, kernel.scales)
         self._value, self._slope = matern_within(self._points, group.room)
-        self._sums = group.sum_up(weights)
-        self._back = self._sums.T.tocsr()
+        self._sums, self._back = group.sum_up(weights)
         whole = self._sums.sum(axis=1)
         self.cov = kernel.variance * self._sandwich(self._sums, self._value)
-        self.cov += kernel.base * np.outer(whole, whole)
-        self.cov += kernel.own * (self._sums @ self._back).toarray()
+        if kernel.base:
+            self.cov += kernel.base * np.outer(whole, whole)
+        if kernel.own:
+            own = self._sums @ self._back
+            self.cov += kernel.own * (own if isinstance(own, np.ndarray) else own.toarray())
 
     def lean(self, by_rows: Floats) -> Lean:
         """How everything leans on the kernel, given how it does on the covariance of all rows."""

@@ -27,7 +27,7 @@ import numpy as np
 
 from joulecast.estimators.groups import Group, Kernel, Lean, Made
 from joulecast.estimators.kernels import Floats as Floats
-from joulecast.estimators.kernels import Ints, add_matern, combine, factorise, stretch
+from joulecast.estimators.kernels import Ints, add_matern, combine, invert, stretch
 
 SPREADS = ("shape", "rates", "jagged", "noise")
 
@@ -69,7 +69,9 @@ class Rows:
     Attributes:
         known: Relative variance of each row that is known beforehand, N.
         above: How whole nets are off together, N x L: the deviation that each kind lends a row.
-        units: How rows of another unit of the device are off together, N x U.
+        units: How rows of another unit of the device are off together, N x U: by a share of what
+            their pieces cost. A share of their values would leave a way out: nothing costs
+            anything, and all units take more than that.
     """
 
     counts: Floats
@@ -78,10 +80,14 @@ class Rows:
     above: Floats
     units: Floats
 
-    @property
-    def together(self) -> Floats:
-        """Relative covariance of rows that no piece brings about, N x N."""
-        return np.asarray(self.above @ self.above.T + self.units @ self.units.T)
+    def relate(self, reach: Floats) -> Floats:
+        """Relative covariance of rows that no piece brings about, N x N.
+
+        Args:
+            reach: What each row's pieces cost in the mean, as a share of its value.
+        """
+        units = self.units * reach[:, None]
+        return np.asarray(self.above @ self.above.T + units @ units.T)
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class Evidence:
         self.sizes = field.columns.shape[1], field.places.shape[1]
         self._row, self._piece = np.nonzero(rows.counts)
         self._shares = rows.counts[self._row, self._piece] / rows.values[self._row]
-        self._together = rows.together
+        self._above, self._units = rows.above @ rows.above.T, rows.units @ rows.units.T
         kinds = [np.flatnonzero(field.labels == label) for label in np.unique(field.labels)]
         self._kinds = [self._group(members, field.places) for members in kinds]
         everything = np.arange(len(field.labels))
@@ -175,11 +181,13 @@ class Evidence:
         by_place, by_rate = self._make_kernels(parts)
         kinds = [Made(group, by_place, weights) for group in self._kinds]
         rates = [Made(group, by_rate, weights) for group in self._rates]
-        value, alpha, by_rows = self._explain([*kinds, *rates], weights, parts.noise)
+        reach = np.asarray(np.bincount(self._row, weights, len(self.rows.values)), float)
+        value, alpha, by_rows = self._explain([*kinds, *rates], reach, parts.noise)
         prior, gradient = self.prior.draw_to(theta)
         place = self._lean(kinds, by_rows, parts.place_scales)
         rate = self._lean(rates, by_rows, parts.rate_scales)
-        drawn = np.bincount(self._piece, weights * alpha[self._row], len(mean))
+        pull = alpha - (by_rows * self._units) @ reach
+        drawn = np.bincount(self._piece, weights * pull[self._row], len(mean))
         by_mean = (place.means + rate.means - drawn) / np.where(mean > 0, mean, 1.0)
         noise = parts.noise**2 * float(np.trace(by_rows))
         gradient += np.concatenate(
@@ -201,17 +209,17 @@ class Evidence:
         )
 
     def _explain(
-        self, made: Sequence[Made], weights: Floats, noise: float
+        self, made: Sequence[Made], reach: Floats, noise: float
     ) -> tuple[float, Floats, Floats]:
         """Minus the log likelihood; by residuals, and by the rows' covariance, twice."""
-        total = np.diag(noise**2 + self.rows.known) + self._together
+        total = np.diag(noise**2 + self.rows.known) + self._above
+        total += self._units * np.outer(reach, reach)
         for one in made:
             total[one.group.window] += one.cov
-        factor, root = factorise(total)
-        inverse = root.T @ root
-        residual = 1.0 - np.bincount(self._row, weights, len(total))
+        inverse, half_log = invert(total)
+        residual = 1.0 - reach
         alpha = inverse @ residual
-        value = 0.5 * float(residual @ alpha) + float(np.log(np.diag(factor)).sum())
+        value = 0.5 * float(residual @ alpha) + half_log
         return value, alpha, inverse - np.outer(alpha, alpha)
 
     def _lean(self, made: Sequence[Made], by_rows: Floats, scales: Floats) -> Lean:

@@ -10,13 +10,15 @@ for threads takes up to fifty times as long as the products do. numpy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 _ROOT5 = math.sqrt(5.0)
 # Numbers that are worked on at once: a quarter of a megabyte, which a core's own cache holds.
@@ -99,12 +101,39 @@ def factorise(matrix: Floats) -> tuple[Floats, Floats]:
 
     A matrix that rounding has spoilt gets a little more diagonal.
     """
+    return _mend(_factorise, matrix)
+
+
+def invert(matrix: Floats) -> tuple[Floats, float]:
+    """The inverse of a covariance, and half the logarithm of its determinant.
+
+    Three times as fast as ``factorise`` and a product, in as many threads as the caller lets BLAS
+    have; needs scipy.
+    """
+    return _mend(_invert, matrix)
+
+
+def _mend(work: Callable[[Floats], T], matrix: Floats) -> T:
+    """Work that needs a matrix above zero; rounding is mended by a little more diagonal."""
     jitter, scale = 0.0, float(np.diag(matrix).mean())
     while True:
         try:
-            return _factorise(matrix + jitter * np.eye(len(matrix)))
+            return work(matrix + jitter * np.eye(len(matrix)))
         except np.linalg.LinAlgError:
             jitter = max(10.0 * jitter, 1e-10 * scale)
+
+
+def _invert(matrix: Floats) -> tuple[Floats, float]:
+    from scipy.linalg.lapack import dpotrf, dpotri
+
+    factor, failed = dpotrf(matrix, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError(f"not above zero at row {failed}")
+    half_log = float(np.log(np.diag(factor)).sum())
+    inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
+    # LAPACK fills one triangle only.
+    below = np.tril(inverse)
+    return below + np.tril(inverse, -1).T, half_log
 
 
 def _factorise(matrix: Floats) -> tuple[Floats, Floats]:

@@ -1,9 +1,10 @@
 """What rows have taught, and what they say of any piece under one draw of the hyper-parameters.
 
-C = S·K·Sᵀ + noise + together = L·Lᵀ   of the rows; S sums pieces to rows, as a share of each
-B = Sᵀ·L⁻ᵀ                             the basis
-δ | rows  ~  N(k·B·z, k0 - |k·B|²)     of any piece, k its prior covariance with the rows'
-                                       pieces, k0 its prior variance, z = L⁻¹·residual
+C = S·K·Sᵀ + noise + above + units   of the rows; S sums pieces to rows, as a share of each
+  = L·Lᵀ
+B = Sᵀ·L⁻ᵀ                           the basis
+δ | rows  ~  N(k·B·z, k0 - |k·B|²)   of any piece, k its prior covariance with the rows'
+                                     pieces, k0 its prior variance, z = L⁻¹·residual
 """
 
 from __future__ import annotations
@@ -74,11 +75,12 @@ def know(learnt: Learnt, theta: Floats) -> Known:
     sums, spreads = Mix(len(rows.values), row, piece), Mix(len(field.labels), piece, row)
     half = sums.times(share, relate_own(field, parts, learnt.level))
     total = sums.times(share, np.ascontiguousarray(half.T))
+    reach = np.asarray(np.bincount(row, share, len(rows.values)), float)
     total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
-    total += rows.together
+    total += rows.relate(reach)
     _, root = factorise(total)
     basis = spreads.times(share, np.ascontiguousarray(root.T))
-    residual = np.asarray(1.0 - np.bincount(row, share, len(rows.values)), float)
+    residual = 1.0 - reach
     drawn, above = combine(root, residual), rows.above.T @ root.T
     return Known(
         field, parts, learnt.level, combine(basis, drawn), basis, combine(above, drawn), above

@@ -9,7 +9,7 @@ overhead once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
@@ -99,6 +99,26 @@ def read_looks(observations: Iterable[Observation]) -> list[Look]:
         if merged:
             looks.append(_make_look(seen, (*merged, *_list_overhead(seen)), part is None))
     return looks
+
+
+def take_near(observations: Sequence[Observation], labels: Set[str]) -> list[Observation]:
+    """Observations that show any kind of these, and those that show no layer."""
+    known = {
+        make_piece(part, seen.trial.setup).label
+        for seen in observations
+        if can_look(seen) and (part := read_isolated(seen.trial)) is not None
+    }
+    return [seen for seen in observations if _is_near(seen, labels, known)]
+
+
+def _is_near(seen: Observation, labels: Set[str], known: Set[str]) -> bool:
+    if not seen.trial.network.layers:
+        return True
+    part, setup = read_isolated(seen.trial), seen.trial.setup
+    if part is not None:
+        return make_piece(part, setup).label in labels
+    stands = split_pieces(seen.trial.network, setup, known)
+    return any(stand.piece.label in labels for stand in stands)
 
 
 def is_strangers_run(seen: Observation) -> bool:

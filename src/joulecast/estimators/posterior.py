@@ -23,7 +23,7 @@ from joulecast.estimators.nets import Nets, Pairs, list_chunks
 DRAWS = 8
 # So many rows leave little open about the hyper-parameters: one pair of draws says how much, and
 # asking is three times as fast.
-_MANY_ROWS, _FEW_DRAWS = 300, 2
+MANY_ROWS, _FEW_DRAWS = 300, 2
 # A mean this far below physics is no news of a layer but noise: layers do not give joules back.
 _LEAST_SHARE = 0.05
 
@@ -62,30 +62,33 @@ def learn(
     rows: Rows,
     prior: Prior,
     draws: int = DRAWS,
-    start: Floats | None = None,
     spread: float = 0.0,
 ) -> Learnt:
-    """The most probable hyper-parameters, and draws around them."""
+    """The most probable hyper-parameters, and draws around them.
+
+    The search always begins at the prior's medians: begun at what fewer rows had taught, it saved
+    half of the time and ended at a worse mode once in two fits.
+    """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     evidence = Evidence(field, rows, prior)
     # Its matrices are small: threads would wait for each other more than they work.
     with threadpool_limits(1, user_api="blas"):
-        best = _find_best(evidence, np.log(prior.medians) if start is None else start)
-        if len(rows.values) >= _MANY_ROWS:
+        best = _find_best(evidence)
+        if len(rows.values) >= MANY_ROWS:
             draws = min(draws, _FEW_DRAWS)
         thetas = np.vstack([best, *_draw(evidence, best, draws)])
     return Learnt(field, rows, prior.level, thetas, spread)
 
 
-def _find_best(evidence: Evidence, start: Floats) -> Floats:
+def _find_best(evidence: Evidence) -> Floats:
     from scipy.optimize import minimize
 
     medians, widths = np.log(evidence.prior.medians), evidence.prior.widths
     bounds = list(zip(medians - 6.0 * widths, medians + 6.0 * widths, strict=True))
     options = {"maxiter": 80}
     found = minimize(
-        evidence.weigh, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        evidence.weigh, medians, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     return np.asarray(found.x)
 

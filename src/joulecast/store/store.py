@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ def open_store(
     create: bool = True,
     wait_s: float = 30.0,
     now: Callable[[], float] = time.time,
-    shipped: Path = SHIPPED,
+    shipped: Path | None = None,
 ) -> Store:
     """Open the store; use it as a context manager.
 
@@ -50,7 +51,8 @@ def open_store(
             reads as empty, and cannot be written.
         wait_s: How long to wait for other processes that write.
         now: The clock, in seconds since 1970.
-        shipped: The folder of profiles that answer where the store knows none.
+        shipped: The folder of profiles that answer where the store knows none; else
+            JOULECAST_PROFILES, else what came with the package.
 
     Raises:
         StoreError: It cannot be opened, or was written by a newer Joulecast.
@@ -60,6 +62,7 @@ def open_store(
     with wrap_errors(name):
         engine = open_database(url, create=create, wait_s=wait_s)
     absent = engine is None
+    shipped = shipped or Path(os.environ.get("JOULECAST_PROFILES") or SHIPPED)
     return Store(engine or make_memory_engine(), name, absent=absent, now=now, shipped=shipped)
 
 

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.estimators import DEFAULT, open_profile
+from joulecast.estimators import OpenProfile
 from joulecast.kinds import network_work
-from joulecast.records import Network, Profile, Setup
+from joulecast.records import Network, Setup
 from joulecast.uses.prune.budget import Budget
 
 Floats = NDArray[np.float64]
@@ -42,9 +42,9 @@ class EstimateGuide:
 
     unit = "J"
 
-    def __init__(self, profile: Profile, setup: Setup, estimator: str = DEFAULT) -> None:
+    def __init__(self, known: OpenProfile, setup: Setup) -> None:
         self.setup = setup
-        self.known = open_profile(profile, estimator)
+        self.known = known
 
     def cost(self, networks: Sequence[Network]) -> Floats:
         """Means; joules alone are asked for."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from joulecast.errors import InputError
-from joulecast.estimators import DEFAULT, estimate_network
+from joulecast.estimators import DEFAULT, OpenProfile, open_profile
 from joulecast.kinds import output_shape
 from joulecast.kinds.narrow import Group
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
@@ -63,15 +63,15 @@ def prune_network(
         raise InputError(f"confidence is {confidence}: give a probability like 0.9")
     if not groups:
         raise InputError(f"{network.name or 'the net'} has no channels that can be cut")
-    guiding = _make_guide(guide, profile, setup, budget, estimator)
+    known = open_profile(profile, estimator) if profile else None
+    guiding = _make_guide(guide, known, setup, budget)
     bounds = limits or make_limits(network, groups)
     task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
     _check_reach(task)
     counts = _choose(task, strategy)
     smaller = task.narrow(counts)
     before, after = (
-        estimate_network(profile, one, setup, estimator, level) if profile else None
-        for one in (network, smaller)
+        known.ask([(one, setup)], level).each[0] if known else None for one in (network, smaller)
     )
     cost_before, cost_after = task.cost([task.limits.whole, counts])
     shares = [keep_share(group, counts[group.name]) for group in groups]
@@ -85,7 +85,7 @@ def prune_network(
         unit=guiding.unit,
         cost_before=cost_before,
         cost_after=cost_after,
-        kept_probability=_find_odds(task, counts, profile, setup, estimator),
+        kept_probability=_find_odds(task, counts, known, setup),
         confidence=confidence,
         importance_share=sum(shares) / len(shares),
         looked_at=len(task.costs),
@@ -95,15 +95,13 @@ def prune_network(
     )
 
 
-def _find_odds(
-    task: Task, counts: Counts, profile: Profile | None, setup: Setup, estimator: str
-) -> float | None:
+def _find_odds(task: Task, counts: Counts, known: OpenProfile | None, setup: Setup) -> float | None:
     """How probably joules keep the budget, whoever guided."""
-    if profile is None:
+    if known is None:
         return None
     if isinstance(task.guide, EstimateGuide):
         return task.odds(counts)
-    guide = EstimateGuide(profile, setup, estimator)
+    guide = EstimateGuide(known, setup)
     return replace(task, guide=guide, costs={}).odds(counts)
 
 
@@ -127,18 +125,16 @@ def _check_strategy(name: str) -> None:
         raise InputError(f"there is no strategy {name!r}; known are {', '.join(STRATEGIES)}")
 
 
-def _make_guide(
-    name: str, profile: Profile | None, setup: Setup, budget: Budget, estimator: str
-) -> Guide:
+def _make_guide(name: str, known: OpenProfile | None, setup: Setup, budget: Budget) -> Guide:
     if name not in GUIDES:
         raise InputError(f"there is no guide {name!r}; known are {', '.join(GUIDES)}")
     if name == "flops":
         if budget.share is None:
             raise InputError("FLOPs have no joules: give a share like 50%, or leave the guide out")
         return FlopsGuide(setup)
-    if profile is None:
+    if known is None:
         raise InputError("an estimate needs a device's profile: give one, or let FLOPs guide")
-    return EstimateGuide(profile, setup, estimator)
+    return EstimateGuide(known, setup)
 
 
 def _check_reach(task: Task) -> None:
