@@ -11,6 +11,8 @@ from joulecast.errors import InputError
 from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import (
     KINDS,
+    add_calls,
+    count_calls,
     find_kind,
     free_widths,
     input_shape,
@@ -363,3 +365,37 @@ def test_a_norm_written_before_spelling_was_told_apart_is_fused():
     assert layer_work(old, Setup(batch=3)) == layer_work(layer, Setup(batch=3))
     spelled = layer_work(make_layer("rms_norm", spelled=1, shape=(7, 8)), Setup(batch=3))
     assert spelled.total.launches > layer_work(layer, Setup(batch=3)).total.launches
+
+
+# -- what the host does -----------------------------------------------------------------------
+
+
+@every_layer
+def test_the_host_visits_as_many_weights_whatever_the_optimizer(layer):
+    counts = {count_calls(layer, Setup(optimizer=name)) for name in ("sgd", "adam", "adamw")}
+    assert len(counts) == 1
+    assert bool(counts.pop()[1]) == bool(layer_work(layer, Setup()).params)
+
+
+@every_layer
+def test_only_products_in_half_precision_are_cast(layer):
+    launches, weights, products, casts = count_calls(layer, Setup())
+    assert casts == 0
+    assert bool(products) == bool(layer_work(layer, Setup()).forward.flops)
+    half = count_calls(layer, Setup(precision="bf16"))
+    assert half == (launches, weights, products, products)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_recurrent_layers_issue_their_tokens_at_once(kind):
+    short, long = (make_layer(kind, cin=5, hidden=6, tokens=tokens) for tokens in (7, 70))
+    assert count_calls(short, Setup()) == count_calls(long, Setup())
+
+
+@given(NETWORKS, SETUPS)
+def test_the_host_does_as_much_for_blocks_as_for_their_parts(network, setup):
+    one, other = (
+        add_calls(*(count_calls(layer, setup) for layer in net.layers))
+        for net in (fold_blocks(network), network)
+    )
+    assert one == other

@@ -87,7 +87,7 @@ class AdditiveEstimator:
 
     name = "additive"
     # Of the fitted numbers; those of another one cannot be read.
-    version = 3
+    version = 4
 
     def uses(self, observation: Observation) -> bool:
         """Whole steps of anything, in joules or in seconds."""

@@ -16,7 +16,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from joulecast.kinds import VIEWS, Work, input_shape, is_half, layer_work, loss_work, output_shape
+from joulecast.kinds import (
+    CALLS,
+    VIEWS,
+    Work,
+    add_calls,
+    count_calls,
+    input_shape,
+    is_half,
+    layer_work,
+    loss_work,
+    output_shape,
+)
 from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
 from joulecast.variants import (
     BLOCK,
@@ -53,6 +64,7 @@ class Piece:
         frame: Its structure without sizes: what issuing it takes the host.
         padded_flops: FLOPs as if all channels came in whole tiles.
         place: One number for each of AXES.
+        calls: What the host does for it, one number for each of CALLS.
     """
 
     key: str
@@ -64,6 +76,7 @@ class Piece:
     size_bytes: float
     launches: int
     place: tuple[float, ...]
+    calls: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -104,13 +117,15 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         size_bytes=work.size_bytes,
         launches=work.launches,
         place=_place(part, setup, work),
+        calls=_sum_calls(part, setup),
     )
 
 
 def make_overhead(source: str) -> Piece:
     """What every run from one source pays once, whatever it trains: start-up, evaluation."""
     label = OVERHEAD + source
-    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, (0.0,) * len(AXES))
+    nothing, nowhere = (0.0,) * len(CALLS), (0.0,) * len(AXES)
+    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, nowhere, nothing)
 
 
 def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tuple[Stand, ...]:
@@ -183,6 +198,13 @@ def _add_work(part: Part, setup: Setup, works: Sequence[Work]) -> Work:
     if part.role == "output":
         total = total + loss_work(output_shape(part.layers[-1]), setup)
     return total
+
+
+def _sum_calls(part: Part, setup: Setup) -> tuple[float, ...]:
+    calls = add_calls(*(count_calls(layer, setup) for layer in part.layers))
+    if part.role != "output":
+        return calls
+    return calls[0] + loss_work(output_shape(part.layers[-1]), setup).launches, *calls[1:]
 
 
 def _pad_flops(layer: Layer, work: Work) -> float:

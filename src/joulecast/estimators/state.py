@@ -94,7 +94,7 @@ def _write_piece(piece: Piece) -> list[Any]:
 
 def _read_piece(words: Sequence[Any]) -> Piece:
     named: Json = dict(zip(Piece.__dataclass_fields__, words, strict=True))
-    return Piece(**{**named, "place": tuple(named["place"])})
+    return Piece(**{**named, "place": tuple(named["place"]), "calls": tuple(named["calls"])})
 
 
 @dataclass(frozen=True)

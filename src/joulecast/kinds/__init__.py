@@ -18,6 +18,7 @@ Standing alone they have the size ``shape``.
 
 from __future__ import annotations
 
+from joulecast.kinds.calls import CALLS, add_calls, count_calls
 from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
 from joulecast.kinds.make import input_shape, make_layer, make_op, output_shape
@@ -27,6 +28,7 @@ from joulecast.kinds.widths import channel_axis, free_widths, resize, width_of, 
 from joulecast.kinds.work import Context, Kind, Shape, StepWork, Work
 
 __all__ = [
+    "CALLS",
     "KINDS",
     "VIEWS",
     "Context",
@@ -34,9 +36,11 @@ __all__ = [
     "Shape",
     "StepWork",
     "Work",
+    "add_calls",
     "channel_axis",
     "check_chain",
     "check_network",
+    "count_calls",
     "find_kind",
     "free_widths",
     "input_shape",

@@ -17,6 +17,7 @@ from joulecast.records import Layer, Network, Op, Setup
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
 # Of an update, per parameter: elements moved, elements kept beside weight and gradient; launches.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
+UPDATE_LAUNCHES = {name: launches for name, (_, _, launches) in _UPDATES.items()}
 
 
 def layer_work(layer: Layer, setup: Setup) -> StepWork:
