@@ -107,7 +107,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="networks and results")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="profiles or stores")
     parser.add_argument("--seconds", type=float, default=600.0, help="of joules of new kinds")
-    parser.add_argument("--subtractive-s", type=float, default=12.0, help="of its campaign, a net")
+    parser.add_argument("--subtractive-s", type=float, default=12.0, help="of its campaign, a net; 0 for none")
     parser.add_argument("--until-s", type=float, default=1e9, help="wall seconds, then it stops")
     parser.add_argument("--rounds", type=int, default=1, help="windows of looks and probes")
     parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS))
@@ -201,7 +201,7 @@ class Work:
         stages.append(("issue times of pieces", self.probe_host, True))
         stages.append(("joules where doubt is left", self.clear_doubts, True))
         for name in CAMPAIGNS:
-            if name in args.estimators:
+            if name in args.estimators and args.subtractive_s > 0:
                 stages.append((name, lambda n=name: self.learn(n, args.subtractive_s), True))  # type: ignore[misc]
         stages.append(("pass 2", lambda: self.measure_pass(PASSES[1]), False))
         for what, run, yields in stages:

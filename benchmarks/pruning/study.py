@@ -39,7 +39,8 @@ SEEDS = tuple(range(1, 11))
 BUDGET = "50%"
 CONFIDENCE = 0.9
 TEST_SEED, TEST_PARTS = 90_210, 16
-RATE = 0.05
+# The published run had 0.05, at which three of ten nets never learnt.
+RATE = 0.02
 METHODS = ("unpruned", "estimate", "flops")
 
 
