@@ -107,7 +107,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="networks and results")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="profiles or stores")
     parser.add_argument("--seconds", type=float, default=600.0, help="of joules of new kinds")
-    parser.add_argument("--subtractive-s", type=float, default=12.0, help="of its campaign, a net; 0 for none")
+    parser.add_argument(
+        "--subtractive-s", type=float, default=12.0, help="of its campaign, a net; 0 for none"
+    )
     parser.add_argument("--until-s", type=float, default=1e9, help="wall seconds, then it stops")
     parser.add_argument("--rounds", type=int, default=1, help="windows of looks and probes")
     parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS))
