@@ -437,3 +437,18 @@ def test_another_folder_of_profiles_can_ship(place, tmp_path, monkeypatch):
     with open_store(place) as store:
         assert [one.key for one in store.profiles()] == [profile.key]
         assert store.profile(profile.key).shipped
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_a_folder_of_profiles_that_is_none_is_said(place, tmp_path, monkeypatch, name):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path / name))
+    with pytest.raises(StoreError, match="no folder"):
+        open_store(place)
+    assert not place.exists()
+
+
+def test_an_empty_folder_ships_nothing(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path))
+    with open_store(place) as store:
+        assert store.profiles() == ()

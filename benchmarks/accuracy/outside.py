@@ -65,6 +65,7 @@ from joulecast.files import read_profile, write_profile
 from joulecast.measure import Rig
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
+from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, is_spent, spend
 
 Json = dict[str, Any]
@@ -541,6 +542,7 @@ def describe_run(args: argparse.Namespace, profile: Profile, case: Case) -> Json
         "covers": profile.covers,
         "provenance": profile.provenance,
         "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
+        "commit": find_commit(__file__),
         "known": [str(file.name) for file in args.known],
         "known_observations": len(case.known),
         "known_device_seconds": sum(one.cost_s for one in case.known),

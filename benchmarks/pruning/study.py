@@ -78,7 +78,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     started_s = time.monotonic()
     # A user's device has seldom a profile that ships: here none helps.
-    os.environ["JOULECAST_PROFILES"] = str(args.out / "no-profiles")
+    nothing = args.out / "no-profiles"
+    nothing.mkdir(exist_ok=True)
+    os.environ["JOULECAST_PROFILES"] = str(nothing)
     if not args.report:
         plan = make_plan(args)
         learn_device(plan)

@@ -11,6 +11,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators import choose
 from joulecast.estimators.additive import AdditiveEstimator, fit_state
 from joulecast.estimators.base import Target
+from joulecast.estimators.choose import choose_aim
 from joulecast.estimators.looks import OFF_SHARE
 from joulecast.estimators.pieces import count_stands, make_piece, split_pieces
 from joulecast.estimators.state import State, total_nets
@@ -424,14 +425,53 @@ def test_nothing_is_proposed_twice_and_refusals_are_left_alone(world):
     assert second.trial.key != first.trial.key
 
 
+def see_all_hosts(world, seen, nets):
+    """What was seen, and every net as the host issues it: what is next is chosen by a fit."""
+    return [*seen, *(look(world, Trial(net, SETUP)) for net in nets)]
+
+
 def test_what_is_known_of_other_kinds_is_left_out_of_choosing(world, seen, monkeypatch):
     """Where a device knows very much, the next look is chosen by what shows the target's kinds."""
-    monkeypatch.setattr(choose, "MANY_ROWS", len(seen))
-    strangers = see_parts(world, [make_family("lstm")])
-    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(8, seed=1)), modes=MODES)
-    estimator = AdditiveEstimator()
-    assert strangers
-    assert estimator.propose(target, [*strangers, *seen]) == estimator.propose(target, seen)
+    nets = tuple(draw(8, seed=1))
+    target = Target(make_family(FAMILY), SETUP, networks=nets, modes=MODES, uncertainty_share=0.0)
+    near = see_all_hosts(world, seen[: len(seen) // 2], nets)
+    parts = see_parts(world, [make_family("lstm")])
+    strangers = [one for one in parts if one.trial.network.layers[0].kind == "lstm"]
+    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    fitted = []
+
+    def fit(observations):
+        fitted.append(list(observations))
+        return fit_state(observations)
+
+    alone, among = (choose_aim(target, some, fit) for some in (near, [*near, *strangers]))
+    assert strangers and alone.trial is not None and among == alone
+    assert fitted == [near, near]
+
+
+def test_what_is_refused_stays_refused_where_much_is_known(world, seen, monkeypatch):
+    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(3, seed=1)), modes=MODES)
+    estimator, strangers = AdditiveEstimator(), see_parts(world, [make_family("lstm")])
+    first = estimator.propose(target, strangers)
+    second = estimator.propose(target, [*strangers, Observation(first.trial)])
+    assert second.trial is not None and second.trial.key != first.trial.key
+
+
+def test_without_joules_of_its_kinds_a_probe_asks_for_some(world, seen, monkeypatch):
+    """All layers were timed, and only other kinds were measured in joules: nothing is known yet."""
+    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    net = draw(1, seed=3)[0]
+    timed = [
+        look(world, make_isolated(place.part, SETUP, mode), energy=False)
+        for place in split_blocks(net)
+        for mode in ("graph", "eager")
+    ]
+    strangers = [*see_parts(world, [make_family("lstm")]), see_idle(world)]
+    target = Target(net, SETUP, guide="probe", modes=MODES, uncertainty_share=0.05)
+    proposal = AdditiveEstimator().propose(target, [*strangers, *timed])
+    assert proposal.trial is not None and proposal.energy
+    assert proposal.uncertainty_share > 0.3
 
 
 def test_the_papers_rule_can_be_asked_for(world):

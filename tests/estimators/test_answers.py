@@ -63,6 +63,11 @@ def test_means_can_be_had_alone(profile, name):
     assert opened.ask_means(PAIRS) == pytest.approx(opened.ask(PAIRS).energy_j, rel=1e-12)
 
 
+def test_means_of_nothing_are_refused(profile):
+    with pytest.raises(InputError, match="layers"):
+        open_profile(profile).ask_means([(Network(()), SETUPS[0])])
+
+
 def test_means_know_runs_that_were_seen(profile):
     """A net that somebody ran renews its own estimate, asked in either way."""
     opened = open_profile(profile)

@@ -231,6 +231,13 @@ def test_a_matrix_without_a_factor_gets_a_little_diagonal():
     assert np.isfinite(invert(matrix)[0]).all()
 
 
+@pytest.mark.parametrize("work", [factorise, invert])
+@pytest.mark.parametrize("size", [3, 90])
+def test_what_is_no_covariance_is_refused(work, size):
+    with pytest.raises(np.linalg.LinAlgError):
+        work(-np.eye(size))
+
+
 def test_large_groups_weigh_as_small_ones_do(monkeypatch):
     """Whether zeros are written down changes how long it takes, and nothing else."""
     rng = np.random.default_rng(8)

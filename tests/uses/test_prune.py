@@ -68,6 +68,18 @@ def make_task(guide, share=0.5, confidence=0.5, **limits) -> Task:
     return Task(NETWORK, GROUPS, bounds, guide, Budget(share=share), confidence)
 
 
+def test_equal_layers_keep_their_own_names():
+    """What candidates share is made once, whatever it is called."""
+    layer = NETWORK.layers[1]
+    twins = [replace(layer, name=name) for name in ("one", "two")]
+    network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
+    slots = tuple(Slot(place, 0, "cout", -1, 1) for place in (0, 1))
+    group = Group("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
+    made = narrow(network, [group], {"both": 5})
+    assert [one.name for one in made.layers[:2]] == ["one", "two"]
+    assert [one.sizes["cout"] for one in made.layers[:2]] == [5, 5]
+
+
 def test_narrowing_is_what_the_family_makes():
     counts = {"conv1": 5, "conv2": 7, "conv3": 9, "conv4": 11}
     assert narrow(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))

@@ -126,11 +126,9 @@ class AdditiveEstimator:
 
     def predict_means(self, opened: Opened, pairs: Sequence[Pair]) -> Floats:
         """Joules alone, as ``predict_pairs`` says them."""
-        known = set(opened.state.table.labels)
-        stands = [split_pieces(network, setup, known) for network, setup in pairs]
+        stands, between = _split(opened.state, pairs)
         if opened.runs and any(name_net(net) in opened.runs for net in stands):
             return self.predict_pairs(opened, pairs, joint=False, layers=False).energy_j
-        between = [_count_between(*pair) for pair in pairs]
         return mean_nets(opened.state, list(map(count_stands, stands)), between)
 
     def predict_pairs(
@@ -138,9 +136,7 @@ class AdditiveEstimator:
     ) -> Prediction:
         """Like ``predict``, for networks that each have a setup of their own; layers if wanted."""
         state, networks = opened.state, [network for network, _ in pairs]
-        known = set(state.table.labels)
-        stands = [split_pieces(network, setup, known) for network, setup in pairs]
-        between = [_count_between(network, setup) for network, setup in pairs]
+        stands, between = _split(state, pairs)
         nets = list(map(count_stands, stands))
         totals = total_nets(state, nets, opened.off_share, joint, between)
         cov = None
@@ -251,6 +247,13 @@ def _read_energies(looks: Sequence[Look], busy: Answer, form: str, idle_w: float
 
 # ---------------------------------------------------------------------------------------------
 # For people
+
+
+def _split(state: State, pairs: Sequence[Pair]) -> tuple[list[tuple[Stand, ...]], list[float]]:
+    """Pieces of each network, and the host's calls between them."""
+    known = set(state.table.labels)
+    stands = [split_pieces(network, setup, known) for network, setup in pairs]
+    return stands, [_count_between(*pair) for pair in pairs]
 
 
 def _count_between(network: Network, setup: Setup) -> float:

@@ -154,8 +154,7 @@ class OpenProfile:
         """
         if not 0.0 < level < 1.0:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
-        if not all(network.layers for network, _ in pairs):
-            raise InputError("an empty network costs nothing; give a net with layers")
+        _check_layers(pairs)
         distinct: dict[Any, int] = {}
         first: list[Pair] = []
         places = []
@@ -166,6 +165,7 @@ class OpenProfile:
 
     def ask_means(self, pairs: Sequence[Pair]) -> Floats:
         """Joules of a step of each alone, twice as fast: for whoever compares many."""
+        _check_layers(pairs)
         if isinstance(self.method, AdditiveEstimator) and self.opened is not None:
             return self.method.predict_means(self.opened, pairs)
         return self.ask(pairs, details=False).energy_j
@@ -265,6 +265,11 @@ def find_chance(room: float, variance: float) -> float:
 def _chances(rooms: Floats, variances: Floats) -> Floats:
     pairs = zip(np.atleast_1d(rooms), np.atleast_1d(variances), strict=True)
     return np.array([find_chance(float(room), float(variance)) for room, variance in pairs])
+
+
+def _check_layers(pairs: Sequence[Pair]) -> None:
+    if not all(network.layers for network, _ in pairs):
+        raise InputError("an empty network costs nothing; give a net with layers")
 
 
 def _identify(pair: Pair) -> Any:

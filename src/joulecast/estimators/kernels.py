@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +26,8 @@ _ROOT5 = math.sqrt(5.0)
 _AT_ONCE = 32768
 # Products of tiles up to this size run in one thread of OpenBLAS.
 _TILE = 64
+# What is added to a diagonal that rounding has spoilt, as a share of its mean.
+_MORE_DIAGONAL = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 
 
 def stretch(points: Floats, scales: Floats) -> Floats:
@@ -115,12 +118,11 @@ def invert(matrix: Floats) -> tuple[Floats, float]:
 
 def _mend(work: Callable[[Floats], T], matrix: Floats) -> T:
     """Work that needs a matrix above zero; rounding is mended by a little more diagonal."""
-    jitter, scale = 0.0, float(np.diag(matrix).mean())
-    while True:
-        try:
-            return work(matrix + jitter * np.eye(len(matrix)))
-        except np.linalg.LinAlgError:
-            jitter = max(10.0 * jitter, 1e-10 * scale)
+    scale = float(np.diag(matrix).mean())
+    for share in _MORE_DIAGONAL:
+        with suppress(np.linalg.LinAlgError):
+            return work(matrix + share * scale * np.eye(len(matrix)))
+    raise np.linalg.LinAlgError("no covariance, not even nearly")
 
 
 def _invert(matrix: Floats) -> tuple[Floats, float]:

@@ -86,39 +86,46 @@ def read_looks(observations: Iterable[Observation]) -> list[Look]:
     layer is blamed for the rest.
     """
     usable = [seen for seen in observations if can_look(seen) and seen.source != OWN_NET]
-    alone = [(seen, read_isolated(seen.trial)) for seen in usable]
-    known = {make_piece(part, seen.trial.setup).label for seen, part in alone if part}
+    known = _list_alone(usable)
     looks = []
-    for seen, part in alone:
-        setup, copies = seen.trial.setup, seen.trial.how.copies
-        if part is not None:
-            counts: Sequence[Count] = [(make_piece(part, setup), 1.0)]
-        else:
-            counts = count_stands(split_pieces(seen.trial.network, setup, known))
-        merged = tuple(merge_counts(counts, copies).values())
+    for seen in usable:
+        merged = tuple(merge_counts(_count(seen, known), seen.trial.how.copies).values())
         if merged:
-            looks.append(_make_look(seen, (*merged, *_list_overhead(seen)), part is None))
+            whole = read_isolated(seen.trial) is None
+            looks.append(_make_look(seen, (*merged, *_list_overhead(seen)), whole))
     return looks
 
 
-def take_near(observations: Sequence[Observation], labels: Set[str]) -> list[Observation]:
-    """Observations that show any kind of these, and those that show no layer."""
-    known = {
-        make_piece(part, seen.trial.setup).label
+def take_near(observations: Sequence[Observation], labels: Set[str]) -> Sequence[Observation]:
+    """Observations that show any kind of these, those that show no layer, and the last one.
+
+    All of them where those hold no joules: what other kinds cost is the best guess then.
+    """
+    known = _list_alone(observations)
+    last = max(observations, key=lambda seen: seen.taken_at_s, default=None)
+    near = [
+        seen
         for seen in observations
-        if can_look(seen) and (part := read_isolated(seen.trial)) is not None
-    }
-    return [seen for seen in observations if _is_near(seen, labels, known)]
+        if seen is last
+        or not seen.trial.network.layers
+        or any(piece.label in labels for piece, _ in _count(seen, known))
+    ]
+    told = any(seen.energy_j for seen in near if can_look(seen))
+    return near if told else observations
 
 
-def _is_near(seen: Observation, labels: Set[str], known: Set[str]) -> bool:
-    if not seen.trial.network.layers:
-        return True
+def _list_alone(observations: Iterable[Observation]) -> set[str]:
+    """Kinds that were seen alone: these blocks are taken as one."""
+    parts = [(seen, read_isolated(seen.trial)) for seen in observations if can_look(seen)]
+    return {make_piece(part, seen.trial.setup).label for seen, part in parts if part}
+
+
+def _count(seen: Observation, known: Set[str]) -> Sequence[Count]:
+    """Pieces of what was observed, of one copy."""
     part, setup = read_isolated(seen.trial), seen.trial.setup
     if part is not None:
-        return make_piece(part, setup).label in labels
-    stands = split_pieces(seen.trial.network, setup, known)
-    return any(stand.piece.label in labels for stand in stands)
+        return [(make_piece(part, setup), 1.0)]
+    return count_stands(split_pieces(seen.trial.network, setup, known))
 
 
 def is_strangers_run(seen: Observation) -> bool:

@@ -162,10 +162,10 @@ def _stand_up(places: Iterable[Place], setup: Setup) -> Iterator[Stand]:
     for place in places:
         piece = make_piece(place.part, setup)
         if piece.flops or piece.size_bytes:
-            yield Stand(piece, place, _count_calls(place, setup))
+            yield Stand(piece, place, _count_repeats(place, setup))
 
 
-def _count_calls(place: Place, setup: Setup) -> float:
+def _count_repeats(place: Place, setup: Setup) -> float:
     repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
     if not repeats:
         return float(place.calls)

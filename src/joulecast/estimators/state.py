@@ -180,7 +180,7 @@ def ask_times(table: Table, time: Process, batch: Batch, joint: bool = False) ->
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _Eager:
     """Steps of nets on both clocks.
 
     Attributes:
@@ -198,14 +198,14 @@ class _Steps:
     held: float
 
 
-def _run(
+def _add_waiting(
     state: State,
     batch: Batch,
     nets: Sequence[Sequence[Count]],
     between: Sequence[float],
     busy_s: Floats,
     device_j: Floats,
-) -> _Steps:
+) -> _Eager:
     """What waiting for the host adds to the device's own seconds and joules."""
     calls = between or (0.0,) * len(nets)
     host = np.array(list(map(state.clock.issue, nets, calls))).reshape(len(nets), 2)
@@ -216,7 +216,7 @@ def _run(
     # Only of graphs does the device's own part hold the idle power of its busy seconds.
     held = float(state.form == "graph")
     energy_j = device_j + state.idle_w * (time_s - held * busy_s)
-    return _Steps(energy_j, time_s, host, launches, by_host, by_device, held)
+    return _Eager(energy_j, time_s, host, launches, by_host, by_device, held)
 
 
 def mean_nets(
@@ -228,7 +228,7 @@ def mean_nets(
     busy_s, own_s = ask_means(state.time.learnt, asked)
     asked = batch.nets(state.table.field(batch.pieces, own_s), state.energy.keys)
     device_j, _ = ask_means(state.energy.learnt, asked)
-    return _run(state, batch, nets, between, busy_s, device_j).energy_j
+    return _add_waiting(state, batch, nets, between, busy_s, device_j).energy_j
 
 
 def total_nets(
@@ -252,7 +252,7 @@ def total_nets(
     field = state.table.field(batch.pieces, busy.own)
     asked = batch.nets(field, state.energy.keys)
     device = ask(state.energy.learnt, asked, joint)
-    steps = _run(state, batch, nets, between, busy.total, device.total)
+    steps = _add_waiting(state, batch, nets, between, busy.total, device.total)
     energy_j, time_s, held = steps.energy_j, steps.time_s, steps.held
     by_host, by_device, launches = steps.by_host, steps.by_device, steps.launches
     lean = state.watts + state.idle_w * (by_device - held)

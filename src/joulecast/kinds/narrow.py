@@ -99,7 +99,8 @@ def narrow(network: Network, groups: Sequence[Group], counts: Mapping[str, int])
             sizes[key] = sizes.get(key, 0) + steps * slot.per_step
     layers = list(network.layers)
     for place, sizes in less.items():
-        layers[place] = _shrink_layer(layers[place], tuple(sorted(sizes.items())))
+        old = layers[place]
+        layers[place] = replace(_shrink_layer(old, tuple(sorted(sizes.items()))), name=old.name)
     return replace(network, layers=tuple(layers), totals=None) if less else network
 
 
@@ -131,7 +132,10 @@ def list_slots(network: Network) -> Dict[Tuple[int, int, str, int], int]:
 
 @lru_cache(maxsize=16384)
 def _shrink_layer(layer: Layer, less: Tuple[Tuple[Tuple[int, str, int], int], ...]) -> Layer:
-    """A layer with smaller sizes; candidates differ in few layers, and share the others."""
+    """A layer with smaller sizes, under the name of any that is equal.
+
+    Candidates differ in few layers, and share the others.
+    """
     by_op: Dict[int, Dict[str, Dict[int, int]]] = {}
     for (op, size, axis), amount in less:
         by_op.setdefault(op, {}).setdefault(size, {})[axis] = amount

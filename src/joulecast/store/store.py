@@ -57,13 +57,23 @@ def open_store(
     Raises:
         StoreError: It cannot be opened, or was written by a newer Joulecast.
     """
+    shipped = shipped or _find_shipped()
     url = find_url(place)
     name = url.render_as_string() if url.host else str(url.database or ":memory:")
     with wrap_errors(name):
         engine = open_database(url, create=create, wait_s=wait_s)
     absent = engine is None
-    shipped = shipped or Path(os.environ.get("JOULECAST_PROFILES") or SHIPPED)
     return Store(engine or make_memory_engine(), name, absent=absent, now=now, shipped=shipped)
+
+
+def _find_shipped() -> Path:
+    words = os.environ.get("JOULECAST_PROFILES")
+    if not words:
+        return SHIPPED
+    folder = Path(words).expanduser()
+    if not folder.is_dir():
+        raise StoreError(f"JOULECAST_PROFILES is {words}, which is no folder: make it, or unset it")
+    return folder
 
 
 def profile_key(observation: Observation) -> str:

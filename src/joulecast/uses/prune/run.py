@@ -58,13 +58,13 @@ def prune_network(
     Raises:
         InputError: Nothing can be cut, or no net that can be reached keeps the budget.
     """
-    _check_strategy(strategy)
+    _check_words(strategy, guide, budget)
     if not 0.0 < confidence < 1.0:
         raise InputError(f"confidence is {confidence}: give a probability like 0.9")
     if not groups:
         raise InputError(f"{network.name or 'the net'} has no channels that can be cut")
     known = open_profile(profile, estimator) if profile else None
-    guiding = _make_guide(guide, known, setup, budget)
+    guiding = _make_guide(guide, known, setup)
     bounds = limits or make_limits(network, groups)
     task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
     _check_reach(task)
@@ -120,17 +120,18 @@ def _choose(task: Task, strategy: str) -> dict[str, int]:
     return max(found, key=task.worth)
 
 
-def _check_strategy(name: str) -> None:
-    if name not in STRATEGIES:
-        raise InputError(f"there is no strategy {name!r}; known are {', '.join(STRATEGIES)}")
+def _check_words(strategy: str, guide: str, budget: Budget) -> None:
+    """Complain before anything is fitted."""
+    if strategy not in STRATEGIES:
+        raise InputError(f"there is no strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+    if guide not in GUIDES:
+        raise InputError(f"there is no guide {guide!r}; known are {', '.join(GUIDES)}")
+    if guide == "flops" and budget.share is None:
+        raise InputError("FLOPs have no joules: give a share like 50%, or leave the guide out")
 
 
-def _make_guide(name: str, known: OpenProfile | None, setup: Setup, budget: Budget) -> Guide:
-    if name not in GUIDES:
-        raise InputError(f"there is no guide {name!r}; known are {', '.join(GUIDES)}")
+def _make_guide(name: str, known: OpenProfile | None, setup: Setup) -> Guide:
     if name == "flops":
-        if budget.share is None:
-            raise InputError("FLOPs have no joules: give a share like 50%, or leave the guide out")
         return FlopsGuide(setup)
     if known is None:
         raise InputError("an estimate needs a device's profile: give one, or let FLOPs guide")
