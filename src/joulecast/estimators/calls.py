@@ -4,10 +4,10 @@
     H = begin + Σ_p n_p·h_p   a step
 
 A window shows a structure at the pace that the host has just then, and that moves by some 13 % from
-window to window (one deviation): a net that repeats one block would take all of it over. So what is common to all
-structures, the seconds of a launch, a weight, a product and a cast, is learnt from all windows
-together, and what is left to a single structure, its habit δ, is drawn to none. Where few steps
-were timed, calls of every sort are drawn to the time of a launch.
+window to window (one deviation): a net that repeats one block would take all of it over. So what is
+common to all structures, the seconds of a launch, a weight, a product and a cast, is learnt from
+all windows together, and what is left to a single structure, its habit δ, is drawn to none. Where
+few steps were timed, calls of every sort are drawn to the time of a launch.
 """
 
 from __future__ import annotations
