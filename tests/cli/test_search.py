@@ -99,6 +99,8 @@ def test_what_goes_wrong_is_one_line(profiled, train, words, said):
         (("--epochs", "2"), "belong together"),
         (("--confidence", "2"), "is no share"),
         (("--html", "x.html"), "give --train"),
+        (("--sampler", "nope"), "--sampler is for training"),
+        (("--storage", "sqlite:///x.db"), "--storage is for training"),
     ],
 )
 def test_wrong_usage(profiled, words, said):

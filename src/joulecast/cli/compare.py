@@ -39,7 +39,9 @@ def read_batches(ctx: Any, param: Any, value: Any) -> tuple[int, ...]:
     """Of a callback of click: ``8,16`` → numbers."""
     words = read_words(ctx, param, value)
     if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise click.BadParameter(f"{', '.join(words)}: give whole numbers, like 8,16", ctx, param)
+        raise click.BadParameter(
+            f"{', '.join(words)}: give whole numbers from 1 on, like 8,16", ctx, param
+        )
     return tuple(map(int, words))
 
 

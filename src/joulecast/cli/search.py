@@ -123,6 +123,7 @@ def search(
     found: Survey | Search
     if train is None:
         _refuse_pictures(html, svg)
+        _refuse_idle("trials", "sampler", "objective", "storage", "study")
         check_reachable(screen, seed)
         found = survey(screen, candidates, seed)
     else:
@@ -147,6 +148,18 @@ def _need_family(name: str) -> str:
 def _refuse_pictures(html: str | None, svg: str | None) -> None:
     if html or svg:
         raise click.UsageError("a picture shows scores: give --train", click.get_current_context())
+
+
+def _refuse_idle(*names: str) -> None:
+    """Options of training that somebody typed, where nothing is trained."""
+    context = click.get_current_context()
+    typed = [
+        name
+        for name in names
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        raise click.UsageError(f"--{typed[0]} is for training: give --train, or leave it out")
 
 
 def _drive(

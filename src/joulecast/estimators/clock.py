@@ -49,7 +49,7 @@ _APART = 1.5
 _BOUND = 1.2
 # Of 900 steps on H200 hosts that took longer than their kernels, issuing one took at least half as
 # long as a step in all but one.
-_BUSY_SHARE = 0.5
+_LATE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ def _host_time(look: Look, busy_s: float) -> float:
     has not held it up.
     """
     assert look.issue_s is not None and look.duration_s is not None
-    busy = look.issue_s > _BUSY_SHARE * look.duration_s
-    bound = busy and look.duration_s > _BOUND * busy_s > 0
+    late = look.issue_s > _LATE_SHARE * look.duration_s
+    bound = late and look.duration_s > _BOUND * busy_s > 0
     return look.duration_s if bound else min(look.issue_s, look.duration_s)
 
 
