@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import FileError, InputError, MissingError
-from joulecast.estimators.gp import fit_gp
 from joulecast.figures import (
     Judged,
     Lane,
@@ -54,6 +53,7 @@ from joulecast.figures import (
 from joulecast.figures.marks import Band, Bars, Dots, Line, Spans, Surface, Tag
 from joulecast.figures.picture import Axis, Panel, Picture
 from joulecast.figures.style import COLOURS, SPARE_COLOURS, choose_colours, choose_shapes
+from joulecast.gp.regression import fit_gp
 
 ROWS = [
     Judged(

@@ -12,7 +12,7 @@ from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.measure import Limits, make_rig
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
-from joulecast.records import How, Network, Setup, Trial
+from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.worlds import DISTURBANCES, World, draw_chip, make_world
 
@@ -103,7 +103,7 @@ class Scripted(Meter):
 )
 def test_measuring_recovers_the_law_within_its_noise(seed, family, mode, rng):
     world = make_world(seed)
-    trial = Trial(draw_family(family, rng.randint), Setup(batch=32), How(mode=mode))
+    trial = Trial(draw_family(family, rng.randint), Setup(batch=32), Execution(mode=mode))
     law, seen = world.law(trial), measure_in(world, trial)
     # Steps that the host holds up have its noise.
     rel = 0.12 if law.issue_s > 0.7 * law.duration_s else 0.03
@@ -141,7 +141,7 @@ def test_an_observation_says_where_it_comes_from():
 
 
 def test_an_observation_spans_the_steps_of_its_trial():
-    ten = Trial(CNN.network, CNN.setup, How(steps=10))
+    ten = Trial(CNN.network, CNN.setup, Execution(steps=10))
     one_seen, ten_seen = measure_in(still()), measure_in(still(), ten)
     for number in ("energy_j", "duration_s", "issue_s"):
         assert getattr(ten_seen, number) == pytest.approx(10 * getattr(one_seen, number))
@@ -195,7 +195,7 @@ def test_a_probe_has_time_only_and_is_quick():
     world = still()
     with rig_in(world) as rig:
         probe, whole = rig.time(CNN), rig.measure(CNN)
-        graph = rig.time(Trial(CNN.network, CNN.setup, How(mode="graph")))
+        graph = rig.time(Trial(CNN.network, CNN.setup, Execution(mode="graph")))
     assert probe.energy_j is None
     assert probe.duration_s == pytest.approx(whole.duration_s)
     assert probe.issue_s == pytest.approx(whole.issue_s)

@@ -12,7 +12,7 @@ from joulecast.errors import FileError, InputError
 from joulecast.records import (
     PROVENANCES,
     Device,
-    How,
+    Execution,
     Input,
     Layer,
     Network,
@@ -20,7 +20,7 @@ from joulecast.records import (
     Profile,
     Setup,
     Sizes,
-    Totals,
+    StepTotals,
     Trial,
     fold_blocks,
     load_record,
@@ -90,14 +90,14 @@ def test_keys_are_equal_just_where_trials_are(one, other):
 @given(draw.trials)
 def test_every_setting_is_part_of_the_key(trial):
     bigger = replace(trial, setup=replace(trial.setup, batch=trial.setup.batch + 1))
-    longer = replace(trial, how=replace(trial.how, steps=trial.how.steps + 1))
+    longer = replace(trial, execution=replace(trial.execution, steps=trial.execution.steps + 1))
     deeper = replace(trial, network=replace(trial.network, layers=(Layer("x"), Layer("y"))))
     assert len({trial.key, bigger.key, longer.key, deeper.key}) == 4
 
 
 def test_keys_stay_what_they_are_from_version_to_version():
     layer = Layer("linear", Sizes({"cin": 4, "cout": 2, "lead": (), "bias": 1}), name="fc")
-    trial = Trial(Network((layer,), Input((4,))), Setup(batch=8), How(steps=3))
+    trial = Trial(Network((layer,), Input((4,))), Setup(batch=8), Execution(steps=3))
     assert trial.key == "02d30849ceff0766"
     board = Profile(Device("board"), "torch-2.13.0", "gpu", "measured")
     assert board.key == "79f66f4a79c8e465"
@@ -179,11 +179,11 @@ def test_blocks_of_one_structure_are_of_one_kind(parts, name):
         lambda: Setup(precision="fp8"),
         lambda: Setup(optimizer="lion"),
         lambda: Setup(loss="hinge"),
-        lambda: How(stage="warmup"),
-        lambda: How(mode="lazy"),
-        lambda: How(upstream="none"),
-        lambda: How(copies=0),
-        lambda: How(steps=0),
+        lambda: Execution(stage="warmup"),
+        lambda: Execution(mode="lazy"),
+        lambda: Execution(upstream="none"),
+        lambda: Execution(copies=0),
+        lambda: Execution(steps=0),
         lambda: Observation(Trial(Network(), Setup()), provenance="guessed"),
     ],
 )
@@ -252,8 +252,8 @@ def test_a_hash_depends_on_the_value_and_not_on_its_order(data):
 
 
 def test_totals_and_floats_keep_all_their_digits():
-    totals = Totals(math.pi, 0.1 + 0.2, 3, 1e-300)
-    assert Totals.from_dict(through_json(totals.to_dict())) == totals
+    totals = StepTotals(math.pi, 0.1 + 0.2, 3, 1e-300)
+    assert StepTotals.from_dict(through_json(totals.to_dict())) == totals
 
 
 def test_the_block_view_reads_across_blocks() -> None:

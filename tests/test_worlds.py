@@ -14,13 +14,13 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import (
     OPTIMIZERS,
     PRECISIONS,
-    How,
+    Execution,
     Input,
     Layer,
     Network,
     Setup,
     Sizes,
-    Totals,
+    StepTotals,
     Trial,
     fold_blocks,
 )
@@ -31,7 +31,7 @@ from joulecast.worlds.law import unfold
 seeds = st.integers(0, 50)
 families = st.sampled_from(["cnn5", "har", "lenet5", "lstm", "resnet18", "transformer"])
 modes = st.sampled_from(["eager", "graph"])
-GRAPH = How(mode="graph")
+GRAPH = Execution(mode="graph")
 EXAMPLES = {
     "linear": {"cin": 8, "cout": 8},
     "embedding": {"vocabulary": 20, "width": 8, "lead": (6,)},
@@ -108,16 +108,16 @@ def test_a_block_costs_what_its_parts_cost():
 @given(seeds, families, st.randoms(use_true_random=False))
 def test_a_graph_is_never_slower_nor_dearer(seed, family, rng):
     trial = Trial(draw_family(family, rng.randint), Setup(batch=8))
-    eager, graph = still(seed).law(trial), still(seed).law(replace(trial, how=GRAPH))
+    eager, graph = still(seed).law(trial), still(seed).law(replace(trial, execution=GRAPH))
     assert graph.duration_s <= eager.duration_s
     assert graph.energy_j <= eager.energy_j
 
 
 @given(seeds, families, modes)
 def test_a_step_takes_about_the_longer_of_host_and_device(seed, family, mode):
-    trial = Trial(make_family(family), Setup(batch=4), How(mode=mode))
+    trial = Trial(make_family(family), Setup(batch=4), Execution(mode=mode))
     cost = still(seed).law(trial)
-    device_s = still(seed).law(replace(trial, how=GRAPH)).duration_s
+    device_s = still(seed).law(replace(trial, execution=GRAPH)).duration_s
     launches = sum(layer_work(layer, trial.setup).total.launches for layer in trial.network.layers)
     longer_s = max(cost.issue_s, device_s)
     assert longer_s <= cost.duration_s <= 1.1 * longer_s + 3e-6 * (launches + 4)
@@ -128,7 +128,7 @@ def test_a_waiting_device_draws_idle_power(seed):
     """Small nets are bound by the host; what they cost beyond the graph is waiting."""
     world = still(seed)
     trial = Trial(make_family("lenet5:1,1,1,1"), Setup(batch=1))
-    eager, graph = world.law(trial), world.law(replace(trial, how=GRAPH))
+    eager, graph = world.law(trial), world.law(replace(trial, execution=GRAPH))
     waited_w = (eager.energy_j - graph.energy_j) / (eager.duration_s - graph.duration_s)
     assert eager.issue_s > graph.duration_s
     assert waited_w == pytest.approx(world.law(Trial(Network(), Setup())).energy_j, rel=0.05)
@@ -137,7 +137,7 @@ def test_a_waiting_device_draws_idle_power(seed):
 @given(seeds)
 def test_layers_add_up_but_for_a_small_term(seed):
     world, setup = still(seed), Setup()
-    how = How(mode="graph", upstream="random")
+    how = Execution(mode="graph", upstream="random")
     network = make_family("cnn5:40,80,160,320")
     alone = [
         world.law(Trial(Network((layer,), Input((1,))), setup, how)) for layer in network.layers
@@ -185,7 +185,7 @@ def test_precision_optimizer_and_benchmark_matter(seed, family):
 @given(seeds, families)
 def test_stages_make_up_the_step(seed, family):
     world, network = still(seed), make_family(family)
-    how = How(mode="graph", upstream="random")
+    how = Execution(mode="graph", upstream="random")
     stages = [
         world.law(Trial(network, Setup(), replace(how, stage=stage)))
         for stage in ("forward", "backward", "update")
@@ -196,7 +196,7 @@ def test_stages_make_up_the_step(seed, family):
 
 def test_the_loss_costs_something_and_copies_cost_twice():
     world, network = still(0), make_family("cnn5")
-    how = How(mode="graph", upstream="random")
+    how = Execution(mode="graph", upstream="random")
     once = world.law(Trial(network, Setup(), how))
     assert once.energy_j < world.law(Trial(network, Setup(), GRAPH)).energy_j
     twice = world.law(Trial(network, Setup(), replace(how, copies=2)))
@@ -377,11 +377,11 @@ def test_calls_between_layers_take_the_host_only():
     world, setup = make_world(7, noise=0.0), Setup(batch=8)
     net = make_family("lenet5")
     costs = [
-        world.law(Trial(replace(net, totals=Totals(1.0, 1.0, 1, between=calls)), setup))
+        world.law(Trial(replace(net, totals=StepTotals(1.0, 1.0, 1, between=calls)), setup))
         for calls in (0, 100, 200)
     ]
     first, second = (b.issue_s - a.issue_s for a, b in itertools.pairwise(costs))
     assert first == pytest.approx(second) and first > 0
-    called = replace(net, totals=Totals(1.0, 1.0, 1, between=100))
-    graphs = [world.law(Trial(one, setup, How(mode="graph"))) for one in (net, called)]
+    called = replace(net, totals=StepTotals(1.0, 1.0, 1, between=100))
+    graphs = [world.law(Trial(one, setup, Execution(mode="graph"))) for one in (net, called)]
     assert graphs[0].energy_j == graphs[1].energy_j

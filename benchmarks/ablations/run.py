@@ -26,7 +26,7 @@ from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
 from joulecast.estimators import make_interval
 from joulecast.estimators.base import Estimator, Prediction, Proposal, Target
-from joulecast.estimators.subtractive import SubtractiveEstimator
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.figures import draw_budget, save_svg
 from joulecast.measure import Rig, make_rig

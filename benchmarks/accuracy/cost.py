@@ -34,8 +34,8 @@ from keeping import read_profiles, write_packed
 from report import COST, RESULTS, count_tests, open_book
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
+from joulecast.api.measuring import open_rig
 from joulecast.campaign import Keeper, find_profile_key, run_campaign
-from joulecast.cli.rigs import open_rig
 from joulecast.cli.show import make_console, mark_basis, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator, make_interval
@@ -271,7 +271,7 @@ def find_probes(
 ) -> tuple[Observation, ...]:
     """Probes of layers of the test nets that a campaign has not timed itself."""
     kept = list_probes(book)
-    modes = tuple(dict.fromkeys(["eager", *(seen.trial.how.mode for seen in kept)]))
+    modes = tuple(dict.fromkeys(["eager", *(seen.trial.execution.mode for seen in kept)]))
     tests = replace(draw.make_target(setting.setup, draw.tests), modes=modes)
     wanted = {trial.key for trial in find_estimator("additive").list_probes(tests, campaign)}
     return tuple(seen for seen in kept if seen.trial.key in wanted)

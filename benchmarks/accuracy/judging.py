@@ -130,7 +130,7 @@ def share_seconds(case: Case, net: str) -> Json:
     for who in (LOOKS, PROBES, HOST):
         total = 0.0
         for seen in case.book.list_of(who):
-            piece = find_piece(seen, seen.trial.how.mode)
+            piece = find_piece(seen, seen.trial.execution.mode)
             parcel = case.parcels.get(piece.key) if piece is not None else None
             if parcel is not None and net in parcel.nets:
                 total += seen.cost_s / len(parcel.nets)

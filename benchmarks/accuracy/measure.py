@@ -23,8 +23,8 @@ from settings import (
     Setting,
 )
 
+from joulecast.api.measuring import open_rig
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.cli.rigs import open_rig
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family

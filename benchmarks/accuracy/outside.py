@@ -53,14 +53,14 @@ from reading import (
     read_all,
 )
 
+from joulecast.api.measuring import OwnNetRuntime, open_rig
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.cli.rigs import OwnNetRuntime, open_rig
 from joulecast.cli.show import make_console, mark_basis, print_table
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
-from joulecast.estimators.additive import fit_state
+from joulecast.estimators.additive.acquisition import choose_aim
+from joulecast.estimators.additive.estimator import fit_state
 from joulecast.estimators.base import Estimator, Proposal, Target
-from joulecast.estimators.choose import choose_aim
 from joulecast.files import read_profile, write_profile
 from joulecast.measure import Rig
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial

@@ -14,10 +14,10 @@ from pathlib import Path
 from nets import Entry
 
 from joulecast.errors import FileError, JoulecastError, NetError
-from joulecast.estimators.aim import read_aim
+from joulecast.estimators.additive.acquisition import LOOKS_PER_KIND
+from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.targets import read_aim
 from joulecast.estimators.base import Target
-from joulecast.estimators.choose import LOOKS_PER_KIND
-from joulecast.estimators.pieces import Piece, make_piece
 from joulecast.files import read_network, write_network
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.variants import Part, make_isolated, read_isolated
@@ -149,7 +149,7 @@ READING_COLUMNS = (
 
 def find_piece(seen: Observation, mode: str) -> Piece | None:
     """The piece that an observation shows alone; None where it shows something else."""
-    how = seen.trial.how
+    how = seen.trial.execution
     part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
     return make_piece(part, seen.trial.setup) if part is not None else None
 

@@ -25,7 +25,7 @@ from joulecast.families import make_family
 from joulecast.files import read_profile, write_profile
 from joulecast.measure import make_rig
 from joulecast.meters import make_meter
-from joulecast.records import How, Network, Observation, Profile, Setup, Trial
+from joulecast.records import Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.store import open_store
 from joulecast.variants import Place, make_isolated, split_blocks, split_network
@@ -65,7 +65,7 @@ def list_trials(nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Trial]
     """Whole nets, eager too, and every distinct part of both splits, once."""
     trials: dict[str, Trial] = {}
     for network, setup in nets:
-        found = [Trial(network, setup, How(mode=mode)), Trial(network, setup)]
+        found = [Trial(network, setup, Execution(mode=mode)), Trial(network, setup)]
         for split in SPLITS.values():
             found += [make_isolated(place.part, setup, mode) for place in split(network)]
         trials.update((trial.key, trial) for trial in found)
@@ -99,7 +99,9 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
         for trial in trials:
             if trial.key not in known and time.monotonic() - started_s < args.seconds:
                 store.add_observation(rig.measure(trial))
-        probed = {s.trial.key for s in store.observations(own.key) if s.trial.how.mode == "eager"}
+        probed = {
+            s.trial.key for s in store.observations(own.key) if s.trial.execution.mode == "eager"
+        }
         for trial in list_issues(nets):
             if trial.key not in probed and time.monotonic() - started_s < args.seconds:
                 store.add_observation(rig.time(trial))
@@ -114,7 +116,7 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
         seen.setdefault(observation.trial.key, []).append(observation)
     rows = []
     for network, setup in nets:
-        whole = seen.get(Trial(network, setup, How(mode=mode)).key)
+        whole = seen.get(Trial(network, setup, Execution(mode=mode)).key)
         if not whole:
             continue
         row: Json = {"net": network.name, "precision": setup.precision}
@@ -139,8 +141,8 @@ def add_up(
         if trial.key not in seen:
             return None
         one_j, one_s = middle(seen[trial.key])
-        energy_j += one_j / trial.how.copies * place.calls
-        duration_s += one_s / trial.how.copies * place.calls
+        energy_j += one_j / trial.execution.copies * place.calls
+        duration_s += one_s / trial.execution.copies * place.calls
     return energy_j, duration_s
 
 
@@ -153,7 +155,7 @@ def compare_host(
     if not whole or any(trial.key not in seen for trial, _ in parts):
         return {}
     sum_s = sum(
-        place.calls * (seen[trial.key][0].issue_s or 0.0) / trial.how.copies
+        place.calls * (seen[trial.key][0].issue_s or 0.0) / trial.execution.copies
         for trial, place in parts
     )
     issue_s = statistics.median(one.issue_s or 0.0 for one in whole)

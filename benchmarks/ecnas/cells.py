@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joulecast.kinds import make_layer, make_op, output_shape
-from joulecast.records import Device, How, Input, Layer, Network, Observation, Setup, Trial
+from joulecast.records import Device, Execution, Input, Layer, Network, Observation, Setup, Trial
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -93,7 +93,7 @@ def _read_run(row: dict[str, str]) -> Run:
 def observe(run: Run, network: Network) -> Observation:
     """A run as an estimator learns from it: all its joules, the seconds of its steps."""
     return Observation(
-        Trial(network, SETUP, How(steps=STEPS)),
+        Trial(network, SETUP, Execution(steps=STEPS)),
         energy_j=run.energy_j,
         duration_s=run.train_s,
         device=Device(run.device),

@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from joulecast.estimators import find_estimator
-from joulecast.estimators.imported import predict_runs
+from joulecast.estimators.additive.whole_runs import predict_runs
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
 

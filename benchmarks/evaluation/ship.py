@@ -54,7 +54,7 @@ def thin(seen: list[Observation]) -> tuple[Observation, ...]:
     left = []
     for one in seen:
         kinds = tuple(layer.kind for layer in one.trial.network.layers)
-        host = one.energy_j is None and one.trial.how.mode == "eager" and len(kinds) > 1
+        host = one.energy_j is None and one.trial.execution.mode == "eager" and len(kinds) > 1
         name = (kinds, one.trial.setup)
         counts[name] += host
         if not host or counts[name] <= ENOUGH:
@@ -98,14 +98,14 @@ def fit(seen: Observation) -> bool:
 
 def _is_drifting(seen: Observation) -> bool:
     """A whole net in joules from before weights stood still while they are measured."""
-    whole = seen.trial.how.mode == "eager" and len(seen.trial.network.layers) > VARIANT_LAYERS
+    whole = seen.trial.execution.mode == "eager" and len(seen.trial.network.layers) > VARIANT_LAYERS
     return whole and seen.energy_j is not None and seen.taken_at_s < STILL_SINCE_S
 
 
 def _is_fed_right(seen: Observation) -> bool:
     """Of what ran alone under autocast only convolution blocks were once fed fp32 by mistake."""
     network, half = seen.trial.network, seen.trial.setup.precision in ("bf16", "fp16")
-    if not half or seen.trial.how.upstream != "random" or network.input.half:
+    if not half or seen.trial.execution.upstream != "random" or network.input.half:
         return True
     first = network.layers[0]
     return first.kind in ("layer_norm", "embedding") or not first.input_grad

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.estimators import find_estimator
-from joulecast.estimators.curves import learn_curves
-from joulecast.estimators.gp import fit_gp
+from joulecast.estimators.subtractive.curves import learn_curves
 from joulecast.figures import (
     Picture,
     Sized,
@@ -31,6 +30,7 @@ from joulecast.figures import (
     save_svg,
 )
 from joulecast.files import read_profile
+from joulecast.gp.regression import fit_gp
 from joulecast.kinds import network_work
 from joulecast.records import Observation
 from joulecast.variants import describe_part, width_names
@@ -101,11 +101,11 @@ def draw_conv(seen: Sequence[Observation]) -> Picture:
     series: dict[str, list[Sized]] = {}
     for one in seen:
         layer = one.trial.network.layers[0] if one.trial.network.layers else None
-        alone = one.trial.how.upstream == "random" and one.energy_j is not None
+        alone = one.trial.execution.upstream == "random" and one.energy_j is not None
         if layer is None or not alone or layer.kind != "conv2d":
             continue
         flops = network_work(one.trial.network, one.trial.setup).total.flops
-        energy_j = (one.energy_j or 0.0) / one.trial.how.copies
+        energy_j = (one.energy_j or 0.0) / one.trial.execution.copies
         note = f"{layer.sizes['cin']} to {layer.sizes['cout']} channels"
         name = "conv at " + "x".join(map(str, layer.sizes["space"]))
         series.setdefault(name, []).append(Sized(layer.sizes["cout"], flops, energy_j, note))
@@ -125,7 +125,7 @@ def draw_seconds(seen: Sequence[Observation]) -> Picture:
 
 def take(one: Observation) -> Taken:
     """Seconds and joules of one copy."""
-    copies = one.trial.how.copies
+    copies = one.trial.execution.copies
     name = one.trial.network.name or one.trial.network.layers[0].kind
     return Taken(name, (one.duration_s or 0.0) / copies, (one.energy_j or 0.0) / copies)
 

@@ -26,7 +26,7 @@ from typing import Any
 from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Prediction
 from joulecast.kinds import make_layer, make_op, output_shape
-from joulecast.records import How, Input, Layer, Network, Observation, Setup, Trial
+from joulecast.records import Execution, Input, Layer, Network, Observation, Setup, Trial
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
@@ -158,7 +158,7 @@ def read_idle(row: Json) -> Observation:
 def read_graph(row: Json) -> Observation:
     """A step replayed as one graph; a time probe has no joules."""
     ends = not is_alone(row) or row["layers"][-1][0] in _LASTS
-    how = How(mode="graph", copies=row.get("k", 1), upstream="loss" if ends else "random")
+    how = Execution(mode="graph", copies=row.get("k", 1), upstream="loss" if ends else "random")
     trial = Trial(make_network(row), SETUPS[row["fam"]], how)
     return Observation(trial, energy_j=row.get("gj"), duration_s=row["gs"], run=str(row["run"]))
 
@@ -178,9 +178,9 @@ def read_eager(row: Json, energy: bool) -> Observation:
 def read_issue(row: Json) -> Observation:
     """Host time of an isolated piece; how long its eager step took, nobody wrote down."""
     seen = read_graph(row)
-    how = replace(seen.trial.how, mode="eager")
+    how = replace(seen.trial.execution, mode="eager")
     least_s = max(row["issmin"], row["gs"])
-    trial = replace(seen.trial, how=how)
+    trial = replace(seen.trial, execution=how)
     return replace(seen, trial=trial, energy_j=None, duration_s=least_s, issue_s=row["issmin"])
 
 
@@ -367,8 +367,8 @@ def describe(seen: Observation) -> str:
     if not trial.network.layers:
         return "waiting device"
     what = "seconds" if seen.energy_j is None else "joules and seconds"
-    where = "alone" if trial.how.copies > 1 else "net or variant"
-    return f"{trial.how.mode}, {where}, {what}"
+    where = "alone" if trial.execution.copies > 1 else "net or variant"
+    return f"{trial.execution.mode}, {where}, {what}"
 
 
 def compare(answer: Prediction, at: int, truth: Json, idle_w: float | None = None) -> Json:

@@ -30,7 +30,7 @@ import numpy as np
 
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family, make_family
-from joulecast.records import How, Network, Observation, Setup, Trial
+from joulecast.records import Execution, Network, Observation, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
 from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
@@ -143,7 +143,7 @@ def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observat
             trials[trial.key] = trial
     looks = [
         *list(trials.values())[:alone],
-        *(Trial(net, SETUP, How(mode="graph")) for net in nets),
+        *(Trial(net, SETUP, Execution(mode="graph")) for net in nets),
         Trial(Network(), Setup()),
     ]
     return [see(world, trial) for trial in looks]

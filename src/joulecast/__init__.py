@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from joulecast.cli.shrinking import Shrunk
+    from joulecast.api.pruning import Shrunk
     from joulecast.errors import JoulecastError
     from joulecast.records import Estimate, Network, Observation, Profile, Setup
     from joulecast.uses.compare import Comparison
@@ -77,7 +77,7 @@ def read(
         loss: For a module, its output → a scalar to run backward from.
         input_shape: For a name, the shape of one sample where it is not the usual one.
     """
-    from joulecast.cli.nets import take_net
+    from joulecast.api.nets import take_net
 
     return take_net(net, inputs, loss, input_shape=input_shape).network
 
@@ -90,7 +90,7 @@ def load_profile(device: str = "", *, store: str | None = None) -> Profile:
             machine's processor by default.
         store: Where the store is, if not where it usually is.
     """
-    from joulecast.cli.known import resolve_profile
+    from joulecast.api.profiles import resolve_profile
 
     return resolve_profile(device, store)
 
@@ -150,7 +150,7 @@ def compare(
         level: Probability that each interval holds.
         store: Where the store is, if not where it usually is.
     """
-    from joulecast.cli.nets import take_net
+    from joulecast.api.nets import take_net
     from joulecast.uses.compare import compare as rank
 
     network = take_net(net, inputs, input_shape=input_shape).network
@@ -200,7 +200,7 @@ def search(
         store: Where the store is, if not where it usually is.
         options: ``trials``, ``sampler``, ``storage`` and more of ``uses.search.study.search``.
     """
-    from joulecast.cli.nets import build_module
+    from joulecast.api.nets import build_module
     from joulecast.uses.search import Length, make_space, open_screen, parse_budget
     from joulecast.uses.search.study import search as drive
 
@@ -250,7 +250,7 @@ def observe(
         rounds: Windows to take the median of.
         words: Fields of the setup, like ``batch=128``.
     """
-    from joulecast.cli.rigs import observe_net
+    from joulecast.api.measuring import observe_net
 
     found, setup = _take(net, inputs, loss, input_shape, setup, words)
     return observe_net(found, setup, on, meter, rounds=rounds)
@@ -296,7 +296,7 @@ def profile(
         on_progress: Is told where it stands before every measurement and at the end.
         words: Fields of the setup, like ``batch=128``.
     """
-    from joulecast.cli.rigs import Budget, learn_net
+    from joulecast.api.measuring import Budget, learn_net
 
     found, setup = _take(net, inputs, None, input_shape, setup, words)
     budget = Budget(points, seconds, interval_share, guide, estimator)
@@ -359,7 +359,7 @@ def prune(
         meter: What measures there.
         words: Fields of the setup, like ``batch=128``.
     """
-    from joulecast.cli.shrinking import make_look, shrink_net
+    from joulecast.api.pruning import make_look, shrink_net
     from joulecast.uses.prune import parse_budget
 
     found, setup = _take(net, inputs, loss, input_shape, setup, words)
@@ -406,7 +406,7 @@ def _take(
     """The net that is meant, and its setup with the batch that holds for it."""
     from dataclasses import replace
 
-    from joulecast.cli.nets import take_net
+    from joulecast.api.nets import take_net
     from joulecast.records import Setup
 
     asked = replace(setup or Setup(), **words)

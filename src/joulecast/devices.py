@@ -14,9 +14,10 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
 
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Device
@@ -50,7 +51,7 @@ def detect_device(
     return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
 
 
-def parse_on(on: str) -> Tuple[str, Optional[int]]:
+def parse_on(on: str) -> tuple[str, int | None]:
     """``cpu`` → (cpu, None); ``cuda:1`` → (cuda, 1); ``cuda`` → (cuda, 0)."""
     if "," in on or "+" in on:
         raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
@@ -93,7 +94,7 @@ def _read(path: Path) -> str:
 def _read_processor(proc: Path) -> str:
     """The processor's name; boards say it in their device tree instead."""
     lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", _read(proc / "cpuinfo"), re.MULTILINE)
-    said: Dict[str, str] = {}
+    said: dict[str, str] = {}
     for key, value in lines:
         said.setdefault(key.lower(), value)
     board = _read(proc / "device-tree/model").strip("\0\n ")
@@ -111,7 +112,7 @@ def _read_memory_bytes(path: Path) -> int:
 # GPUs
 
 
-def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> Optional[str]:
+def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The uuid of the GPU behind ``cuda:1``, as NVML knows it; None for ``cpu``.
 
     Raises:
@@ -202,7 +203,7 @@ def _find_handle(nvml: Any, on: str, environ: Mapping[str, str]) -> Any:
     return handle
 
 
-def _find_by_number(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
     names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
@@ -212,12 +213,12 @@ def _find_by_number(nvml: Any, handles: List[Any], entry: str, environ: Mapping[
     return handles[int(entry)] if int(entry) < len(handles) else None
 
 
-def _find_by_uuid(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+def _find_by_uuid(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
     found = [h for h in handles if _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)]
     return found[0] if len(found) == 1 else None
 
 
-def _find_by_slice(nvml: Any, handles: List[Any], entry: str, environ: Mapping[str, str]) -> Any:
+def _find_by_slice(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
     # Drivers of before 2021 write MIG-GPU-<uuid>/<instance>/<compute instance>.
     if entry.startswith("MIG-GPU-"):
         return _find_by_uuid(nvml, handles, entry[len("MIG-") :].partition("/")[0], environ)
@@ -225,7 +226,7 @@ def _find_by_slice(nvml: Any, handles: List[Any], entry: str, environ: Mapping[s
     return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
 
 
-_FINDERS: Dict[str, Callable[[Any, List[Any], str, Mapping[str, str]], Any]] = {
+_FINDERS: dict[str, Callable[[Any, list[Any], str, Mapping[str, str]], Any]] = {
     "GPU-": _find_by_uuid,
     "MIG-": _find_by_slice,
     "": _find_by_number,

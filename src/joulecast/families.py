@@ -8,18 +8,18 @@ draws) and the default input and batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from joulecast.errors import NetError
 from joulecast.kinds import make_layer, make_op, output_shape
 from joulecast.records import Input, Layer, Network, Op
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 Widths = Mapping[str, int]
-Layers = Tuple[List[Layer], List[Tuple[int, int]]]
+Layers = tuple[list[Layer], list[tuple[int, int]]]
 Make = Callable[[Widths, Input], Layers]
-Tail = Tuple[Op, ...]
+Tail = tuple[Op, ...]
 
 RELU = make_op("elementwise", fn="relu")
 GELU = make_op("elementwise", fn="gelu")
@@ -51,7 +51,7 @@ class Family:
     make: Make
     about: str
     steps: Mapping[str, int]
-    fixed: Tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
 
 def is_family(name: str) -> bool:
@@ -59,7 +59,7 @@ def is_family(name: str) -> bool:
     return name.split(":", 1)[0] in FAMILIES
 
 
-def make_family(name: str, input_shape: Optional[Shape] = None) -> Network:
+def make_family(name: str, input_shape: Shape | None = None) -> Network:
     """The Network that ``cnn5:16,32,64,128`` or ``transformer:width=64,depth=2`` means."""
     family_name, _, text = name.partition(":")
     if family_name not in FAMILIES:
@@ -68,7 +68,7 @@ def make_family(name: str, input_shape: Optional[Shape] = None) -> Network:
     return build_family(family_name, _parse_params(name, family, text), input_shape)
 
 
-def build_family(family_name: str, params: Widths, input_shape: Optional[Shape] = None) -> Network:
+def build_family(family_name: str, params: Widths, input_shape: Shape | None = None) -> Network:
     """A member of a family at the given parameters."""
     family = FAMILIES[family_name]
     _check_params(family_name, family, params)
@@ -84,7 +84,7 @@ def build_family(family_name: str, params: Widths, input_shape: Optional[Shape] 
 
 
 def draw_family(
-    family_name: str, draw: Callable[[int, int], int], input_shape: Optional[Shape] = None
+    family_name: str, draw: Callable[[int, int], int], input_shape: Shape | None = None
 ) -> Network:
     """A random member as the paper draws them: every parameter uniform in 1..original.
 
@@ -102,7 +102,7 @@ def draw_family(
     return build_family(bare_name, params, input_shape)
 
 
-def _parse_params(name: str, family: Family, text: str) -> Dict[str, int]:
+def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:
     params = dict(family.params)
     names = list(family.params)
     for place, word in enumerate(text.split(",") if text else []):
@@ -180,7 +180,7 @@ def _make_lenet5(p: Widths, sample: Input) -> Layers:
 
 
 def _make_cnn5(p: Widths, sample: Input) -> Layers:
-    layers: List[Layer] = []
+    layers: list[Layer] = []
     cin, *space = sample.shape
     for number in (1, 2, 3, 4):
         tail = (RELU, _pool(2)) + ((FLATTEN,) if number == 4 else ())
@@ -191,7 +191,7 @@ def _make_cnn5(p: Widths, sample: Input) -> Layers:
 
 
 def _make_har(p: Widths, sample: Input) -> Layers:
-    layers: List[Layer] = []
+    layers: list[Layer] = []
     cin, length = sample.shape
     for number in (1, 2, 3):
         tail = (RELU, _pool(2, dims=1)) + ((FLATTEN,) if number == 3 else ())
@@ -240,7 +240,7 @@ def _make_transformer(p: Widths, sample: Input) -> Layers:
 HEADS = 4
 
 
-def _encoder_block(width: int, tokens: int, name: str) -> List[Layer]:
+def _encoder_block(width: int, tokens: int, name: str) -> list[Layer]:
     """Pre-norm attention and a four times wider pair of linears, each with its residual sum."""
     lead = (tokens,)
     norm = make_layer("layer_norm", shape=(tokens, width))
@@ -303,15 +303,15 @@ def _make_resnet(bottleneck: bool) -> Make:
 
 def _residual_block(
     shape: Shape, width: int, stride: int, bottleneck: bool, name: str
-) -> List[Layer]:
+) -> list[Layer]:
     """Convolutions with norms, a projection where the shape changes, the sum and its activation."""
     cin, *space = shape
     cout = 4 * width if bottleneck else width
     plan = [(1, 1), (3, stride), (1, 1)] if bottleneck else [(3, stride), (3, 1)]
     widths = [width] * (len(plan) - 1) + [cout]
-    layers: List[Layer] = []
+    layers: list[Layer] = []
     channels = cin
-    for number, ((kernel, step), out) in enumerate(zip(plan, widths), start=1):
+    for number, ((kernel, step), out) in enumerate(zip(plan, widths, strict=False), start=1):
         tail = (NORM,) if number == len(plan) else (NORM, RELU)
         sizes = {"kernel": kernel, "stride": step, "padding": kernel // 2, "bias": 0}
         layers.append(_conv2d(channels, out, space, f"{name}.conv{number}", tail, **sizes))
@@ -332,14 +332,14 @@ def _residual_block(
 _IMAGE = Input((3, 96, 96))
 
 
-def _resnet_family(blocks: Tuple[int, int, int, int], bottleneck: bool) -> Family:
+def _resnet_family(blocks: tuple[int, int, int, int], bottleneck: bool) -> Family:
     params = {"width": 64, **{f"d{stage}": count for stage, count in enumerate(blocks, start=1)}}
     block = "three convolutions (1x1, 3x3, 1x1)" if bottleneck else "two 3x3 convolutions"
     about = f"residual blocks of {block}: base WIDTH, blocks of each stage D1,D2,D3,D4"
     return Family(params, _IMAGE, 32, _make_resnet(bottleneck), about, {})
 
 
-FAMILIES: Dict[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "lenet5": Family(
         {"c1": 6, "c2": 16, "f1": 120, "f2": 84},
         Input((1, 28, 28)),

@@ -21,7 +21,7 @@ from typing import Any
 
 from joulecast.errors import FileError, InputError
 from joulecast.kinds import check_network
-from joulecast.records import Json, Network, Profile, Totals, load_record
+from joulecast.records import Json, Network, Profile, StepTotals, load_record
 
 VERSION = 1
 
@@ -79,7 +79,7 @@ def _check_labels(network: Network) -> None:
         raise InputError(f"the network's name is {network.name!r}; give a word")
     if not isinstance(network.buildable, bool):
         raise InputError(f"buildable is {network.buildable!r}; give true or false")
-    for name, value in (network.totals or Totals(0.0, 0.0, 0)).to_dict().items():
+    for name, value in (network.totals or StepTotals(0.0, 0.0, 0)).to_dict().items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise InputError(f"{name} of the totals is {value!r}; give a number")
 

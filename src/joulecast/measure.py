@@ -25,10 +25,11 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median, stdev
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
 from joulecast.meters.base import Meter, Reading
@@ -81,9 +82,9 @@ class Limits:
 class Window:
     """Joules and seconds per step, and why they cannot be trusted."""
 
-    energy_j: Optional[float]
+    energy_j: float | None
     duration_s: float
-    faults: Tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 @dataclass
@@ -92,17 +93,17 @@ class _Log:
 
     trial: Trial
     limits: Limits
-    windows: List[Window] = field(default_factory=list)
-    paces_s: List[float] = field(default_factory=list)
-    issues_s: List[float] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    paces_s: list[float] = field(default_factory=list)
+    issues_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     cost_s: float = 0.0
 
-    def trusted(self) -> List[Window]:
+    def trusted(self) -> list[Window]:
         """Windows without a fault whose step time is near the median, warm-ups included."""
         return [window for window in self.windows if not self.doubts(window)]
 
-    def doubts(self, window: Window) -> Tuple[str, ...]:
+    def doubts(self, window: Window) -> tuple[str, ...]:
         """Why a window is not trusted."""
         if window.faults:
             return window.faults
@@ -172,9 +173,9 @@ class Rig:
     def measure_all(
         self,
         trials: Sequence[Trial],
-        on_done: Optional[Callable[[int, Observation], None]] = None,
-        rng: Optional[random.Random] = None,
-    ) -> List[Observation]:
+        on_done: Callable[[int, Observation], None] | None = None,
+        rng: random.Random | None = None,
+    ) -> list[Observation]:
         """Observations of many trials, each one's rounds spread over the whole time.
 
         Every round goes through the trials in a new order and prepares each anew, so that a slow
@@ -187,7 +188,7 @@ class Rig:
         """
         rng = rng or random.Random(0)
         logs = [_Log(trial, self.limits) for trial in trials]
-        done: List[Optional[Observation]] = [None] * len(logs)
+        done: list[Observation | None] = [None] * len(logs)
         while True:
             places = [place for place, seen in enumerate(done) if seen is None]
             if not places:
@@ -199,7 +200,7 @@ class Rig:
                 if seen is not None and on_done is not None:
                     on_done(place, seen)
 
-    def _visit(self, log: _Log) -> Optional[Observation]:
+    def _visit(self, log: _Log) -> Observation | None:
         """One more round of a trial; its observation once there are enough."""
         with self._running(log, self.limits.warm_s) as step:
             log.windows.append(self._meter_window(step, log))
@@ -213,7 +214,7 @@ class Rig:
         try:
             log.paces_s.append(self._warm_up(step, warm_s))
             # A graph is issued at once, whatever it holds: nothing is learnt of the host.
-            if log.trial.how.mode != "graph":
+            if log.trial.execution.mode != "graph":
                 log.issues_s.extend(self._time_issue(step, log.paces_s[-1]))
             yield step
             log.peak_bytes = max(log.peak_bytes, step.peak_memory_bytes())
@@ -245,7 +246,7 @@ class Rig:
     def _warm_up(self, step: Step, warm_s: float) -> float:
         """Run steps until their time settles; says the seconds of one."""
         started_s, count = self.now(), 1
-        paces_s: List[float] = []
+        paces_s: list[float] = []
         for _ in range(_MOST_CHUNKS):
             took_s = self._time_steps(step, count)
             paces_s.append(took_s / count)
@@ -280,7 +281,7 @@ class Rig:
 
     def _time_window(self, step: Step, log: _Log) -> Window:
         # Where there are graphs, eager steps are timed for what the host does.
-        host = "graph" in self.runtime.modes and log.trial.how.mode == "eager"
+        host = "graph" in self.runtime.modes and log.trial.execution.mode == "eager"
         window_s = self.limits.host_s if host else self.limits.probe_s
         count = _fill(window_s, log.paces_s[-1])
         return Window(None, self._time_steps(step, count) / count)
@@ -310,7 +311,7 @@ class Rig:
         )
 
     def _observe(self, log: _Log) -> Observation:
-        windows, steps = log.trusted(), log.trial.how.steps
+        windows, steps = log.trusted(), log.trial.execution.steps
         energies_j = [w.energy_j * steps for w in windows if w.energy_j is not None]
         durations_s = [w.duration_s * steps for w in windows]
         issues_s = [issue_s * steps for issue_s in log.issues_s]
@@ -339,7 +340,7 @@ def make_rig(
     rounds: int = 3,
     pause_s: float = 0.0,
     run: str = "",
-    limits: Optional[Limits] = None,
+    limits: Limits | None = None,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     wall_clock: Callable[[], float] = time.time,
@@ -381,7 +382,7 @@ def _judge(reading: Reading, duration_s: float, may_be_zero: bool = False) -> Wi
     return Window(reading.energy_j / reading.duration_s * duration_s, duration_s)
 
 
-def _sum_up(what: str, unit: str, values: List[float]) -> Dict[str, Any]:
+def _sum_up(what: str, unit: str, values: list[float]) -> dict[str, Any]:
     """Median and standard deviation as an Observation names them; nothing for no values."""
     if not values:
         return {}

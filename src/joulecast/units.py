@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Tuple
 
 from joulecast.errors import InputError
 
@@ -238,7 +237,7 @@ def format_money(amount: float, currency: str = "") -> str:
     return f"{digits} {currency}".rstrip()
 
 
-def _format_si(value: float, unit: str, prefixes: Tuple[str, ...]) -> str:
+def _format_si(value: float, unit: str, prefixes: tuple[str, ...]) -> str:
     """The prefix that leaves one to three digits before the point, as far as there is one."""
     if value == 0 or not math.isfinite(value):
         return f"{_three_digits(value)} {unit}"

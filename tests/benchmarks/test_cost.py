@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from joulecast.api.measuring import open_rig
 from joulecast.campaign import find_profile_key
-from joulecast.cli.rigs import open_rig
 from joulecast.errors import MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate.book import spend

@@ -61,10 +61,10 @@ def test_rows_without_joules_are_probes_and_copies_are_counted(lab):
     probe = lab.read_graph(row)
     assert probe.energy_j is None
     assert probe.duration_s == SEEN["gs"]
-    how = probe.trial.how
+    how = probe.trial.execution
     assert (how.mode, how.copies, how.upstream) == ("graph", 4, "random")
     head = lab.read_graph(make_row("B", "iso", [["cfc", 7, 8]], k=8))
-    assert head.trial.how.upstream == "loss"
+    assert head.trial.execution.upstream == "loss"
 
 
 def test_the_host_is_learnt_from_seconds_alone(lab):
@@ -107,7 +107,7 @@ class TestRealRows:
                 continue
             check_network(lab.make_network(row))
             if "gs" in row:
-                assert lab.read_graph(row).trial.how.copies == row.get("k", 1)
+                assert lab.read_graph(row).trial.execution.copies == row.get("k", 1)
             if "ej" in row:
                 seen = lab.read_eager(row, energy=True)
                 assert (seen.energy_j, seen.duration_s) == (row["ej"], row["es"])

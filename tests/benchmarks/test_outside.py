@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from joulecast.cli.rigs import open_rig
+from joulecast.api.measuring import open_rig
 from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.book import Book
@@ -74,7 +74,7 @@ def test_doubts_are_few_and_about_pieces_alone(bench, case):
         work.clear_doubts()
         made = work.book.list_all()[len(before) :]
         assert 0 < len(made) <= bench.outside.DOUBTS * len(case[0])
-        assert all(seen.energy_j and seen.trial.how.upstream for seen in made)
+        assert all(seen.energy_j and seen.trial.execution.upstream for seen in made)
         keys = {bench.reading.find_piece(seen, work.tally.mode).key for seen in made}
         assert len(keys) == len(made) and keys <= set(case[2])
         work.clear_doubts()

@@ -11,7 +11,7 @@ import pytest
 from joulecast.cli.estimate import _say_nearest
 from joulecast.families import make_family
 from joulecast.files import write_network
-from joulecast.records import Device, Setup, Totals
+from joulecast.records import Device, Setup, StepTotals
 from joulecast.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
@@ -203,7 +203,7 @@ def test_the_command_line_goes_before_a_device_in_the_settings(profiled, profile
 def test_what_belongs_to_no_layer_is_said_and_not_made_up(profiled):
     plain = make_family(NET[0])
     assert profiled.json("estimate", *NET)["unattributed_flops_share"] == 0
-    write_network(replace(plain, totals=Totals(1e6, 1e6, 10, 0.73, 0.004, 0.02)), "net.json")
+    write_network(replace(plain, totals=StepTotals(1e6, 1e6, 10, 0.73, 0.004, 0.02)), "net.json")
     data = profiled.json("estimate", "net.json", *NET[1:])
     assert data["energy_j"] == profiled.json("estimate", *NET)["energy_j"]
     shares = [data[f"unattributed_{what}_share"] for what in ("flops", "bytes", "params")]
@@ -216,7 +216,7 @@ def test_what_belongs_to_no_layer_is_said_and_not_made_up(profiled):
 
 def test_this_machine_answers_by_default(profiled, monkeypatch):
     assert "this machine" in profiled.fails("estimate", "lenet5")
-    monkeypatch.setattr("joulecast.cli.known.detect_device", lambda on: Device("simulated-7"))
+    monkeypatch.setattr("joulecast.api.profiles.detect_device", lambda on: Device("simulated-7"))
     assert profiled.json("estimate", NET[0], "--batch", "8") == profiled.json("estimate", *NET)
 
 

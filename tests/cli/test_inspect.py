@@ -9,7 +9,7 @@ import pytest
 from joulecast.families import make_family
 from joulecast.files import read_network, write_network
 from joulecast.kinds import network_work
-from joulecast.records import Network, Setup, Totals
+from joulecast.records import Network, Setup, StepTotals
 from joulecast.runtimes.torch.recount import recount
 
 NET = """
@@ -74,7 +74,7 @@ def test_people_read_how_far_layers_and_count_differ(shell):
 def test_totals_in_a_file_hold_for_the_batch_that_they_were_counted_at(shell, batch):
     network = replace(make_family("lenet5"), buildable=False)
     flops = network_work(network, Setup(batch=8)).total.flops
-    totals = Totals(4 * flops, 123.0, 99, 0.75, 0.5, 0.25, overcounted_bytes_share=0.125)
+    totals = StepTotals(4 * flops, 123.0, 99, 0.75, 0.5, 0.25, overcounted_bytes_share=0.125)
     write_network(replace(network, totals=totals), "net.json")
     data = shell.json("inspect", "net.json", "--batch", str(batch))
     own = network_work(network, Setup(batch=batch)).total
@@ -190,5 +190,5 @@ def test_bad_nets_are_one_line(shell, write, words, part):
 
 def test_pytorch_is_asked_for_where_it_is_needed(shell, write, monkeypatch):
     write("net.py", NET)
-    monkeypatch.setattr("joulecast.cli.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
     assert "joulecast[torch]" in shell.fails("inspect", "net.py:make_net")

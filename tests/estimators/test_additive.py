@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 
 from joulecast.errors import MissingError
-from joulecast.estimators import choose
-from joulecast.estimators.additive import AdditiveEstimator, fit_state
+from joulecast.estimators.additive import acquisition
+from joulecast.estimators.additive.acquisition import choose_aim
+from joulecast.estimators.additive.decompose import OFF_SHARE
+from joulecast.estimators.additive.estimator import AdditiveEstimator, fit_state
+from joulecast.estimators.additive.model import State, total_nets
+from joulecast.estimators.additive.pieces import count_stands, make_piece, split_pieces
 from joulecast.estimators.base import Target
-from joulecast.estimators.choose import choose_aim
-from joulecast.estimators.looks import OFF_SHARE
-from joulecast.estimators.pieces import count_stands, make_piece, split_pieces
-from joulecast.estimators.state import State, total_nets
 from joulecast.families import draw_family, make_family
 from joulecast.kinds import layer_work, make_layer
 from joulecast.records import (
     MODES,
     OWN_NET,
-    How,
+    Execution,
     Input,
     Network,
     Observation,
     Setup,
-    Totals,
+    StepTotals,
     Trial,
 )
 from joulecast.testing.estimators import EstimatorContract, observe
@@ -141,8 +141,8 @@ def _with_rows(state, fixed):
 
 def _variances(state, nets):
     """Of the time process, whose pieces keep their places however many rows there are."""
-    from joulecast.estimators.state import ask_times
-    from joulecast.estimators.table import make_batch
+    from joulecast.estimators.additive.encode import make_batch
+    from joulecast.estimators.additive.model import ask_times
 
     state = _with_rows(state, state)
     return ask_times(state.table, state.time, make_batch(nets)).var
@@ -231,7 +231,7 @@ def test_device_energy_and_host_energy_are_told_apart():
     seen = [*see_parts(world, nets, setup), *eager, see_idle(world)]
     estimator = AdditiveEstimator()
     answer = estimator.predict(estimator.fit(seen), nets, setup, joint=False)
-    graph = [world.law(Trial(net, setup, How(mode="graph"))).energy_j for net in nets]
+    graph = [world.law(Trial(net, setup, Execution(mode="graph"))).energy_j for net in nets]
     whole = [world.law(Trial(net, setup)).energy_j for net in nets]
     assert answer.device_j == pytest.approx(graph, rel=0.05)
     assert answer.energy_j == pytest.approx(whole, rel=0.10)
@@ -247,7 +247,7 @@ def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
         nets = draw(4, seed=9, family=family)
         eager = [look(world, Trial(one, setup), energy=False) for one in nets[:2]]
         fitted = estimator.fit([*see_parts(world, [net], setup), *eager, see_idle(world)])
-        busy = replace(net, totals=Totals(1.0, 1.0, 1, between=100))
+        busy = replace(net, totals=StepTotals(1.0, 1.0, 1, between=100))
         plain, more = estimator.predict(fitted, [net, busy], setup).energy_j
         least, most = (0.001 * plain, plain) if bound else (0.0, 0.001 * plain)
         assert least < more - plain < most
@@ -286,13 +286,13 @@ def test_where_the_host_waits_for_every_operator_time_adds_up():
     parts = {seen_one.trial.key: seen_one for seen_one in seen}
     for at, net in enumerate(nets):
         trials = [make_isolated(place.part, SETUP) for place in split_blocks(net)]
-        sum_s = sum(parts[trial.key].duration_s / trial.how.copies for trial in trials)
+        sum_s = sum(parts[trial.key].duration_s / trial.execution.copies for trial in trials)
         assert answer.duration_s[at] == pytest.approx(sum_s, rel=0.02)
 
 
 def test_variants_of_the_paper_are_rows_too(world):
     """Eager variants alone, as the paper measures them: nothing is subtracted."""
-    from joulecast.estimators.subtractive import SubtractiveEstimator
+    from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
     from joulecast.testing.estimators import run_short_campaign
 
     target = Target(make_family(FAMILY), SETUP)
@@ -351,7 +351,7 @@ def test_a_strangers_runs_pay_one_overhead(world):
     runs = []
     for net in draw(25, seed=41):
         cost = world.law(Trial(net, SETUP))
-        trial = Trial(net, SETUP, How(steps=steps))
+        trial = Trial(net, SETUP, Execution(steps=steps))
         energy_j, time_s = steps * cost.energy_j + extra_j, steps * cost.duration_s + extra_s
         run = Observation(trial, energy_j=energy_j, duration_s=time_s, provenance="imported")
         runs.append(replace(run, source="somebody's log"))
@@ -437,7 +437,7 @@ def test_what_is_known_of_other_kinds_is_left_out_of_choosing(world, seen, monke
     near = see_all_hosts(world, seen[: len(seen) // 2], nets)
     parts = see_parts(world, [make_family("lstm")])
     strangers = [one for one in parts if one.trial.network.layers[0].kind == "lstm"]
-    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    monkeypatch.setattr(acquisition, "MANY_ROWS", 0)
     fitted = []
 
     def fit(observations):
@@ -450,7 +450,7 @@ def test_what_is_known_of_other_kinds_is_left_out_of_choosing(world, seen, monke
 
 
 def test_what_is_refused_stays_refused_where_much_is_known(world, seen, monkeypatch):
-    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    monkeypatch.setattr(acquisition, "MANY_ROWS", 0)
     target = Target(make_family(FAMILY), SETUP, networks=tuple(draw(3, seed=1)), modes=MODES)
     estimator, strangers = AdditiveEstimator(), see_parts(world, [make_family("lstm")])
     first = estimator.propose(target, strangers)
@@ -460,7 +460,7 @@ def test_what_is_refused_stays_refused_where_much_is_known(world, seen, monkeypa
 
 def test_without_joules_of_its_kinds_a_probe_asks_for_some(world, seen, monkeypatch):
     """All layers were timed, and only other kinds were measured in joules: nothing is known yet."""
-    monkeypatch.setattr(choose, "MANY_ROWS", 0)
+    monkeypatch.setattr(acquisition, "MANY_ROWS", 0)
     net = draw(1, seed=3)[0]
     timed = [
         look(world, make_isolated(place.part, SETUP, mode), energy=False)
@@ -489,7 +489,9 @@ def test_structures_that_no_eager_step_showed_are_issued_alone(world):
     net = draw(1, seed=51)[0]
     target = Target(net, SETUP, networks=(net,), modes=MODES, guide="probe")
     _, seen = follow(world, target)
-    eager = [one for one in seen if one.trial.how.mode == "eager" and one.trial.network.layers]
+    eager = [
+        one for one in seen if one.trial.execution.mode == "eager" and one.trial.network.layers
+    ]
     frames = [make_piece(read_isolated(one.trial), SETUP).frame for one in eager]
     assert len(set(frames)) == len(frames) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)

@@ -10,7 +10,7 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.estimators import estimate_network, find_estimator, open_profile
-from joulecast.estimators.table import UNIT_SPREAD
+from joulecast.estimators.additive.encode import UNIT_SPREAD
 from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.testing.estimators import draw_networks, make_observations
 

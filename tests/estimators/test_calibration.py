@@ -10,7 +10,7 @@ import pytest
 
 from joulecast.campaign import run_campaign
 from joulecast.estimators import make_interval
-from joulecast.estimators.additive import AdditiveEstimator
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.measure import make_rig

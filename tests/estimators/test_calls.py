@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.calls import fit_calls
-from joulecast.estimators.clock import fit_clock
-from joulecast.estimators.looks import Look
-from joulecast.estimators.pieces import make_piece
+from joulecast.estimators.additive.decompose import Look
+from joulecast.estimators.additive.host_calls import fit_calls
+from joulecast.estimators.additive.host_time import fit_clock
+from joulecast.estimators.additive.pieces import make_piece
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Setup
 from joulecast.variants import Part

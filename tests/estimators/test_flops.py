@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
+from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.families import make_family
 from joulecast.kinds import network_work
-from joulecast.records import How, Input, Network, Observation, Setup, Trial
+from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import SETUP, EstimatorContract, draw_networks
 
 
@@ -31,11 +31,13 @@ class TestLinear(EstimatorContract):
         assert answer.energy_j[1] > answer.energy_j[0]
 
 
-def proportional(joules_per_flop, how=How(), setup=SETUP):
+def proportional(joules_per_flop, execution=Execution(), setup=SETUP):
     seen = []
     for network in draw_networks(6):
-        flops = network_work(network, setup).total.flops * how.steps
-        seen.append(Observation(Trial(network, setup, how), joules_per_flop * flops, 0.0, flops))
+        flops = network_work(network, setup).total.flops * execution.steps
+        seen.append(
+            Observation(Trial(network, setup, execution), joules_per_flop * flops, 0.0, flops)
+        )
     return seen
 
 
@@ -49,16 +51,18 @@ def test_it_finds_the_factor_of_a_device_that_has_one():
 
 
 def test_energy_of_many_steps_counts_per_step():
-    one, many = (FlopsEstimator().fit(proportional(1e-9, how)) for how in (How(), How(steps=50)))
+    one, many = (
+        FlopsEstimator().fit(proportional(1e-9, how)) for how in (Execution(), Execution(steps=50))
+    )
     nets = draw_networks(3)
     answers = [FlopsEstimator().predict(fitted, nets, SETUP).energy_j for fitted in (one, many)]
     assert answers[0] == pytest.approx(answers[1])
 
 
 def test_it_takes_no_part_of_a_step():
-    seen = proportional(1e-9, How(stage="forward"))[0]
+    seen = proportional(1e-9, Execution(stage="forward"))[0]
     assert not FlopsEstimator().uses(seen)
-    assert FlopsEstimator().uses(replace(seen, trial=replace(seen.trial, how=How())))
+    assert FlopsEstimator().uses(replace(seen, trial=replace(seen.trial, execution=Execution())))
 
 
 def test_setups_have_factors_of_their_own():

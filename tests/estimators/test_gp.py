@@ -10,7 +10,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
 from joulecast.errors import InputError
-from joulecast.estimators.gp import KERNELS, Gp, fit_gp
+from joulecast.gp.regression import KERNELS, Gp, fit_gp
 
 WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
 ASKED = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])
@@ -115,7 +115,7 @@ def test_predicting_loads_neither_scikit_learn_nor_scipy(gp):
     code = (
         "import sys, json, numpy as np\n"
         "import joulecast.estimators as e\n"
-        "from joulecast.estimators.gp import Gp\n"
+        "from joulecast.gp.regression import Gp\n"
         "gp = Gp.from_dict(json.loads(sys.argv[1]))\n"
         "gp.predict(np.array([[3.0, 7.0]]))\n"
         "assert not {'sklearn', 'scipy', 'torch'} & set(sys.modules), sorted(sys.modules)\n"

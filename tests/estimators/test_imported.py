@@ -9,14 +9,14 @@ import pytest
 
 from joulecast.errors import MissingError
 from joulecast.estimators import make_interval
-from joulecast.estimators.additive import AdditiveEstimator, fit_state
-from joulecast.estimators.imported import predict_runs
-from joulecast.estimators.looks import read_looks
-from joulecast.estimators.pieces import count_stands, make_overhead, split_pieces
-from joulecast.estimators.state import total_nets
-from joulecast.estimators.table import ENERGY, IMPORTED_ENERGY, choose_words
+from joulecast.estimators.additive.decompose import read_looks
+from joulecast.estimators.additive.encode import ENERGY, IMPORTED_ENERGY, choose_words
+from joulecast.estimators.additive.estimator import AdditiveEstimator, fit_state
+from joulecast.estimators.additive.model import total_nets
+from joulecast.estimators.additive.pieces import count_stands, make_overhead, split_pieces
+from joulecast.estimators.additive.whole_runs import predict_runs
 from joulecast.families import draw_family
-from joulecast.records import How, Observation, Setup, Trial
+from joulecast.records import Execution, Observation, Setup, Trial
 from joulecast.worlds import make_world
 
 SETUP = Setup(batch=32)
@@ -33,7 +33,7 @@ def draw(count, seed):
 def run(world, network, noise=0.0):
     cost = world.law(Trial(network, SETUP))
     return Observation(
-        Trial(network, SETUP, How(steps=STEPS)),
+        Trial(network, SETUP, Execution(steps=STEPS)),
         energy_j=(STEPS * cost.energy_j + EXTRA_J) * (1 + noise),
         duration_s=STEPS * cost.duration_s + EXTRA_S,
         provenance="imported",

@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from joulecast.estimators import groups, kernels, nets
-from joulecast.estimators.additive import AdditiveEstimator
-from joulecast.estimators.joint import Evidence, Field, Prior, Rows, relate, split
-from joulecast.estimators.kernels import Mix, factorise, invert, matern_within, multiply
-from joulecast.estimators.known import Learnt, know, relate_own
-from joulecast.estimators.nets import Nets
-from joulecast.estimators.posterior import ask, foresee, learn
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.families import make_family
+from joulecast.gp import kernel_groups, kernels, queries
+from joulecast.gp.conditioning import Learnt, know, relate_own
+from joulecast.gp.inference import ask, foresee, learn
+from joulecast.gp.joint import Evidence, Field, Prior, Rows, relate, split
+from joulecast.gp.kernels import Mix, factorise, invert, matern_within, multiply
+from joulecast.gp.queries import Nets
 from joulecast.records import Network, Setup, Trial
 from joulecast.testing.estimators import observe
 from joulecast.variants import make_isolated, split_blocks
@@ -117,8 +117,8 @@ def asked():
 
 def test_asking_in_chunks_equals_asking_at_once(learnt, asked, monkeypatch):
     whole = ask(learnt, asked)
-    monkeypatch.setattr(nets, "_AT_ONCE", 300)
-    assert len(list(nets.list_chunks(asked, len(learnt.field.labels)))) > 5
+    monkeypatch.setattr(queries, "_AT_ONCE", 300)
+    assert len(list(queries.list_chunks(asked, len(learnt.field.labels)))) > 5
     parts = ask(learnt, asked)
     for name in ("total", "var", "own"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
@@ -245,7 +245,7 @@ def test_large_groups_weigh_as_small_ones_do(monkeypatch):
     prior, rows = make_prior(field), draw_rows(rng, field, 19)
     theta = 0.3 * rng.normal(size=len(prior.medians)) - 1.0
     dense = Evidence(field, rows, prior).weigh(theta)
-    monkeypatch.setattr(groups, "_SMALL", 0)
+    monkeypatch.setattr(kernel_groups, "_SMALL", 0)
     sparse = Evidence(field, rows, prior).weigh(theta)
     assert sparse[0] == pytest.approx(dense[0], rel=1e-12)
     assert sparse[1] == pytest.approx(dense[1], rel=1e-9, abs=1e-12)
@@ -261,7 +261,7 @@ def test_products_in_one_thread_are_products(rows, columns):
 PREDICT = """
 import json, sys
 before = set(sys.modules)
-from joulecast.estimators.additive import AdditiveEstimator
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.families import make_family
 from joulecast.records import Setup
 fitted = json.load(open(sys.argv[1]))

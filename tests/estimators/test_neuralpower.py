@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.neuralpower import NeuralPowerEstimator
-from joulecast.estimators.stages import Stage, list_stages, read_stage
+from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
+from joulecast.estimators.baselines.stages import Stage, list_stages, read_stage
 from joulecast.families import draw_family, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Observation, Setup, Trial
@@ -43,7 +43,7 @@ def cost(stage: Stage) -> tuple[float, float]:
 def observe(trial: Trial) -> Observation:
     seen = read_stage(Observation(trial))
     energy_j, duration_s = cost(seen.stage)
-    times = trial.how.copies * trial.how.steps
+    times = trial.execution.copies * trial.execution.steps
     return Observation(trial, energy_j * times, None, duration_s * times)
 
 
@@ -137,7 +137,7 @@ def test_what_has_no_weights_has_no_update_and_a_sum_no_backward():
 def test_inference_has_one_stage():
     target = Target(make_family(FAMILY), replace(SETUP, phase="inference"))
     seen = run_campaign(target, most=30)
-    assert {one.trial.how.stage for one in seen} == {"forward"}
+    assert {one.trial.execution.stage for one in seen} == {"forward"}
 
 
 def test_nets_that_matter_widen_the_range():
@@ -150,16 +150,18 @@ def test_nets_that_matter_widen_the_range():
 
 def test_a_refused_size_is_left_alone_and_another_takes_its_place():
     def refuse(trial):
-        return trial.how.stage == "backward" and trial.network.layers[0].sizes.get("cin") == 150
+        return (
+            trial.execution.stage == "backward" and trial.network.layers[0].sizes.get("cin") == 150
+        )
 
     seen = run_campaign(TARGET, refuse)
     assert len({one.trial.key for one in seen}) == len(seen)
     (refused,) = {one.trial.network for one in seen if one.energy_j is None}
-    stages = [one.trial.how.stage for one in seen if one.trial.network == refused]
+    stages = [one.trial.execution.stage for one in seen if one.trial.network == refused]
     assert stages == ["forward", "backward"]
     linears = [one.trial for one in seen if one.trial.network.layers[0].tail]
     updated = [trial for trial in linears if trial.network.layers[0].kind == "linear"]
-    assert sum(trial.how.stage == "update" for trial in updated) == 20
+    assert sum(trial.execution.stage == "update" for trial in updated) == 20
 
 
 def test_a_kind_that_is_always_refused_is_given_up():
@@ -197,7 +199,7 @@ def test_it_comes_near_a_simulated_device_that_has_quirks():
 @pytest.mark.parametrize("many", [{"copies": 16}, {"steps": 7}], ids=["copies", "steps"])
 def test_copies_and_steps_are_divided_out(many):
     seen, fitted = profile()
-    trials = [replace(one.trial, how=replace(one.trial.how, **many)) for one in seen]
+    trials = [replace(one.trial, execution=replace(one.trial.execution, **many)) for one in seen]
     fits = (fitted, NeuralPowerEstimator().fit([observe(trial) for trial in trials]))
     nets = draw_networks(3)
     one, two = (NeuralPowerEstimator().predict(fit, nets, SETUP).energy_j for fit in fits)
@@ -209,7 +211,7 @@ def test_only_layers_alone_are_learnt_from():
     good = seen[0]
     assert NeuralPowerEstimator().uses(good)
     for how in ({"stage": "step"}, {"mode": "graph"}, {"copies": 1}):
-        changed = replace(good.trial, how=replace(good.trial.how, **how))
+        changed = replace(good.trial, execution=replace(good.trial.execution, **how))
         assert not NeuralPowerEstimator().uses(replace(good, trial=changed))
     for lack in ({"energy_j": None}, {"duration_s": None}, {"source": "elsewhere"}):
         assert not NeuralPowerEstimator().uses(replace(good, **lack))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.pieces import make_piece
-from joulecast.estimators.stages import find_kind
+from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.baselines.stages import find_kind
 from joulecast.families import make_family
 from joulecast.kinds import make_layer, make_op
 from joulecast.kinds.check import check_layer

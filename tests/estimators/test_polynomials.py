@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from joulecast.estimators.polynomials import LEAST_POINTS, Polynomial, fit_polynomial
+from joulecast.estimators.baselines.polynomials import LEAST_POINTS, Polynomial, fit_polynomial
 
 
 def draw_columns(count, seed=0):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.curves import learn_curves, read_shown
-from joulecast.estimators.gp import fit_gp
-from joulecast.estimators.rates import guess_cost
-from joulecast.estimators.subtractive import SubtractiveEstimator
+from joulecast.estimators.subtractive.curves import learn_curves, read_shown
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
+from joulecast.estimators.subtractive.rates import guess_cost
 from joulecast.families import make_family
+from joulecast.gp.regression import fit_gp
 from joulecast.kinds import make_layer
-from joulecast.records import How, Observation, Setup, Totals, Trial
+from joulecast.records import Execution, Observation, Setup, StepTotals, Trial
 from joulecast.testing.estimators import (
     FAMILY,
     SETUP,
@@ -152,8 +152,15 @@ def test_a_curve_that_is_always_refused_is_given_up():
 def test_only_whole_eager_steps_of_variants_count():
     seen = make_observations()[0]
     assert SubtractiveEstimator().uses(seen)
-    for how in (How(stage="forward"), How(mode="graph"), How(copies=2), How(upstream="random")):
-        assert not SubtractiveEstimator().uses(replace(seen, trial=replace(seen.trial, how=how)))
+    for how in (
+        Execution(stage="forward"),
+        Execution(mode="graph"),
+        Execution(copies=2),
+        Execution(upstream="random"),
+    ):
+        assert not SubtractiveEstimator().uses(
+            replace(seen, trial=replace(seen.trial, execution=how))
+        )
     whole = Trial(make_family(FAMILY), SETUP)
     assert not SubtractiveEstimator().uses(replace(seen, trial=whole))
 
@@ -162,7 +169,7 @@ def test_energy_of_many_steps_counts_per_step():
     seen = make_observations()[4]
     many = replace(
         seen,
-        trial=replace(seen.trial, how=How(steps=10)),
+        trial=replace(seen.trial, execution=Execution(steps=10)),
         energy_j=10 * seen.energy_j,
         energy_sd_j=10 * seen.energy_sd_j,
     )
@@ -231,7 +238,7 @@ def strange_observations():
     seen = make_observations()[0]
     odd = replace(seen, energy_j=50 * seen.energy_j, duration_s=50 * seen.duration_s)
     network, setup = odd.trial.network, odd.trial.setup
-    stray = Totals(1.0, 1.0, 1, unattributed_flops_share=0.02)
+    stray = StepTotals(1.0, 1.0, 1, unattributed_flops_share=0.02)
     moved = replace(stray, unattributed_flops_share=0.0, unattributed_bytes_share=0.02)
     yield replace(odd, source="own net")
     for other in (replace(network, totals=stray), replace(network, totals=moved)):

@@ -7,7 +7,7 @@ import pytest
 from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.families import make_family
 from joulecast.kinds import peak_memory
-from joulecast.records import How, Network, Setup, Trial
+from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.testing.runtimes import SMALL, RuntimeContract
 from joulecast.worlds import World, draw_chip, make_world
@@ -55,7 +55,7 @@ def test_steps_cost_what_the_law_says():
 
 
 def test_memory_is_that_of_all_copies():
-    trial = replace(SMALL, how=How(copies=3))
+    trial = replace(SMALL, execution=Execution(copies=3))
     step = SimulatedRuntime(make_still_world()).prepare(trial)
     assert step.peak_memory_bytes() == 3 * peak_memory(SMALL.network, SMALL.setup)
 
@@ -77,7 +77,7 @@ def test_a_frozen_network_does_not_train_but_infers():
 
 
 def test_there_is_no_backward_in_inference():
-    trial = Trial(SMALL.network, Setup(phase="inference"), How(stage="backward"))
+    trial = Trial(SMALL.network, Setup(phase="inference"), Execution(stage="backward"))
     with pytest.raises(InputError, match="there is no backward to run in inference"):
         SimulatedRuntime(make_still_world()).prepare(trial)
 

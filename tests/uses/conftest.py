@@ -8,7 +8,7 @@ import pytest
 
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family
-from joulecast.records import Device, How, Network, Observation, Profile, Setup, Trial
+from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.testing.estimators import observe
 from joulecast.variants import make_isolated, split_network
 from joulecast.worlds import make_world
@@ -27,7 +27,7 @@ def see_layers(setup: Setup) -> list[Observation]:
             trial = make_isolated(place.part, setup, "graph")
             trials[trial.key] = trial
     nets = [draw_family(FAMILY, rng.randint, SHAPE) for _ in range(NETS)]
-    whole = [Trial(net, setup, How(mode="graph")) for net in nets]
+    whole = [Trial(net, setup, Execution(mode="graph")) for net in nets]
     waiting = Trial(Network(), Setup())
     return [observe(world, one) for one in (*list(trials.values())[:LOOKS], *whole, waiting)]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from joulecast.api.nets import resolve_net
+from joulecast.api.profiles import resolve_profile
 from joulecast.cli import options
 from joulecast.cli.bill import Bill, read_bill
-from joulecast.cli.known import resolve_profile
-from joulecast.cli.nets import resolve_net
 from joulecast.cli.show import print_json
 from joulecast.cli.show_compare import describe_bill, print_comparison
 from joulecast.errors import JoulecastError

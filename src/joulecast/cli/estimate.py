@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from joulecast.api.measuring import probe_net
+from joulecast.api.profiles import resolve_profile
 from joulecast.cli import options
 from joulecast.cli.bill import Bill, read_bill
-from joulecast.cli.known import resolve_profile
-from joulecast.cli.rigs import probe_net
 from joulecast.cli.show import (
     join_ends,
     make_bar,

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from joulecast.api.measuring import open_rig
+from joulecast.api.profiles import resolve_profile
 from joulecast.campaign import find_profile_key
 from joulecast.cli import options
-from joulecast.cli.known import resolve_profile
-from joulecast.cli.rigs import open_rig
 from joulecast.cli.show import (
     make_console,
     mark_basis,

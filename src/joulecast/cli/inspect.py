@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from joulecast.api.nets import NamedNet, has_torch, show_shape
 from joulecast.cli import options
-from joulecast.cli.nets import NamedNet, has_torch, show_shape
 from joulecast.cli.show import make_console, print_json, print_notes, print_table
 from joulecast.files import write_network
 from joulecast.kinds import (

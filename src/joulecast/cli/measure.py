@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from joulecast.api.measuring import find_meter, observe_net
 from joulecast.cli import options
-from joulecast.cli.rigs import find_meter, observe_net
 from joulecast.cli.show import make_console, mark_basis, print_json, print_table, say_basis
 from joulecast.errors import InputError
 from joulecast.meters import Meter, Reading

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from joulecast.api.nets import NamedNet, parse_shape, resolve_net
 from joulecast.budgets import Length
-from joulecast.cli.nets import NamedNet, parse_shape, resolve_net
 from joulecast.errors import InputError
 from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
 from joulecast.units import parse_share

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from joulecast.api.nets import resolve_net
+from joulecast.api.profiles import resolve_profile
 from joulecast.cli import options
-from joulecast.cli.known import resolve_profile
-from joulecast.cli.nets import resolve_net
 from joulecast.cli.show import (
     join_ends,
     make_console,

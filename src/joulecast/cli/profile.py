@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
+from joulecast.api.measuring import Budget, learn_net
+from joulecast.api.nets import show_shape
+from joulecast.api.profiles import name_profile
 from joulecast.campaign import CampaignResult
 from joulecast.cli import options
-from joulecast.cli.known import name_profile
-from joulecast.cli.nets import show_shape
 from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_progress
-from joulecast.cli.rigs import Budget, learn_net
 from joulecast.cli.show import make_console, mark_basis, print_json, say_basis
 from joulecast.estimators import DEFAULT
 from joulecast.records import Profile, Setup

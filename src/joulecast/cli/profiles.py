@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli import options
-from joulecast.cli.known import SHORT_KEY
 from joulecast.cli.show import make_console, print_json, print_table, say_basis
 from joulecast.errors import InputError
 from joulecast.files import read_profile, write_profile

@@ -7,8 +7,16 @@ from typing import Any
 
 import click
 
+from joulecast.api.profiles import resolve_profile
+from joulecast.api.pruning import (
+    Shrunk,
+    check_same_device,
+    make_folder,
+    make_look,
+    measure_both,
+    shrink_net,
+)
 from joulecast.cli import options
-from joulecast.cli.known import resolve_profile
 from joulecast.cli.show import (
     make_console,
     mark_basis,
@@ -16,14 +24,6 @@ from joulecast.cli.show import (
     print_notes,
     print_table,
     say_basis,
-)
-from joulecast.cli.shrinking import (
-    Shrunk,
-    check_same_device,
-    make_folder,
-    make_look,
-    measure_both,
-    shrink_net,
 )
 from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from joulecast.api.nets import build_module, find_training
+from joulecast.api.profiles import resolve_profile
 from joulecast.cli import options
-from joulecast.cli.known import resolve_profile
-from joulecast.cli.nets import build_module, find_training
 from joulecast.cli.show import make_console, print_json
 from joulecast.cli.show_search import print_search, print_survey
 from joulecast.errors import FileError, InputError

@@ -11,15 +11,15 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators.additive import AdditiveEstimator
-from joulecast.estimators.answers import Estimates as Estimates
-from joulecast.estimators.answers import OpenProfile as OpenProfile
-from joulecast.estimators.answers import find_chance as find_chance
-from joulecast.estimators.answers import make_interval as make_interval
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Estimator, Json
-from joulecast.estimators.flops import FlopsEstimator, LinearFlopsEstimator
-from joulecast.estimators.neuralpower import NeuralPowerEstimator
-from joulecast.estimators.subtractive import SubtractiveEstimator
+from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
+from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
+from joulecast.estimators.estimates import Estimates as Estimates
+from joulecast.estimators.estimates import OpenProfile as OpenProfile
+from joulecast.estimators.estimates import find_chance as find_chance
+from joulecast.estimators.estimates import make_interval as make_interval
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.records import Estimate, Network, Profile, Setup
 
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -106,7 +106,7 @@ def renew_estimate(answer: Estimate, energy_j: float, steps: int, spread: float 
 
 def fit_profile(profile: Profile, method: Estimator) -> Json:
     """A method's fitted numbers: those of the profile, or new ones where more was seen since."""
-    stored = profile.fits.get(method.name)
+    stored: Json | None = profile.fits.get(method.name)
     seen = sum(map(method.uses, profile.observations))
     readable = stored is not None and stored.get("version", 1) == getattr(method, "version", 1)
     if stored is not None and readable and seen in (0, stored.get("seen", seen)):

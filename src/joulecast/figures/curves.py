@@ -18,7 +18,7 @@ from joulecast.figures.style import BLUE, FAINT, INK, RED
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
-    from joulecast.estimators.gp import Gp
+    from joulecast.gp.regression import Gp
 
 Widths = tuple[float, ...]
 

@@ -9,7 +9,6 @@ their tokens at once. What is left are launches of plain operators.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Tuple
 
 from joulecast.kinds.cost import UPDATE_LAUNCHES, layer_work
 from joulecast.kinds.precision import is_half
@@ -21,7 +20,7 @@ _RECURRENT = ("lstm", "gru", "rnn")
 _PRODUCTS = {"attention": 3}
 
 
-def count_calls(layer: Layer, setup: Setup) -> Tuple[float, ...]:
+def count_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
     """One number for each of CALLS."""
     if layer.parts:
         return add_calls(*(count_calls(part, setup) for part in layer.parts))
@@ -37,6 +36,6 @@ def count_calls(layer: Layer, setup: Setup) -> Tuple[float, ...]:
     return float(launches), float(weights), float(products), float(casts)
 
 
-def add_calls(*each: Tuple[float, ...]) -> Tuple[float, ...]:
+def add_calls(*each: tuple[float, ...]) -> tuple[float, ...]:
     """Calls of several layers together."""
-    return tuple(map(sum, zip(*each)))
+    return tuple(map(sum, zip(*each, strict=False)))

@@ -7,8 +7,9 @@ the layer and the value. Sizes are looked at by name, since a name means the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.kinds.cost import layer_work
@@ -51,7 +52,7 @@ def check_chain(network: Network) -> None:
     Raises:
         InputError: It names the layer and both shapes.
     """
-    shapes: List[Shape] = []
+    shapes: list[Shape] = []
     for index, layer in enumerate(network.layers):
         sources = [index - back for back in layer.reads]
         found = [network.input.shape if s < 0 else shapes[s] for s in sources]
@@ -224,7 +225,7 @@ def _check_place(layer: Layer, found: Sequence[Shape]) -> None:
         )
 
 
-def _join_shapes(shapes: Sequence[Shape], join: str) -> Optional[Shape]:
+def _join_shapes(shapes: Sequence[Shape], join: str) -> Shape | None:
     """The shape that several become; None where they do not go together."""
     first = shapes[0]
     if join == "concat":

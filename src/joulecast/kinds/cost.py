@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Tuple
 
 from joulecast.kinds.make import input_shape, output_shape
 from joulecast.kinds.precision import is_half
@@ -57,7 +56,7 @@ def peak_memory(network: Network, setup: Setup) -> int:
 
 
 def _chain_work(
-    ops: Tuple[Op, ...], shape: Shape, context: Context, setup: Setup, tied: bool
+    ops: tuple[Op, ...], shape: Shape, context: Context, setup: Setup, tied: bool
 ) -> StepWork:
     """Work of operators that follow each other."""
     op, rest = ops[0], ops[1:]
@@ -90,7 +89,7 @@ def _repeat(work: StepWork, calls: int) -> StepWork:
     return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
 
 
-def _update_work(weights: Tuple[int, ...], setup: Setup, trains: bool) -> Work:
+def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:
     params = sum(weights)
     if not trains:
         return Work(memory_bytes=float(params * WEIGHT_BYTES))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import List, Tuple
 
 from joulecast.errors import InputError
 from joulecast.kinds.rules import contraction
@@ -31,7 +30,9 @@ def make_conv(dims: int, transposed: bool) -> Kind:
     @lru_cache(maxsize=1024)  # Forward, backward and whoever stands behind ask one after the other.
     def out_shape(s: Sizes, shape: Shape) -> Shape:
         extras = s["output_padding"] if transposed else (0,) * dims
-        axes = zip(shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras)
+        axes = zip(
+            shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras, strict=False
+        )
         space = []
         for size, kernel, stride, padding, dilation, extra in axes:
             reach = dilation * (kernel - 1)
@@ -45,7 +46,7 @@ def make_conv(dims: int, transposed: bool) -> Kind:
             )
         return (s["cout"], *space)
 
-    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
         weight = s["cin"] * s["cout"] // s["groups"] * math.prod(s["kernel"])
         return (weight, s["cout"]) if s["bias"] else (weight,)
 
@@ -75,7 +76,7 @@ def make_linear() -> Kind:
     def out_shape(s: Sizes, shape: Shape) -> Shape:
         return (*shape[:-1], s["cout"])
 
-    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
         weight = s["cin"] * s["cout"]
         return (weight, s["cout"]) if s["bias"] else (weight,)
 
@@ -122,13 +123,13 @@ def make_embedding() -> Kind:
 def make_recurrent(gates: int) -> Kind:
     """LSTM (4 gates), GRU (3) and plain RNN (1)."""
 
-    def cells(s: Sizes) -> List[Tuple[int, int]]:
+    def cells(s: Sizes) -> list[tuple[int, int]]:
         sides = 1 + s["bidirectional"]
         widths = [s["cin"]] + [s["hidden"] * sides] * (s["depth"] - 1)
         return [(width, s["hidden"]) for width in widths for _ in range(sides)]
 
-    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
-        tensors: List[int] = []
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        tensors: list[int] = []
         for width, hidden in cells(s):
             tensors += [gates * hidden * width, gates * hidden * hidden]
             tensors += [gates * hidden, gates * hidden] if s["bias"] else []
@@ -222,9 +223,9 @@ def make_attention() -> Kind:
     linear = make_linear()
     sdpa = make_sdpa()
 
-    def pieces(s: Sizes) -> List[Tuple[Kind, Sizes, Shape]]:
+    def pieces(s: Sizes) -> list[tuple[Kind, Sizes, Shape]]:
         width, bias = s["width"], s["bias"]
-        out: List[Tuple[Kind, Sizes, Shape]] = []
+        out: list[tuple[Kind, Sizes, Shape]] = []
         for tokens in (s["tokens"], s["kv_tokens"], s["kv_tokens"], s["tokens"]):
             sizes = Sizes({"cin": width, "cout": width, "lead": (tokens,), "bias": bias})
             out.append((linear, sizes, (tokens, width)))
@@ -245,7 +246,7 @@ def make_attention() -> Kind:
 
         return work
 
-    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
         square = s["width"] * s["width"]
         biases = (3 * s["width"], s["width"]) if s["bias"] else ()
         return (3 * square, square, *biases)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Tuple
+from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.kinds.rules import free, own_shape, pointwise, stays
@@ -12,7 +13,7 @@ from joulecast.kinds.work import NO_WORK, REQUIRED, Context, Kind, Shape, Work
 from joulecast.records import Sizes
 
 
-def make_norm(sizes: Mapping[str, Any], params: Callable[[Sizes, Shape], Tuple[int, ...]]) -> Kind:
+def make_norm(sizes: Mapping[str, Any], params: Callable[[Sizes, Shape], tuple[int, ...]]) -> Kind:
     """A norm of any sort: two passes forward, three backward."""
     forward, backward = pointwise(2, 3, 1)
     return Kind(sizes, own_shape, stays, forward, backward, ("channels",), params, tailable=True)
@@ -34,19 +35,19 @@ def make_rms_norm() -> Kind:
         work = spelled[1](s, shape, c)
         return replace(work, launches=14) if work.launches else work
 
-    def params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
         return (shape[-1],) if s["affine"] else ()
 
     sizes = {"affine": 1, "spelled": 0}
     return Kind(sizes, own_shape, stays, forward, backward, ("channels",), params, tailable=True)
 
 
-def channel_params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+def channel_params(s: Sizes, shape: Shape) -> tuple[int, ...]:
     """Weight and bias of each channel."""
     return (shape[0], shape[0]) if s["affine"] else ()
 
 
-def layer_norm_params(s: Sizes, shape: Shape) -> Tuple[int, ...]:
+def layer_norm_params(s: Sizes, shape: Shape) -> tuple[int, ...]:
     """Weight and bias of each normalised element."""
     size = math.prod(shape[len(shape) - s["dims"] :])
     return ((size, size) if s["bias"] else (size,)) if s["affine"] else ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Mapping, Tuple
+from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.kinds.table import find_kind
@@ -17,13 +18,13 @@ def make_op(kind: str, **sizes: Any) -> Op:
     return _share_op(kind, tuple(items))
 
 
-def make_layer(kind: str, tail: Tuple[Op, ...] = (), **sizes: Any) -> Layer:
+def make_layer(kind: str, tail: tuple[Op, ...] = (), **sizes: Any) -> Layer:
     """A layer with its defaults filled in; set the rest with ``dataclasses.replace``."""
     return Layer(kind, make_op(kind, **sizes).sizes, tail=tail)
 
 
 @lru_cache(maxsize=16384)
-def _share_op(kind: str, sizes: Tuple[Tuple[str, Any], ...]) -> Op:
+def _share_op(kind: str, sizes: tuple[tuple[str, Any], ...]) -> Op:
     """Nets repeat operators: those that share one take little memory and are compared at once."""
     return Op(kind, _fill_sizes(kind, dict(sizes)))
 

@@ -11,9 +11,9 @@ Takes records, gives records: no framework, so that thousands of candidates can 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Dict, List, Mapping, Sequence, Tuple
 
 from joulecast.errors import InputError
 from joulecast.records import Layer, Network, Op, Sizes
@@ -49,7 +49,7 @@ class Coupling:
 
     path: str
     side: str
-    places: Tuple[Tuple[int, ...], ...]
+    places: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Group:
 
     name: str
     step: int
-    couplings: Tuple[Coupling, ...]
-    slots: Tuple[Slot, ...]
-    importance: Tuple[float, ...]
+    couplings: tuple[Coupling, ...]
+    slots: tuple[Slot, ...]
+    importance: tuple[float, ...]
 
     @property
     def channels(self) -> int:
@@ -74,11 +74,11 @@ class Group:
         return self.step * len(self.importance)
 
     @property
-    def members(self) -> Tuple[Tuple[str, str], ...]:
+    def members(self) -> tuple[tuple[str, str], ...]:
         """Which modules it touches, and on which side."""
         return tuple((one.path, one.side) for one in self.couplings)
 
-    def rank(self) -> List[int]:
+    def rank(self) -> list[int]:
         """Steps from the least important on; the first of equal ones first."""
         return sorted(range(len(self.importance)), key=lambda at: (self.importance[at], at))
 
@@ -89,7 +89,7 @@ def narrow(network: Network, groups: Sequence[Group], counts: Mapping[str, int])
     Raises:
         InputError: There is no such group, or it cannot have that many channels.
     """
-    less: Dict[int, Dict[Tuple[int, str, int], int]] = {}
+    less: dict[int, dict[tuple[int, str, int], int]] = {}
     check_counts(groups, counts)
     for group in groups:
         steps = (group.channels - counts.get(group.name, group.channels)) // group.step
@@ -117,7 +117,7 @@ def check_counts(groups: Sequence[Group], counts: Mapping[str, int]) -> None:
             )
 
 
-def list_slots(network: Network) -> Dict[Tuple[int, int, str, int], int]:
+def list_slots(network: Network) -> dict[tuple[int, int, str, int], int]:
     """Every whole number among the sizes of a network, by where it stands."""
     found = {}
     for place, layer in enumerate(network.layers):
@@ -131,12 +131,12 @@ def list_slots(network: Network) -> Dict[Tuple[int, int, str, int], int]:
 
 
 @lru_cache(maxsize=16384)
-def _shrink_layer(layer: Layer, less: Tuple[Tuple[Tuple[int, str, int], int], ...]) -> Layer:
+def _shrink_layer(layer: Layer, less: tuple[tuple[tuple[int, str, int], int], ...]) -> Layer:
     """A layer with smaller sizes, under the name of any that is equal.
 
     Candidates differ in few layers, and share the others.
     """
-    by_op: Dict[int, Dict[str, Dict[int, int]]] = {}
+    by_op: dict[int, dict[str, dict[int, int]]] = {}
     for (op, size, axis), amount in less:
         by_op.setdefault(op, {}).setdefault(size, {})[axis] = amount
     tail = tuple(

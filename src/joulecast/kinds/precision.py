@@ -7,7 +7,7 @@ fed as it is in its net, or it pays for casts that the net never makes.
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 from joulecast.records import Input, Layer, Op, Setup
 
@@ -22,10 +22,10 @@ def is_half(setup: Setup) -> bool:
     return setup.precision in HALF_PRECISIONS
 
 
-def list_half_inputs(layers: Sequence[Layer], data: Input) -> Tuple[bool, ...]:
+def list_half_inputs(layers: Sequence[Layer], data: Input) -> tuple[bool, ...]:
     """For every layer whether all it reads arrives in half precision under autocast."""
-    gives: List[bool] = []
-    reads: List[bool] = []
+    gives: list[bool] = []
+    reads: list[bool] = []
     for index, layer in enumerate(layers):
         half = bool(layer.reads)
         for back in layer.reads:
@@ -36,7 +36,7 @@ def list_half_inputs(layers: Sequence[Layer], data: Input) -> Tuple[bool, ...]:
 
 
 def _hand_on(layer: Layer, half: bool) -> bool:
-    ops: Tuple[Op, ...] = (layer, *layer.tail)
+    ops: tuple[Op, ...] = (layer, *layer.tail)
     for op in ops:
         if op.kind.startswith(_HALVES):
             half = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, Tuple
+from collections.abc import Callable
 
 from joulecast.errors import InputError
 from joulecast.kinds.work import NO_WORK, Context, Shape, Work, WorkRule
@@ -26,8 +26,8 @@ def own_shape(sizes: Sizes) -> Shape:
 def contraction(
     flops: Callable[[int, Shape, Shape], float],
     out_shape: Callable[[Sizes, Shape], Shape],
-    params: Callable[[Sizes, Shape], Tuple[int, ...]],
-) -> Tuple[WorkRule, WorkRule]:
+    params: Callable[[Sizes, Shape], tuple[int, ...]],
+) -> tuple[WorkRule, WorkRule]:
     """Forward and backward of an operator that multiplies its input with a weight.
 
     ``flops`` is for one sample, from the weight's elements and both shapes; each of the two
@@ -60,7 +60,7 @@ def contraction(
 
 def pointwise(
     forward_moves: float, backward_moves: float, kept: float
-) -> Tuple[WorkRule, WorkRule]:
+) -> tuple[WorkRule, WorkRule]:
     """An operator that passes over its input; moves and kept are in elements per input element."""
 
     def forward(s: Sizes, shape: Shape, c: Context) -> Work:

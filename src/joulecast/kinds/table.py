@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Dict
 
 from joulecast.errors import InputError
 from joulecast.kinds.heavy import (
@@ -27,7 +26,7 @@ from joulecast.kinds.light import (
 )
 from joulecast.kinds.work import REQUIRED, Kind
 
-KINDS: Dict[str, Kind] = {
+KINDS: dict[str, Kind] = {
     "conv1d": make_conv(1, transposed=False),
     "conv2d": make_conv(2, transposed=False),
     "conv3d": make_conv(3, transposed=False),

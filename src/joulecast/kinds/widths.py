@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Tuple
+from typing import Any
 
 from joulecast.kinds.table import find_kind
 from joulecast.records import Layer, Op, Sizes
 
 
-def free_widths(op: Op) -> Tuple[str, ...]:
+def free_widths(op: Op) -> tuple[str, ...]:
     """The widths that can be chosen apart from each other (depthwise: input follows output)."""
     widths = find_kind(op.kind).widths
     if widths == ("cin", "cout") and op.sizes.get("groups", 1) > 1:
@@ -28,7 +28,7 @@ def width_step(op: Op) -> int:
 
 def resize(layer: Layer, **widths: int) -> Layer:
     """The same layer at other widths; what is tied to a width follows it."""
-    sizes: Dict[str, Any] = dict(layer.sizes)
+    sizes: dict[str, Any] = dict(layer.sizes)
     groups = sizes.get("groups", 1)
     if "cout" in widths and layer.kind.startswith("conv") and groups > 1:
         share = widths["cout"] / sizes["cout"]

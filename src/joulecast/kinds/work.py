@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Tuple
+from typing import Any
 
 from joulecast.records import Sizes
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 
 WEIGHT_BYTES = 4
 
@@ -95,8 +96,8 @@ class Kind:
     out_shape: Callable[[Sizes, Shape], Shape]
     forward: WorkRule
     backward: WorkRule
-    widths: Tuple[str, ...] = ()
-    params: Callable[[Sizes, Shape], Tuple[int, ...]] = field(default=lambda s, shape: ())
+    widths: tuple[str, ...] = ()
+    params: Callable[[Sizes, Shape], tuple[int, ...]] = field(default=lambda s, shape: ())
     tailable: bool = False
 
 

@@ -16,8 +16,8 @@ A new instrument is a file beside these and a row of METERS. A simulated world b
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Tuple
 
 from joulecast.errors import InputError, MissingError
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
@@ -49,7 +49,7 @@ class Wanted:
 
     argument: str
     on: str
-    gpu: Optional[str]
+    gpu: str | None
 
     @property
     def is_gpu(self) -> bool:
@@ -63,7 +63,7 @@ class Row:
 
     form: str
     make: Callable[[Wanted], Meter]
-    detect: Callable[[], Tuple[MeterInfo, ...]] = tuple
+    detect: Callable[[], tuple[MeterInfo, ...]] = tuple
 
 
 def _make_auto(wanted: Wanted) -> Meter:
@@ -86,7 +86,7 @@ def _make_nvml(wanted: Wanted) -> Meter:
     return make_nvml(wanted.argument, wanted.gpu)
 
 
-METERS: Dict[str, Row] = {
+METERS: dict[str, Row] = {
     "auto": Row("auto", _make_auto),
     "nvml": Row("nvml[:INDEX]", _make_nvml, detect_nvml),
     "rapl": Row("rapl", lambda wanted: make_rapl(wanted.argument), detect_rapl),
@@ -100,7 +100,7 @@ METERS: Dict[str, Row] = {
 }
 
 
-def make_meter(spec: str, on: str = "cpu", gpu: Optional[str] = None) -> Meter:
+def make_meter(spec: str, on: str = "cpu", gpu: str | None = None) -> Meter:
     """The meter that a person asks for.
 
     Args:
@@ -116,17 +116,17 @@ def make_meter(spec: str, on: str = "cpu", gpu: Optional[str] = None) -> Meter:
     return meters[0] if len(meters) == 1 else SumMeter(meters)
 
 
-def detect_meters() -> Tuple[MeterInfo, ...]:
+def detect_meters() -> tuple[MeterInfo, ...]:
     """What there is on this machine, and why not where there is not; takes well under a second."""
     return tuple(info for row in METERS.values() for info in row.detect())
 
 
-def _split(spec: str) -> List[str]:
+def _split(spec: str) -> list[str]:
     """The parts of a sum. A plus in a path or an argument stays: no meter's name follows it."""
     return re.split(rf"\+(?=(?:{'|'.join(METERS)})(?:[:+]|$))", spec.strip())
 
 
-def _make_one(part: str, on: str, gpu: Optional[str]) -> Meter:
+def _make_one(part: str, on: str, gpu: str | None) -> Meter:
     name, _, argument = part.partition(":")
     if name not in METERS:
         unknown = next((word for word in name.split("+") if word not in METERS), name)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 from joulecast.errors import MissingError
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 
 # Names of faults: what made a reading untrustworthy. A colon and details may follow.
 FAULTS = ("gap", "reset", "stuck", "negative", "throttled", "other load", "too short")
@@ -28,7 +28,7 @@ class Reading:
 
     energy_j: float
     duration_s: float
-    faults: Tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class MeterInfo:
     reason: str
     covers: str = ""
     provenance: str = "measured"
-    period_s: Optional[float] = None
-    resolution_j: Optional[float] = None
-    idle_power_w: Optional[float] = None
+    period_s: float | None = None
+    resolution_j: float | None = None
+    idle_power_w: float | None = None
     advice: str = ""
 
     def to_dict(self) -> Json:

@@ -14,8 +14,8 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Callable, List, Sequence, Tuple
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
@@ -89,7 +89,7 @@ class CommandMeter(GuardedMeter):
         self._unit = ""
         self._begun_s = 0.0
         self._begun_j = 0.0
-        self._samples: List[Sample] = []
+        self._samples: list[Sample] = []
 
     def _connect(self) -> None:
         begin_s = self._now()
@@ -159,7 +159,7 @@ def make_command(argument: str) -> CommandMeter:
     return CommandMeter(command, covers=f"board by {Path(command[0]).name}")
 
 
-def detect_command() -> Tuple[MeterInfo, ...]:
+def detect_command() -> tuple[MeterInfo, ...]:
     """There for anybody who has a program that prints joules or watts."""
     reason = "ask for it with a program that prints joules or watts: command:PROGRAM ARGUMENTS"
     return (MeterInfo(CommandMeter.name, True, reason, covers="board"),)

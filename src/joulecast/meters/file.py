@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Callable, List, Tuple
 
 from joulecast.errors import FileError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
@@ -80,7 +80,7 @@ class FileMeter(GuardedMeter):
         fault = f"gap: the file ends {last} the end of the window"
         return Reading(reading.energy_j, reading.duration_s, (*reading.faults, fault))
 
-    def _await(self, end_s: float) -> List[Sample]:
+    def _await(self, end_s: float) -> list[Sample]:
         """The samples since the start, once the file has reached the end or time is up."""
         for _ in range(int(self._limit_s / _LOOK_S)):
             samples = read_samples(self._path, self._begun_s)
@@ -90,12 +90,12 @@ class FileMeter(GuardedMeter):
         return read_samples(self._path, self._begun_s)
 
 
-def read_samples(path: Path, since_s: float) -> List[Sample]:
+def read_samples(path: Path, since_s: float) -> list[Sample]:
     """The samples of a file's end, back to a moment or a little before."""
     try:
         with path.open("rb") as file:
             size = start = file.seek(0, 2)
-            samples: List[Sample] = []
+            samples: list[Sample] = []
             while start > 0 and (not samples or samples[0].time_s >= since_s):
                 # Twice as far back each time, so that a long file is not read over and over.
                 start = max(0, min(start, size - 2 * (size - start)) - _BLOCK_BYTES)
@@ -107,7 +107,7 @@ def read_samples(path: Path, since_s: float) -> List[Sample]:
         raise UnavailableError(reason, "start the instrument that writes it") from error
 
 
-def _parse(data: bytes, is_whole: bool, path: Path) -> List[Sample]:
+def _parse(data: bytes, is_whole: bool, path: Path) -> list[Sample]:
     lines = data.decode("utf-8-sig", errors="replace").split("\n")[:-1]
     # A block from the middle starts within a line; a whole file may start with a header.
     if lines and (not is_whole or not _STARTS_SAMPLE.match(lines[0])):
@@ -148,7 +148,7 @@ def make_file(argument: str) -> FileMeter:
     return FileMeter(path, covers=f"board by {path.name}")
 
 
-def detect_file() -> Tuple[MeterInfo, ...]:
+def detect_file() -> tuple[MeterInfo, ...]:
     """There for anybody who has an instrument that writes a file."""
     reason = "ask for it with a file of time,watts that an instrument writes: file:power.csv"
     return (MeterInfo(FileMeter.name, True, reason, covers="board"),)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import Callable, Tuple
+from collections.abc import Callable
 
 from joulecast.errors import InputError
 from joulecast.meters.base import MeterInfo, Reading
@@ -87,7 +87,7 @@ def make_modelled(argument: str) -> ModelledMeter:
     return ModelledMeter(power.value)
 
 
-def detect_modelled() -> Tuple[MeterInfo, ...]:
+def detect_modelled() -> tuple[MeterInfo, ...]:
     """Always there: it needs no sensor."""
     reason = (
         f"CPU time of this process x {CORE_W:g} W a busy core: stated, not measured "

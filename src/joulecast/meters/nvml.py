@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, List, Optional, Set, Tuple
 
 from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
@@ -53,12 +53,12 @@ class NvmlMeter(GuardedMeter):
             processes: Where the system tells who is whose parent.
         """
         self.gpu = gpu
-        self.edges: Tuple[Edge, ...] = ()
+        self.edges: tuple[Edge, ...] = ()
         self._now = now
         self._start_poller = start
         self._limit_s = limit_s
         self._processes = processes
-        self._listener: Optional[Listener] = None
+        self._listener: Listener | None = None
         self._begun_s = 0.0
 
     def _connect(self) -> None:
@@ -95,13 +95,13 @@ class NvmlMeter(GuardedMeter):
 # Other programs on the GPU
 
 
-def find_others(edges: Tuple[Edge, ...], own: int, processes: Path) -> List[str]:
+def find_others(edges: tuple[Edge, ...], own: int, processes: Path) -> list[str]:
     """Processes that shared the GPU and are neither ours nor our children, in words.
 
     In a container NVML may list the pids of the machine outside. So where none of the pids is ours,
     the list is not believed: it says nothing about who they are.
     """
-    pids: Set[int] = set()
+    pids: set[int] = set()
     for edge in edges:
         pids.update(edge.pids or ())
     ours = {pid for pid in pids if _descends(pid, own, processes)}
@@ -109,7 +109,7 @@ def find_others(edges: Tuple[Edge, ...], own: int, processes: Path) -> List[str]
 
 
 def _descends(pid: int, ancestor: int, processes: Path) -> bool:
-    seen: Set[int] = set()
+    seen: set[int] = set()
     while pid > 0 and pid not in seen:
         if pid == ancestor:
             return True
@@ -139,7 +139,7 @@ def _describe(pid: int, processes: Path) -> str:
 # Asking for it
 
 
-def make_nvml(argument: str, gpu: Optional[str]) -> NvmlMeter:
+def make_nvml(argument: str, gpu: str | None) -> NvmlMeter:
     """The meter of ``nvml`` (the GPU that runs the load) or ``nvml:1`` (NVML's own index)."""
     if argument and not (argument.isdigit() or argument.startswith("GPU-")):
         raise InputError(f"nvml:{argument} names no GPU: give its index or uuid, like nvml:0")
@@ -149,7 +149,7 @@ def make_nvml(argument: str, gpu: Optional[str]) -> NvmlMeter:
     return meter
 
 
-def detect_nvml() -> Tuple[MeterInfo, ...]:
+def detect_nvml() -> tuple[MeterInfo, ...]:
     """One row for each GPU; one that says why where there is none."""
     try:
         with open_nvml() as nvml:

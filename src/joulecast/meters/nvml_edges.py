@@ -13,9 +13,10 @@ since the poll before; it is kept, but no power is taken from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from statistics import median
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
 
 from joulecast.meters.base import Reading
 from joulecast.meters.trace import pairs
@@ -51,7 +52,7 @@ class Edge(NamedTuple):
     temperature_c: float = 0.0
     clock_hz: float = 0.0
     throttle_bits: int = 0
-    pids: Optional[Tuple[int, ...]] = None
+    pids: tuple[int, ...] | None = None
 
     @property
     def moment_s(self) -> float:
@@ -107,14 +108,14 @@ def _mean_power_w(edges: Sequence[Edge]) -> float:
     return max(rise_j, 0.0) / (edges[-1].moment_s - edges[0].moment_s)
 
 
-def _find_resets(edges: Sequence[Edge]) -> List[str]:
+def _find_resets(edges: Sequence[Edge]) -> list[str]:
     falls = [(a, b) for a, b in pairs(edges) if b.energy_j < a.energy_j]
     return [f"reset: the counter fell from {a.energy_j} to {b.energy_j} J" for a, b in falls[:1]]
 
 
 def _find_rests(
-    inside: Sequence[Edge], sharp: Sequence[Edge], window_s: Tuple[float, float], period_s: float
-) -> List[str]:
+    inside: Sequence[Edge], sharp: Sequence[Edge], window_s: tuple[float, float], period_s: float
+) -> list[str]:
     """Where the counter stood still for too long, or moved too seldom to tell its power."""
     times = [edge.time_s for edge in inside]
     steps = [after - before for before, after in pairs(times)]
@@ -132,7 +133,7 @@ def _find_rests(
     return faults
 
 
-def _find_throttles(edges: Sequence[Edge]) -> List[str]:
+def _find_throttles(edges: Sequence[Edge]) -> list[str]:
     bits = 0
     for edge in edges:
         bits |= edge.throttle_bits

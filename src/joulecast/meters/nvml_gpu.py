@@ -6,8 +6,9 @@ door is opened and nowhere else in this room.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Callable, Iterator, Optional, Tuple, TypeVar
+from typing import Any, TypeVar
 
 from joulecast.errors import MeasurementError
 from joulecast.meters.base import UnavailableError
@@ -72,7 +73,7 @@ class Gpu:
         """Power now, as the driver averages it."""
         return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
-    def idle_power_w(self) -> Optional[float]:
+    def idle_power_w(self) -> float | None:
         """Power now, where it can be read."""
         power_mw = self._try(self._nvml.nvmlDeviceGetPowerUsage, None)
         return None if power_mw is None else power_mw / 1e3
@@ -94,7 +95,7 @@ class Gpu:
         bits = self._try(newer, None)
         return int(self._try(older, 0) if bits is None else bits)
 
-    def pids(self) -> Optional[Tuple[int, ...]]:
+    def pids(self) -> tuple[int, ...] | None:
         """Processes that hold a compute context; None where they cannot be listed."""
         running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, None)
         return None if running is None else tuple(sorted(process.pid for process in running))

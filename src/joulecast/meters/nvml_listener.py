@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Protocol, Tuple
+from typing import Protocol
 
 from joulecast.errors import MeasurementError
 from joulecast.meters.base import UnavailableError
@@ -62,7 +63,7 @@ class PollerProcess:
             self._process.wait()
 
 
-def _import_paths() -> Dict[str, str]:
+def _import_paths() -> dict[str, str]:
     """Environment in which a new interpreter imports what this one can."""
     home = str(Path(__file__).resolve().parents[2])
     paths = [home, *(str(Path(entry or ".").resolve()) for entry in sys.path)]
@@ -76,12 +77,12 @@ class Listener:
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
         self._changed = threading.Condition()
-        self._edges: Optional[List[Edge]] = None
-        self._period_s: Optional[float] = None
+        self._edges: list[Edge] | None = None
+        self._period_s: float | None = None
         self._told_s = float("-inf")
         self._ended = False
         self._words = "it said nothing"
-        self._verbs: Dict[str, Callable[[str], None]] = {
+        self._verbs: dict[str, Callable[[str], None]] = {
             "ready": self._hear_ready,
             "edge": self._hear_edge,
             "beat": self._hear_beat,
@@ -105,7 +106,7 @@ class Listener:
                 raise MeasurementError(self._obituary())
             self._edges = []
 
-    def take(self, until_s: float, limit_s: float) -> Tuple[Edge, ...]:
+    def take(self, until_s: float, limit_s: float) -> tuple[Edge, ...]:
         """The edges kept, once everything up to a moment has been told."""
         with self._changed:
             self._changed.wait_for(lambda: self._told_s >= until_s or self._ended, limit_s)

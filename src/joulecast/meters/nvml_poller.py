@@ -17,7 +17,8 @@ import os
 import select
 import sys
 import time
-from typing import Callable, List, Optional, Protocol, Tuple
+from collections.abc import Callable
+from typing import Protocol
 
 from joulecast.errors import JoulecastError
 from joulecast.meters.nvml_edges import Edge, format_edge
@@ -120,7 +121,7 @@ def make_wait(stdin: int) -> Callable[[float], bool]:
     parent = os.getppid()
 
     def wait(seconds: float) -> bool:
-        readable: Tuple[List[int], List[int], List[int]] = select.select([stdin], [], [], seconds)
+        readable: tuple[list[int], list[int], list[int]] = select.select([stdin], [], [], seconds)
         return bool(readable[0]) or os.getppid() != parent
 
     return wait
@@ -140,7 +141,7 @@ def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -
     return 0
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """The program: its one argument is the GPU."""
     arguments = sys.argv[1:] if argv is None else argv
 

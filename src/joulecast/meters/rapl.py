@@ -15,8 +15,8 @@ a long window is open.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
 
 from joulecast.errors import MeasurementError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
@@ -64,15 +64,15 @@ class Zone:
         return int(self._read(self.path / "energy_uj"))
 
 
-def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> Tuple[Zone, ...]:
+def find_zones(root: Path = POWERCAP, read: ReadText = read_text) -> tuple[Zone, ...]:
     """The packages and their memory.
 
     Raises:
         UnavailableError: There is none, or they may not be read.
     """
     # One zone for each name and parent: a package may show up again under another number.
-    packages: Dict[str, Path] = {}
-    memories: List[Path] = []
+    packages: dict[str, Path] = {}
+    memories: list[Path] = []
     for path in sorted(root.glob("intel-rapl:*")):
         name = _name_of(path, read)
         if name.startswith("package-"):
@@ -97,7 +97,7 @@ def _name_of(path: Path, read: ReadText) -> str:
         return ""
 
 
-def _open_packages(packages: Dict[str, Path], root: Path, read: ReadText) -> List[Zone]:
+def _open_packages(packages: dict[str, Path], root: Path, read: ReadText) -> list[Zone]:
     try:
         return [Zone(path, read) for path in packages.values()]
     except PermissionError as error:
@@ -112,7 +112,7 @@ def _open_packages(packages: Dict[str, Path], root: Path, read: ReadText) -> Lis
         raise UnavailableError(reason, "use another meter") from error
 
 
-def _open_memories(paths: List[Path], read: ReadText) -> List[Zone]:
+def _open_memories(paths: list[Path], read: ReadText) -> list[Zone]:
     """Memory that cannot be read is left out, and ``covers`` then does not name it."""
     try:
         return [Zone(path, read) for path in paths]
@@ -151,7 +151,7 @@ class RaplMeter(GuardedMeter):
         self._read = read
         self._ticker = ticker(_TICK_S, self._look)
         self._begun_s = 0.0
-        self._begun_j: Tuple[float, ...] = ()
+        self._begun_j: tuple[float, ...] = ()
         self._begun_hot = 0
         if any(zone.name == "dram" for zone in self._zones):
             self.covers = "cpu+dram"
@@ -165,24 +165,24 @@ class RaplMeter(GuardedMeter):
     def _stop(self) -> Reading:
         end_s = self._now()
         self._ticker.stop()
-        passed_j = [end - begin for begin, end in zip(self._begun_j, self._look())]
+        passed_j = [end - begin for begin, end in zip(self._begun_j, self._look(), strict=False)]
         duration_s = end_s - self._begun_s
         return Reading(sum(passed_j), duration_s, tuple(self._find_faults(passed_j, duration_s)))
 
     def _release(self) -> None:
         self._ticker.stop()
 
-    def _look(self) -> Tuple[float, ...]:
+    def _look(self) -> tuple[float, ...]:
         try:
             return tuple(zone.energy_j() for zone in self._zones)
         except (OSError, ValueError) as error:
             raise MeasurementError(f"a RAPL counter can no longer be read ({error})") from error
 
-    def _find_faults(self, passed_j: List[float], duration_s: float) -> List[str]:
+    def _find_faults(self, passed_j: list[float], duration_s: float) -> list[str]:
         faults = []
         if duration_s < 10 * self.period_s:
             return [f"too short: {duration_s:.3g} s"]
-        for zone, energy_j in zip(self._zones, passed_j):
+        for zone, energy_j in zip(self._zones, passed_j, strict=False):
             if energy_j == 0 and zone.name != "dram":
                 faults.append(f"stuck: {zone.name} counted nothing in {duration_s:.3g} s")
             if energy_j > _MOST_W * duration_s:
@@ -208,7 +208,7 @@ def make_rapl(argument: str) -> RaplMeter:
 
 def detect_rapl(
     root: Path = POWERCAP, sleep: Callable[[float], None] = time.sleep
-) -> Tuple[MeterInfo, ...]:
+) -> tuple[MeterInfo, ...]:
     """Whether the counters are there and may be read, and what flows now."""
     try:
         meter = RaplMeter(root)

@@ -8,7 +8,6 @@ the edges themselves, as the meter of a real instrument has to.
 from __future__ import annotations
 
 import math
-from typing import List, Optional, Tuple
 
 from joulecast.meters.base import Reading
 from joulecast.meters.guarded import GuardedMeter
@@ -16,7 +15,7 @@ from joulecast.worlds import Disturbance, World
 
 _EXACT_POLLS = 10
 
-Edges = List[Tuple[float, float]]
+Edges = list[tuple[float, float]]
 
 
 class SimulatedMeter(GuardedMeter):
@@ -54,7 +53,7 @@ class SimulatedMeter(GuardedMeter):
         faults = (*self._notice(begin_s, end_s), *_find_faults(seen, missed))
         return Reading(energy_j, duration_s, faults)
 
-    def _moments(self, begin_s: float, end_s: float) -> List[float]:
+    def _moments(self, begin_s: float, end_s: float) -> list[float]:
         if end_s <= begin_s:
             return []
         if not self.period_s:
@@ -74,18 +73,18 @@ class SimulatedMeter(GuardedMeter):
                 counted_j -= 2 * self._world.chip.limit_w * (self.window_s + event.start_s)
         return counted_j
 
-    def _befalls(self, what: str, time_s: float) -> Optional[Disturbance]:
+    def _befalls(self, what: str, time_s: float) -> Disturbance | None:
         events = (d for d in self._world.disturbances if d.what == what)
         return next((d for d in events if d.start_s <= time_s < d.end_s), None)
 
-    def _notice(self, begin_s: float, end_s: float) -> Tuple[str, ...]:
+    def _notice(self, begin_s: float, end_s: float) -> tuple[str, ...]:
         """What an instrument is told: throttling, and other programs on the device."""
         told = ("other load", "throttled")
         events = (d for d in self._world.disturbances if d.what in told and d.noticed)
         return tuple(d.what for d in events if d.start_s < end_s and d.end_s > begin_s)
 
 
-def _find_faults(edges: Edges, missed: int) -> Tuple[str, ...]:
+def _find_faults(edges: Edges, missed: int) -> tuple[str, ...]:
     faults = []
     rises = [edges[i + 1][1] - edges[i][1] for i in range(len(edges) - 1)]
     if missed:

@@ -9,9 +9,9 @@ Energies add, faults join, the weakest provenance counts, the longest window is 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations
-from typing import Sequence, Set, Tuple
 
 from joulecast.errors import InputError
 from joulecast.meters.base import Meter, Reading
@@ -63,11 +63,11 @@ class SumMeter(GuardedMeter):
             tuple(fault for reading in readings for fault in reading.faults),
         )
 
-    def _fastest_first(self) -> Tuple[Meter, ...]:
+    def _fastest_first(self) -> tuple[Meter, ...]:
         return tuple(sorted(self.meters, key=lambda meter: meter.window_s))
 
 
-def _list_regions(meter: Meter) -> Set[str]:
+def _list_regions(meter: Meter) -> set[str]:
     """What a meter sees, without how: ``cpu at 10 W a core`` is the cpu."""
     return set(re.findall(r"(?:^|\+)(\w+)", meter.covers))
 

@@ -7,8 +7,9 @@ caller can see it: an error in a thread is otherwise lost.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Callable, Optional, Protocol
+from typing import Protocol
 
 from joulecast.errors import JoulecastError
 
@@ -33,8 +34,8 @@ class Ticker:
         self._every_s = every_s
         self._tick = tick
         self._stopped = threading.Event()
-        self._thread: Optional[threading.Thread] = None
-        self._error: Optional[JoulecastError] = None
+        self._thread: threading.Thread | None = None
+        self._error: JoulecastError | None = None
 
     def start(self) -> None:
         # What went wrong in a window that nobody ended is nobody's concern any more.

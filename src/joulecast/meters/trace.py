@@ -9,8 +9,9 @@ it is taken as that sample's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Iterator, List, NamedTuple, Sequence, Tuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from joulecast.meters.base import Reading
 
@@ -28,9 +29,9 @@ class Sample(NamedTuple):
     power_w: float
 
 
-def pairs(items: Sequence[T]) -> Iterator[Tuple[T, T]]:
+def pairs(items: Sequence[T]) -> Iterator[tuple[T, T]]:
     """Each item with the one after it."""
-    return zip(items, items[1:])  # noqa: RUF007 - itertools.pairwise needs Python 3.10
+    return zip(items, items[1:], strict=False)  # noqa: RUF007 - itertools.pairwise needs Python 3.10
 
 
 def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Reading:
@@ -55,7 +56,7 @@ def median_period_s(samples: Sequence[Sample]) -> float:
     return max(median(steps), 0.0) if steps else 0.0
 
 
-def _find_faults(inside: List[Sample], start_s: float, end_s: float) -> List[str]:
+def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> list[str]:
     faults = []
     if len(inside) < MIN_SAMPLES:
         window = f"{max(end_s - start_s, 0.0):.3g} s"
@@ -70,7 +71,7 @@ def _find_faults(inside: List[Sample], start_s: float, end_s: float) -> List[str
     return faults
 
 
-def _find_gap(inside: List[Sample], start_s: float, end_s: float) -> Tuple[str, ...]:
+def _find_gap(inside: list[Sample], start_s: float, end_s: float) -> tuple[str, ...]:
     times = [start_s, *(sample.time_s for sample in inside), end_s]
     widest_s = max(after - before for before, after in pairs(times))
     if widest_s > GAP_PERIODS * median_period_s(inside):

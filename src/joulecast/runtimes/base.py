@@ -7,7 +7,7 @@ it in windows and never needs to know which framework it is.
 
 from __future__ import annotations
 
-from typing import Protocol, Tuple
+from typing import Protocol
 
 from joulecast.records import Device, Trial
 
@@ -36,7 +36,7 @@ class Runtime(Protocol):
 
     device: Device
 
-    modes: Tuple[str, ...]
+    modes: tuple[str, ...]
     """Which of ``records.MODES`` it can run: all have ``eager``."""
 
     def prepare(self, trial: Trial) -> Step:

@@ -6,8 +6,6 @@ refuses what a framework would refuse: what is tested against a world holds for 
 
 from __future__ import annotations
 
-from typing import Tuple
-
 from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import MODES, Device, Trial
@@ -48,7 +46,7 @@ class SimulatedRuntime:
 
     name = "simulated"
 
-    def __init__(self, world: World, modes: Tuple[str, ...] = MODES) -> None:
+    def __init__(self, world: World, modes: tuple[str, ...] = MODES) -> None:
         self._world = world
         self.modes = modes
         self.device = Device(
@@ -58,9 +56,9 @@ class SimulatedRuntime:
     def prepare(self, trial: Trial) -> SimulatedStep:
         """Build the trial in virtual time and run it twice."""
         _check_trains(trial)
-        if trial.how.mode not in self.modes:
-            raise InputError(f"{self._world.name} cannot run {trial.how.mode}: use eager")
-        peak_bytes = peak_memory(trial.network, trial.setup) * trial.how.copies
+        if trial.execution.mode not in self.modes:
+            raise InputError(f"{self._world.name} cannot run {trial.execution.mode}: use eager")
+        peak_bytes = peak_memory(trial.network, trial.setup) * trial.execution.copies
         limit = self._world.memory_bytes
         if limit and peak_bytes > limit:
             raise OutOfMemoryError(

@@ -20,8 +20,8 @@ import pytest
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Estimator, Floats, Target
-from joulecast.estimators.neuralpower import NeuralPowerEstimator
-from joulecast.estimators.subtractive import SubtractiveEstimator
+from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.worlds import World, make_world

@@ -19,7 +19,7 @@ from joulecast.records import (
     STAGES,
     UPSTREAMS,
     Device,
-    How,
+    Execution,
     Input,
     Layer,
     Network,
@@ -28,7 +28,7 @@ from joulecast.records import (
     Profile,
     Setup,
     Sizes,
-    Totals,
+    StepTotals,
     Trial,
 )
 
@@ -62,7 +62,7 @@ layers = leaves | st.builds(
     Layer, kinds, sizes, parts=st.lists(leaves, max_size=2).map(tuple), name=names
 )
 inputs = st.builds(Input, st.lists(count, max_size=3).map(tuple), whole)
-totals = st.builds(Totals, amounts, amounts, whole, amounts, amounts, amounts)
+totals = st.builds(StepTotals, amounts, amounts, whole, amounts, amounts, amounts)
 
 
 @st.composite
@@ -91,7 +91,7 @@ setups = st.builds(
     st.booleans(),
 )
 hows = st.builds(
-    How,
+    Execution,
     st.sampled_from(STAGES),
     st.sampled_from(MODES),
     st.integers(1, 9),

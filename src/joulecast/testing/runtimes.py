@@ -14,7 +14,7 @@ import pytest
 
 from joulecast.errors import NetError, OutOfMemoryError
 from joulecast.families import make_family
-from joulecast.records import OPTIMIZERS, STAGES, How, Network, Setup, Trial
+from joulecast.records import OPTIMIZERS, STAGES, Execution, Network, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 SMALL = Trial(make_family("lenet5:2,3,8,8"), Setup(batch=4, threads=1))
@@ -62,7 +62,7 @@ class RuntimeContract:
     @pytest.mark.parametrize("stage", STAGES)
     def test_runs_every_stage_of_training(self, stage: str) -> None:
         """Stages can be measured apart."""
-        assert self._run_once(Trial(SMALL.network, SMALL.setup, How(stage=stage))) > 0
+        assert self._run_once(Trial(SMALL.network, SMALL.setup, Execution(stage=stage))) > 0
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_runs_every_optimizer(self, optimizer: str) -> None:
@@ -75,7 +75,7 @@ class RuntimeContract:
 
     def test_runs_copies_from_a_random_gradient(self) -> None:
         """As isolated layers are measured."""
-        how = How(copies=2, upstream="random")
+        how = Execution(copies=2, upstream="random")
         assert self._run_once(Trial(SMALL.network, SMALL.setup, how)) > 0
 
     def test_more_steps_take_longer(self) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import InputError, MissingError
 from joulecast.families import make_family
-from joulecast.records import Device, How, Network, Observation, Profile, Setup, Trial
+from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.store import Store, profile_key
 from joulecast.testing import records as draw
 
@@ -36,7 +36,7 @@ _shared = settings(
 
 def make_observation(number: int = 0, board: str = "board", **changes: Any) -> Observation:
     """One of many observations that differ: the number is its batch and its moment."""
-    trial = Trial(make_family("lenet5"), Setup(batch=number + 1), How(steps=10))
+    trial = Trial(make_family("lenet5"), Setup(batch=number + 1), Execution(steps=10))
     fields: dict[str, Any] = {
         "energy_j": 1 / (number + 3),
         "duration_s": 0.1 * (number + 1),

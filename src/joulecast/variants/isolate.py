@@ -9,11 +9,11 @@ ends a net is run with its loss, what stands first gets no gradient of its input
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import List, Optional, Sequence, Set, Tuple
 
 from joulecast.kinds import VIEWS, is_half, layer_work, output_shape
-from joulecast.records import How, Input, Layer, Network, Setup, Trial
+from joulecast.records import Execution, Input, Layer, Network, Setup, Trial
 from joulecast.variants.make import fed_shape
 from joulecast.variants.parts import Part, Place, open_blocks, split_network, strip_layer
 
@@ -23,7 +23,7 @@ _FILL_BYTES = 1e9
 _COPIES = (2, 8)
 
 
-def split_blocks(network: Network) -> Tuple[Place, ...]:
+def split_blocks(network: Network) -> tuple[Place, ...]:
     """The parts of a network in call order, its repeated blocks as one part each.
 
     A block that reads tensors of several shapes from outside, or of which weights are shared or
@@ -31,7 +31,7 @@ def split_blocks(network: Network) -> Tuple[Place, ...]:
     """
     layers = tuple(open_blocks(network.layers))
     blocks = {start: stop for start, stop in network.groups if len(layers) == len(network.layers)}
-    places: List[Place] = []
+    places: list[Place] = []
     hidden = -1
     leaves = split_network(network)
     head = leaves[-1].index if leaves else 0
@@ -46,12 +46,12 @@ def split_blocks(network: Network) -> Tuple[Place, ...]:
     return tuple(places)
 
 
-def _make_block(layers: Sequence[Layer], first: Place, stop: int) -> Optional[Place]:
+def _make_block(layers: Sequence[Layer], first: Place, stop: int) -> Place | None:
     start = first.index
     if stop < start + 2 or stop >= len(layers):
         return None
     inside = tuple(layers[start:stop])
-    shapes: Set[Tuple[int, ...]] = set()
+    shapes: set[tuple[int, ...]] = set()
     moved = []
     for index, layer in enumerate(inside):
         if layer.calls > 1 or layer.tied:
@@ -87,15 +87,17 @@ def make_isolated(part: Part, setup: Setup, mode: str = "eager", stage: str = "s
     moved = sum(layer_work(layer, setup).total.size_bytes for layer in part.layers)
     low, high = _COPIES
     copies = max(low, min(high, round(_FILL_BYTES / max(moved, 1.0))))
-    return Trial(isolate_part(settle_part(part, setup)), setup, How(stage, mode, copies, upstream))
+    return Trial(
+        isolate_part(settle_part(part, setup)), setup, Execution(stage, mode, copies, upstream)
+    )
 
 
-def read_isolated(trial: Trial) -> Optional[Part]:
+def read_isolated(trial: Trial) -> Part | None:
     """The part that an isolated trial shows; None where it is none."""
-    network, how = trial.network, trial.how
+    network, execution = trial.network, trial.execution
     if not network.layers or not network.buildable:
         return None
-    if how.upstream == "loss":
+    if execution.upstream == "loss":
         places = split_network(network)
         return places[0].part if len(places) == 1 else None
     if len(network.layers) > 1:

@@ -10,7 +10,6 @@ ten thousand words is no entry, nor its own first convolution on the full image.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Optional
 
 from joulecast.kinds import Shape, input_shape, layer_work, make_layer, make_op, output_shape
 from joulecast.records import Input, Layer, Network, Setup, name_layout
@@ -63,7 +62,7 @@ def _make_entry(subject: Layer, network: Network) -> Layer:
     if channels_at(subject) == 0 and 2 <= len(shape) <= 4:
         same_rank = len(network.input.shape) == len(shape) and not network.input.vocabulary
         channels = network.input.shape[0] if same_rank else DATA_CHANNELS
-        kind, space = "conv{}d".format(len(shape) - 1), shape[1:]
+        kind, space = f"conv{len(shape) - 1}d", shape[1:]
         entry = make_layer(kind, cin=channels, cout=shape[0], space=space, kernel=3, padding=1)
         # A convolution hands on how its input lies.
         entry = replace(entry, channels_last=subject.channels_last)
@@ -72,7 +71,7 @@ def _make_entry(subject: Layer, network: Network) -> Layer:
     return replace(entry, input_grad=False, trains=subject.input_grad)
 
 
-def _make_head(subject: Layer, network: Network) -> List[Layer]:
+def _make_head(subject: Layer, network: Network) -> list[Layer]:
     """What turns a subject's output into classes: the net's own output where it fits."""
     shape = output_shape(subject)
     grad = subject.input_grad or (subject.trains and layer_work(subject, Setup()).params > 0)
@@ -87,7 +86,7 @@ def _gives_channels_last(layer: Layer) -> bool:
     return bool(name_layout(layer)) and not turned
 
 
-def _own_head(shape: Shape, network: Network) -> Optional[List[Layer]]:
+def _own_head(shape: Shape, network: Network) -> list[Layer] | None:
     own = split_network(network)[-1].part
     first, last = own.layers[0], own.layers[-1]
     light = int(last.sizes.get("cout", 0)) <= LIGHT_CLASSES
@@ -99,7 +98,7 @@ def _own_head(shape: Shape, network: Network) -> Optional[List[Layer]]:
     return list(fitted.layers) if input_shape(fitted.layers[0]) == shape else None
 
 
-def _pooled_head(shape: Shape, axis: int) -> List[Layer]:
+def _pooled_head(shape: Shape, axis: int) -> list[Layer]:
     """A mean over all positions, where there are any, and a linear to a few classes."""
     if axis == 0 and len(shape) > 1:
         flat = (make_op("flatten"),)

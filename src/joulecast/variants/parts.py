@@ -6,9 +6,10 @@ else). Parts that differ in nothing but widths lie on one curve.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any
 
 from joulecast.kinds import (
     VIEWS,
@@ -21,7 +22,7 @@ from joulecast.kinds import (
 )
 from joulecast.records import Layer, Network, Setup, name_layout, stable_hash
 
-Widths = Tuple[int, ...]
+Widths = tuple[int, ...]
 
 ROLES = ("output", "input", "hidden")
 """In the order in which they are profiled: each is subtracted from those behind it."""
@@ -41,7 +42,7 @@ class Part:
     """
 
     role: str
-    layers: Tuple[Layer, ...]
+    layers: tuple[Layer, ...]
     half: bool = False
 
 
@@ -57,19 +58,19 @@ class Place:
 
     part: Part
     index: int
-    layers: Tuple[Layer, ...]
+    layers: tuple[Layer, ...]
     calls: int = 1
 
 
-def open_blocks(layers: Iterable[Layer]) -> List[Layer]:
+def open_blocks(layers: Iterable[Layer]) -> list[Layer]:
     """Leaves in call order."""
-    leaves: List[Layer] = []
+    leaves: list[Layer] = []
     for layer in layers:
         leaves += open_blocks(layer.parts) if layer.parts else [layer]
     return leaves
 
 
-def split_network(network: Network) -> Tuple[Place, ...]:
+def split_network(network: Network) -> tuple[Place, ...]:
     """The parts of a network in call order; blocks are opened, what costs nothing is left out."""
     layers = tuple(open_blocks(network.layers))
     halves = list_half_inputs(layers, network.input)
@@ -87,12 +88,12 @@ def split_network(network: Network) -> Tuple[Place, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _share_part(role: str, layers: Tuple[Layer, ...], half: bool) -> Part:
+def _share_part(role: str, layers: tuple[Layer, ...], half: bool) -> Part:
     """Nets repeat parts: those that share one take little memory and are found at once."""
     return Part(role, tuple(map(strip_layer, layers)), half)
 
 
-def read_variant(network: Network) -> Optional[Tuple[Part, ...]]:
+def read_variant(network: Network) -> tuple[Part, ...] | None:
     """The part that a variant shows, then those to subtract; None where it is no variant."""
     layers = open_blocks(network.layers)
     if len(layers) > 4 or any(set(layer.reads) != {1} for layer in layers):
@@ -108,7 +109,7 @@ def read_variant(network: Network) -> Optional[Tuple[Part, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def width_names(part: Part) -> Tuple[str, ...]:
+def width_names(part: Part) -> tuple[str, ...]:
     """The widths of a part that can be varied: its features."""
     first = part.layers[0]
     if any(_is_rigid(layer) for layer in part.layers):
@@ -129,7 +130,7 @@ def part_widths(part: Part) -> Widths:
 
 def resize_part(part: Part, widths: Sequence[int]) -> Part:
     """The same part at other widths."""
-    layers = [resize(part.layers[0], **dict(zip(width_names(part), widths)))]
+    layers = [resize(part.layers[0], **dict(zip(width_names(part), widths, strict=False)))]
     for layer in part.layers[1:]:
         layers.append(resize(layer, cin=output_shape(layers[-1])[-1]))
     return replace(part, layers=tuple(layers))
@@ -141,7 +142,7 @@ def curve_key(part: Part, setup: Setup) -> str:
     return stable_hash([part_frame(part), setup.to_dict()])
 
 
-def part_frame(part: Part) -> Dict[str, Any]:
+def part_frame(part: Part) -> dict[str, Any]:
     """All of a part that is no width, as JSON."""
     names = width_names(part)
     layers = [_layer_frame(part.layers[0], names)]
@@ -167,19 +168,19 @@ def describe_part(part: Part) -> str:
     return ", ".join([" ".join(words), *_list_marks(part)])
 
 
-def _list_marks(part: Part) -> List[str]:
+def _list_marks(part: Part) -> list[str]:
     """What tells apart layers of the same kind and places."""
     first, marks = part.layers[0], []
     strides = [size for size in _as_tuple(first.sizes.get("stride", 1)) if size != 1]
     if strides:
-        marks.append("stride {}".format(strides[0]))
+        marks.append(f"stride {strides[0]}")
     groups = int(first.sizes.get("groups", 1))
     if groups > 1:
         marks.append("depthwise" if groups == first.sizes.get("cin") else f"{groups} groups")
     if first.sizes.get("fn", first.join) != first.join:
         marks.append(str(first.sizes["fn"]))
     if first.join != "none":
-        marks.append("{} {}".format(first.join, len(first.reads)))
+        marks.append(f"{first.join} {len(first.reads)}")
     for op in (op for layer in part.layers for op in layer.tail if op.kind != "flatten"):
         kind = " pool" if op.kind == "pool" else ""
         marks.append(str(op.sizes.get("fn", op.kind)) + kind)
@@ -191,7 +192,7 @@ def _list_marks(part: Part) -> List[str]:
     return marks
 
 
-def _as_tuple(size: Any) -> Tuple[int, ...]:
+def _as_tuple(size: Any) -> tuple[int, ...]:
     return size if isinstance(size, tuple) else (size,)
 
 
@@ -202,7 +203,7 @@ def channels_at(layer: Layer) -> int:
     return channel_axis(layer) if "shape" in layer.sizes else -1
 
 
-def _output_size(layers: Tuple[Layer, ...]) -> int:
+def _output_size(layers: tuple[Layer, ...]) -> int:
     """Layers of the output part: two where a pooling or mean stands before the last one."""
     if len(layers) < 2 or layers[-1].reads != (1,) or "cin" not in layers[-1].sizes:
         return min(1, len(layers))
@@ -244,7 +245,7 @@ def _is_rigid(layer: Layer) -> bool:
     )
 
 
-def _layer_frame(layer: Layer, names: Tuple[str, ...]) -> Dict[str, Any]:
+def _layer_frame(layer: Layer, names: tuple[str, ...]) -> dict[str, Any]:
     sizes = layer.sizes.to_dict()
     if "channels" in names:
         sizes["shape"][channels_at(layer)] = 0

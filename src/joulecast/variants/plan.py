@@ -8,9 +8,9 @@ positions that it lays side by side.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Dict, Iterator, List, Optional, Tuple
 
 from joulecast.kinds import output_shape, width_step
 from joulecast.records import Layer, Network, stable_hash
@@ -52,10 +52,10 @@ class Range:
 
 
 @lru_cache(maxsize=16)
-def plan_curves(network: Network) -> Tuple[Range, ...]:
+def plan_curves(network: Network) -> tuple[Range, ...]:
     """Every curve that a network needs, those of entries and heads included, in profiling order."""
-    ranges: Dict[str, Range] = {}
-    for place, steps in zip(split_network(network), _place_steps(network)):
+    ranges: dict[str, Range] = {}
+    for place, steps in zip(split_network(network), _place_steps(network), strict=False):
         for found in _find_ranges(place, steps, network):
             key = stable_hash(part_frame(found.part))
             ranges[key] = _join_ranges(ranges[key], found) if key in ranges else found
@@ -65,14 +65,19 @@ def plan_curves(network: Network) -> Tuple[Range, ...]:
 def _find_ranges(place: Place, steps: Widths, network: Network) -> Iterator[Range]:
     """The ranges of a part and of what its variants subtract, which follow its widths."""
     highs = tuple(
-        max(step, size - size % step) for size, step in zip(part_widths(place.part), steps)
+        max(step, size - size % step)
+        for size, step in zip(part_widths(place.part), steps, strict=False)
     )
-    lows = tuple(min(_find_low(place.part, step), high) for step, high in zip(steps, highs))
+    lows = tuple(
+        min(_find_low(place.part, step), high) for step, high in zip(steps, highs, strict=False)
+    )
     nexts = tuple(map(int.__add__, lows, steps))
     variants = (make_variant(resize_part(place.part, at), network) for at in (lows, nexts, highs))
-    for low, following, high in zip(*map(split_network, variants)):
+    for low, following, high in zip(*map(split_network, variants), strict=False):
         one, two = part_widths(low.part), part_widths(following.part)
-        yield Range(high.part, one, tuple(b - a or 1 for a, b in zip(one, two)), place.calls)
+        yield Range(
+            high.part, one, tuple(b - a or 1 for a, b in zip(one, two, strict=False)), place.calls
+        )
 
 
 def _find_low(part: Part, step: int) -> int:
@@ -86,7 +91,7 @@ def _find_low(part: Part, step: int) -> int:
     return step * -(-least // step)
 
 
-def _place_steps(network: Network) -> List[Widths]:
+def _place_steps(network: Network) -> list[Widths]:
     """For each place the multiples in which its widths come."""
     layers = open_blocks(network.layers)
     steps = []
@@ -98,7 +103,7 @@ def _place_steps(network: Network) -> List[Widths]:
     return steps
 
 
-def _find_step(layer: Layer, name: str, before: Optional[Layer]) -> int:
+def _find_step(layer: Layer, name: str, before: Layer | None) -> int:
     groups = int(layer.sizes.get("groups", 1))
     step = 1
     if name == "cout" and groups > 1:
@@ -116,7 +121,7 @@ def _find_step(layer: Layer, name: str, before: Optional[Layer]) -> int:
     return step
 
 
-def _flattened(before: Optional[Layer]) -> int:
+def _flattened(before: Layer | None) -> int:
     """Positions that a flatten turns into widths, so that widths come in multiples of them."""
     if before is None or not any(op.kind == "flatten" for op in before.tail):
         return 1
@@ -126,7 +131,7 @@ def _flattened(before: Optional[Layer]) -> int:
 
 
 def _join_ranges(one: Range, two: Range) -> Range:
-    steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps))
+    steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps, strict=False))
     lows = tuple(map(min, one.lows, two.lows))
     highs = tuple(map(max, one.highs, two.highs))
     return Range(resize_part(one.part, highs), lows, steps, one.calls + two.calls)

@@ -205,7 +205,7 @@ def _measure_grid(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
 
 def _list_kernels(trial: Trial) -> list[_Kernel]:
     """Everything that one step of one copy runs, in order, the loss included."""
-    setup, how = trial.setup, trial.how
+    setup, execution = trial.setup, trial.execution
     item_bytes = 2 if setup.precision in ("bf16", "fp16") else 4
     operators = [op for layer in trial.network.layers for op in unfold(layer, setup)]
     kernels = []
@@ -215,17 +215,22 @@ def _list_kernels(trial: Trial) -> list[_Kernel]:
         work = layer_work(op, setup)
         for stage in ("forward", "backward", "update"):
             part: Work = getattr(work, stage)
-            if part.launches and how.stage in ("step", stage):
+            if part.launches and execution.stage in ("step", stage):
                 hot = float(inflow) if stage == "forward" else 0.0
                 kernels.append(_Kernel(op.kind, stage, part, *grid, inflow_bytes=hot))
-    if operators and setup.phase == "train" and how.upstream == "loss" and how.stage != "update":
+    if (
+        operators
+        and setup.phase == "train"
+        and execution.upstream == "loss"
+        and execution.stage != "update"
+    ):
         kernels.append(_make_loss(operators[-1], setup))
     return kernels
 
 
 def _list_calls(chip: Chip, trial: Trial) -> list[_Run]:
     """What the host does between layers of a net that was read: it runs nothing on the device."""
-    totals, stage = trial.network.totals, trial.how.stage
+    totals, stage = trial.network.totals, trial.execution.stage
     calls = totals.between if totals is not None and stage in ("step", "forward") else 0
     ways = 2 if trial.setup.phase == "train" and stage == "step" else 1
     each_s = 0.5 * chip.launch_s * _draw_habit(chip.seed, "between", "forward").issue_factor
@@ -309,8 +314,8 @@ def cost_trial(chip: Chip, trial: Trial) -> Cost:
         return Cost(chip.idle_w, 1.0, 0.0)
     kernels = _list_kernels(trial)
     if not kernels:
-        stage, phase = trial.how.stage, trial.setup.phase
+        stage, phase = trial.execution.stage, trial.setup.phase
         raise InputError(f"there is no {stage} to run in {phase}: choose another stage")
     runs = [_run_kernel(chip, kernel, trial.setup) for kernel in kernels]
     runs += _list_calls(chip, trial)
-    return _cost_step(chip, runs * trial.how.copies, trial.how.mode == "graph")
+    return _cost_step(chip, runs * trial.execution.copies, trial.execution.mode == "graph")

@@ -12,7 +12,7 @@ from torch import nn
 from joulecast.errors import InputError, NetError, NotTrainingError
 from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.kinds import make_layer
-from joulecast.records import Device, How, Input, Network, Setup, Trial
+from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.runtimes.torch.load import load_net, read_named_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs, find_torch_device
 
@@ -60,7 +60,7 @@ def test_the_loss_falls(runtime: TorchRuntime) -> None:
 
 @pytest.mark.parametrize("stage", ["forward", "backward", "update", "step"])
 def test_a_stage_does_that_stage_only(runtime: TorchRuntime, stage: str) -> None:
-    step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, How(stage=stage)))
+    step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(stage=stage)))
     weights = [w.detach().clone() for w in step.weights]
     step.run(2)
     moved = any(not torch.equal(a, b) for a, b in zip(weights, step.weights, strict=True))
@@ -69,7 +69,7 @@ def test_a_stage_does_that_stage_only(runtime: TorchRuntime, stage: str) -> None
 
 def test_copies_have_their_own_weights(runtime: TorchRuntime) -> None:
     network = make_family(SMALL["har"])
-    step = runtime.prepare(Trial(network, SETUP, How(copies=3, upstream="random")))
+    step = runtime.prepare(Trial(network, SETUP, Execution(copies=3, upstream="random")))
     assert len(step.copies) == 3
     assert len(step.weights) == 3 * len(list(step.copies[0].net.parameters()))
     first, second = (copy.net.state_dict() for copy in step.copies[:2])
@@ -168,7 +168,7 @@ def test_a_bias_before_a_norm_is_no_reason_to_refuse(runtime: TorchRuntime) -> N
 
 def test_graphs_need_a_gpu(runtime: TorchRuntime) -> None:
     with pytest.raises(InputError, match="CUDA"):
-        runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, How(mode="graph")))
+        runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(mode="graph")))
 
 
 def test_an_empty_network_and_one_that_cannot_be_built_are_refused(runtime: TorchRuntime) -> None:

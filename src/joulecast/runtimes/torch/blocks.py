@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Tuple
 
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.build import Block
@@ -14,7 +13,7 @@ _CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
 _STANDING = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear"}
 
 
-def fold_plain_modules(trace: Trace) -> List[Event]:
+def fold_plain_modules(trace: Trace) -> list[Event]:
     """Modules without weights, children and products become one elementwise event each.
 
     This is what hand-written activations look like: several small functions in a row.
@@ -42,7 +41,7 @@ def fold_plain_modules(trace: Trace) -> List[Event]:
     return events
 
 
-def _is_plain(events: List[Event]) -> bool:
+def _is_plain(events: list[Event]) -> bool:
     return all(not event.params and not event.products and _is_light(event) for event in events)
 
 
@@ -52,14 +51,14 @@ def _is_light(event: Event) -> bool:
     return name not in _STANDING and name != PACKED_SDPA and "attention" not in name
 
 
-def find_blocks(trace: Trace, events: List[Event]) -> List[Tuple[int, int]]:
+def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
     """Event ranges of the module class that a net repeats.
 
     Among the classes called at least twice whose calls hold at least two heavy events each, those
     that cover nearly as much of the net as the best one compete, and the most often called wins.
     """
     heavy = [event.forward.flops > 0 for event in events]
-    by_class: Dict[str, List[ModuleCall]] = {}
+    by_class: dict[str, list[ModuleCall]] = {}
     for call in trace.calls:
         if call.path and call.kind not in _CONTAINERS and sum(heavy[call.start : call.stop]) > 1:
             by_class.setdefault(call.kind, []).append(call)

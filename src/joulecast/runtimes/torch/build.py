@@ -8,8 +8,9 @@ back.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,10 +36,10 @@ from joulecast.runtimes.torch.modules import (
     fit_shape,
 )
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 Fit = Callable[[torch.Tensor], torch.Tensor]
 
-_FUNCTIONS: Dict[str, Callable[..., torch.Tensor]] = {
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": F.relu,
     "relu6": F.relu6,
     "gelu": F.gelu,
@@ -60,7 +61,7 @@ _FUNCTIONS: Dict[str, Callable[..., torch.Tensor]] = {
     "softmax": lambda x: F.softmax(x, dim=-1),
     "log_softmax": lambda x: F.log_softmax(x, dim=-1),
 }
-_JOINS: Dict[str, Callable[..., torch.Tensor]] = {
+_JOINS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
     "concat": lambda *inputs: torch.cat(inputs, dim=1),
@@ -110,7 +111,7 @@ def build_net(network: Network) -> nn.Module:
         net = BuiltNet(network)
     except (InputError, RuntimeError, ValueError) as error:
         raise NetError(f"{network.name or 'the network'} cannot be built: {error}") from error
-    for layer, module in zip(network.layers, net.layer_modules()):
+    for layer, module in zip(network.layers, net.layer_modules(), strict=False):
         module.requires_grad_(layer.trains)
     return net
 
@@ -141,7 +142,7 @@ class BuiltLayer(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if self.fits:
-            inputs = tuple(fit(x) if fit else x for fit, x in zip(self.fits, inputs))
+            inputs = tuple(fit(x) if fit else x for fit, x in zip(self.fits, inputs, strict=False))
         if self.channels:
             inputs = fit_channels(inputs, self.channels)
         x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
@@ -157,11 +158,11 @@ class Place:
     Result 0 is the network's input, result i + 1 that of layer i.
     """
 
-    reads: Tuple[int, ...]
-    drops: Tuple[int, ...]
+    reads: tuple[int, ...]
+    drops: tuple[int, ...]
 
 
-def plan_places(network: Network) -> List[Place]:
+def plan_places(network: Network) -> list[Place]:
     """The place of every layer of a network."""
     reads = [
         # What reads weights only is given the input, as everything is given something.
@@ -183,8 +184,8 @@ class Block(nn.Module):
         self.places = places
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, results: List[Any]) -> None:
-        for place, layer in zip(self.places, self.layers):
+    def forward(self, results: list[Any]) -> None:
+        for place, layer in zip(self.places, self.layers, strict=False):
             run_layer(place, layer, results)
 
 
@@ -195,7 +196,7 @@ class BuiltNet(nn.Module):
         super().__init__()
         self.parts = nn.ModuleList()
         self.places = plan_places(network)
-        self.starts: List[int] = []
+        self.starts: list[int] = []
         ends = dict(network.groups)
         layers = _build_layers(network, self.places)
         index = 0
@@ -208,15 +209,15 @@ class BuiltNet(nn.Module):
                 self.parts.append(layers[index])
             index = stop
 
-    def layer_modules(self) -> List[nn.Module]:
-        modules: List[nn.Module] = []
+    def layer_modules(self) -> list[nn.Module]:
+        modules: list[nn.Module] = []
         for part in self.parts:
             modules += list(part.layers) if isinstance(part, Block) else [part]
         return modules
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        results: List[Any] = [x]
-        for start, part in zip(self.starts, self.parts):
+        results: list[Any] = [x]
+        for start, part in zip(self.starts, self.parts, strict=False):
             if isinstance(part, Block):
                 part(results)
             else:
@@ -225,7 +226,7 @@ class BuiltNet(nn.Module):
         return last
 
 
-def run_layer(place: Place, layer: nn.Module, results: List[Any]) -> None:
+def run_layer(place: Place, layer: nn.Module, results: list[Any]) -> None:
     """Run one layer on what it reads, keep its result, and let go of what nobody reads again."""
     result = layer(*[results[read] for read in place.reads])
     for dropped in place.drops:
@@ -233,15 +234,15 @@ def run_layer(place: Place, layer: nn.Module, results: List[Any]) -> None:
     results.append(result)
 
 
-def _build_layers(network: Network, places: Sequence[Place]) -> List[BuiltLayer]:
+def _build_layers(network: Network, places: Sequence[Place]) -> list[BuiltLayer]:
     shapes = [network.input.shape, *map(output_shape, network.layers)]
     return [
         BuiltLayer(layer, [shapes[read] for read in place.reads])
-        for layer, place in zip(network.layers, places)
+        for layer, place in zip(network.layers, places, strict=False)
     ]
 
 
-def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
+def _list_fits(layer: Layer, fed: Sequence[Shape]) -> tuple[Fit | None, ...]:
     """What to do with each input of a layer so that it can be taken; nothing where all can.
 
     Reading a net loses views that no row describes. Its blocks are still run alone, so the same
@@ -253,7 +254,9 @@ def _list_fits(layer: Layer, fed: Sequence[Shape]) -> Tuple[Optional[Fit], ...]:
     if layer.kind == "matmul" and len(fed) > 1:
         wanted[1] = _second_shape(layer, wanted[0])
     alone = len(fed) == 1 or layer.kind == "matmul"
-    fits = tuple(_find_fit(layer, shape, want, alone) for shape, want in zip(fed, wanted))
+    fits = tuple(
+        _find_fit(layer, shape, want, alone) for shape, want in zip(fed, wanted, strict=False)
+    )
     return fits if any(fits) else ()
 
 
@@ -269,7 +272,7 @@ def _find_channels(layer: Layer, fed: Sequence[Shape]) -> int:
     return 0 if sum(shape[0] for shape in fed) in (0, wanted[0]) else wanted[0]
 
 
-def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Optional[Fit]:
+def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Fit | None:
     """What makes a shape the wanted one; beside others it may also be spread over it."""
     if shape == wanted or (not alone and _spreads(shape, wanted)):
         return None
@@ -283,7 +286,7 @@ def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Optiona
 def _spreads(shape: Shape, wanted: Shape) -> bool:
     """Whether a shape is broadcast to another one."""
     same = len(shape) == len(wanted)
-    return same and all(one in (1, other) for one, other in zip(shape, wanted))
+    return same and all(one in (1, other) for one, other in zip(shape, wanted, strict=False))
 
 
 def _joins_itself(layer: Layer) -> bool:
@@ -410,7 +413,7 @@ def _build_permute(op: Op, shape: Shape) -> nn.Module:
     return Apply(lambda x: x.permute(0, *order))
 
 
-_BUILDERS: Dict[str, Callable[[Op, Shape], nn.Module]] = {
+_BUILDERS: dict[str, Callable[[Op, Shape], nn.Module]] = {
     "linear": lambda op, shape: nn.Linear(
         op.sizes["cin"], op.sizes["cout"], bias=bool(op.sizes["bias"])
     ),

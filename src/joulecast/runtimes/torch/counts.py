@@ -8,7 +8,8 @@ are wrong or missing there (grouped convolutions backward, CPU attention, CPU re
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -34,7 +35,7 @@ _FREE = {
 }
 
 
-def count_op(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any) -> Work:
+def count_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
     """FLOPs, bytes and launches of one dispatched operator; nothing for views."""
     if func.namespace not in ("aten", "prims") or _is_free(func):
         return Work()
@@ -42,7 +43,7 @@ def count_op(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any)
     return Work(flops, _count_bytes(func, args, kwargs, out), 1)
 
 
-def contraction_sizes(func: Any, args: Tuple[Any, ...]) -> Tuple[int, int, int, int]:
+def contraction_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
     """``count, m, k, n`` of a matrix product; all zero for any other operator."""
     packet = func.overloadpacket
     if packet in (aten.mm, aten.bmm):
@@ -67,7 +68,7 @@ def _is_free(func: Any) -> bool:
     )
 
 
-def _count_flops(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any) -> float:
+def _count_flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     packet = func.overloadpacket
     if packet in _OWN_FLOPS:
         return float(_OWN_FLOPS[packet](args, out))
@@ -76,7 +77,7 @@ def _count_flops(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: 
     return 0.0
 
 
-def _count_bytes(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any) -> float:
+def _count_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     written = sum(_tensor_bytes(value) for value in _tensors(out))
     if func.overloadpacket in (aten.embedding, aten.index_select, aten.gather):
         return 2.0 * written  # reads only the rows that it gives
@@ -96,7 +97,7 @@ def _tensor_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _convolution_backward(args: Tuple[Any, ...], out: Any) -> float:
+def _convolution_backward(args: tuple[Any, ...], out: Any) -> float:
     gradient, inside, weight, *_ = args
     transposed, groups, wanted = args[7], args[9], args[10]
     swept = inside.shape[2:] if transposed else gradient.shape[2:]
@@ -110,12 +111,12 @@ def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> 
     return 2.0 * batch * heads * tokens * keys.shape[-2] * (width + values.shape[-1])
 
 
-def _recur(args: Tuple[Any, ...]) -> float:
+def _recur(args: tuple[Any, ...]) -> float:
     inside, into, across = args[0], args[1], args[2]
     return 2.0 * inside.shape[0] * inside.shape[1] * (into.numel() + across.numel())
 
 
-_OWN_FLOPS: Dict[Any, Callable[[Tuple[Any, ...], Any], float]] = {
+_OWN_FLOPS: dict[Any, Callable[[tuple[Any, ...], Any], float]] = {
     aten.convolution_backward: _convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu: lambda args, out: _attend(*args[:3]),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda args, out: (

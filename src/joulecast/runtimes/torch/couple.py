@@ -8,8 +8,9 @@ places are different ties. Nothing is tried here; ``shrink`` tries what is found
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from joulecast.errors import MissingError, NetError
 from joulecast.runtimes.torch.modules import PackedSdpa
 from joulecast.runtimes.torch.train import call_net
 
-Places = Dict[int, List[int]]
+Places = dict[int, list[int]]
 
 # Of asking what depends on what: a net of a hundred layers takes a few thousand.
 _MOST_STEPS = 20_000
@@ -40,8 +41,8 @@ class Tie:
     """
 
     name: str
-    channels: Tuple[int, ...]
-    items: Tuple[Tuple[str, str, Places], ...]
+    channels: tuple[int, ...]
+    items: tuple[tuple[str, str, Places], ...]
     parts: int = 1
     head_dim: int = 0
     why_whole: str = ""
@@ -77,7 +78,7 @@ def refuse_recurrent(net: nn.Module) -> None:
             )
 
 
-def find_ties(net: nn.Module, inputs: Any) -> List[Tie]:
+def find_ties(net: nn.Module, inputs: Any) -> list[Tie]:
     """All ties of a net that do not reach its output. The net is left in evaluation mode.
 
     Raises:
@@ -88,7 +89,7 @@ def find_ties(net: nn.Module, inputs: Any) -> List[Tie]:
     net.requires_grad_(True)
     graph = tp.DependencyGraph()
     graph.register_customized_layer(PackedSdpa, _make_sdpa_pruner(tp))
-    ends: List[torch.Tensor] = []
+    ends: list[torch.Tensor] = []
 
     def call(module: nn.Module, given: Any) -> Any:
         leaves = pytree.tree_leaves(call_net(module, given))
@@ -138,10 +139,10 @@ def _count_steps(graph: Any) -> None:
 # From Torch-Pruning's groups to ties
 
 
-def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> List[Tie]:
+def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[Tie]:
     """A tie for all channels of a group's root that lead to the same places."""
     root = graph._module2name[group[0].dep.target.module]
-    items: Dict[Tuple[str, str], Places] = {}
+    items: dict[tuple[str, str], Places] = {}
     lost = False
     for item in group.items:
         node, handler = item.dep.target, item.dep.handler
@@ -151,10 +152,10 @@ def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> List[Tie]:
             return []
         path = _find_path(graph, node.module)
         places = items.setdefault((path, side), {}) if path else {}
-        for index, origin in zip(item.idxs, item.root_idxs):
+        for index, origin in zip(item.idxs, item.root_idxs, strict=False):
             lost = lost or (origin is None and bool(path))
             places.setdefault(origin, []).append(index)
-    kinds: Dict[Any, List[int]] = {}
+    kinds: dict[Any, list[int]] = {}
     modules = {
         _find_path(graph, item.dep.target.module): item.dep.target.module for item in group.items
     }
@@ -180,7 +181,7 @@ def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> List[Tie]:
     ]
 
 
-def _feed_heads(sdpa: str, items: List[Tuple[str, str]], modules: Mapping[str, Any]) -> List[Tie]:
+def _feed_heads(sdpa: str, items: list[tuple[str, str]], modules: Mapping[str, Any]) -> list[Tie]:
     """A tie for each layer that feeds an attention, whatever is told of its channels."""
     ties = []
     for path, side in items:
@@ -272,7 +273,7 @@ def _make_sdpa_pruner(tp: Any) -> Any:
 
 def _find_head_outputs(
     graph: Any, net: nn.Module
-) -> Dict[str, Tuple[Tuple[str, str, Places], ...]]:
+) -> dict[str, tuple[tuple[str, str, Places], ...]]:
     """What every attention that Joulecast built gives its channels to."""
     found = {}
     for path, module in net.named_modules():
@@ -280,20 +281,20 @@ def _find_head_outputs(
             pruner = graph.get_pruner_of_module(module)
             channels = list(range(pruner.get_out_channels(module)))
             group = graph.get_pruning_group(module, pruner.prune_out_channels, channels)
-            items: Dict[Tuple[str, str], Places] = {}
+            items: dict[tuple[str, str], Places] = {}
             for item in group.items:
                 target = _find_path(graph, item.dep.target.module)
                 if target:
                     places = items.setdefault((target, _name_side(graph, item.dep.handler)), {})
-                    for index, origin in zip(item.idxs, item.root_idxs):
+                    for index, origin in zip(item.idxs, item.root_idxs, strict=False):
                         places.setdefault(origin, []).append(index)
             found[path] = tuple((*key, places) for key, places in items.items())
     return found
 
 
-def _join_heads(net: nn.Module, ties: List[Tie], heads: Any) -> List[Tie]:
+def _join_heads(net: nn.Module, ties: list[Tie], heads: Any) -> list[Tie]:
     """Ties that feed an attention become one that goes by heads."""
-    feeders: Dict[str, List[Tie]] = {}
+    feeders: dict[str, list[Tie]] = {}
     rest = []
     for tie in ties:
         fed = [path for path, side, _ in tie.items if path in heads and side == "in"]
@@ -306,13 +307,13 @@ def _join_heads(net: nn.Module, ties: List[Tie], heads: Any) -> List[Tie]:
     ]
 
 
-def _join_one(sdpa: PackedSdpa, path: str, feeders: List[Tie], outputs: Any) -> Tie:
+def _join_one(sdpa: PackedSdpa, path: str, feeders: list[Tie], outputs: Any) -> Tie:
     width = sdpa.heads * sdpa.head_dim
     name = feeders[0].name
     alike = sdpa.heads == sdpa.kv_heads and sum(len(tie.channels) for tie in feeders) == 3 * width
     if not alike or any(len(tie.channels) % width for tie in feeders):
         return Tie(name, (), (), why_whole="its heads share keys and values")
-    items: List[Tuple[str, str, Places]] = list(outputs)
+    items: list[tuple[str, str, Places]] = list(outputs)
     for tie in feeders:
         for target, side, places in tie.items:
             if target != path:

@@ -7,7 +7,7 @@ its channels innermost, or because whatever made it handed on the layout that it
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ def make_empty_input(network: Network, batch: int) -> torch.Tensor:
     return lay_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
 
 
-def find_image(values: Any, shape: Tuple[int, ...]) -> Optional[torch.Tensor]:
+def find_image(values: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
     """The batch of images or volumes of this shape among the arguments of a function.
 
     Beside it may stand a weight, or what is spread over it; where inputs are joined none has the

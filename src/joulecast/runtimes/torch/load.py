@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ class LoadedNet:
 
     net: nn.Module
     inputs: Any
-    loss: Optional[Callable[[Any], torch.Tensor]]
+    loss: Callable[[Any], torch.Tensor] | None
 
     @property
     def batch(self) -> int:
@@ -42,8 +43,8 @@ class LoadedNet:
 
 def load_net(
     name: str,
-    batch: Optional[int] = None,
-    input_shape: Optional[Tuple[int, ...]] = None,
+    batch: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
     on_meta: bool = False,
 ) -> LoadedNet:
     """Call the callable that ``name`` points at.
@@ -77,8 +78,8 @@ def build_loaded(network: Network, batch: int) -> LoadedNet:
 
 
 def read_named_net(
-    name: str, batch: Optional[int] = None, input_shape: Optional[Tuple[int, ...]] = None
-) -> Tuple[Network, int]:
+    name: str, batch: int | None = None, input_shape: tuple[int, ...] | None = None
+) -> tuple[Network, int]:
     """The Network behind a name, and the batch it was read with."""
     try:
         loaded = load_net(name, batch, input_shape, on_meta=True)
@@ -151,7 +152,7 @@ def _importing(what: str, folder: Path) -> Iterator[None]:
         sys.path.pop(0)
 
 
-def _unpack(name: str, made: Any) -> Tuple[nn.Module, Any, Any]:
+def _unpack(name: str, made: Any) -> tuple[nn.Module, Any, Any]:
     parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise NetError(
@@ -163,7 +164,7 @@ def _unpack(name: str, made: Any) -> Tuple[nn.Module, Any, Any]:
 
 
 def _default_inputs(
-    name: str, batch: Optional[int], input_shape: Optional[Tuple[int, ...]]
+    name: str, batch: int | None, input_shape: tuple[int, ...] | None
 ) -> torch.Tensor:
     if input_shape is None:
         raise NetError(

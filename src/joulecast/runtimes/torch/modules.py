@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Callable, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import nn
 from joulecast.records import Op, Sizes
 from joulecast.runtimes.torch.layouts import lies_channels_last
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 
 
 class PackedSdpa(nn.Module):
@@ -43,7 +43,7 @@ class PackedSdpa(nn.Module):
         self.kv_heads = sizes["kv_heads"] = self.kv_heads - count
         self.joulecast_sdpa = Op(self.joulecast_sdpa.kind, Sizes(sizes))
 
-    def _take(self, inputs: Tuple[torch.Tensor, ...]) -> Tuple[torch.Tensor, ...]:
+    def _take(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values by heads, from one input that holds all or from several."""
         sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
         if len(inputs) == 1 and inputs[0].shape[1:] == (self.tokens, sum(sizes)):
@@ -185,12 +185,12 @@ def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     return flat[:, :wanted].reshape(x.shape[0], *shape)
 
 
-def fit_channels(inputs: Sequence[torch.Tensor], wanted: int) -> Tuple[torch.Tensor, ...]:
+def fit_channels(inputs: Sequence[torch.Tensor], wanted: int) -> tuple[torch.Tensor, ...]:
     """Inputs that together have as many channels as wanted: a few come once more, or are cut.
 
     What comes once more gets no gradient: cutting one would cost more than joining it.
     """
-    fitted: List[torch.Tensor] = []
+    fitted: list[torch.Tensor] = []
     inputs = [x for x in inputs if x.shape[1]]
     for x in itertools.chain(inputs, itertools.cycle([x.detach() for x in inputs])):
         if not wanted:

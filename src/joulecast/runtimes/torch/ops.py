@@ -9,7 +9,8 @@ one ``matmul``, everything else is ``elementwise``.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,8 +19,8 @@ from joulecast.kinds import make_op
 from joulecast.records import Op
 from joulecast.runtimes.torch.trace import Event
 
-Shape = Tuple[int, ...]
-Reader = Callable[[Event, int], Optional[Op]]
+Shape = tuple[int, ...]
+Reader = Callable[[Event, int], Op | None]
 
 PACKED_SDPA = "packed_sdpa"
 _RMS_NAMES = ("rmsnorm", "t5layernorm")
@@ -50,7 +51,7 @@ def sample_shape(shape: Any, batch: int) -> Shape:
     return (-(-math.prod(sizes) // batch),)
 
 
-def read_op(event: Event, batch: int) -> Optional[Op]:
+def read_op(event: Event, batch: int) -> Op | None:
     """The operator that an event stands for."""
     reader = _READERS.get(function_name(event))
     if reader is not None:
@@ -82,8 +83,8 @@ _SYNONYMS = {
 }
 
 
-def _bind(event: Event, *names: str) -> Dict[str, Any]:
-    return {**dict(zip(names, event.args)), **event.kwargs}
+def _bind(event: Event, *names: str) -> dict[str, Any]:
+    return {**dict(zip(names, event.args, strict=False)), **event.kwargs}
 
 
 def _first_input(event: Event) -> torch.Tensor:
@@ -131,7 +132,7 @@ def _read_padding(padding: Any, kernel: Any, dilation: Shape) -> Shape:
     if padding == "valid":
         return (0,) * len(dilation)
     if padding == "same":
-        return tuple(d * (int(k) - 1) // 2 for k, d in zip(kernel, dilation))
+        return tuple(d * (int(k) - 1) // 2 for k, d in zip(kernel, dilation, strict=False))
     return _spread(padding, len(dilation))
 
 
@@ -229,11 +230,11 @@ def _read_product(event: Event, batch: int) -> Op:
     return make_op("matmul", count=1, m=max(1, round(rows / batch)), k=k, n=n)
 
 
-def _own_shape(event: Event, batch: int) -> Dict[str, Any]:
+def _own_shape(event: Event, batch: int) -> dict[str, Any]:
     return {"shape": sample_shape(_first_input(event).shape, batch)}
 
 
-def _affine(given: Dict[str, Any]) -> int:
+def _affine(given: dict[str, Any]) -> int:
     return int(given.get("weight") is not None)
 
 
@@ -298,21 +299,21 @@ def _read_pool(event: Event, batch: int) -> Op:
     )
 
 
-def _read_dropout(event: Event, batch: int) -> Optional[Op]:
+def _read_dropout(event: Event, batch: int) -> Op | None:
     given = _bind(event, "input", "p", "training")
     if not given.get("training", True) or not given.get("p", 0.5):
         return None
     return make_op("dropout", p=float(given.get("p", 0.5)), **_own_shape(event, batch))
 
 
-def _read_flatten(event: Event, batch: int) -> Optional[Op]:
+def _read_flatten(event: Event, batch: int) -> Op | None:
     shape = sample_shape(event.results[0].shape, batch)
     if len(shape) == 1 and event.results[0].shape[0] == batch:
         return make_op("flatten", **_own_shape(event, batch))
     return _read_view(event, batch)
 
 
-def _read_view(event: Event, batch: int) -> Optional[Op]:
+def _read_view(event: Event, batch: int) -> Op | None:
     x, out = _first_input(event), event.results[0]
     if len(event.results) != 1 or out.shape[:1] != x.shape[:1] or x.shape[:1] != (batch,):
         return None
@@ -324,7 +325,7 @@ def _read_view(event: Event, batch: int) -> Optional[Op]:
     return None
 
 
-def _read_order(event: Event, batch: int) -> Optional[Op]:
+def _read_order(event: Event, batch: int) -> Op | None:
     """permute and transpose, as long as the batch stays in front."""
     x = _first_input(event)
     rest = event.args[1:]
@@ -343,7 +344,7 @@ def _read_order(event: Event, batch: int) -> Optional[Op]:
     return make_op("permute", order=inner, **_own_shape(event, batch))
 
 
-def _read_item(event: Event, batch: int) -> Optional[Op]:
+def _read_item(event: Event, batch: int) -> Op | None:
     index = event.args[1]
     whole = slice(None, None, None)
     if isinstance(index, tuple) and len(index) >= 2 and index[0] == whole:
@@ -370,7 +371,7 @@ def _read_elementwise(event: Event, batch: int) -> Op:
     """Whatever passes over elements: an activation, a sum, a product, a copy."""
     fn = function_name(event)
     out = sample_shape(event.results[0].shape, batch)
-    sizes: Dict[str, Any] = {"fn": _with_axis(event) if fn == "concat" else fn}
+    sizes: dict[str, Any] = {"fn": _with_axis(event) if fn == "concat" else fn}
     inside = sample_shape(_first_input(event).shape, batch)
     if fn in ("add", "mul", "sub", "div", "where", "concat"):
         inside = out
@@ -415,7 +416,7 @@ _PASSES = {
     "concat",
 }
 
-_READERS: Dict[str, Reader] = {
+_READERS: dict[str, Reader] = {
     **{f"conv{dims}d": _read_conv for dims in (1, 2, 3)},
     **{f"conv_transpose{dims}d": _read_conv for dims in (1, 2, 3)},
     "linear": _read_linear,

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch import nn
 
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import KINDS, VIEWS, Shape, check_chain, network_work, output_shape
-from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, Totals, name_layout
+from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, StepTotals, name_layout
 from joulecast.runtimes.torch.blocks import find_blocks, fold_plain_modules
 from joulecast.runtimes.torch.build import build_net, can_rebuild
 from joulecast.runtimes.torch.layouts import find_image, lies_channels_last, make_empty_input
@@ -44,7 +45,7 @@ _NEARLY_ALL = 0.01
 
 
 def read_net(
-    net: nn.Module, inputs: Any, loss: Optional[Callable[[Any], Any]] = None, name: str = ""
+    net: nn.Module, inputs: Any, loss: Callable[[Any], Any] | None = None, name: str = ""
 ) -> Network:
     """Read a net. Its weights may lie on ``meta``; the net itself is not changed.
 
@@ -125,12 +126,12 @@ class _Draft:
     op: Op
     event: Event
     group: int
-    sources: Tuple[int, ...]
+    sources: tuple[int, ...]
     join: str
     tip: int
-    place: Tuple[str, int]
+    place: tuple[str, int]
     shape: Shape = ()
-    tail: List[Op] = field(default_factory=list)
+    tail: list[Op] = field(default_factory=list)
     tied: bool = False
     calls: int = 1
 
@@ -143,15 +144,15 @@ class _Reading:
         self.batch = batch
         self.events = fold_plain_modules(trace)
         self.blocks = find_blocks(trace, self.events)
-        self.drafts: List[_Draft] = []
-        self.source: Dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
-        self.owned: Set[str] = set()
-        self.carried: Dict[int, Tuple[str, ...]] = {}  # views of parameters, by value
+        self.drafts: list[_Draft] = []
+        self.source: dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
+        self.owned: set[str] = set()
+        self.carried: dict[int, tuple[str, ...]] = {}  # views of parameters, by value
         self.buildable = len(trace.inputs) == 1
         self.consumers = Counter(
             number for event in self.events if event.dynamic for number in set(event.inputs)
         )
-        self.ordinals: Dict[Tuple[str, int], int] = Counter()
+        self.ordinals: dict[tuple[str, int], int] = Counter()
         self.between = sum(_is_between(event) for event in trace.events)
 
     def network(self, name: str) -> Network:
@@ -252,11 +253,11 @@ class _Reading:
         self.drafts.append(draft)
         self._give(draft, index, event)
 
-    def _merge_calls(self) -> List[_Draft]:
+    def _merge_calls(self) -> list[_Draft]:
         """One draft for the same place in repeated calls of one module, with its calls counted."""
-        first: Dict[Any, int] = {}
-        merged: List[_Draft] = []
-        where: Dict[int, int] = {-1: -1}
+        first: dict[Any, int] = {}
+        merged: list[_Draft] = []
+        where: dict[int, int] = {-1: -1}
         for index, draft in enumerate(self.drafts):
             flags = (draft.event.trains, draft.event.input_grad, _reads_channels_last(draft))
             key = (draft.place, draft.op, tuple(draft.tail), flags)
@@ -271,7 +272,7 @@ class _Reading:
             draft.sources = tuple(where[source] for source in draft.sources)
         return merged
 
-    def _list_shapes(self, layers: Tuple[Layer, ...]) -> List[Optional[Shape]]:
+    def _list_shapes(self, layers: tuple[Layer, ...]) -> list[Shape | None]:
         """What layers gave where that matters: how a net lies in memory is told by its permutes."""
         matters = any(layer.channels_last for layer in layers)
         return [draft.shape if matters else None for draft in self.drafts]
@@ -282,7 +283,7 @@ class _Reading:
         for number in event.outputs:
             self.source[number] = index
 
-    def _own(self, event: Event) -> Tuple[int, bool]:
+    def _own(self, event: Event) -> tuple[int, bool]:
         """Parameters that this event is the first to use, and whether it only borrows."""
         new = [name for name in event.params if name not in self.owned]
         self.owned.update(new)
@@ -295,8 +296,8 @@ class _Reading:
                 return number
         return -1
 
-    def _groups(self) -> Tuple[Tuple[int, int], ...]:
-        ranges: Dict[int, List[int]] = {}
+    def _groups(self) -> tuple[tuple[int, int], ...]:
+        ranges: dict[int, list[int]] = {}
         for index, draft in enumerate(self.drafts):
             if draft.group >= 0:
                 ranges.setdefault(draft.group, []).append(index)
@@ -366,7 +367,7 @@ def _has_channels_last_weights(event: Event) -> bool:
     return isinstance(weight, torch.Tensor) and lies_channels_last(weight)
 
 
-def _computed_weight(event: Event) -> Optional[torch.Tensor]:
+def _computed_weight(event: Event) -> torch.Tensor | None:
     """The weight of a convolution or linear that is no parameter itself (a weight norm)."""
     heavy = event.name == "linear" or event.name.startswith("conv")
     if not heavy or event.params or len(event.args) < 2:
@@ -384,7 +385,7 @@ def _layer_name(draft: _Draft) -> str:
     return path or draft.op.kind
 
 
-def _drop_views(layer: Layer, shape: Optional[Shape]) -> Layer:
+def _drop_views(layer: Layer, shape: Shape | None) -> Layer:
     """A layer without its views, unless they are known to give the shape that they gave."""
     if shape is not None and _find_shape(layer) == shape:
         return layer
@@ -392,7 +393,7 @@ def _drop_views(layer: Layer, shape: Optional[Shape]) -> Layer:
     return replace(layer, tail=tuple(op for op in layer.tail if op.kind not in views))
 
 
-def _find_shape(layer: Layer) -> Optional[Shape]:
+def _find_shape(layer: Layer) -> Shape | None:
     try:
         return output_shape(layer)
     except (InputError, IndexError):
@@ -428,7 +429,7 @@ def _keeps_layouts(network: Network, batch: int) -> bool:
     return list(map(name_layout, again.layers)) == list(map(name_layout, network.layers))
 
 
-def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:
+def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     """The independent count, and what the layers do not account for."""
     params = sum(value.numel() for value in trace.params.values())
     formula = network_work(network, Setup(batch=batch))
@@ -437,7 +438,7 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> Totals:
     owned = trace.loss.size_bytes + sum(
         e.forward.size_bytes + e.backward.size_bytes for e in trace.events if e.dynamic
     )
-    return Totals(
+    return StepTotals(
         flops=flops,
         size_bytes=trace.total.size_bytes,
         params=params,

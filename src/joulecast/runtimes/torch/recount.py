@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from joulecast.records import Network, Totals
+from joulecast.records import Network, StepTotals
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.layouts import make_empty_input
 from joulecast.runtimes.torch.read import cross_entropy, read_net
 
 
-def recount(network: Network, batch: int) -> Totals:
+def recount(network: Network, batch: int) -> StepTotals:
     """What PyTorch's own operators do in one step of a network; no memory is taken.
 
     Raises:

@@ -7,8 +7,9 @@ before the trial is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from joulecast.errors import (
     NotTrainingError,
     OutOfMemoryError,
 )
-from joulecast.records import MODES, Device, How, Network, Setup, Trial
+from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.layouts import lay_input
 from joulecast.runtimes.torch.train import (
@@ -49,7 +50,7 @@ class TorchRuntime:
         self.torch_device = find_torch_device(on)
         self.device = device
         self.name = "torch-" + torch.__version__.split("+")[0]
-        self.modes: Tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
+        self.modes: tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
 
     def prepare(self, trial: Trial) -> TorchStep:
         seed = int(trial.key[:8], 16)
@@ -65,34 +66,34 @@ class TorchRuntime:
         self,
         net: nn.Module,
         inputs: Any,
-        loss: Optional[Callable[[Any], torch.Tensor]],
+        loss: Callable[[Any], torch.Tensor] | None,
         setup: Setup,
-        how: How = How(),
+        execution: Execution = Execution(),
     ) -> TorchStep:
         """A step of a net that somebody else built. Its weights will train."""
         generator = torch.Generator().manual_seed(0)
         copy = self._place(net, inputs, loss, setup, generator)
-        return prepare_step([copy], setup, how, self.torch_device)
+        return prepare_step([copy], setup, execution, self.torch_device)
 
     def _prepare_seeded(self, trial: Trial, seed: int) -> TorchStep:
         # Made where it runs: drawing a large batch on a processor takes longer than measuring it.
         device = self.torch_device
         generator = torch.Generator(device).manual_seed(seed)
-        copies: List[Copy] = []
+        copies: list[Copy] = []
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            for _ in range(trial.how.copies):
+            for _ in range(trial.execution.copies):
                 with _explaining(device), device:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
                 copies.append(self._place(net, inputs, None, trial.setup, generator))
-        return prepare_step(copies, trial.setup, trial.how, device)
+        return prepare_step(copies, trial.setup, trial.execution, device)
 
     def _place(
         self,
         net: nn.Module,
         inputs: Any,
-        loss: Optional[Callable[[Any], torch.Tensor]],
+        loss: Callable[[Any], torch.Tensor] | None,
         setup: Setup,
         generator: torch.Generator,
     ) -> Copy:

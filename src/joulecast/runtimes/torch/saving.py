@@ -11,8 +11,9 @@ Never pickled. What the file names is only called where a person asks for it by 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any
 
 from torch import nn
 
@@ -28,7 +29,7 @@ WEIGHTS, ARCHITECTURE = "weights.safetensors", "architecture.json"
 
 def save_pruned(
     net: nn.Module,
-    folder: Union[str, Path],
+    folder: str | Path,
     *,
     network: Network,
     removed: Removed,
@@ -44,7 +45,7 @@ def save_pruned(
         source: The callable that makes the net before; empty where the network itself is built.
     """
     place = Path(folder)
-    data: Dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
+    data: dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
     if source:
         data.update(net=_absolute(source), removed=removed)
     place.mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def save_pruned(
     return place
 
 
-def load_pruned(folder: Union[str, Path], net: Optional[nn.Module] = None) -> nn.Module:
+def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
     """The pruned net in a folder, with its weights.
 
     Args:
@@ -76,7 +77,7 @@ def load_pruned(folder: Union[str, Path], net: Optional[nn.Module] = None) -> nn
     return smaller
 
 
-def _make(data: Mapping[str, Any], net: Optional[nn.Module], place: str) -> nn.Module:
+def _make(data: Mapping[str, Any], net: nn.Module | None, place: str) -> nn.Module:
     if "net" not in data:
         return build_net(load_record(Network, data["network"], place))
     before = net if net is not None else load_net(data["net"], input_shape=(1,)).net

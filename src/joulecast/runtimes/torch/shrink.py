@@ -11,8 +11,9 @@ group that breaks the net stays whole, and it is said why. Which channels matter
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,15 +40,15 @@ class Channels:
     """
 
     network: Network
-    groups: Tuple[Group, ...]
-    whole: Tuple[str, ...]
+    groups: tuple[Group, ...]
+    whole: tuple[str, ...]
 
 
 def find_groups(
     net: nn.Module,
     inputs: Any,
-    loss: Optional[Callable[[Any], torch.Tensor]] = None,
-    names: Optional[Network] = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    names: Network | None = None,
 ) -> Channels:
     """Channels that can be cut, with equal importance; the net itself is not touched.
 
@@ -72,7 +73,10 @@ def find_groups(
     ]
     groups = [_make_group(tie) for tie in ties if not tie.why_whole]
     found, lost = find_slots(base, groups, lambda some: _read_cut(loaded, groups, some))
-    known = {layer.name: label.name for layer, label in zip(base.layers, (names or base).layers)}
+    known = {
+        layer.name: label.name
+        for layer, label in zip(base.layers, (names or base).layers, strict=False)
+    }
     whole = {tie.name: tie.why_whole for tie in ties if tie.why_whole}
     whole.update((name, "its sizes do not follow its channels") for name in map(_bare_name, lost))
     said = tuple(f"{known.get(name, name)}: {why}" for name, why in whole.items())
@@ -94,10 +98,10 @@ def cut(
 
 def list_removed(
     groups: Sequence[Group], counts: Mapping[str, int]
-) -> Dict[str, Dict[str, List[int]]]:
+) -> dict[str, dict[str, list[int]]]:
     """For every module and side which of its channels go."""
     check_counts(groups, counts)
-    removed: Dict[str, Dict[str, Set[int]]] = {}
+    removed: dict[str, dict[str, set[int]]] = {}
     for group in groups:
         steps = (group.channels - counts.get(group.name, group.channels)) // group.step
         for step in group.rank()[:steps]:
@@ -133,7 +137,7 @@ def remove(net: nn.Module, removed: Removed) -> nn.Module:
 # Trying
 
 
-def _strip(net: nn.Module, inputs: Any) -> Tuple[nn.Module, Any]:
+def _strip(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     """A copy without numbers where the net runs so; else a real one."""
     from torch.utils import _pytree as pytree
 
@@ -145,7 +149,7 @@ def _strip(net: nn.Module, inputs: Any) -> Tuple[nn.Module, Any]:
     return copy.deepcopy(net), inputs
 
 
-def _follow(net: nn.Module, inputs: Any, bare: nn.Module, bare_inputs: Any) -> List[Tie]:
+def _follow(net: nn.Module, inputs: Any, bare: nn.Module, bare_inputs: Any) -> list[Tie]:
     """Ties of a copy that keeps nothing for the next token: that is joined to nothing here."""
     for one, given in ((bare, bare_inputs), (net, inputs)):
         tried = copy.deepcopy(one)
@@ -169,7 +173,7 @@ def _runs(net: nn.Module, inputs: Any) -> bool:
             module.training = training
 
 
-def _try_all(ties: Sequence[Tie], loaded: LoadedNet) -> List[Tie]:
+def _try_all(ties: Sequence[Tie], loaded: LoadedNet) -> list[Tie]:
     """Ties that go well together are not tried one by one."""
     free = [tie for tie in ties if not tie.why_whole]
     tried = _survives(loaded, free)
@@ -193,7 +197,7 @@ def _find_way(tie: Tie, loaded: LoadedNet, base: Network) -> Tie:
     return replace(tie, why_whole="the net does not run with fewer of its channels")
 
 
-def _list_heads(network: Network) -> List[Tuple[int, int]]:
+def _list_heads(network: Network) -> list[tuple[int, int]]:
     """Heads and their dimension of every attention."""
     sizes = [layer.sizes for layer in network.layers if layer.kind == "sdpa"]
     return [(one["heads"], one["head_dim"]) for one in sizes]
@@ -239,14 +243,14 @@ def _bare_name(name: str) -> str:
     return name.rpartition("[")[0]
 
 
-def _gather(places: Places, step: Sequence[int]) -> Tuple[int, ...]:
+def _gather(places: Places, step: Sequence[int]) -> tuple[int, ...]:
     return tuple(index for channel in step for index in places[channel])
 
 
-def _name_groups(groups: Sequence[Group], names: Network) -> Tuple[Group, ...]:
+def _name_groups(groups: Sequence[Group], names: Network) -> tuple[Group, ...]:
     """Groups under the name of the first layer that makes their channels."""
-    named: List[Group] = []
-    taken: Set[str] = set()
+    named: list[Group] = []
+    taken: set[str] = set()
     ordered = sorted(groups, key=lambda group: min(slot.layer for slot in group.slots))
     for group in ordered:
         made = [s.layer for s in group.slots if s.size in ("cout", "width", "heads") and not s.op]
@@ -264,7 +268,7 @@ def _name_groups(groups: Sequence[Group], names: Network) -> Tuple[Group, ...]:
 # Cutting
 
 
-def _remove_from(net: nn.Module, path: str, side: str, gone: List[int]) -> None:
+def _remove_from(net: nn.Module, path: str, side: str, gone: list[int]) -> None:
     owner_path, _, last = path.rpartition(".")
     owner = net.get_submodule(owner_path)
     target = getattr(owner, last) if last else net
@@ -295,9 +299,9 @@ def _keep_rest(value: nn.Parameter, gone: Sequence[int], axis: int) -> nn.Parame
     return nn.Parameter(value.detach().index_select(axis, index), requires_grad=value.requires_grad)
 
 
-def _list_tied(net: nn.Module) -> List[List[str]]:
+def _list_tied(net: nn.Module) -> list[list[str]]:
     """Names of parameters that are one and the same."""
-    names: Dict[int, List[str]] = {}
+    names: dict[int, list[str]] = {}
     for name, value in net.named_parameters(remove_duplicate=False):
         names.setdefault(id(value), []).append(name)
     return [found for found in names.values() if len(found) > 1]

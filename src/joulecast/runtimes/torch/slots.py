@@ -10,22 +10,22 @@ reading with many steps of everything holds all of it against the net: what disa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
 from joulecast.errors import JoulecastError
 from joulecast.kinds.narrow import Group, Slot, list_slots, narrow
 from joulecast.records import Network
 
-Place = Tuple[int, int, str, int]
+Place = tuple[int, int, str, int]
 Read = Callable[[Mapping[str, int]], Network]
-Falls = Dict[Place, Dict[str, int]]
+Falls = dict[Place, dict[str, int]]
 
 
 def find_slots(
     base: Network, groups: Sequence[Group], read: Read
-) -> Tuple[Tuple[Group, ...], Tuple[str, ...]]:
+) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     """Groups with their slots, and the names of those whose sizes do not follow their channels.
 
     Args:
@@ -33,7 +33,7 @@ def find_slots(
         groups: What may be cut of it.
         read: Counts of channels → the net that is left, read anew.
     """
-    lost: Set[str] = {group.name for group in groups if len(group.importance) < 2}
+    lost: set[str] = {group.name for group in groups if len(group.importance) < 2}
     usable = [group for group in groups if group.name not in lost]
     while usable:
         try:
@@ -66,13 +66,13 @@ def _measure_falls(base: Network, groups: Sequence[Group], read: Read) -> Falls:
     whole = list_slots(base)
     words = _make_words(len(groups))
     readings = max((max(word) for word in words), default=-1) + 1
-    seen: Dict[Place, List[int]] = {}
+    seen: dict[Place, list[int]] = {}
     for number in range(readings):
-        some = [group for group, word in zip(groups, words) if number in word]
+        some = [group for group, word in zip(groups, words, strict=False) if number in word]
         for place, fall in _measure(whole, some, read).items():
             seen.setdefault(place, [0] * readings)[number] = fall
     falls: Falls = {}
-    mixed: Set[int] = set()
+    mixed: set[int] = set()
     for place, amounts in seen.items():
         word = tuple(number for number, fall in enumerate(amounts) if fall)
         alone = {amounts[number] for number in word}
@@ -86,13 +86,13 @@ def _measure_falls(base: Network, groups: Sequence[Group], read: Read) -> Falls:
     return falls
 
 
-def _measure(whole: Mapping[Place, int], some: Sequence[Group], read: Read) -> Dict[Place, int]:
+def _measure(whole: Mapping[Place, int], some: Sequence[Group], read: Read) -> dict[Place, int]:
     """By how much each size falls where one step of some groups is cut."""
     left = list_slots(read({group.name: group.channels - group.step for group in some}))
     return {p: size - left[p] for p, size in whole.items() if p in left and left[p] != size}
 
 
-def _make_words(count: int) -> List[Tuple[int, ...]]:
+def _make_words(count: int) -> list[tuple[int, ...]]:
     """So many different sets of readings, all of one size."""
     readings = 1
     while math.comb(readings, readings // 2 or 1) < count:
@@ -107,7 +107,7 @@ def _fill(group: Group, falls: Falls) -> Group:
     return replace(group, slots=tuple(sorted(slots, key=lambda slot: (slot.layer, slot.op))))
 
 
-def _find_wrong(base: Network, groups: Sequence[Group], read: Read) -> Set[str]:
+def _find_wrong(base: Network, groups: Sequence[Group], read: Read) -> set[str]:
     """Groups that change layers which turn out otherwise than their slots say, or nothing."""
     idle = {group.name for group in groups if not group.slots}
     if idle:
@@ -122,5 +122,9 @@ def _find_wrong(base: Network, groups: Sequence[Group], read: Read) -> Set[str]:
     said, seen = narrow(base, groups, counts), read(counts)
     if len(said.layers) != len(seen.layers):
         return {group.name for group in groups}
-    off = {at for at, pair in enumerate(zip(said.layers, seen.layers)) if pair[0] != pair[1]}
+    off = {
+        at
+        for at, pair in enumerate(zip(said.layers, seen.layers, strict=False))
+        if pair[0] != pair[1]
+    }
     return {group.name for group in groups if any(slot.layer in off for slot in group.slots)}

@@ -13,8 +13,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,21 +47,21 @@ class Event:
     """
 
     name: str
-    args: Tuple[Any, ...]
-    kwargs: Dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     path: str
     call: int
-    inputs: Tuple[int, ...] = ()
-    outputs: Tuple[int, ...] = ()
-    results: Tuple[torch.Tensor, ...] = ()
-    params: Tuple[str, ...] = ()
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    results: tuple[torch.Tensor, ...] = ()
+    params: tuple[str, ...] = ()
     dynamic: bool = True
     input_grad: bool = False
     trains: bool = False
     forward: Work = Work()
     backward: Work = Work()
-    products: List[Tuple[int, int, int, int]] = field(default_factory=list)
-    module: Optional[nn.Module] = None
+    products: list[tuple[int, int, int, int]] = field(default_factory=list)
+    module: nn.Module | None = None
     folded: bool = False
 
 
@@ -80,10 +81,10 @@ class ModuleCall:
 class Trace:
     """What one step of a net did."""
 
-    events: List[Event]
-    calls: List[ModuleCall]
-    params: Dict[str, torch.Tensor]
-    inputs: List[torch.Tensor]
+    events: list[Event]
+    calls: list[ModuleCall]
+    params: dict[str, torch.Tensor]
+    inputs: list[torch.Tensor]
     total: Work
     loss: Work
     output: int
@@ -111,7 +112,7 @@ def trace_real(net: nn.Module, inputs: Any, loss: Any, leaf_name: Leaf) -> Trace
         return _trace(net, state, inputs, loss, leaf_name)
 
 
-def _named_state(net: nn.Module) -> Dict[str, torch.Tensor]:
+def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(net.named_parameters()), **dict(net.named_buffers())}
 
 
@@ -147,7 +148,7 @@ def _training(net: nn.Module) -> Iterator[None]:
 
 
 def _trace(
-    net: nn.Module, state: Dict[str, torch.Tensor], inputs: Any, loss: Any, leaf_name: Leaf
+    net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, loss: Any, leaf_name: Leaf
 ) -> Trace:
     tracer = Tracer(net, state, inputs, leaf_name)
     args, kwargs = _as_call(inputs)
@@ -161,7 +162,7 @@ def _trace(
     return tracer.finish(last)
 
 
-def _as_call(inputs: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+def _as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, dict):
         return (), inputs
     return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
@@ -187,7 +188,7 @@ class Tracer:
     """Collects events while hooks and both modes are in place."""
 
     def __init__(
-        self, net: nn.Module, state: Dict[str, torch.Tensor], inputs: Any, leaf_name: Leaf
+        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, leaf_name: Leaf
     ) -> None:
         self.net = net
         self.leaf_name = leaf_name
@@ -196,15 +197,15 @@ class Tracer:
         trainable = {name for name, _ in net.named_parameters()}
         self.params = {name: value for name, value in state.items() if name in trainable}
         self.numbers = {id(t): INPUT - i for i, t in enumerate(self.inputs)}
-        self.constant: Dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
-        self.alive: List[Any] = [*self.inputs]  # ids stay unique while the tensors live
-        self.stack: List[Tuple[str, int, int, str, bool]] = []
-        self.call_counts: Dict[str, int] = {}
-        self.calls: List[ModuleCall] = []
-        self.events: List[Event] = []
-        self.sequence: List[int] = []
-        self.current: Optional[Event] = None
-        self.folding: Optional[Event] = None
+        self.constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
+        self.alive: list[Any] = [*self.inputs]  # ids stay unique while the tensors live
+        self.stack: list[tuple[str, int, int, str, bool]] = []
+        self.call_counts: dict[str, int] = {}
+        self.calls: list[ModuleCall] = []
+        self.events: list[Event] = []
+        self.sequence: list[int] = []
+        self.current: Event | None = None
+        self.folding: Event | None = None
         self.total = Work()
         self.loss = Work()
         self.in_loss = False
@@ -236,7 +237,7 @@ class Tracer:
     # -- modules ---------------------------------------------------------------------------
 
     def _make_enter(self, path: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: Any, kwargs: Dict[str, Any]) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             number = self.call_counts.get(path, 0)
             self.call_counts[path] = number + 1
             leaf = not any(True for _ in module.children())
@@ -259,7 +260,7 @@ class Tracer:
 
     # -- functions -------------------------------------------------------------------------
 
-    def call(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.in_loss or self.current is not None:
             return func(*args, **kwargs)
         if self.folding is not None:
@@ -275,7 +276,7 @@ class Tracer:
         return out
 
     def _open(
-        self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any], module: Optional[nn.Module]
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: nn.Module | None
     ) -> Event:
         path, number = self.stack[-1][:2] if self.stack else ("", 0)
         event = Event(name, args, kwargs, path, number, module=module)
@@ -322,7 +323,7 @@ class Tracer:
 
     # -- operators -------------------------------------------------------------------------
 
-    def count(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any) -> None:
+    def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         work = count_op(func, args, kwargs, out)
         if not work.launches:
             return
@@ -335,7 +336,7 @@ class Tracer:
         else:
             self._count_forward(func, args, work)
 
-    def _count_forward(self, func: Any, args: Tuple[Any, ...], work: Work) -> None:
+    def _count_forward(self, func: Any, args: tuple[Any, ...], work: Work) -> None:
         event = self.folding or self.current
         if event is None:
             return

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
-from joulecast.records import How, Setup
+from joulecast.records import Execution, Setup
 from joulecast.runtimes.torch.trace import first_floating
 
 _RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
@@ -57,24 +58,26 @@ def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable
 class TorchStep:
     """A checked step on one device: see ``runtimes.base.Step``."""
 
-    def __init__(self, copies: List[Copy], setup: Setup, how: How, device: torch.device) -> None:
+    def __init__(
+        self, copies: list[Copy], setup: Setup, execution: Execution, device: torch.device
+    ) -> None:
         self.copies = copies
         self.setup = setup
-        self.how = how
+        self.execution = execution
         self.device = device
         self.training = setup.phase == "train"
         weights = [w for copy in copies for w in copy.net.parameters() if w.requires_grad]
         self.weights = weights if self.training else []
-        self.optimizer = _make_optimizer(self.weights, setup, how, device)
+        self.optimizer = _make_optimizer(self.weights, setup, execution, device)
         # Scaling needs a loss, and looks at gradients from the host, which no graph can capture.
-        whole = how.upstream == "loss" and how.mode == "eager"
+        whole = execution.upstream == "loss" and execution.mode == "eager"
         fp16 = whole and self.training and setup.precision == "fp16" and device.type == "cuda"
         self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
         self.feeds = [x for copy in copies for x in list_feeds(copy.inputs)]
-        self.upstream: List[torch.Tensor] = []
-        self.last_losses: List[torch.Tensor] = []
-        self.kept: List[torch.Tensor] = []
-        self.graph: Optional[torch.cuda.CUDAGraph] = None
+        self.upstream: list[torch.Tensor] = []
+        self.last_losses: list[torch.Tensor] = []
+        self.kept: list[torch.Tensor] = []
+        self.graph: torch.cuda.CUDAGraph | None = None
         self.body = self._choose_body()
 
     # -- what a Step offers ----------------------------------------------------------------
@@ -122,7 +125,7 @@ class TorchStep:
             with apply_settings(self.setup, self.device):
                 self.body()
             return
-        if not self.weights and not (self.feeds and self.how.upstream == "random"):
+        if not self.weights and not (self.feeds and self.execution.upstream == "random"):
             raise NotTrainingError(
                 "no weight of the net needs a gradient: there is nothing to train"
             )
@@ -146,7 +149,7 @@ class TorchStep:
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] *= _STILL_SHARE
 
-    def _check_moved(self, before: List[torch.Tensor]) -> None:
+    def _check_moved(self, before: list[torch.Tensor]) -> None:
         """Every weight moved, or has a gradient too small to show beside a sibling that moved.
 
         A bias in front of a norm, and that of attention's keys, change nothing that follows: their
@@ -158,10 +161,12 @@ class TorchStep:
             for name, weight in copy.net.named_parameters()
             if weight.requires_grad
         ]
-        still = [torch.equal(old, new.detach()) for old, new in zip(before, self.weights)]
-        moved = {_owner(name) for name, stands in zip(names, still) if not stands}
+        still = [
+            torch.equal(old, new.detach()) for old, new in zip(before, self.weights, strict=False)
+        ]
+        moved = {_owner(name) for name, stands in zip(names, still, strict=False) if not stands}
         rate = _RATES[self.setup.optimizer]
-        for name, stands, weight in zip(names, still, self.weights):
+        for name, stands, weight in zip(names, still, self.weights, strict=False):
             excused = weight.grad is not None and _owner(name) in moved
             if stands and not excused and not _too_small_to_move(weight, rate):
                 raise NotTrainingError(
@@ -172,9 +177,9 @@ class TorchStep:
     def make_ready(self) -> None:
         """What the chosen stage or mode needs before it can be repeated."""
         with apply_settings(self.setup, self.device):
-            if self.how.stage == "backward":
+            if self.execution.stage == "backward":
                 self.kept = self._forward()
-            if self.how.mode == "graph":
+            if self.execution.mode == "graph":
                 self._capture()
 
     def _capture(self) -> None:
@@ -194,41 +199,43 @@ class TorchStep:
     @property
     def is_forward_only(self) -> bool:
         """A frozen layer alone that needs no gradient of its input: forward is all it does."""
-        return self.how.upstream == "random" and not self.weights and not self.feeds
+        return self.execution.upstream == "random" and not self.weights and not self.feeds
 
     def _choose_body(self) -> Callable[[], Any]:
         if self.training and self.is_forward_only:
-            if self.how.stage not in ("step", "forward"):
-                raise InputError(f"a frozen layer has no stage {self.how.stage!r}")
+            if self.execution.stage not in ("step", "forward"):
+                raise InputError(f"a frozen layer has no stage {self.execution.stage!r}")
             return self._infer
         if not self.training:
-            if self.how.stage not in ("step", "forward"):
-                raise InputError(f"inference has no stage {self.how.stage!r}: use step or forward")
+            if self.execution.stage not in ("step", "forward"):
+                raise InputError(
+                    f"inference has no stage {self.execution.stage!r}: use step or forward"
+                )
             return self._infer
-        bodies: Dict[str, Callable[[], Any]] = {
+        bodies: dict[str, Callable[[], Any]] = {
             "step": self._step,
             "forward": self._forward,
             "backward": self._backward_again,
             "update": self._update,
         }
-        return bodies[self.how.stage]
+        return bodies[self.execution.stage]
 
     def _infer(self) -> None:
         with torch.no_grad():
             for copy in self.copies:
                 call_net(copy.net, copy.inputs)
 
-    def _forward(self) -> List[torch.Tensor]:
+    def _forward(self) -> list[torch.Tensor]:
         """What backward starts from, for each copy: its loss, or its output."""
         ends = []
         for copy in self.copies:
             output = call_net(copy.net, copy.inputs)
-            random = self.how.upstream == "random"
+            random = self.execution.upstream == "random"
             ends.append(first_floating(output) if random else copy.loss(output))
         return ends
 
-    def _backward(self, ends: List[torch.Tensor], keep: bool = False) -> None:
-        if self.how.upstream == "random":
+    def _backward(self, ends: list[torch.Tensor], keep: bool = False) -> None:
+        if self.execution.upstream == "random":
             if not self.upstream:
                 self.upstream = [torch.randn_like(end) / math.sqrt(end.numel()) for end in ends]
             torch.autograd.backward(ends, self.upstream, retain_graph=keep)
@@ -272,22 +279,24 @@ def call_net(net: nn.Module, inputs: Any) -> Any:
     return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
 
 
-def list_feeds(inputs: Any) -> List[torch.Tensor]:
+def list_feeds(inputs: Any) -> list[torch.Tensor]:
     """The inputs that get a gradient."""
     tensors = inputs.values() if isinstance(inputs, dict) else inputs
     tensors = tensors if isinstance(inputs, (dict, tuple, list)) else [inputs]
     return [x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
-def prepare_step(copies: List[Copy], setup: Setup, how: How, device: torch.device) -> TorchStep:
+def prepare_step(
+    copies: list[Copy], setup: Setup, execution: Execution, device: torch.device
+) -> TorchStep:
     """A checked step, ready to be repeated."""
-    if how.mode == "graph" and device.type != "cuda":
+    if execution.mode == "graph" and device.type != "cuda":
         raise InputError(f"graph capture needs a CUDA device, not {device}; use eager")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     step = None
     try:
-        step = TorchStep(copies, setup, how, device)
+        step = TorchStep(copies, setup, execution, device)
         step.check()
         step.make_ready()
         return step
@@ -330,15 +339,15 @@ def _too_small_to_move(weight: torch.Tensor, rate: float) -> bool:
 
 
 def _make_optimizer(
-    weights: List[nn.Parameter], setup: Setup, how: How, device: torch.device
-) -> Optional[torch.optim.Optimizer]:
+    weights: list[nn.Parameter], setup: Setup, execution: Execution, device: torch.device
+) -> torch.optim.Optimizer | None:
     if not weights:
         return None
     rate = _RATES[setup.optimizer]
     on_gpu = device.type == "cuda"
     if setup.optimizer == "sgd":
         return torch.optim.SGD(weights, lr=rate, momentum=0.9)
-    capturable = on_gpu and how.mode == "graph"
+    capturable = on_gpu and execution.mode == "graph"
     if setup.optimizer == "adam":
         return torch.optim.Adam(weights, lr=rate, capturable=capturable)
     return torch.optim.AdamW(weights, lr=rate, fused=on_gpu, capturable=capturable)
@@ -362,7 +371,7 @@ def apply_settings(setup: Setup, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cuda_settings(setup: Setup) -> Iterator[None]:
-    backends: Tuple[Tuple[Any, str, Any], ...] = (
+    backends: tuple[tuple[Any, str, Any], ...] = (
         (torch.backends.cuda.matmul, "allow_tf32", setup.precision == "tf32"),
         (torch.backends.cudnn, "allow_tf32", setup.precision == "tf32"),
         (torch.backends.cudnn, "benchmark", setup.cudnn_benchmark),

@@ -9,8 +9,9 @@ and a group's importance adds up to 1. Taylor needs gradients in the net: run ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Iterator, Sequence, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ from joulecast.runtimes.torch.train import call_net
 IMPORTANCES = ("magnitude", "taylor")
 
 
-def weigh(net: nn.Module, groups: Sequence[Group], by: str = "magnitude") -> Tuple[Group, ...]:
+def weigh(net: nn.Module, groups: Sequence[Group], by: str = "magnitude") -> tuple[Group, ...]:
     """The same groups with the importance of their steps in this net.
 
     Raises:
@@ -44,7 +45,7 @@ def run_backward(loaded: LoadedNet) -> None:
     loss(call_net(loaded.net, loaded.inputs)).backward()
 
 
-def _weigh_group(net: nn.Module, group: Group, by: str) -> Tuple[float, ...]:
+def _weigh_group(net: nn.Module, group: Group, by: str) -> tuple[float, ...]:
     total = torch.zeros(len(group.importance), dtype=torch.float64)
     for one in group.couplings:
         for value, axis in _list_weights(net, one):
@@ -79,7 +80,7 @@ def _sum_places(scores: torch.Tensor, one: Coupling) -> torch.Tensor:
     return found.index_add(0, owner, scores[flat % len(scores)]) / max(1, len(flat))
 
 
-def _list_weights(net: nn.Module, one: Coupling) -> Iterator[Tuple[torch.Tensor, int]]:
+def _list_weights(net: nn.Module, one: Coupling) -> Iterator[tuple[torch.Tensor, int]]:
     """Tensors that go with a coupling, and the axis on which its channels stand."""
     owner, _, last = one.path.rpartition(".")
     target: Any = getattr(net.get_submodule(owner), last) if last else net

@@ -129,7 +129,7 @@ def find_probes(
 
 def _is_doubt(seen: Observation, modes: Sequence[str]) -> bool:
     """Whether a probe is more than the seconds of a layer: joules, or how the host issues it."""
-    issued = "graph" in modes and seen.trial.how.mode == "eager"
+    issued = "graph" in modes and seen.trial.execution.mode == "eager"
     return seen.energy_j is not None or issued
 
 
@@ -180,7 +180,7 @@ def _charge(seen: Iterable[Observation]) -> float:
 
 def _list_modes(seen: Iterable[Observation]) -> tuple[str, ...]:
     """How a device can run a step, as far as what it ran shows it."""
-    return tuple(dict.fromkeys(["eager", *(one.trial.how.mode for one in seen)]))
+    return tuple(dict.fromkeys(["eager", *(one.trial.execution.mode for one in seen)]))
 
 
 def _find_date(book: Book) -> str:

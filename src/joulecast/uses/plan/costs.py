@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT, open_profile
-from joulecast.estimators.looks import find_idle
+from joulecast.estimators.additive.decompose import find_idle
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
 from joulecast.uses.plan.ask import Ask, Job, Station

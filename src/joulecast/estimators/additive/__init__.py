@@ -1,0 +1,1 @@
+"""The default method: energy of a network as the sum of its layers and blocks."""

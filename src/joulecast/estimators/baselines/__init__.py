@@ -1,0 +1,1 @@
+"""Baselines to compare with: FLOPs and NeuralPower."""

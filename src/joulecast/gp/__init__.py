@@ -1,0 +1,1 @@
+"""Gaussian processes over arrays: kernels, conditioning and hyper-parameters."""

@@ -1,0 +1,56 @@
+"""Describe an estimate: energy and duration of a step, with intervals and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecast.records.codec import Record
+
+
+@dataclass(frozen=True)
+class LayerEstimate(Record):
+    """The energy of one layer in a step.
+
+    Attributes:
+        seen: Its kind was measured on this device.
+    """
+
+    name: str
+    kind: str
+    energy_j: float
+    calls: int = 1
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Estimate(Record):
+    """The energy of one training step, with an interval and what it rests on.
+
+    Attributes:
+        interval_j: Credible interval of the energy with probability ``level``.
+        duration_interval_s: Credible interval of the duration; None if it is not known.
+        device_j: Energy of the device alone, the same on every host; None if it cannot be
+            separated from waiting for the host.
+        host_share: Share of the energy spent waiting for the host; None if it is not known.
+        doubts: Sources of the interval's variance, with their shares of it.
+        unseen_share: Share of the energy in layers whose kind was never measured.
+        basis: The weakest provenance it rests on (measured, imported, modelled, simulated).
+        covers: What the meter behind it sees.
+    """
+
+    energy_j: float
+    interval_j: tuple[float, float]
+    level: float
+    duration_s: float
+    peak_memory_bytes: int
+    layers: tuple[LayerEstimate, ...]
+    unseen_share: float
+    basis: str
+    covers: str
+    device: str
+    estimator: str
+    device_j: float | None = None
+    host_share: float | None = None
+    doubts: Mapping[str, float] = field(default_factory=dict)
+    duration_interval_s: tuple[float, float] | None = None

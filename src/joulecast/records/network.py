@@ -1,0 +1,171 @@
+"""Describe a network: operators with their sizes, layers, and how they connect.
+
+Names of layers and networks are labels for people: they take no part in equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from joulecast.records.codec import Json, Record, add_codec, always_stored, omit_default
+
+Size = int | float | str | tuple[int, ...]
+
+JOINS = ("none", "add", "mul", "concat")
+
+
+class Sizes(Mapping[str, Any]):
+    """An immutable, hashable mapping from size names to integers, tuples of them, or strings."""
+
+    __slots__ = ("_hash", "_items")
+
+    def __init__(self, sizes: Mapping[str, Any]) -> None:
+        self._items: dict[str, Any] = {name: _normalise(sizes[name]) for name in sorted(sizes)}
+        self._hash = hash(tuple(self._items.items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sizes):
+            return self._hash == other._hash and self._items == other._items
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in self._items.items())
+
+    def to_dict(self) -> Json:
+        """Return the sizes as JSON values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._items.items()}
+
+
+add_codec(Sizes, Sizes.to_dict, Sizes)
+
+
+@dataclass(frozen=True)
+class Op(Record):
+    """An operator: its kind and its sizes per sample (the batch size belongs to the Setup)."""
+
+    kind: str
+    sizes: Sizes = always_stored(default_factory=lambda: Sizes({}))
+
+
+@dataclass(frozen=True)
+class Layer(Op):
+    """An operator with parameters and the operators that follow it.
+
+    Attributes:
+        tail: Operators applied to the result, in order (norm, activation, pooling, dropout).
+        trains: Its weights get a gradient.
+        input_grad: Its input gets a gradient; false for first layers and behind frozen ones.
+        reads: How many layers back each input comes from; 1 is the previous layer, and a number
+            that reaches before the first layer means the network's input.
+        join: How several inputs are combined.
+        calls: How often one step calls it.
+        tied: It shares its weights with an earlier layer, which counts them.
+        channels_last: Its first image or volume arrives in channels-last memory format, so it
+            runs different kernels. The network's input has the format that its readers expect.
+        channels_last_weights: Its weights are in channels-last format too, as in a network that
+            was converted as a whole.
+        parts: The layers of a block; empty for a single layer.
+    """
+
+    tail: tuple[Op, ...] = omit_default(())
+    trains: bool = omit_default(True)
+    input_grad: bool = omit_default(True)
+    reads: tuple[int, ...] = omit_default((1,))
+    join: str = omit_default("none")
+    calls: int = omit_default(1)
+    tied: bool = omit_default(False)
+    channels_last: bool = omit_default(False)
+    channels_last_weights: bool = omit_default(False)
+    parts: tuple[Layer, ...] = omit_default(())
+    name: str = omit_default("", compare=False)
+
+
+@dataclass(frozen=True)
+class Input(Record):
+    """The shape of one sample.
+
+    Attributes:
+        vocabulary: Number of distinct tokens; 0 for inputs that are not tokens.
+        half: It arrives in half precision, as inside a network that trains under autocast.
+    """
+
+    shape: tuple[int, ...]
+    vocabulary: int = always_stored(default=0)
+    half: bool = omit_default(False)
+
+
+@dataclass(frozen=True)
+class StepTotals(Record):
+    """Counts of a whole training step, made independently of the layers.
+
+    Attributes:
+        flops: Floating-point operations of matrix products and convolutions in forward and
+            backward (two per multiply-add).
+        size_bytes: Bytes that the operators of forward and backward read and write.
+        params: Parameters of the network, each counted once.
+        unattributed_flops_share: Share of ``flops`` that no layer accounts for; likewise the
+            shares of bytes and parameters.
+        overcounted_flops_share: How much the layers count beyond ``flops``, as a share of it.
+        between: Function calls that forward makes between layers (views, masks, positions). They
+            cost host time and next to no device time.
+    """
+
+    flops: float
+    size_bytes: float
+    params: int
+    unattributed_flops_share: float = 0.0
+    unattributed_bytes_share: float = 0.0
+    unattributed_params_share: float = 0.0
+    overcounted_flops_share: float = 0.0
+    overcounted_bytes_share: float = 0.0
+    between: int = 0
+
+
+@dataclass(frozen=True)
+class Network(Record):
+    """Layers in call order. The empty network stands for an idle device.
+
+    Attributes:
+        groups: Half-open ranges of layers that the network repeats as one module: its blocks.
+        buildable: False if the network was read but cannot be rebuilt.
+        totals: Independent counts of a whole step, if the network was read from a module.
+    """
+
+    layers: tuple[Layer, ...] = always_stored(default=())
+    input: Input = always_stored(default=Input(()))
+    groups: tuple[tuple[int, int], ...] = always_stored(default=())
+    buildable: bool = always_stored(default=True, compare=False)
+    name: str = always_stored(default="", compare=False)
+    totals: StepTotals | None = field(default=None, compare=False)
+
+
+def name_layout(layer: Layer) -> tuple[str, ...]:
+    """Return which of a layer's tensors are channels last, in words; empty for the usual format."""
+    flags = ("channels_last", "channels_last_weights")
+    return tuple(flag.replace("_", " ") for flag in flags if getattr(layer, flag))
+
+
+def _normalise(value: Any) -> Any:
+    """Return one representation for sizes that compare equal (2 and 2.0, 1 and True)."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_normalise(one) for one in value)
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value

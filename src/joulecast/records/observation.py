@@ -1,0 +1,108 @@
+"""Describe what was measured: the device, one observation, and the profile of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.records.choices import check_choice
+from joulecast.records.codec import Json, Record, always_stored, not_stored, omit_default
+from joulecast.records.hashing import stable_hash
+from joulecast.records.trial import Trial
+
+# From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
+PROVENANCES = ("measured", "imported", "modelled", "simulated")
+OWN_NET = "own net"
+"""Source of an observation of a user's own module: it may do more than its network says."""
+
+
+@dataclass(frozen=True)
+class Device(Record):
+    """What runs the step. The power mode is part of its identity.
+
+    Attributes:
+        unit: Identifies one of several devices of the same type, which differ by a few percent.
+            Units share a profile.
+    """
+
+    name: str
+    processor: str = ""
+    memory_bytes: int = 0
+    driver: str = ""
+    power_mode: str = ""
+    unit: str = omit_default("")
+
+
+@dataclass(frozen=True)
+class Observation(Record):
+    """A trial and what meter and clock showed: medians over ``count`` rounds, with their spread.
+
+    Energy and durations are those of ``trial.execution.steps`` steps. A time probe has no
+    ``energy_j``.
+
+    Attributes:
+        issue_s: Host time until all kernels are queued, without waiting for the device.
+        count: Number of rounds.
+        run: Identifies the run of Joulecast that made it; observations of one run share its
+            conditions.
+        covers: What the meter sees (``gpu``, ``cpu``, ``board`` ...).
+        source: Where an imported observation comes from.
+        taken_at_s: Seconds since 1970.
+        cost_s: Device time that measuring took, warm-up included.
+    """
+
+    trial: Trial
+    energy_j: float | None = None
+    energy_sd_j: float | None = None
+    duration_s: float | None = None
+    duration_sd_s: float | None = None
+    issue_s: float | None = None
+    issue_sd_s: float | None = None
+    count: int = 1
+    peak_memory_bytes: int | None = None
+    run: str = ""
+    device: Device = Device("")
+    runtime: str = ""
+    meter: str = ""
+    covers: str = ""
+    provenance: str = "measured"
+    source: str = ""
+    taken_at_s: float = 0.0
+    cost_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("provenance", self.provenance, PROVENANCES)
+
+
+@dataclass(frozen=True)
+class Profile(Record):
+    """All observations of one device and the fits made from them.
+
+    A profile never mixes devices or power modes, runtimes, meter coverages or provenances.
+
+    Attributes:
+        fits: Each estimator's fitted parameters, as JSON.
+        shipped: It came with the package, measured on another unit of the device.
+    """
+
+    device: Device
+    runtime: str
+    covers: str
+    provenance: str
+    observations: tuple[Observation, ...] = always_stored(default=())
+    fits: Mapping[str, Any] = always_stored(default_factory=dict)
+    shipped: bool = not_stored(False, compare=False)
+
+    @property
+    def key(self) -> str:
+        """A stable name of device, runtime, coverage and provenance."""
+        # The kernel may change how much memory is usable, and units share a profile.
+        ignored = ("memory_bytes", "unit")
+        device: Json = {k: v for k, v in self.device.to_dict().items() if k not in ignored}
+        return stable_hash([device, self.runtime, self.covers, self.provenance])
+
+
+def weakest_provenance(provenances: Iterable[str]) -> str:
+    """Return the weakest of several provenances."""
+    return max(provenances, key=PROVENANCES.index, default="measured")

@@ -1,0 +1,97 @@
+"""Describe something that can be measured: a network, its training setup, and how it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from joulecast.errors import InputError
+from joulecast.records.choices import check_choice
+from joulecast.records.codec import Json, Record, always_stored
+from joulecast.records.hashing import stable_hash
+from joulecast.records.network import Network
+
+PHASES = ("train", "inference")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LOSSES = ("cross_entropy", "mse", "own")
+STAGES = ("step", "forward", "backward", "update")
+MODES = ("eager", "graph")
+UPSTREAMS = ("loss", "random")
+
+
+@dataclass(frozen=True)
+class Setup(Record):
+    """How a network is trained. ``threads`` 0 leaves the number to the runtime."""
+
+    batch: int = 32
+    phase: str = "train"
+    precision: str = "fp32"
+    optimizer: str = "sgd"
+    loss: str = "cross_entropy"
+    threads: int = 0
+    cudnn_benchmark: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"batch is {self.batch}: give a whole number of at least 1")
+        if self.threads < 0:
+            raise InputError(f"threads is {self.threads}: give 0 (the runtime chooses) or more")
+        check_choice("phase", self.phase, PHASES)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("loss", self.loss, LOSSES)
+
+
+@dataclass(frozen=True)
+class Execution(Record):
+    """Which stage of a step is run, and how.
+
+    Attributes:
+        stage: The whole step, or one stage of it.
+        mode: ``eager``, or ``graph``: the step captured once as a CUDA graph and replayed.
+        copies: Networks side by side, each with its own weights and input.
+        upstream: Backward starts from the loss or from a random gradient.
+        steps: Steps that the observed energy and duration span.
+    """
+
+    stage: str = "step"
+    mode: str = "eager"
+    copies: int = 1
+    upstream: str = "loss"
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        check_choice("stage", self.stage, STAGES)
+        check_choice("mode", self.mode, MODES)
+        check_choice("upstream", self.upstream, UPSTREAMS)
+        if self.copies < 1 or self.steps < 1:
+            raise InputError(f"copies {self.copies} and steps {self.steps} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Trial(Record):
+    """Something that can be run and measured: a network, its setup, and how it is run."""
+
+    network: Network
+    setup: Setup
+    execution: Execution = always_stored(json_name="how", default=Execution())
+
+    @cached_property
+    def key(self) -> str:
+        """A stable name: equal trials have equal keys on every machine."""
+        data = self.to_dict()
+        return stable_hash({**data, "network": _drop_labels(data["network"])})
+
+
+def _drop_labels(network: Json) -> Json:
+    """Return a network's JSON without the fields that take no part in equality."""
+    layers = [_drop_layer_labels(layer) for layer in network["layers"]]
+    return {"input": network["input"], "layers": layers, "groups": network["groups"]}
+
+
+def _drop_layer_labels(layer: Json) -> Json:
+    bare = {key: value for key, value in layer.items() if key != "name"}
+    if "parts" in bare:
+        bare["parts"] = [_drop_layer_labels(part) for part in bare["parts"]]
+    return bare
