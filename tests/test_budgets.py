@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.budgets import Budget, Length, parse_budget
+from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import InputError
 from joulecast.uses import prune, search
 
-RUN, STEP = Length(10), Length()
+RUN, STEP = RunLength(10), RunLength()
 
 
 @pytest.mark.parametrize(
     ("text", "length", "expected"),
     [
-        ("0.5Wh", RUN, Budget(1800.0, per="run")),
-        ("5J", RUN, Budget(5.0, per="run")),
-        ("5J", STEP, Budget(5.0, per="step")),
-        ("5 mJ", STEP, Budget(0.005, per="step")),
-        ("5J/step", RUN, Budget(5.0, per="step")),
-        ("2Wh / step", STEP, Budget(7200.0, per="step")),
-        ("3kJ/run", Length(epochs=2, samples=64), Budget(3000.0, per="run")),
-        ("50%", RUN, Budget(share=0.5, per="run")),
-        ("150 %", STEP, Budget(share=1.5, per="step")),
-        ("2Wh", Length(1), Budget(7200.0, per="run")),
+        ("0.5Wh", RUN, EnergyBudget(1800.0, per="run")),
+        ("5J", RUN, EnergyBudget(5.0, per="run")),
+        ("5J", STEP, EnergyBudget(5.0, per="step")),
+        ("5 mJ", STEP, EnergyBudget(0.005, per="step")),
+        ("5J/step", RUN, EnergyBudget(5.0, per="step")),
+        ("2Wh / step", STEP, EnergyBudget(7200.0, per="step")),
+        ("3kJ/run", RunLength(epochs=2, samples=64), EnergyBudget(3000.0, per="run")),
+        ("50%", RUN, EnergyBudget(share=0.5, per="run")),
+        ("150 %", STEP, EnergyBudget(share=1.5, per="step")),
+        ("2Wh", RunLength(1), EnergyBudget(7200.0, per="run")),
     ],
 )
 def test_budgets_as_people_type_them(text, length, expected):
@@ -56,7 +56,7 @@ def test_energy_of_a_run_needs_its_length(text):
 def test_pruning_and_searching_read_the_same(amount, unit):
     """A pruning's budget is a search's, as one of a step."""
     text = f"{amount!r}{unit}"
-    found = search.parse_budget(text, Length(20))
+    found = search.parse_budget(text, RunLength(20))
     if found.share is not None and found.share >= 1:
         with pytest.raises(InputError, match="below 100 %"):
             prune.parse_budget(text, 20)
@@ -69,13 +69,13 @@ def test_pruning_and_searching_read_the_same(amount, unit):
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.integers(1, 300))
 def test_an_epoch_shows_every_sample(epochs, samples, batch):
-    steps = Length(epochs=epochs, samples=samples).count_steps(batch)
+    steps = RunLength(epochs=epochs, samples=samples).count_steps(batch)
     assert steps % epochs == 0 and steps * batch >= epochs * samples > (steps - epochs) * batch
 
 
 def test_a_length_is_steps_or_epochs():
-    assert Length(7).count_steps(3) == 7 and Length(1).is_run
-    assert Length().count_steps(3) == 1 and not Length().is_run
+    assert RunLength(7).count_steps(3) == 7 and RunLength(1).is_run
+    assert RunLength().count_steps(3) == 1 and not RunLength().is_run
     for wrong in (
         {"epochs": 3},
         {"samples": 3},
@@ -83,7 +83,7 @@ def test_a_length_is_steps_or_epochs():
         {"steps": 3, "epochs": 1, "samples": 8},
     ):
         with pytest.raises(InputError):
-            Length(**wrong)
+            RunLength(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_length_is_steps_or_epochs():
 )
 def test_a_budget_that_cannot_be_is_refused(wrong):
     with pytest.raises(InputError):
-        Budget(**wrong)
+        EnergyBudget(**wrong)

@@ -13,12 +13,12 @@ from joulecast.errors import (
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.measure import make_rig
+from joulecast.measure import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup
 from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
-from joulecast.worlds import make_world
 
 SMALL = Target(make_family("lenet5:4,6,24,16"), Setup(batch=10))
 OTHER = Target(make_family("har:8,8,8,8"), Setup(batch=10))
@@ -37,9 +37,9 @@ def rig():
 
 
 def make_simulated_rig(run="first", **options):
-    world = make_world(5, **options)
+    world = make_simulated_device(5, **options)
     clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    return make_rig(SimulatedRuntime(world), SimulatedMeter(world), run=run, **clocks)
+    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=run, **clocks)
 
 
 def profile(rig, store, target=SMALL, **limits):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from joulecast.errors import ContaminatedError, InputError, MeasurementError, OutOfMemoryError
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import Limits, make_rig
+from joulecast.measure import MeasureLimits, make_measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.worlds import DISTURBANCES, World, draw_chip, make_world
+from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
 
 CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
 NETS = [Trial(make_family(name), Setup(batch=8)) for name in ("har", "lstm", "lenet5", "cnn5")]
@@ -30,11 +30,11 @@ def no_real_sleep(monkeypatch):
 
 def still(seed=0, **options):
     """A world without noise and without warm-up."""
-    return World(draw_chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
+    return SimulatedDevice(draw_chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
 
 
 def rig_in(world, meter=None, runtime=None, **options):
-    return make_rig(
+    return make_measurer(
         runtime or SimulatedRuntime(world),
         meter or SimulatedMeter(world),
         now=world.now,
@@ -102,7 +102,7 @@ class Scripted(Meter):
     st.randoms(use_true_random=False),
 )
 def test_measuring_recovers_the_law_within_its_noise(seed, family, mode, rng):
-    world = make_world(seed)
+    world = make_simulated_device(seed)
     trial = Trial(draw_family(family, rng.randint), Setup(batch=32), Execution(mode=mode))
     law, seen = world.law(trial), measure_in(world, trial)
     # Steps that the host holds up have its noise.
@@ -129,7 +129,7 @@ def test_without_noise_the_law_comes_out_exactly(period_s):
 
 
 def test_an_observation_says_where_it_comes_from():
-    world = make_world(4)
+    world = make_simulated_device(4)
     seen = measure_in(world, run="monday")
     assert (seen.trial, seen.run) == (CNN, "monday")
     assert seen.device == SimulatedRuntime(world).device
@@ -148,15 +148,15 @@ def test_an_observation_spans_the_steps_of_its_trial():
 
 
 def test_one_round_has_no_spread_and_more_rounds_are_counted():
-    single, many = (measure_in(make_world(0), rounds=rounds) for rounds in (1, 7))
+    single, many = (measure_in(make_simulated_device(0), rounds=rounds) for rounds in (1, 7))
     assert (single.count, single.energy_sd_j, single.duration_sd_s) == (1, None, None)
     assert many.count == 7
     assert many.energy_sd_j > 0
 
 
 def test_measuring_costs_a_few_windows():
-    assert 3.0 < measure_in(make_world(0)).cost_s < 4.0
-    quick = SimulatedMeter(world := make_world(0), period_s=0.0, window_s=0.2)
+    assert 3.0 < measure_in(make_simulated_device(0)).cost_s < 4.0
+    quick = SimulatedMeter(world := make_simulated_device(0), period_s=0.0, window_s=0.2)
     assert measure_in(world, meter=quick).cost_s < 1.2
 
 
@@ -169,16 +169,16 @@ def test_a_pause_spreads_the_rounds():
 def test_warm_up_lasts_until_steps_settle():
     world = still(settle_share=1.0, settle_steps=40.0)
     cost = world.law(CNN)
-    seen = measure_in(world, limits=Limits(settle_s=20.0, settle_share=0.005))
+    seen = measure_in(world, limits=MeasureLimits(settle_s=20.0, settle_share=0.005))
     assert seen.duration_s == pytest.approx(cost.duration_s, rel=0.002)
     hasty = measure_in(
-        still(settle_share=1.0, settle_steps=40.0), limits=Limits(settle_s=0.0, warm_s=0.0)
+        still(settle_share=1.0, settle_steps=40.0), limits=MeasureLimits(settle_s=0.0, warm_s=0.0)
     )
     assert hasty.cost_s < seen.cost_s
 
 
 def test_steps_that_never_settle_are_measured_all_the_same():
-    seen = measure_in(make_world(0, noise=10.0), rounds=9)
+    seen = measure_in(make_simulated_device(0, noise=10.0), rounds=9)
     assert seen.duration_sd_s > 0.02 * seen.duration_s
 
 
@@ -406,7 +406,7 @@ def test_the_step_is_closed_when_the_meter_fails_and_when_all_is_well():
 
 
 def test_what_does_not_fit_is_said_and_the_rig_goes_on():
-    world = make_world(0, memory_bytes=2**28)
+    world = make_simulated_device(0, memory_bytes=2**28)
     with rig_in(world) as rig:
         with pytest.raises(OutOfMemoryError):
             rig.measure(Trial(make_family("cnn5"), Setup(batch=2**14)))
@@ -435,6 +435,6 @@ def test_no_rounds_are_refused():
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_can_be_measured(family):
-    world = make_world(2)
+    world = make_simulated_device(2)
     trial = Trial(make_family(family), Setup(batch=FAMILIES[family].batch))
     assert measure_in(world, trial).energy_j == pytest.approx(world.law(trial).energy_j, rel=0.1)

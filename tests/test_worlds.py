@@ -24,9 +24,9 @@ from joulecast.records import (
     Trial,
     fold_blocks,
 )
+from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation.step_cost import unfold
 from joulecast.testing.meters import MeterContract
-from joulecast.worlds import DISTURBANCES, World, draw_chip, make_world
-from joulecast.worlds.law import unfold
 
 seeds = st.integers(0, 50)
 families = st.sampled_from(["cnn5", "har", "lenet5", "lstm", "resnet18", "transformer"])
@@ -61,7 +61,7 @@ def make_example(kind):
 
 def still(seed):
     """A world without noise and without warm-up."""
-    return World(draw_chip(seed), noise=0.0, settle_share=0.0)
+    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
 
 
 def make_conv(width, space=12, cin=64):
@@ -72,13 +72,13 @@ def make_conv(width, space=12, cin=64):
 @given(seeds, families, st.randoms(use_true_random=False))
 def test_the_same_seed_gives_the_same_law(seed, family, rng):
     trial = Trial(draw_family(family, rng.randint), Setup(batch=4))
-    world = make_world(seed)
-    assert world.law(trial) == make_world(seed).law(trial) == world.law(trial)
+    world = make_simulated_device(seed)
+    assert world.law(trial) == make_simulated_device(seed).law(trial) == world.law(trial)
 
 
 def test_different_seeds_give_different_laws():
     trial = Trial(make_family("cnn5"), Setup())
-    assert len({make_world(seed).law(trial) for seed in range(20)}) == 20
+    assert len({make_simulated_device(seed).law(trial) for seed in range(20)}) == 20
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in FREE])
@@ -235,10 +235,10 @@ def test_twice_the_steps_cost_twice_as_much(seed, count):
 
 
 def test_noise_is_seeded_small_and_different_each_time():
-    cost = make_world(0).law(Trial(make_family("cnn5"), Setup()))
+    cost = make_simulated_device(0).law(Trial(make_family("cnn5"), Setup()))
     runs = []
     for _ in range(2):
-        world, times = make_world(0), []
+        world, times = make_simulated_device(0), []
         for _ in range(30):
             begun = world.now()
             world.issue(cost, 10, done=1000)
@@ -251,7 +251,7 @@ def test_noise_is_seeded_small_and_different_each_time():
 
 
 def test_first_steps_are_slower():
-    world = World(draw_chip(0), noise=0.0, settle_share=0.5)
+    world = SimulatedDevice(draw_chip(0), noise=0.0, settle_share=0.5)
     cost = world.law(Trial(make_family("cnn5"), Setup()))
     world.issue(cost, 1)
     world.wait()
@@ -276,7 +276,7 @@ def test_a_device_sleeps_is_awake_after_load_and_sleeps_again():
 
 @given(seeds, st.lists(st.tuples(st.integers(0, 20), st.floats(0, 3)), max_size=8))
 def test_the_account_never_falls(seed, acts):
-    world = make_world(seed)
+    world = make_simulated_device(seed)
     world.disturb("other load", 1.0, start_s=0.5, slowdown=1.0, power_w=20.0)
     cost = world.law(Trial(make_family("lenet5"), Setup()))
     for steps, pause_s in acts:
@@ -374,7 +374,7 @@ def test_layers_that_nobody_knows_are_refused():
 
 def test_calls_between_layers_take_the_host_only():
     """As many seconds for each, and nothing of what a graph holds."""
-    world, setup = make_world(7, noise=0.0), Setup(batch=8)
+    world, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
     net = make_family("lenet5")
     costs = [
         world.law(Trial(replace(net, totals=StepTotals(1.0, 1.0, 1, between=calls)), setup))

@@ -29,14 +29,14 @@ from joulecast.estimators.base import Estimator, Prediction, Proposal, Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.figures import draw_budget, save_svg
-from joulecast.measure import Rig, make_rig
+from joulecast.measure import Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 from joulecast.variants import Part, make_variant, plan_curves, resize_part
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 Json = dict[str, Any]
 
@@ -194,11 +194,11 @@ def parse_arguments() -> argparse.Namespace:
 # Running
 
 
-def open_rig(seed: int) -> Rig:
+def open_rig(seed: int) -> Measurer:
     """A rig in a fresh copy of a world."""
-    world = make_world(seed)
+    world = make_simulated_device(seed)
     clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    return make_rig(SimulatedRuntime(world), SimulatedMeter(world), run=f"world {seed}", **clocks)
+    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=f"world {seed}", **clocks)
 
 
 def measure_truths(seed: int, nets: int) -> list[Observation]:

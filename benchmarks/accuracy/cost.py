@@ -41,7 +41,7 @@ from joulecast.errors import JoulecastError, MeasurementError, MissingError, Net
 from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Target
 from joulecast.figures import Picture, draw_cost, save_png, save_svg
-from joulecast.measure import Rig
+from joulecast.measure import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
@@ -144,7 +144,7 @@ def measure_store(args: argparse.Namespace) -> None:
         measure_setting(rig, store, find_setting(args.setting), args.until)
 
 
-def measure_setting(rig: Rig, store: Keeper, setting: Setting, until_s: float = 1e9) -> None:
+def measure_setting(rig: Measurer, store: Keeper, setting: Setting, until_s: float = 1e9) -> None:
     """Test nets, a campaign for each arm, and time probes of the test nets' layers."""
     plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(rig)
     draw, name = draw_nets(plan), name_evaluation(plan, key)
@@ -169,7 +169,7 @@ def measure_setting(rig: Rig, store: Keeper, setting: Setting, until_s: float = 
     probe_layers(rig, book, setting, draw)
 
 
-def run_arm(rig: Rig, book: Book, arm: Arm, target: Target, left_s: float) -> None:
+def run_arm(rig: Measurer, book: Book, arm: Arm, target: Target, left_s: float) -> None:
     """The rest of an arm's campaign, as far as the time that is left goes."""
     method = Budgeted(find_estimator(arm.estimator), BUDGETS_S[-1])
     if method.propose(target, book.list_of(arm.who)).trial is None:
@@ -184,7 +184,7 @@ def run_arm(rig: Rig, book: Book, arm: Arm, target: Target, left_s: float) -> No
         say(f"{arm.who}: {error}")
 
 
-def probe_layers(rig: Rig, book: Book, setting: Setting, draw: Draw) -> None:
+def probe_layers(rig: Measurer, book: Book, setting: Setting, draw: Draw) -> None:
     """Seconds of every distinct layer of the test nets that nobody has timed yet."""
     tests = replace(draw.make_target(setting.setup, draw.tests), modes=rig.runtime.modes)
     known = {seen.trial.key for seen in list_probes(book)}

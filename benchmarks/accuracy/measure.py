@@ -28,7 +28,7 @@ from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family
-from joulecast.measure import Rig
+from joulecast.measure import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
 from joulecast.uses.evaluate import Plan, evaluate, name_evaluation
@@ -67,7 +67,7 @@ def main() -> None:
             print(f"{time.monotonic() - started_s:.0f} s: {setting.name} done", flush=True)
 
 
-def learn(rig: Rig, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
+def learn(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
     """Our campaign, then the development nets and the probes of their layers."""
     plan = setting.plan(OWN, OWN_SECONDS)
     key = find_profile_key(rig)
@@ -87,12 +87,12 @@ def learn(rig: Rig, store: Store, setting: Setting, rivals: tuple[str, ...]) -> 
         book.add(replace(rig, run=book.tag(f"{DEVELOPMENT}.probe")).time(trial))
 
 
-def _wake(rig: Rig, setting: Setting) -> None:
+def _wake(rig: Measurer, setting: Setting) -> None:
     """Let the first load of a run pass, on a cold device."""
     rig.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).original, setting.setup))
 
 
-def _run_campaign(rig: Rig, book: Book, plan: Plan) -> None:
+def _run_campaign(rig: Measurer, book: Book, plan: Plan) -> None:
     """The same campaign that ``evaluate`` runs; there it is then found finished."""
     draw = draw_nets(plan)
     target = replace(draw.make_target(plan.setup, draw.learn), modes=rig.runtime.modes)
@@ -101,7 +101,7 @@ def _run_campaign(rig: Rig, book: Book, plan: Plan) -> None:
     run_campaign(tagged, CampaignBook(book, "additive"), method, target)
 
 
-def test(rig: Rig, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
+def test(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
     """Test nets, what our estimates of them need, and the rivals' campaigns."""
     evaluate(rig, store, setting.plan_all(rivals))
 

@@ -62,7 +62,7 @@ from joulecast.estimators.additive.acquisition import choose_aim
 from joulecast.estimators.additive.estimator import fit_state
 from joulecast.estimators.base import Estimator, Proposal, Target
 from joulecast.files import read_profile, write_profile
-from joulecast.measure import Rig
+from joulecast.measure import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
@@ -180,7 +180,7 @@ class TimeUpError(Exception):
 class Work:
     """One run: the rig, what is kept, and what went wrong so far."""
 
-    rig: Rig
+    rig: Measurer
     book: Book
     entries: Sequence[Entry]
     networks: dict[str, Network]

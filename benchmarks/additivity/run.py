@@ -23,7 +23,7 @@ from typing import Any
 from joulecast.devices import detect_device, find_gpu
 from joulecast.families import make_family
 from joulecast.files import read_profile, write_profile
-from joulecast.measure import make_rig
+from joulecast.measure import make_measurer
 from joulecast.meters import make_meter
 from joulecast.records import Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
@@ -89,7 +89,7 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
     trials = list_trials(nets, args.mode)
     random.Random(3).shuffle(trials)
     with (
-        make_rig(runtime, meter, rounds=args.rounds, run=run) as rig,
+        make_measurer(runtime, meter, rounds=args.rounds, run=run) as rig,
         open_store(args.out / "store.sqlite") as store,
     ):
         own = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)

@@ -38,12 +38,12 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import ESTIMATORS, find_estimator, make_interval
 from joulecast.estimators.base import Estimator, Prediction, Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import Rig, make_rig
+from joulecast.measure import Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.testing.commits import find_commit
-from joulecast.worlds import World, make_world
+from joulecast.simulation import SimulatedDevice, make_simulated_device
 
 Json = dict[str, Any]
 
@@ -153,7 +153,7 @@ def run_world(list_arms: ListArms, family: str, seed: int) -> list[Json]:
     # A fit that barely converges is judged like any other.
     warnings.simplefilter("ignore")
     case = make_case(family, seed)
-    law = make_world(seed).law
+    law = make_simulated_device(seed).law
     truths = [law(Trial(net, case.setup)).energy_j for net in case.test]
     return [row for arm in list_arms(case) for row in judge(*arm, case, truths)]
 
@@ -161,7 +161,7 @@ def run_world(list_arms: ListArms, family: str, seed: int) -> list[Json]:
 def list_additive(case: Case) -> Iterator[Arm]:
     """Few and many points, with and without probes; and all of it within one budget."""
     estimator = find_estimator("additive")
-    world = make_world(case.seed)
+    world = make_simulated_device(case.seed)
     with open_rig(world) as rig:
         seen = run_budget(rig, estimator, case.target(case.learn), MANY_S)
         wanted = case.target(case.test)
@@ -186,12 +186,12 @@ def list_rivals(case: Case) -> Iterator[Arm]:
     """Other methods with the same seconds, and with twice as many where they choose what to do."""
     for name in (name for name in GUIDED if name in ESTIMATORS):
         estimator = find_estimator(name)
-        with open_rig(make_world(case.seed)) as rig:
+        with open_rig(make_simulated_device(case.seed)) as rig:
             seen = run_budget(rig, estimator, case.target(case.learn), LONG_S)
         yield f"{name}, {MANY_S:.0f} s", estimator, cut_budget(seen, MANY_S)
         yield f"{name}, {LONG_S:.0f} s", estimator, seen
     rng = random.Random(f"whole nets {case.family} {case.seed}")
-    with open_rig(make_world(case.seed)) as rig:
+    with open_rig(make_simulated_device(case.seed)) as rig:
         nets: list[Observation] = []
         while cost(nets) < MANY_S:
             nets.append(rig.measure(Trial(draw_family(case.family, rng.randint), case.setup)))
@@ -205,14 +205,14 @@ PARTS: dict[str, tuple[ListArms, dict[str, int]]] = {
 }
 
 
-def open_rig(world: World) -> Rig:
+def open_rig(world: SimulatedDevice) -> Measurer:
     """A rig in a world; one round of each trial, as many trials as fit."""
     clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
     runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
-    return make_rig(runtime, meter, rounds=1, run=world.name, **clocks)
+    return make_measurer(runtime, meter, rounds=1, run=world.name, **clocks)
 
 
-def run_budget(rig: Rig, estimator: Estimator, target: Target, seconds: float) -> list[Observation]:
+def run_budget(rig: Measurer, estimator: Estimator, target: Target, seconds: float) -> list[Observation]:
     """What a campaign measures within a budget."""
     shelf = Shelf()
     run_campaign(rig, shelf, estimator, target, seconds=seconds)

@@ -26,7 +26,7 @@ from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.files import read_profile, write_profile
 from joulecast.kinds import network_work
-from joulecast.measure import Rig, make_rig
+from joulecast.measure import Measurer, make_measurer
 from joulecast.meters import make_meter
 from joulecast.records import Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
@@ -66,7 +66,7 @@ def measure_everything(
     meter = make_meter(args.meter, on=args.on, gpu=find_gpu(args.on))
     run = datetime.now(UTC).strftime("first-light-%Y%m%dT%H%M%S")
     with (
-        make_rig(runtime, meter, rounds=args.rounds, run=run) as rig,
+        make_measurer(runtime, meter, rounds=args.rounds, run=run) as rig,
         open_store(args.out / "store.sqlite") as store,
     ):
         measure_missing(rig, store, [*fits, *tests], args.input)
@@ -114,7 +114,7 @@ def draw_trials(seed: int, count: int, setup: Setup, shape: tuple[int, ...]) -> 
     return [Trial(draw_family(FAMILY, rng.randint, shape), setup) for _ in range(count)]
 
 
-def measure_missing(rig: Rig, store: Store, trials: list[Trial], shape: tuple[int, ...]) -> None:
+def measure_missing(rig: Measurer, store: Store, trials: list[Trial], shape: tuple[int, ...]) -> None:
     """Whole nets in interleaved rounds; those that the store has already are not measured again."""
     # The first load on a cold device is slower than all others: let it pass.
     rig.time(Trial(make_family(FAMILY, shape), trials[0].setup))

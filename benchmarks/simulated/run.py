@@ -24,13 +24,13 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import make_rig
+from joulecast.measure import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Profile, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 FAMILY = "cnn5"
 # Settings of the estimator were chosen in worlds 100 to 115: none of these.
@@ -76,12 +76,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def run_world(seed: int, points: int, nets: int) -> Json:
     """Profile a simulated device, then compare estimates of unseen nets with what they take."""
-    world = make_world(seed)
+    world = make_simulated_device(seed)
     setup = Setup(batch=FAMILIES[FAMILY].batch)
     meter = SimulatedMeter(world)
     clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
     with (
-        make_rig(SimulatedRuntime(world), meter, run=f"world {seed}", **clocks) as rig,
+        make_measurer(SimulatedRuntime(world), meter, run=f"world {seed}", **clocks) as rig,
         open_store(":memory:") as store,
     ):
         target = Target(make_family(FAMILY), setup)

@@ -34,7 +34,7 @@ from joulecast.records import Execution, Network, Observation, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
 from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
-from joulecast.worlds import World, make_world
+from joulecast.simulation import SimulatedDevice, make_simulated_device
 
 SETUP = Setup(batch=32)
 FAMILY = "cnn5"
@@ -116,7 +116,7 @@ def compare(best: Json) -> Json:
 # What is measured
 
 
-def see(world: World, trial: Trial) -> Observation:
+def see(world: SimulatedDevice, trial: Trial) -> Observation:
     """What a simulated device says about a trial, with a spread of half a percent."""
     cost = world.law(trial)
     return Observation(
@@ -133,7 +133,7 @@ def see(world: World, trial: Trial) -> Observation:
 
 def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observation]:
     """Layers alone and whole nets of some families as graphs, and the waiting device."""
-    world, rng = make_world(WORLD), random.Random(FIT_SEED)
+    world, rng = make_simulated_device(WORLD), random.Random(FIT_SEED)
     nets = [draw_family(families[at % len(families)], rng.randint) for at in range(whole)]
     trials: dict[str, Trial] = {}
     while len(trials) < alone:
@@ -151,7 +151,7 @@ def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observat
 
 def see_variants(points: int) -> list[Observation]:
     """The paper's variants of random nets."""
-    world, rng = make_world(WORLD), random.Random(FIT_SEED)
+    world, rng = make_simulated_device(WORLD), random.Random(FIT_SEED)
     original, trials = make_family(FAMILY), dict[str, Trial]()
     while len(trials) < points:
         for place in split_blocks(draw_family(FAMILY, rng.randint)):

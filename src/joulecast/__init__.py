@@ -201,11 +201,11 @@ def search(
         options: ``trials``, ``sampler``, ``storage`` and more of ``uses.search.study.search``.
     """
     from joulecast.api.nets import build_module
-    from joulecast.uses.search import Length, make_space, open_screen, parse_budget
+    from joulecast.uses.search import RunLength, make_space, open_screen, parse_budget
     from joulecast.uses.search.study import search as drive
 
     known = load_profile(device, store=store) if isinstance(device, str) else device
-    length = Length(steps, epochs, samples)
+    length = RunLength(steps, epochs, samples)
     space = make_space(family, setup, vary, input_shape)
     limit = parse_budget(budget, length)
     screen = open_screen(known, space, limit, length, confidence=confidence, estimator=estimator)

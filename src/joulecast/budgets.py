@@ -24,7 +24,7 @@ _OF_A_RUN = re.compile(r"([kKMGT][jJ]|[wW][hH])$")
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """How long a run is: so many steps, or passes over samples, which take fewer larger steps.
 
     Without either nobody said it, and joules are those of a step.
@@ -58,7 +58,7 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Budget:
+class EnergyBudget:
     """What a net may cost.
 
     Attributes:
@@ -91,7 +91,7 @@ class Budget:
         """The most that is allowed where the original takes so much, of a step or of a run."""
         return self.share * original if self.share is not None else self.limit_j or 0.0
 
-    def to_step(self, steps: int) -> Budget:
+    def to_step(self, steps: int) -> EnergyBudget:
         """The same budget as one of a step, where a run has so many of them."""
         if self.per == "step" or self.limit_j is None:
             return replace(self, per="step")
@@ -101,7 +101,7 @@ class Budget:
         return {"limit_j": self.limit_j, "share": self.share, "per": self.per}
 
 
-def parse_budget(text: str, length: Length | None = None) -> Budget:
+def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
     """A budget as people type it; see the module.
 
     Args:
@@ -115,7 +115,7 @@ def parse_budget(text: str, length: Length | None = None) -> Budget:
     usual = "run" if is_run else "step"
     try:
         if words.endswith("%"):
-            return Budget(share=parse_share(words, math.inf), per=usual, text=words)
+            return EnergyBudget(share=parse_share(words, math.inf), per=usual, text=words)
         amount, slash, per = (word.strip() for word in words.partition("/"))
         energy_j = parse_energy(amount)
     except InputError as error:
@@ -127,4 +127,4 @@ def parse_budget(text: str, length: Length | None = None) -> Budget:
             f"{text!r} is for a run of unknown length: give --steps, or --epochs and --samples; of "
             f"a step it is {amount}/step"
         )
-    return Budget(energy_j, per=per or usual, text=words)
+    return EnergyBudget(energy_j, per=per or usual, text=words)

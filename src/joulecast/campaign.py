@@ -26,7 +26,7 @@ from joulecast.errors import (
     OutOfMemoryError,
 )
 from joulecast.estimators.base import Estimator, Proposal, Target
-from joulecast.measure import Rig
+from joulecast.measure import Measurer
 from joulecast.records import Observation, Profile
 
 Json = dict[str, Any]
@@ -81,14 +81,14 @@ class CampaignResult:
     skipped: tuple[str, ...]
 
 
-def find_profile_key(rig: Rig) -> str:
+def find_profile_key(rig: Measurer) -> str:
     """The key of the profile that a rig's observations belong to."""
     runtime, meter = rig.runtime, rig.meter
     return Profile(runtime.device, runtime.name, meter.covers, meter.provenance).key
 
 
 def run_campaign(
-    rig: Rig,
+    rig: Measurer,
     store: Keeper,
     estimator: Estimator,
     target: Target,

@@ -49,7 +49,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class MeasureLimits:
     """How patient a rig is.
 
     Attributes:
@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredWindow:
     """Joules and seconds per step, and why they cannot be trusted."""
 
     energy_j: float | None
@@ -92,18 +92,18 @@ class _Log:
     """What has been seen of one trial so far."""
 
     trial: Trial
-    limits: Limits
-    windows: list[Window] = field(default_factory=list)
+    limits: MeasureLimits
+    windows: list[MeasuredWindow] = field(default_factory=list)
     paces_s: list[float] = field(default_factory=list)
     issues_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     cost_s: float = 0.0
 
-    def trusted(self) -> list[Window]:
+    def trusted(self) -> list[MeasuredWindow]:
         """Windows without a fault whose step time is near the median, warm-ups included."""
         return [window for window in self.windows if not self.doubts(window)]
 
-    def doubts(self, window: Window) -> tuple[str, ...]:
+    def doubts(self, window: MeasuredWindow) -> tuple[str, ...]:
         """Why a window is not trusted."""
         if window.faults:
             return window.faults
@@ -127,7 +127,7 @@ def _has(faults: Sequence[str], name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Rig:
+class Measurer:
     """A runtime and a meter, ready to measure. Use it as a context manager: it opens the meter."""
 
     runtime: Runtime
@@ -135,12 +135,12 @@ class Rig:
     rounds: int
     pause_s: float
     run: str
-    limits: Limits
+    limits: MeasureLimits
     now: Callable[[], float]
     sleep: Callable[[float], None]
     wall_clock: Callable[[], float]
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> Measurer:
         self.meter.open()
         return self
 
@@ -223,7 +223,7 @@ class Rig:
             log.cost_s += self.now() - started_s
 
     def _repeat(
-        self, trial: Trial, take: Callable[[Step, _Log], Window], warm_s: float
+        self, trial: Trial, take: Callable[[Step, _Log], MeasuredWindow], warm_s: float
     ) -> Observation:
         """Take windows of a trial until enough of them can be trusted."""
         log = _Log(trial, self.limits)
@@ -272,21 +272,21 @@ class Rig:
             yield self.now() - started_s
             step.wait()
 
-    def _meter_window(self, step: Step, log: _Log) -> Window:
+    def _meter_window(self, step: Step, log: _Log) -> MeasuredWindow:
         window_s = max(self.meter.window_s, self.limits.window_s) * log.stretch()
         count = _fill(window_s, log.paces_s[-1])
         self.meter.begin()
         duration_s = self._time_steps(step, count) / count
         return _judge(self.meter.end(), duration_s)
 
-    def _time_window(self, step: Step, log: _Log) -> Window:
+    def _time_window(self, step: Step, log: _Log) -> MeasuredWindow:
         # Where there are graphs, eager steps are timed for what the host does.
         host = "graph" in self.runtime.modes and log.trial.execution.mode == "eager"
         window_s = self.limits.host_s if host else self.limits.probe_s
         count = _fill(window_s, log.paces_s[-1])
-        return Window(None, self._time_steps(step, count) / count)
+        return MeasuredWindow(None, self._time_steps(step, count) / count)
 
-    def _meter_sleep(self, log: _Log) -> Window:
+    def _meter_sleep(self, log: _Log) -> MeasuredWindow:
         self.meter.begin()
         self.sleep(max(self.meter.window_s, 1.0) * log.stretch())
         # A modelled meter counts work only, and there is none.
@@ -333,18 +333,18 @@ class Rig:
         )
 
 
-def make_rig(
+def make_measurer(
     runtime: Runtime,
     meter: Meter,
     *,
     rounds: int = 3,
     pause_s: float = 0.0,
     run: str = "",
-    limits: Limits | None = None,
+    limits: MeasureLimits | None = None,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     wall_clock: Callable[[], float] = time.time,
-) -> Rig:
+) -> Measurer:
     """Put a runtime and a meter together.
 
     Args:
@@ -360,7 +360,9 @@ def make_rig(
     """
     if rounds < 1:
         raise InputError(f"rounds is {rounds}: give a whole number of at least 1")
-    return Rig(runtime, meter, rounds, pause_s, run, limits or Limits(), now, sleep, wall_clock)
+    return Measurer(
+        runtime, meter, rounds, pause_s, run, limits or MeasureLimits(), now, sleep, wall_clock
+    )
 
 
 def _fill(window_s: float, pace_s: float) -> int:
@@ -368,7 +370,7 @@ def _fill(window_s: float, pace_s: float) -> int:
     return max(1, math.ceil(window_s / pace_s))
 
 
-def _judge(reading: Reading, duration_s: float, may_be_zero: bool = False) -> Window:
+def _judge(reading: Reading, duration_s: float, may_be_zero: bool = False) -> MeasuredWindow:
     """Joules per step from the power that was read, and faults that the meter itself missed."""
     faults = reading.faults
     if not faults and reading.duration_s <= 0:
@@ -378,8 +380,8 @@ def _judge(reading: Reading, duration_s: float, may_be_zero: bool = False) -> Wi
     if not faults and reading.energy_j == 0 and not may_be_zero:
         faults = (f"stuck: no energy in {reading.duration_s:.3g} s",)
     if faults:
-        return Window(None, duration_s, faults)
-    return Window(reading.energy_j / reading.duration_s * duration_s, duration_s)
+        return MeasuredWindow(None, duration_s, faults)
+    return MeasuredWindow(reading.energy_j / reading.duration_s * duration_s, duration_s)
 
 
 def _sum_up(what: str, unit: str, values: list[float]) -> dict[str, Any]:

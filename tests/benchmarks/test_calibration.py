@@ -21,7 +21,7 @@ def bench():
 
 def run(bench, seconds):
     case = bench.make_case("lenet5", 300)
-    with bench.open_rig(bench.make_world(300)) as rig:
+    with bench.open_rig(bench.make_simulated_device(300)) as rig:
         return bench.run_budget(
             rig, bench.find_estimator("subtractive"), case.target(case.learn), seconds
         )

@@ -30,7 +30,7 @@ from joulecast.records import (
 )
 from joulecast.testing.estimators import EstimatorContract, observe
 from joulecast.variants import make_isolated, read_isolated, split_blocks, split_network
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 SETUP = Setup(batch=32)
 FAMILY = "cnn5"
@@ -70,7 +70,7 @@ def see_idle(world):
 
 @pytest.fixture(scope="module")
 def world():
-    return make_world(201, noise=0.0)
+    return make_simulated_device(201, noise=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_an_unseen_precision_is_guessed_widely(seen):
 
 def test_device_energy_and_host_energy_are_told_apart():
     """A launch-bound net: its device part is far below what the user pays."""
-    world = make_world(202, noise=0.0)
+    world = make_simulated_device(202, noise=0.0)
     setup = Setup(batch=10)
     nets = draw(6, seed=8, family="lenet5")
     eager = [look(world, Trial(net, setup), energy=False) for net in nets[:2]]
@@ -240,7 +240,7 @@ def test_device_energy_and_host_energy_are_told_apart():
 
 def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
     """A launch-bound net pays for them at idle power; one that keeps the device busy does not."""
-    world = make_world(202, noise=0.0)
+    world = make_simulated_device(202, noise=0.0)
     estimator = AdditiveEstimator()
     for family, setup, bound in (("lenet5", Setup(batch=10), True), ("cnn5", SETUP, False)):
         net = draw(1, seed=8, family=family)[0]
@@ -257,7 +257,7 @@ def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
 
 def test_without_graphs_energy_above_idle_adds_up():
     """A device whose looks are all eager, with a host that runs ahead."""
-    world = make_world(203, noise=0.0)
+    world = make_simulated_device(203, noise=0.0)
     setup = Setup(batch=64)
     nets = draw(8, seed=2)
     seen = [*see_parts(world, nets, setup, mode="eager"), see_idle(world)]
@@ -271,7 +271,7 @@ def test_without_graphs_energy_above_idle_adds_up():
 
 def test_where_the_host_waits_for_every_operator_time_adds_up():
     """A processor: issuing a step is running it."""
-    world = make_world(204, noise=0.0)
+    world = make_simulated_device(204, noise=0.0)
     nets = draw(6, seed=2)
 
     def wait(seen):

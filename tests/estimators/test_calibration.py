@@ -13,12 +13,12 @@ from joulecast.estimators import make_interval
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
-from joulecast.measure import make_rig
+from joulecast.measure import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 FAMILY, SETUP = "cnn5", Setup(batch=32)
 WORLDS = range(300, 306)
@@ -27,7 +27,7 @@ SECONDS = 12.0
 
 def judge_world(seed):
     """A short campaign, then other nets: estimates without and with probes, beside the truth."""
-    world = make_world(seed)
+    world = make_simulated_device(seed)
     rng = random.Random(seed)
     learn, test = (
         tuple(draw_family(FAMILY, rng.randint) for _ in range(count)) for count in (8, 8)
@@ -37,7 +37,7 @@ def judge_world(seed):
     wanted = Target(make_family(FAMILY), SETUP, networks=test, modes=MODES)
     runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
     clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    with make_rig(runtime, meter, rounds=1, **clocks) as rig, open_store(":memory:") as store:
+    with make_measurer(runtime, meter, rounds=1, **clocks) as rig, open_store(":memory:") as store:
         done = run_campaign(rig, store, estimator, target, seconds=SECONDS)
         seen = store.observations(done.profile_key)
         probes = [rig.time(trial) for trial in estimator.list_probes(wanted, seen)]

@@ -17,7 +17,7 @@ from joulecast.estimators.additive.pieces import count_stands, make_overhead, sp
 from joulecast.estimators.additive.whole_runs import predict_runs
 from joulecast.families import draw_family
 from joulecast.records import Execution, Observation, Setup, Trial
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 SETUP = Setup(batch=32)
 STEPS, EXTRA_J, EXTRA_S = 100, 60.0, 0.3
@@ -43,7 +43,7 @@ def run(world, network, noise=0.0):
 
 @pytest.fixture(scope="module")
 def world():
-    return make_world(201, noise=0.0)
+    return make_simulated_device(201, noise=0.0)
 
 
 @pytest.fixture(scope="module")

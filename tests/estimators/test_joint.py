@@ -18,7 +18,7 @@ from joulecast.gp.queries import Nets
 from joulecast.records import Network, Setup, Trial
 from joulecast.testing.estimators import observe
 from joulecast.variants import make_isolated, split_blocks
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 COLUMNS, AXES, LEVEL = 3, 5, 0.2
 
@@ -274,7 +274,7 @@ print(*sorted(loaded - {"joulecast"} - set(sys.stdlib_module_names)))
 
 def test_predicting_loads_numpy_alone(tmp_path):
     """Whoever fits may load more; an estimate is to be there at once."""
-    world, setup = make_world(7, noise=0.0), Setup(batch=8)
+    world, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
     parts = [place.part for place in split_blocks(make_family("lenet5"))]
     trials = [*(make_isolated(part, setup) for part in parts), Trial(Network(), Setup())]
     fitted = AdditiveEstimator().fit([observe(world, trial) for trial in trials])

@@ -23,7 +23,7 @@ from joulecast.testing.estimators import (
     make_observations,
 )
 from joulecast.variants import split_network
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 TARGET = Target(make_family(FAMILY), SETUP)
 
@@ -186,7 +186,7 @@ def test_it_recovers_a_device_without_quirks():
 
 
 def test_it_comes_near_a_simulated_device_that_has_quirks():
-    world, nets = make_world(11, noise=0.0), draw_networks(12)
+    world, nets = make_simulated_device(11, noise=0.0), draw_networks(12)
     fitted = NeuralPowerEstimator().fit(make_observations())
     answer = NeuralPowerEstimator().predict(fitted, nets, SETUP)
     truth = [world.law(Trial(net, SETUP)).energy_j for net in nets]

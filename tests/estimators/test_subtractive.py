@@ -23,7 +23,7 @@ from joulecast.testing.estimators import (
     run_short_campaign,
 )
 from joulecast.variants import curve_key, part_widths, plan_curves, read_variant, split_network
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 TARGET = Target(make_family(FAMILY), SETUP)
 
@@ -65,7 +65,7 @@ def test_it_recovers_a_law_that_adds_up(additive):
 
 
 def test_in_a_simulated_world_intervals_hold_what_nets_take():
-    estimator, world = SubtractiveEstimator(), make_world(11, noise=0.0)
+    estimator, world = SubtractiveEstimator(), make_simulated_device(11, noise=0.0)
     networks = draw_networks(30, seed=5)
     answer = estimator.predict(estimator.fit(make_observations()), networks, SETUP)
     truth = np.array([world.law(Trial(network, SETUP)).energy_j for network in networks])
@@ -75,7 +75,7 @@ def test_in_a_simulated_world_intervals_hold_what_nets_take():
 
 
 def test_bounds_come_first_and_in_the_order_of_subtraction():
-    seen = run_short_campaign(SubtractiveEstimator(), TARGET, 30, make_world(11))
+    seen = run_short_campaign(SubtractiveEstimator(), TARGET, 30, make_simulated_device(11))
     corners = sum(2 ** len(found.lows) for found in plan_curves(TARGET.network))
     subjects = [read_variant(one.trial.network)[0] for one in seen]
     order = ["output", "input", "hidden"]
@@ -109,7 +109,7 @@ def test_time_guides_where_energy_cannot_be_read():
     seen = []
     for _ in range(24):
         proposal = SubtractiveEstimator().propose(by_time, seen)
-        seen.append(observe(make_world(11), proposal.trial, energy=False))
+        seen.append(observe(make_simulated_device(11), proposal.trial, energy=False))
     assert len({one.trial.key for one in seen}) == 24
     assert SubtractiveEstimator().propose(by_time, seen).points == 24
     # To a campaign that wants energy, time probes are no points yet.
@@ -125,7 +125,7 @@ def test_what_the_device_refuses_is_left_out_and_the_bound_shrinks():
             break
         subject = read_variant(trial.network)[0]
         fits = max(part_widths(subject)) <= limit
-        seen.append(observe(make_world(11), trial) if fits else Observation(trial))
+        seen.append(observe(make_simulated_device(11), trial) if fits else Observation(trial))
     assert len({one.trial.key for one in seen}) == len(seen)
     measured = [one for one in seen if one.energy_j]
     widest = {}
@@ -224,7 +224,7 @@ def test_networks_that_share_layers_err_together():
 
 
 def test_setups_are_never_mixed():
-    world = make_world(11)
+    world = make_simulated_device(11)
     target = replace(TARGET, setup=Setup(batch=64))
     other = run_short_campaign(SubtractiveEstimator(), target, 20, world)
     estimator, networks = SubtractiveEstimator(), draw_networks(3)

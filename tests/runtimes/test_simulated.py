@@ -9,14 +9,14 @@ from joulecast.families import make_family
 from joulecast.kinds import peak_memory
 from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import SimulatedDevice, draw_chip, make_simulated_device
 from joulecast.testing.runtimes import SMALL, RuntimeContract
-from joulecast.worlds import World, draw_chip, make_world
 
 
 class TestSimulated(RuntimeContract):
     @pytest.fixture(autouse=True)
     def world(self):
-        self._world = make_world(3, memory_bytes=2**28)
+        self._world = make_simulated_device(3, memory_bytes=2**28)
 
     def make_runtime(self):
         return SimulatedRuntime(self._world)
@@ -29,7 +29,7 @@ class TestSimulated(RuntimeContract):
 
 
 def make_still_world(seed=3):
-    return World(draw_chip(seed), noise=0.0, settle_share=0.0)
+    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
 
 
 def test_issuing_takes_the_host_s_time_and_waiting_the_rest():
@@ -61,7 +61,7 @@ def test_memory_is_that_of_all_copies():
 
 
 def test_the_error_of_a_full_memory_says_what_to_do():
-    world = make_world(0, memory_bytes=2**20)
+    world = make_simulated_device(0, memory_bytes=2**20)
     with pytest.raises(OutOfMemoryError, match=r"MiB but simulated-0 has 1 MiB: take a smaller"):
         SimulatedRuntime(world).prepare(Trial(make_family("cnn5"), Setup()))
 
@@ -83,6 +83,6 @@ def test_there_is_no_backward_in_inference():
 
 
 def test_its_device_says_that_it_is_simulated():
-    device = SimulatedRuntime(make_world(5)).device
+    device = SimulatedRuntime(make_simulated_device(5)).device
     assert device.name == "simulated-5"
     assert device.processor == "simulated"

@@ -11,7 +11,7 @@ from joulecast.families import draw_family
 from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.testing.estimators import observe
 from joulecast.variants import make_isolated, split_network
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 FAMILY, SHAPE = "cnn5:64,128,256,512", (3, 32, 32)
 SETUPS = (Setup(batch=32), Setup(batch=32, precision="bf16"))
@@ -20,7 +20,7 @@ LOOKS, NETS, WORLD = 30, 4, 300
 
 def see_layers(setup: Setup) -> list[Observation]:
     """Layers of random nets alone, a few whole nets, and the device that waits."""
-    world, rng = make_world(WORLD, noise=0.0), random.Random(3)
+    world, rng = make_simulated_device(WORLD, noise=0.0), random.Random(3)
     trials: dict[str, Trial] = {}
     while len(trials) < LOOKS:
         for place in split_network(draw_family(FAMILY, rng.randint, SHAPE)):

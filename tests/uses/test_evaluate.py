@@ -21,7 +21,7 @@ from joulecast.errors import (
 from joulecast.estimators import ESTIMATORS, make_interval
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES
-from joulecast.measure import make_rig
+from joulecast.measure import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
@@ -38,10 +38,10 @@ from joulecast.uses.evaluate import (
 from joulecast.uses.evaluate.book import cut_at, is_spent, spend
 from joulecast.uses.evaluate.plan import draw_nets
 from joulecast.uses.evaluate.scores import find_noise, score_answers
-from joulecast.worlds import make_world
+from joulecast.simulation import make_simulated_device
 
 SETUP = Setup(batch=8)
-WORLD = make_world(5, noise=0.0)
+WORLD = make_simulated_device(5, noise=0.0)
 
 
 class Toy:
@@ -92,9 +92,9 @@ def store(tmp_path):
 
 
 def make_simulated_rig(runtime=SimulatedRuntime, noise=0.0, **options):
-    world = make_world(5, noise=noise, **options)
+    world = make_simulated_device(5, noise=noise, **options)
     clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    return make_rig(runtime(world), SimulatedMeter(world, period_s=0.0), rounds=2, **clocks)
+    return make_measurer(runtime(world), SimulatedMeter(world, period_s=0.0), rounds=2, **clocks)
 
 
 def run(store, plan=PLAN, **options):

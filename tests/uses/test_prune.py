@@ -18,7 +18,7 @@ from joulecast.kinds import network_work
 from joulecast.kinds.narrow import Group, Slot, narrow
 from joulecast.records import Setup
 from joulecast.units import JOULES_PER_WH
-from joulecast.uses.prune import Budget, FlopsGuide, make_limits, parse_budget, prune_network
+from joulecast.uses.prune import EnergyBudget, FlopsGuide, make_limits, parse_budget, prune_network
 from joulecast.uses.prune.finish import finish
 from joulecast.uses.prune.strategies import STRATEGIES
 from joulecast.uses.prune.task import Task, keep_share
@@ -65,7 +65,7 @@ class StepGuide:
 
 def make_task(guide, share=0.5, confidence=0.5, **limits) -> Task:
     bounds = make_limits(NETWORK, GROUPS, **limits)
-    return Task(NETWORK, GROUPS, bounds, guide, Budget(share=share), confidence)
+    return Task(NETWORK, GROUPS, bounds, guide, EnergyBudget(share=share), confidence)
 
 
 def test_equal_layers_keep_their_own_names():

@@ -22,7 +22,7 @@ from joulecast.records import Network, Setup
 from joulecast.testing.estimators import make_observations
 from joulecast.uses.search import (
     Choice,
-    Length,
+    RunLength,
     Range,
     hide_password,
     make_space,
@@ -36,7 +36,7 @@ from joulecast.uses.search.sampling import ScreeningSampler
 from joulecast.uses.search.study import search, summarise
 
 SETUP = Setup(batch=32)
-LENGTH = Length(100)
+LENGTH = RunLength(100)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -287,7 +287,7 @@ def test_a_storage_keeps_it_and_goes_on(screen_of, tmp_path):
     names = [point.verdict.network.name for point in found.points]
     assert len(set(names)) > 3
     with pytest.raises(InputError, match=r"something else \(steps 100, not 7\)"):
-        search(screen_of("50%", length=Length(7)), width_score, storage=url, study_name="mine")
+        search(screen_of("50%", length=RunLength(7)), width_score, storage=url, study_name="mine")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.api.nets import NamedNet, need_torch
 from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError, MissingError
-from joulecast.measure import Rig, make_rig
+from joulecast.measure import Measurer, make_measurer
 from joulecast.meters import Meter, make_meter
 from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
@@ -52,7 +52,7 @@ def open_rig(
     device_name: str = "",
     rounds: int = 3,
     loaded: LoadedNet | None = None,
-) -> Rig:
+) -> Measurer:
     """A rig; use it with ``with``.
 
     Args:
@@ -71,7 +71,7 @@ def open_rig(
         return _make_simulated(on, meter, device_name, rounds, run)
     device = name_device(detect_device(on), device_name)
     found_meter = find_meter(meter, on)
-    return make_rig(_make_torch(on, device, loaded), found_meter, rounds=rounds, run=run)
+    return make_measurer(_make_torch(on, device, loaded), found_meter, rounds=rounds, run=run)
 
 
 def observe_net(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) -> Observation:
@@ -199,16 +199,16 @@ def _make_torch(on: str, device: Device, loaded: LoadedNet | None) -> Runtime:
     return OwnNetRuntime(runtime, loaded) if loaded else runtime
 
 
-def _make_simulated(on: str, meter: str, device_name: str, rounds: int, run: str) -> Rig:
+def _make_simulated(on: str, meter: str, device_name: str, rounds: int, run: str) -> Measurer:
     from joulecast.meters.simulated import SimulatedMeter
     from joulecast.runtimes.simulated import SimulatedRuntime
-    from joulecast.worlds import make_world
+    from joulecast.simulation import make_simulated_device
 
     _, colon, seed = on.partition(":")
     if not seed.isdigit() and colon:
         raise InputError(f"{on!r} is no simulated device: give one by its seed, like simulated:7")
     if meter != "auto":
         raise InputError(f"a simulated device has a meter of its own: leave --meter {meter} out")
-    world = make_world(int(seed or 0), device_name)
+    world = make_simulated_device(int(seed or 0), device_name)
     clock: Any = {"now": world.now, "sleep": world.sleep}
-    return make_rig(SimulatedRuntime(world), SimulatedMeter(world), rounds=rounds, run=run, **clock)
+    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), rounds=rounds, run=run, **clock)

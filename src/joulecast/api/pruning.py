@@ -13,7 +13,7 @@ from joulecast.api.measuring import observe_net, open_rig, probe_networks
 from joulecast.api.nets import NamedNet, need_torch
 from joulecast.errors import FileError, InputError
 from joulecast.records import Network, Observation, Profile, Setup
-from joulecast.uses.prune import Budget, Pruning, make_limits, prune_network
+from joulecast.uses.prune import EnergyBudget, Pruning, make_limits, prune_network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +60,7 @@ class Shrunk:
 def shrink_net(
     found: NamedNet,
     setup: Setup,
-    budget: Budget,
+    budget: EnergyBudget,
     profile: Profile | None,
     *,
     source: str = "",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from joulecast.api.nets import NamedNet, parse_shape, resolve_net
-from joulecast.budgets import Length
+from joulecast.budgets import RunLength
 from joulecast.errors import InputError
 from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
 from joulecast.units import parse_share
@@ -74,14 +74,14 @@ def read_share(ctx: Any, param: Any, value: Any) -> float:
     return share
 
 
-def read_length(steps: int | None, epochs: int | None, samples: int | None) -> Length:
+def read_length(steps: int | None, epochs: int | None, samples: int | None) -> RunLength:
     """How long a run is, as options say it: steps, or epochs over samples."""
     context = click.get_current_context()
     if (epochs is None) != (samples is None):
         raise click.UsageError("--epochs and --samples belong together", context)
     if epochs is not None and steps is not None:
         raise click.UsageError("give --steps, or --epochs and --samples", context)
-    return Length(steps, epochs, samples)
+    return RunLength(steps, epochs, samples)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT
 from joulecast.records import Estimate, Observation, Setup
 from joulecast.units import format_duration, format_energy, format_share, parse_share
-from joulecast.uses.prune import STRATEGIES, Budget, Pruning, parse_budget
+from joulecast.uses.prune import STRATEGIES, EnergyBudget, Pruning, parse_budget
 from joulecast.uses.prune.result import LayerChange
 from joulecast.uses.prune.run import GUIDES
 
@@ -181,7 +181,7 @@ def describe(
     return data
 
 
-def is_kept(budget: Budget, before: Observation, after: Observation) -> bool:
+def is_kept(budget: EnergyBudget, before: Observation, after: Observation) -> bool:
     """Whether what was measured keeps the budget."""
     if before.energy_j is None or after.energy_j is None:
         raise InputError("the meter gave no joules: choose another with --meter")

@@ -40,7 +40,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MeterRequest:
     """What is asked for: the words after the colon, and where the load runs.
 
     Attributes:
@@ -58,15 +58,15 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Row:
+class MeterSpec:
     """One meter: how to write it, how to make it, how to find it."""
 
     form: str
-    make: Callable[[Wanted], Meter]
+    make: Callable[[MeterRequest], Meter]
     detect: Callable[[], tuple[MeterInfo, ...]] = tuple
 
 
-def _make_auto(wanted: Wanted) -> Meter:
+def _make_auto(wanted: MeterRequest) -> Meter:
     """The best meter that is there for where the load runs."""
     *better, last = ("nvml",) if wanted.is_gpu else ("rapl", "modelled")
     for name in better:
@@ -77,7 +77,7 @@ def _make_auto(wanted: Wanted) -> Meter:
     return METERS[last].make(wanted)
 
 
-def _make_nvml(wanted: Wanted) -> Meter:
+def _make_nvml(wanted: MeterRequest) -> Meter:
     # cuda:1 need not be NVML's GPU 1: guessing would measure somebody else's GPU.
     if wanted.is_gpu and wanted.gpu is None and not wanted.argument:
         raise InputError(
@@ -86,15 +86,15 @@ def _make_nvml(wanted: Wanted) -> Meter:
     return make_nvml(wanted.argument, wanted.gpu)
 
 
-METERS: dict[str, Row] = {
-    "auto": Row("auto", _make_auto),
-    "nvml": Row("nvml[:INDEX]", _make_nvml, detect_nvml),
-    "rapl": Row("rapl", lambda wanted: make_rapl(wanted.argument), detect_rapl),
-    "modelled": Row(
+METERS: dict[str, MeterSpec] = {
+    "auto": MeterSpec("auto", _make_auto),
+    "nvml": MeterSpec("nvml[:INDEX]", _make_nvml, detect_nvml),
+    "rapl": MeterSpec("rapl", lambda wanted: make_rapl(wanted.argument), detect_rapl),
+    "modelled": MeterSpec(
         "modelled[:WATTS]", lambda wanted: make_modelled(wanted.argument), detect_modelled
     ),
-    "file": Row("file:PATH", lambda wanted: make_file(wanted.argument), detect_file),
-    "command": Row(
+    "file": MeterSpec("file:PATH", lambda wanted: make_file(wanted.argument), detect_file),
+    "command": MeterSpec(
         "command:PROGRAM ...", lambda wanted: make_command(wanted.argument), detect_command
     ),
 }
@@ -133,7 +133,7 @@ def _make_one(part: str, on: str, gpu: str | None) -> Meter:
         forms = ", ".join(row.form for row in METERS.values())
         raise InputError(f"there is no meter {unknown!r}: choose from {forms}, or join some with +")
     try:
-        meter = METERS[name].make(Wanted(argument, on, gpu))
+        meter = METERS[name].make(MeterRequest(argument, on, gpu))
     except UnavailableError as error:
         raise MissingError(f"meter {name} is not available: {error}") from error
     if argument:

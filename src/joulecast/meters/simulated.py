@@ -11,7 +11,7 @@ import math
 
 from joulecast.meters.base import Reading
 from joulecast.meters.guarded import GuardedMeter
-from joulecast.worlds import Disturbance, World
+from joulecast.simulation import Disturbance, SimulatedDevice
 
 _EXACT_POLLS = 10
 
@@ -25,7 +25,9 @@ class SimulatedMeter(GuardedMeter):
     covers = "device"
     provenance = "simulated"
 
-    def __init__(self, world: World, period_s: float = 0.1, window_s: float = 1.0) -> None:
+    def __init__(
+        self, world: SimulatedDevice, period_s: float = 0.1, window_s: float = 1.0
+    ) -> None:
         """Make the meter.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import MODES, Device, Trial
-from joulecast.worlds import World
+from joulecast.simulation import SimulatedDevice
 
 _BUILD_S = 0.02
 
@@ -17,7 +17,7 @@ _BUILD_S = 0.02
 class SimulatedStep:
     """A trial that is ready to run in a world."""
 
-    def __init__(self, world: World, trial: Trial, peak_bytes: int) -> None:
+    def __init__(self, world: SimulatedDevice, trial: Trial, peak_bytes: int) -> None:
         self._world = world
         self._cost = world.law(trial)
         self._peak_bytes = peak_bytes
@@ -46,7 +46,7 @@ class SimulatedRuntime:
 
     name = "simulated"
 
-    def __init__(self, world: World, modes: tuple[str, ...] = MODES) -> None:
+    def __init__(self, world: SimulatedDevice, modes: tuple[str, ...] = MODES) -> None:
         self._world = world
         self.modes = modes
         self.device = Device(

@@ -24,13 +24,13 @@ from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.worlds import World, make_world
+from joulecast.simulation import SimulatedDevice, make_simulated_device
 
 FAMILY = "lenet5:4,6,24,16"
 SETUP = Setup(batch=10)
 
 
-def observe(world: World, trial: Trial, energy: bool = True) -> Observation:
+def observe(world: SimulatedDevice, trial: Trial, energy: bool = True) -> Observation:
     """What a perfect rig would see in a world."""
     cost = world.law(trial)
     return Observation(
@@ -45,7 +45,7 @@ def observe(world: World, trial: Trial, energy: bool = True) -> Observation:
 
 
 def run_short_campaign(
-    estimator: Estimator, target: Target, points: int, world: World
+    estimator: Estimator, target: Target, points: int, world: SimulatedDevice
 ) -> list[Observation]:
     """Observations of what an estimator asks for, one after the other."""
     seen: list[Observation] = []
@@ -60,7 +60,7 @@ def run_short_campaign(
 @cache
 def make_observations() -> tuple[Observation, ...]:
     """Variants, stages of single layers, whole nets, a time probe and a waiting device."""
-    world = make_world(11, noise=0.0)
+    world = make_simulated_device(11, noise=0.0)
     target = Target(make_family(FAMILY), SETUP)
     seen = run_short_campaign(SubtractiveEstimator(), target, 30, world)
     seen += run_short_campaign(NeuralPowerEstimator(), target, 132, world)

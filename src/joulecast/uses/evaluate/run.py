@@ -27,7 +27,7 @@ from joulecast.errors import (
 )
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
-from joulecast.measure import Rig
+from joulecast.measure import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, spend
 from joulecast.uses.evaluate.judge import find_probes, judge, list_learnt
@@ -61,7 +61,7 @@ class Stage:
 Tell = Callable[[Stage], None]
 
 
-def evaluate(rig: Rig, store: Keeper, plan: Plan, on_progress: Tell | None = None) -> Evaluation:
+def evaluate(rig: Measurer, store: Keeper, plan: Plan, on_progress: Tell | None = None) -> Evaluation:
     """Measure what is not kept yet, then judge.
 
     Args:
@@ -97,7 +97,7 @@ def _check_unit(book: Book, unit: str) -> None:
 class _Work:
     """One run of an evaluation: the rig, what is kept, and what went wrong so far."""
 
-    rig: Rig
+    rig: Measurer
     book: Book
     plan: Plan
     draw: Draw
@@ -195,7 +195,7 @@ class _Work:
         if wanted:
             self._clear_doubts(name, method, rig)
 
-    def _clear_doubts(self, name: str, method: Estimator, rig: Rig) -> None:
+    def _clear_doubts(self, name: str, method: Estimator, rig: Measurer) -> None:
         """The few looks that take most doubt off once all layers were timed."""
         target = self.draw.make_target(self.plan.setup, self.draw.tests)
         target = replace(target, guide="probe", modes=rig.runtime.modes)
@@ -222,7 +222,7 @@ class _Work:
 
     # -- all -------------------------------------------------------------------------------------
 
-    def _tagged(self, who: str) -> Rig:
+    def _tagged(self, who: str) -> Measurer:
         return replace(self.rig, run=self.book.tag(who))
 
     def _begin(self, what: str) -> None:

@@ -16,7 +16,7 @@ Everything here works on Networks: no framework, so that thousands of candidates
 seconds. The smaller net itself is made by ``runtimes.torch.shrink.cut`` from the counts.
 """
 
-from joulecast.uses.prune.budget import Budget, parse_budget
+from joulecast.uses.prune.budget import EnergyBudget, parse_budget
 from joulecast.uses.prune.guide import EstimateGuide, FlopsGuide, Guide
 from joulecast.uses.prune.limits import Limits, make_limits
 from joulecast.uses.prune.result import Pruning
@@ -25,7 +25,7 @@ from joulecast.uses.prune.strategies import STRATEGIES, Strategy
 
 __all__ = [
     "STRATEGIES",
-    "Budget",
+    "EnergyBudget",
     "EstimateGuide",
     "FlopsGuide",
     "Guide",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from joulecast.estimators import OpenProfile
 from joulecast.kinds import network_work
 from joulecast.records import Network, Setup
-from joulecast.uses.prune.budget import Budget
+from joulecast.uses.prune.budget import EnergyBudget
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class Guide(Protocol):
     def cost(self, networks: Sequence[Network]) -> Floats:
         """What a step of each costs."""
 
-    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+    def spread(self, before: Network, after: Network, budget: EnergyBudget) -> float:
         """One deviation of the logarithm of what the budget bounds."""
 
 
@@ -50,7 +50,7 @@ class EstimateGuide:
         """Means; joules alone are asked for."""
         return self.known.ask_means([(one, self.setup) for one in networks])
 
-    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+    def spread(self, before: Network, after: Network, budget: EnergyBudget) -> float:
         """By the joint doubt of both nets."""
         pairs = [(before, self.setup), (after, self.setup)]
         found = self.known.ask(pairs, joint=True, details=False)
@@ -70,6 +70,6 @@ class FlopsGuide:
         """Contractions of the whole step, counted."""
         return np.array([network_work(one, self.setup).total.flops for one in networks])
 
-    def spread(self, before: Network, after: Network, budget: Budget) -> float:
+    def spread(self, before: Network, after: Network, budget: EnergyBudget) -> float:
         """None: a count is kept or it is not. It says nothing of joules."""
         return 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.records import Estimate, Network
-from joulecast.uses.prune.budget import Budget
+from joulecast.uses.prune.budget import EnergyBudget
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Pruning:
     network: Network
     smaller: Network
     counts: Mapping[str, int]
-    budget: Budget
+    budget: EnergyBudget
     strategy: str
     guide: str
     unit: str

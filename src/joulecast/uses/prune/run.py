@@ -11,7 +11,7 @@ from joulecast.kinds import output_shape
 from joulecast.kinds.narrow import Group
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
-from joulecast.uses.prune.budget import Budget
+from joulecast.uses.prune.budget import EnergyBudget
 from joulecast.uses.prune.finish import finish
 from joulecast.uses.prune.guide import EstimateGuide, FlopsGuide, Guide
 from joulecast.uses.prune.limits import Limits, make_limits
@@ -26,7 +26,7 @@ def prune_network(
     network: Network,
     groups: Sequence[Group],
     setup: Setup,
-    budget: Budget,
+    budget: EnergyBudget,
     profile: Profile | None = None,
     *,
     strategy: str = "marginal",
@@ -120,7 +120,7 @@ def _choose(task: Task, strategy: str) -> dict[str, int]:
     return max(found, key=task.worth)
 
 
-def _check_words(strategy: str, guide: str, budget: Budget) -> None:
+def _check_words(strategy: str, guide: str, budget: EnergyBudget) -> None:
     """Complain before anything is fitted."""
     if strategy not in STRATEGIES:
         raise InputError(f"there is no strategy {strategy!r}; known are {', '.join(STRATEGIES)}")

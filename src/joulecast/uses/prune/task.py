@@ -15,7 +15,7 @@ from statistics import NormalDist
 from joulecast.estimators import find_chance
 from joulecast.kinds.narrow import Group, narrow
 from joulecast.records import Network
-from joulecast.uses.prune.budget import Budget
+from joulecast.uses.prune.budget import EnergyBudget
 from joulecast.uses.prune.guide import Guide
 from joulecast.uses.prune.limits import Limits
 
@@ -35,7 +35,7 @@ class Task:
     groups: tuple[Group, ...]
     limits: Limits
     guide: Guide
-    budget: Budget
+    budget: EnergyBudget
     confidence: float = 0.5
     seed: int = 0
     start: Counts = field(default_factory=dict)

@@ -21,7 +21,7 @@ sampler draws, on condition that it fits (sampling.py). Nothing is measured here
 and how long a run is, say ``joulecast.budgets``.
 """
 
-from joulecast.budgets import Budget, Length, parse_budget
+from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.uses.search.dimensions import Choice, Dimension, Range, parse_dimension
 from joulecast.uses.search.result import Point, Search, find_points, hide_password
 from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
@@ -29,12 +29,12 @@ from joulecast.uses.search.space import Space, make_space
 from joulecast.uses.search.survey import Survey, check_reachable, survey
 
 __all__ = [
-    "Budget",
     "Choice",
     "Dimension",
-    "Length",
+    "EnergyBudget",
     "Point",
     "Range",
+    "RunLength",
     "Screen",
     "Search",
     "Space",

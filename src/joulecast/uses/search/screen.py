@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from joulecast.budgets import Budget, Length
+from joulecast.budgets import EnergyBudget, RunLength
 from joulecast.errors import InputError
 from joulecast.estimators import Estimates, OpenProfile, open_profile
 from joulecast.estimators.base import Floats
@@ -89,9 +89,9 @@ class Screen:
     """
 
     space: Space
-    budget: Budget
+    budget: EnergyBudget
     opened: OpenProfile
-    length: Length = field(default_factory=Length)
+    length: RunLength = field(default_factory=RunLength)
     confidence: float = 0.5
     level: float = 0.95
     original_j: float | None = None
@@ -168,8 +168,8 @@ class Screen:
 def open_screen(
     profile: Profile,
     space: Space,
-    budget: Budget,
-    length: Length | None = None,
+    budget: EnergyBudget,
+    length: RunLength | None = None,
     *,
     confidence: float = 0.5,
     estimator: str = "additive",
@@ -189,7 +189,7 @@ def open_screen(
     Raises:
         MissingError: The profile is empty, or the estimator cannot use what it holds.
     """
-    opened, run = open_profile(profile, estimator), length or Length()
+    opened, run = open_profile(profile, estimator), length or RunLength()
     original_j = None
     if budget.share is not None:
         steps = run.count_steps(space.setup.batch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.records import Trial
-from joulecast.worlds.law import Chip, Cost, cost_trial, draw_chip
+from joulecast.simulation.step_cost import Chip, StepCost, cost_trial, draw_chip
 
 # The first two slow the device down; the others befall its meter.
 DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")
@@ -37,7 +37,7 @@ class Disturbance:
     noticed: bool = True
 
 
-class World:
+class SimulatedDevice:
     """One simulated device with its clock, its energy account and what goes wrong on it."""
 
     def __init__(
@@ -75,7 +75,7 @@ class World:
         self._times_s = [0.0]
         self._energies_j = [0.0]
 
-    def law(self, trial: Trial) -> Cost:
+    def law(self, trial: Trial) -> StepCost:
         """What one step costs without noise; the empty network is a second of waiting, awake."""
         return cost_trial(self.chip, trial)
 
@@ -104,7 +104,7 @@ class World:
         event = Disturbance(what, start_s, start_s + duration_s, slowdown, power_w, noticed)
         self.disturbances.append(event)
 
-    def issue(self, cost: Cost, count: int, done: int = 0) -> None:
+    def issue(self, cost: StepCost, count: int, done: int = 0) -> None:
         """Give the device ``count`` steps of a net that has done ``done``; the host moves on."""
         # Host-bound steps have the host's noise, which is larger.
         host = (cost.issue_s / cost.duration_s) ** 8
@@ -175,8 +175,8 @@ class World:
             self._energies_j.append(energy_j)
 
 
-def make_world(
+def make_simulated_device(
     seed: int = 0, name: str = "", *, noise: float = 1.0, memory_bytes: int = 0
-) -> World:
+) -> SimulatedDevice:
     """A simulated device; the same seed gives the same law and the same noise."""
-    return World(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)
+    return SimulatedDevice(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)

@@ -1,6 +1,6 @@
 """Simulated devices: a seeded law from a Trial to joules and seconds, on a virtual clock.
 
-Takes a seed, gives a World. ``World.law`` is a pure function: what one step costs, without noise.
+Takes a seed, gives a World. ``SimulatedDevice.law`` is a pure function: what one step costs, without noise.
 Running steps advances the world's own clock and books joules, so that a meter can be read at any
 moment and no test ever sleeps:
 
@@ -22,7 +22,12 @@ estimator, so that recovering it shows something:
 Everything that comes out of here is simulated and says so.
 """
 
-from joulecast.worlds.clock import DISTURBANCES, Disturbance, World, make_world
-from joulecast.worlds.law import Chip, Cost, draw_chip
+from joulecast.simulation.device import (
+    DISTURBANCES,
+    Disturbance,
+    SimulatedDevice,
+    make_simulated_device,
+)
+from joulecast.simulation.step_cost import Chip, StepCost, draw_chip
 
 __all__ = ["DISTURBANCES", "Chip", "Cost", "Disturbance", "World", "draw_chip", "make_world"]

@@ -19,7 +19,7 @@ from joulecast.records import Layer, Setup, Sizes, Trial
 _RECURRENT = ("lstm", "gru", "rnn")
 
 
-class Cost(NamedTuple):
+class StepCost(NamedTuple):
     """What one step costs: joules, seconds, and the part of the host in them."""
 
     energy_j: float
@@ -291,7 +291,7 @@ def _limit_power(chip: Chip, energy_j: float, device_s: float) -> tuple[float, f
     return energy_j * (1 - 0.3 * over / (1 + over)), device_s * (1 + 0.6 * over)
 
 
-def _cost_step(chip: Chip, runs: list[_Run], graph: bool) -> Cost:
+def _cost_step(chip: Chip, runs: list[_Run], graph: bool) -> StepCost:
     """Put host and device side by side: the longer decides, the waiting device idles."""
     launches = sum(run.launches for run in runs)
     pauses_s = launches * chip.gap_s * (0.1 if graph else 1.0)
@@ -305,13 +305,13 @@ def _cost_step(chip: Chip, runs: list[_Run], graph: bool) -> Cost:
     duration_s = longer + (0.0 if graph else chip.contention * shorter * shorter / longer)
     energy_j += chip.idle_w * (duration_s - device_s)
     heat = chip.leak * energy_j / duration_s / chip.limit_w
-    return Cost(energy_j * (1 + heat), duration_s, issue_s)
+    return StepCost(energy_j * (1 + heat), duration_s, issue_s)
 
 
-def cost_trial(chip: Chip, trial: Trial) -> Cost:
+def cost_trial(chip: Chip, trial: Trial) -> StepCost:
     """What one step costs without noise; the empty network is a second of waiting, awake."""
     if not trial.network.layers:
-        return Cost(chip.idle_w, 1.0, 0.0)
+        return StepCost(chip.idle_w, 1.0, 0.0)
     kernels = _list_kernels(trial)
     if not kernels:
         stage, phase = trial.execution.stage, trial.setup.phase
