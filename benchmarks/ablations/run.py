@@ -29,7 +29,7 @@ from joulecast.estimators.base import Estimator, Prediction, Proposal, Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.figures import draw_budget, save_svg
-from joulecast.measure import Measurer, make_measurer
+from joulecast.measurer import Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime

@@ -41,15 +41,15 @@ from joulecast.errors import JoulecastError, MeasurementError, MissingError, Net
 from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Target
 from joulecast.figures import Picture, draw_cost, save_png, save_svg
-from joulecast.measure import Measurer
+from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import Answer, NetResult, Score, evaluate, name_evaluation
-from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, cut_at, spend
-from joulecast.uses.evaluate.plan import Draw, draw_nets
+from joulecast.uses.evaluate.evaluation_log import PASSES, Book, Budgeted, CampaignBook, cut_at, spend
+from joulecast.uses.evaluate.evaluation_plan import Draw, draw_nets
 from joulecast.uses.evaluate.scores import find_noise, score_answers
-from joulecast.uses.evaluate.truth import see_nets
+from joulecast.uses.evaluate.measured_nets import see_nets
 
 Json = dict[str, Any]
 

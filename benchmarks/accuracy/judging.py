@@ -19,8 +19,8 @@ from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Estimator, Prediction
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
-from joulecast.uses.evaluate.book import PASSES, Book
-from joulecast.uses.evaluate.result import Answer, NetResult, Score
+from joulecast.uses.evaluate.evaluation_log import PASSES, Book
+from joulecast.uses.evaluate.evaluation import Answer, NetResult, Score
 from joulecast.uses.evaluate.scores import find_noise, score_answers
 
 Json = dict[str, Any]

@@ -28,12 +28,12 @@ from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family
-from joulecast.measure import Measurer
+from joulecast.measurer import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
 from joulecast.uses.evaluate import Plan, evaluate, name_evaluation
-from joulecast.uses.evaluate.book import Book, Budgeted, CampaignBook
-from joulecast.uses.evaluate.plan import draw_nets
+from joulecast.uses.evaluate.evaluation_log import Book, Budgeted, CampaignBook
+from joulecast.uses.evaluate.evaluation_plan import draw_nets
 
 DEVELOPMENT = "development"
 

@@ -62,11 +62,11 @@ from joulecast.estimators.additive.acquisition import choose_aim
 from joulecast.estimators.additive.estimator import fit_state
 from joulecast.estimators.base import Estimator, Proposal, Target
 from joulecast.files import read_profile, write_profile
-from joulecast.measure import Measurer
+from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, is_spent, spend
+from joulecast.uses.evaluate.evaluation_log import PASSES, Book, Budgeted, is_spent, spend
 
 Json = dict[str, Any]
 

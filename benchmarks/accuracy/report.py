@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from keeping import read_profiles, write_packed
-from rows import ESTIMATORS, Verdict, list_judged, list_nets, make_rows
+from rows import ESTIMATORS, ScreenedCandidate, list_judged, list_nets, make_rows
 from settings import OWN, OWN_SECONDS, RIVAL_SECONDS, RIVALS, SETTINGS, Setting
 from tables import make_markdown, print_summary
 
@@ -33,8 +33,8 @@ from joulecast.files import read_profile
 from joulecast.records import Observation, Profile, weakest_provenance
 from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import Evaluation, judge, name_evaluation
-from joulecast.uses.evaluate.book import PASSES, Book
-from joulecast.uses.evaluate.plan import strip_probe
+from joulecast.uses.evaluate.evaluation_log import PASSES, Book
+from joulecast.uses.evaluate.evaluation_plan import strip_probe
 
 Json = dict[str, Any]
 
@@ -66,7 +66,7 @@ def main() -> None:
 # Judging
 
 
-def judge_all(profiles: Sequence[Profile]) -> list[Verdict]:
+def judge_all(profiles: Sequence[Profile]) -> list[ScreenedCandidate]:
     """Every setting that has test nets somewhere.
 
     Raises:
@@ -93,7 +93,7 @@ def count_tests(profile: Profile, setting: Setting) -> int:
     return sum(len(book.list_of(who)) for who in PASSES)
 
 
-def judge_setting(profile: Profile, setting: Setting) -> Verdict:
+def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
     """All estimators that were measured, each with its seconds.
 
     Raises:
@@ -111,7 +111,7 @@ def judge_setting(profile: Profile, setting: Setting) -> Verdict:
     answers: dict[str, Json] = {}
     for net in (net for one in results for net in one.nets):
         answers.setdefault(net.name, {}).update(net.answers)
-    return Verdict(
+    return ScreenedCandidate(
         setting,
         results[0],
         tuple(scores[name] for name in ESTIMATORS if name in scores),
@@ -137,7 +137,7 @@ def list_kept(book: Book) -> tuple[Observation, ...]:
 # Writing
 
 
-def write_all(out: Path, verdicts: Sequence[Verdict], outside: Json | None) -> Json:
+def write_all(out: Path, verdicts: Sequence[ScreenedCandidate], outside: Json | None) -> Json:
     """Everything but what outside.py said; gives the summary."""
     rows, nets = make_rows(verdicts, outside), list_nets(verdicts, outside)
     summary = {**describe_run(verdicts), "rows": rows}
@@ -152,7 +152,7 @@ def write_all(out: Path, verdicts: Sequence[Verdict], outside: Json | None) -> J
     return summary
 
 
-def describe_run(verdicts: Sequence[Verdict]) -> Json:
+def describe_run(verdicts: Sequence[ScreenedCandidate]) -> Json:
     """On what, when and by what it was judged."""
     results = [one.evaluation for one in verdicts]
     devices = list(dict.fromkeys(one.device for one in results))

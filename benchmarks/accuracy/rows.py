@@ -45,7 +45,7 @@ _NET_FIELDS = ("name", "passes_j", "measured_j", "measured_s", "flops", "answers
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScreenedCandidate:
     """A setting, judged.
 
     Attributes:
@@ -63,7 +63,7 @@ class Verdict:
     kept: Profile
 
 
-def make_rows(verdicts: Sequence[Verdict], outside: Json | None = None) -> list[Json]:
+def make_rows(verdicts: Sequence[ScreenedCandidate], outside: Json | None = None) -> list[Json]:
     """All rows: settings, nets outside families, means."""
     rows = [
         _make_row(one.setting.family, one.setting.name, one.setting.bound, score.to_dict())
@@ -84,7 +84,7 @@ def find_row(rows: Iterable[Json], setting: str, estimator: str) -> Json | None:
     return next((row for row in rows if (row["setting"], row["estimator"]) == wanted), None)
 
 
-def list_nets(verdicts: Iterable[Verdict], outside: Json | None = None) -> list[Json]:
+def list_nets(verdicts: Iterable[ScreenedCandidate], outside: Json | None = None) -> list[Json]:
     """Every test net with what was measured and what each estimator said."""
     found = [
         {"family": one.setting.family, "setting": one.setting.name, **_name_net(net.to_dict())}

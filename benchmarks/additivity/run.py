@@ -23,7 +23,7 @@ from typing import Any
 from joulecast.devices import detect_device, find_gpu
 from joulecast.families import make_family
 from joulecast.files import read_profile, write_profile
-from joulecast.measure import make_measurer
+from joulecast.measurer import make_measurer
 from joulecast.meters import make_meter
 from joulecast.records import Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime

@@ -38,7 +38,7 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import ESTIMATORS, find_estimator, make_interval
 from joulecast.estimators.base import Estimator, Prediction, Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import Measurer, make_measurer
+from joulecast.measurer import Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime

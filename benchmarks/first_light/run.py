@@ -26,7 +26,7 @@ from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.files import read_profile, write_profile
 from joulecast.kinds import network_work
-from joulecast.measure import Measurer, make_measurer
+from joulecast.measurer import Measurer, make_measurer
 from joulecast.meters import make_meter
 from joulecast.records import Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime

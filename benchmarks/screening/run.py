@@ -31,7 +31,7 @@ from joulecast.families import draw_family
 from joulecast.records import Device, Profile, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.search import RunLength, Screen, make_space, open_screen, parse_budget
+from joulecast.uses.search import RunLength, BudgetScreener, make_search_space, make_screener, parse_budget
 
 FAMILIES = ("cnn5", "transformer", "resnet18")
 DEVICE, SETUP, SEED = "nvidia-h200", Setup(batch=32), 7
@@ -107,13 +107,13 @@ def run_child(family: str, name: str, seed: int) -> float:
 # What is measured
 
 
-def make_screen(family: str) -> Screen:
+def make_screen(family: str) -> BudgetScreener:
     """A family's whole space, and half of what its original takes."""
     profile = joulecast.load_profile(DEVICE)
-    space, length = make_space(family, SETUP), RunLength()
+    space, length = make_search_space(family, SETUP), RunLength()
     original = joulecast.estimate(family, device=profile, setup=SETUP)
     budget = parse_budget(f"{original.energy_j / 2}J", length)
-    return open_screen(profile, space, budget, length, confidence=0.9)
+    return make_screener(profile, space, budget, length, confidence=0.9)
 
 
 def screen_in(size: int) -> Callable[[str, int], float]:

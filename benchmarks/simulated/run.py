@@ -24,7 +24,7 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import make_measurer
+from joulecast.measurer import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Profile, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime

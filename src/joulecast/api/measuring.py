@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.api.nets import NamedNet, need_torch
 from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError, MissingError
-from joulecast.measure import Measurer, make_measurer
+from joulecast.measurer import Measurer, make_measurer
 from joulecast.meters import Meter, make_meter
 from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import ContaminatedError, InputError, MeasurementError, OutOfMemoryError
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measure import MeasureLimits, make_measurer
+from joulecast.measurer import MeasureLimits, make_measurer
 from joulecast.meters.base import FAULTS, Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Execution, Network, Setup, Trial
