@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 import joulecast
-from joulecast.uses.search import Range
+from joulecast.uses.search import NumberRange
 
 FAMILY, SHAPE, STEPS, BATCH = "cnn5:16,32,32,32", (3, 32, 32), 50, 32
 # Other widths go from 1 to the family's own; nets of one channel cannot learn much.
-VARY = {"c1": Range(4, 16), "c2": Range(4, 32), "lr": Range(1e-2, 2e-1, log=True)}
+VARY = {"c1": NumberRange(4, 16), "c2": NumberRange(4, 32), "lr": NumberRange(1e-2, 2e-1, log=True)}
 
 
 def draw_stripes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@
 A campaign of 160 s is kept for each arm; cut after fewer seconds it is the campaign of a smaller
 budget. The truth are the setting's test nets, as measure.py measures them. Device seconds are all
 that an arm had the device do: for time probes, those that the cut campaign still lacks. Everything
-is kept as it is made; run again, it goes on where it was. ``judge`` also takes packed observations.
+is kept as it is made; run again, it goes on where it was. ``evaluate_stored`` also takes packed observations.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import Answer, NetResult, Score, evaluate, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import PASSES, Book, Budgeted, CampaignBook, cut_at, spend
-from joulecast.uses.evaluate.evaluation_plan import Draw, draw_nets
-from joulecast.uses.evaluate.scores import find_noise, score_answers
-from joulecast.uses.evaluate.measured_nets import see_nets
+from joulecast.uses.evaluate import NetEstimate, NetResult, EstimatorScore, evaluate, name_evaluation
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, CampaignObservations, cut_to_budget, sum_work_s
+from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
+from joulecast.uses.evaluate.measured_nets import summarise_test_nets
 
 Json = dict[str, Any]
 
@@ -107,15 +107,15 @@ def parse_arguments() -> argparse.Namespace:
     measure.add_argument("--on", default="cuda:0")
     measure.add_argument("--until", type=float, default=1e9, help="seconds, then it stops")
     measure.set_defaults(work=measure_store)
-    judge = parts.add_parser("judge", help="from a store to numbers and a picture")
-    judge.set_defaults(work=judge_store)
-    for part in (measure, judge):
+    evaluate_stored = parts.add_parser("judge", help="from a store to numbers and a picture")
+    evaluate_stored.set_defaults(work=judge_store)
+    for part in (measure, evaluate_stored):
         part.add_argument("store", type=Path)
     simulate = parts.add_parser("simulate", help="the same in simulated worlds")
     simulate.add_argument("--worlds", default="1500-1519", type=parse_worlds)
     simulate.add_argument("--processes", type=int, default=2)
     simulate.set_defaults(work=simulate_worlds)
-    for part in (measure, judge, simulate):
+    for part in (measure, evaluate_stored, simulate):
         part.add_argument("--setting", default="cnn5", choices=[one.name for one in SETTINGS])
         part.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
@@ -149,10 +149,10 @@ def measure_setting(rig: Measurer, store: Keeper, setting: Setting, until_s: flo
     plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(rig)
     draw, name = draw_nets(plan), name_evaluation(plan, key)
     started_s = rig.now()
-    if see_nets(Book(name, store.observations(key)), plan, draw)[1]:
+    if summarise_test_nets(EvaluationLog(name, store.observations(key)), plan, draw)[1]:
         evaluate(rig, store, plan)
         say(f"{rig.now() - started_s:.0f} s: test nets done")
-    book = Book(name, store.observations(key), store.add_observation)
+    book = EvaluationLog(name, store.observations(key), store.add_observation)
     target = replace(draw.make_target(setting.setup, draw.learn), modes=rig.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load of a run, on a cold device, is let pass.
@@ -165,18 +165,18 @@ def measure_setting(rig: Measurer, store: Keeper, setting: Setting, until_s: flo
         # To the end of its seconds, however sure the estimator is by then.
         aimed = replace(target, guide=arm.guide, uncertainty_share=0.0)
         run_arm(rig, book, arm, aimed, left_s)
-        say(f"{rig.now() - started_s:.0f} s: {arm.who}, {spend(book.list_of(arm.who)):.0f} s")
+        say(f"{rig.now() - started_s:.0f} s: {arm.who}, {sum_work_s(book.list_of(arm.who)):.0f} s")
     probe_layers(rig, book, setting, draw)
 
 
-def run_arm(rig: Measurer, book: Book, arm: Arm, target: Target, left_s: float) -> None:
+def run_arm(rig: Measurer, book: EvaluationLog, arm: Arm, target: Target, left_s: float) -> None:
     """The rest of an arm's campaign, as far as the time that is left goes."""
-    method = Budgeted(find_estimator(arm.estimator), BUDGETS_S[-1])
+    method = BudgetedEstimator(find_estimator(arm.estimator), BUDGETS_S[-1])
     if method.propose(target, book.list_of(arm.who)).trial is None:
         return
     tagged = replace(rig, run=book.tag(arm.who))
     try:
-        result = run_campaign(tagged, CampaignBook(book, arm.who), method, target, seconds=left_s)
+        result = run_campaign(tagged, CampaignObservations(book, arm.who), method, target, seconds=left_s)
         say(f"{arm.who}: {result.stopped}")
         for words in result.skipped:
             say(f"{arm.who} went without {words}")
@@ -184,7 +184,7 @@ def run_arm(rig: Measurer, book: Book, arm: Arm, target: Target, left_s: float) 
         say(f"{arm.who}: {error}")
 
 
-def probe_layers(rig: Measurer, book: Book, setting: Setting, draw: Draw) -> None:
+def probe_layers(rig: Measurer, book: EvaluationLog, setting: Setting, draw: EvaluationNets) -> None:
     """Seconds of every distinct layer of the test nets that nobody has timed yet."""
     tests = replace(draw.make_target(setting.setup, draw.tests), modes=rig.runtime.modes)
     known = {seen.trial.key for seen in list_probes(book)}
@@ -196,7 +196,7 @@ def probe_layers(rig: Measurer, book: Book, setting: Setting, draw: Draw) -> Non
                 say(f"a time probe: {error}")
 
 
-def list_probes(book: Book) -> list[Observation]:
+def list_probes(book: EvaluationLog) -> list[Observation]:
     """Time probes of layers of the test nets, of whichever part of the benchmark."""
     found = (*book.list_of(OWN_PROBES), *book.list_of(PROBES))
     return [seen for seen in found if seen.energy_j is None]
@@ -220,7 +220,7 @@ def judge_cost(profile: Profile, setting: Setting) -> Json:
     book = open_book(profile, setting)
     plan = setting.plan(OWN, OWN_SECONDS)
     draw = draw_nets(plan)
-    nets, missing = see_nets(book, plan, draw)
+    nets, missing = summarise_test_nets(book, plan, draw)
     seen = list_kept(book)
     if not nets or not any(book.list_of(arm.who) for arm in ARMS):
         raise MissingError(f"nothing is kept of {setting.name}: run cost.py measure first")
@@ -229,7 +229,7 @@ def judge_cost(profile: Profile, setting: Setting) -> Json:
         "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
         "device": profile.device.to_dict(),
         "provenance": profile.provenance,
-        "noise_percent": find_noise(nets),
+        "noise_percent": compute_noise_percent(nets),
         "nets": len(nets),
         "missing": missing,
         "arms": arms,
@@ -237,7 +237,7 @@ def judge_cost(profile: Profile, setting: Setting) -> Json:
 
 
 def judge_arm(
-    book: Book, setting: Setting, draw: Draw, nets: Sequence[NetResult], arm: Arm
+    book: EvaluationLog, setting: Setting, draw: EvaluationNets, nets: Sequence[NetResult], arm: Arm
 ) -> list[Json]:
     """A point for each budget that is enough to learn anything from."""
     points = []
@@ -263,11 +263,11 @@ def judge_arm(
 
 def cut_campaign(campaign: Sequence[Observation]) -> dict[float, tuple[Observation, ...]]:
     """What a campaign had seen at each budget; nothing where there is no campaign."""
-    return {budget_s: cut_at(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
+    return {budget_s: cut_to_budget(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
 
 
 def find_probes(
-    book: Book, setting: Setting, draw: Draw, campaign: Sequence[Observation]
+    book: EvaluationLog, setting: Setting, draw: EvaluationNets, campaign: Sequence[Observation]
 ) -> tuple[Observation, ...]:
     """Probes of layers of the test nets that a campaign has not timed itself."""
     kept = list_probes(book)
@@ -280,10 +280,10 @@ def find_probes(
 def score_lesson(
     arm: Arm,
     setting: Setting,
-    draw: Draw,
+    draw: EvaluationNets,
     nets: Sequence[NetResult],
     lesson: Sequence[Observation],
-) -> Score:
+) -> EstimatorScore:
     """How good an arm is after what it has seen; a test net that happens to be there is not."""
     method = find_estimator(arm.estimator)
     learnt = [seen for seen in lesson if seen.trial.network not in draw.tests]
@@ -295,10 +295,10 @@ def score_lesson(
         nets, said.energy_j, said.energy_sd_j, said.duration_s, strict=True
     ):
         ends = [make_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
-        answer = Answer(float(mean), ends[0], ends[1], float(seconds))
+        answer = NetEstimate(float(mean), ends[0], ends[1], float(seconds))
         answered.append(replace(net, answers={arm.name: answer}))
     spent_s = sum(seen.cost_s for seen in lesson)
-    return score_answers(arm.name, answered, device_seconds=spent_s, points=len(learnt))
+    return score_estimator(arm.name, answered, device_seconds=spent_s, points=len(learnt))
 
 
 def judge_store(args: argparse.Namespace) -> None:
@@ -321,7 +321,7 @@ def judge_store(args: argparse.Namespace) -> None:
     write_result(args.out, "cost", result)
 
 
-def list_kept(book: Book) -> tuple[Observation, ...]:
+def list_kept(book: EvaluationLog) -> tuple[Observation, ...]:
     """All that a result rests on."""
     tags = {book.tag(who) for who in (*PASSES, OWN_PROBES)}
     aside = book.tag(f"{COST}.")

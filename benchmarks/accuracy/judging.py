@@ -19,9 +19,9 @@ from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Estimator, Prediction
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
-from joulecast.uses.evaluate.evaluation_log import PASSES, Book
-from joulecast.uses.evaluate.evaluation import Answer, NetResult, Score
-from joulecast.uses.evaluate.scores import find_noise, score_answers
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
+from joulecast.uses.evaluate.evaluation import NetEstimate, NetResult, EstimatorScore
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Case:
     entries: tuple[Entry, ...]
     networks: Mapping[str, Network]
     parcels: Mapping[str, Parcel]
-    book: Book
+    book: EvaluationLog
     known: tuple[Observation, ...]
     others: tuple[Observation, ...]
 
@@ -60,10 +60,10 @@ def judge_case(case: Case, names: Sequence[str], say: Callable[[str], None]) -> 
     Raises:
         MissingError: No net was measured.
     """
-    nets = see_nets(case)
+    nets = summarise_test_nets(case)
     if not nets:
         raise MissingError("no net of this table was measured: run it without --offline first")
-    scores: list[Score] = []
+    scores: list[EstimatorScore] = []
     left_out: list[str] = []
     parts: dict[str, Json] = {net.name: {} for net in nets}
     for name in names:
@@ -74,7 +74,7 @@ def judge_case(case: Case, names: Sequence[str], say: Callable[[str], None]) -> 
         except MissingError as error:
             left_out.append(f"{name}: {error}")
     return {
-        "noise_percent": find_noise(nets),
+        "noise_percent": compute_noise_percent(nets),
         "scores": [score.to_dict() for score in scores],
         "nets": [
             {
@@ -90,7 +90,7 @@ def judge_case(case: Case, names: Sequence[str], say: Callable[[str], None]) -> 
     }
 
 
-def see_nets(case: Case) -> list[NetResult]:
+def summarise_test_nets(case: Case) -> list[NetResult]:
     """What the nets really took: a median for each pass, and the mean of both."""
     found = []
     for entry in case.entries:
@@ -114,7 +114,7 @@ def see_nets(case: Case) -> list[NetResult]:
     return found
 
 
-def list_truths(book: Book, entry: Entry, who: str) -> list[Observation]:
+def list_truths(book: EvaluationLog, entry: Entry, who: str) -> list[Observation]:
     """Windows of a net in a pass, however it was read when they were taken."""
     return [
         one
@@ -144,7 +144,7 @@ def share_seconds(case: Case, net: str) -> Json:
 
 def _judge_one(
     case: Case, name: str, nets: Sequence[NetResult], parts: dict[str, Json], left_out: list[str]
-) -> tuple[list[NetResult], Score]:
+) -> tuple[list[NetResult], EstimatorScore]:
     method = find_estimator(name.split("-")[0])
     fitted: Json | None = None
     answered, points = list(nets), 0
@@ -167,7 +167,7 @@ def _judge_one(
     judged = [net for net in answered if name in net.answers]
     if not judged:
         raise MissingError("it answered for no net")
-    score = score_answers(name, judged, device_seconds=_charge(own), points=points)
+    score = score_estimator(name, judged, device_seconds=_charge(own), points=points)
     return answered, score
 
 
@@ -189,9 +189,9 @@ def _list_lesson(
     return (*case.known, *own) if name in _LESSONS else own
 
 
-def _make_answer(said: Prediction) -> Answer:
+def _make_answer(said: Prediction) -> NetEstimate:
     mean_j, variance = float(said.energy_j[0]), float(said.energy_sd_j[0]) ** 2
-    return Answer(
+    return NetEstimate(
         mean_j,
         make_interval(mean_j, variance, 0.5),
         make_interval(mean_j, variance, 0.95),
@@ -199,7 +199,7 @@ def _make_answer(said: Prediction) -> Answer:
     )
 
 
-def _describe(said: Prediction, answer: Answer, net: NetResult) -> Json:
+def _describe(said: Prediction, answer: NetEstimate, net: NetResult) -> Json:
     """What a developer wants to know of one answer."""
     host = None
     if said.device_j is not None:

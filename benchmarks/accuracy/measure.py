@@ -31,8 +31,8 @@ from joulecast.families import draw_family
 from joulecast.measurer import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
-from joulecast.uses.evaluate import Plan, evaluate, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import Book, Budgeted, CampaignBook
+from joulecast.uses.evaluate import EvaluationPlan, evaluate, name_evaluation
+from joulecast.uses.evaluate.evaluation_log import EvaluationLog, BudgetedEstimator, CampaignObservations
 from joulecast.uses.evaluate.evaluation_plan import draw_nets
 
 DEVELOPMENT = "development"
@@ -71,7 +71,7 @@ def learn(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]
     """Our campaign, then the development nets and the probes of their layers."""
     plan = setting.plan(OWN, OWN_SECONDS)
     key = find_profile_key(rig)
-    book = Book(name_evaluation(plan, key), store.observations(key), store.add_observation)
+    book = EvaluationLog(name_evaluation(plan, key), store.observations(key), store.add_observation)
     _wake(rig, setting)
     _run_campaign(rig, book, plan)
     done = {seen.trial.key for seen in book.list_of(DEVELOPMENT)}
@@ -92,13 +92,13 @@ def _wake(rig: Measurer, setting: Setting) -> None:
     rig.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).original, setting.setup))
 
 
-def _run_campaign(rig: Measurer, book: Book, plan: Plan) -> None:
+def _run_campaign(rig: Measurer, book: EvaluationLog, plan: EvaluationPlan) -> None:
     """The same campaign that ``evaluate`` runs; there it is then found finished."""
     draw = draw_nets(plan)
     target = replace(draw.make_target(plan.setup, draw.learn), modes=rig.runtime.modes)
-    method = Budgeted(find_estimator("additive"), plan.seconds)
+    method = BudgetedEstimator(find_estimator("additive"), plan.seconds)
     tagged = replace(rig, run=book.tag("additive"))
-    run_campaign(tagged, CampaignBook(book, "additive"), method, target)
+    run_campaign(tagged, CampaignObservations(book, "additive"), method, target)
 
 
 def test(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
@@ -108,7 +108,7 @@ def test(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...])
 
 def draw_development(setting: Setting) -> tuple[Network, ...]:
     """Nets to try changes of our estimator on; none of them is a test net."""
-    plan: Plan = setting.plan(OWN, OWN_SECONDS)
+    plan: EvaluationPlan = setting.plan(OWN, OWN_SECONDS)
     draw = draw_nets(plan)
     rng = random.Random(f"{setting.seed}.{DEVELOPMENT}")
     found: list[Network] = []

@@ -66,7 +66,7 @@ from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate.evaluation_log import PASSES, Book, Budgeted, is_spent, spend
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, is_budget_spent, sum_work_s
 
 Json = dict[str, Any]
 
@@ -94,7 +94,7 @@ def main() -> None:
     if not args.offline:
         measure(args, entries, networks, parcels, troubles)
     if not args.measure_only:
-        judge(args, entries, networks, parcels, troubles)
+        evaluate_stored(args, entries, networks, parcels, troubles)
     report_troubles(troubles)
 
 
@@ -156,7 +156,7 @@ def measure(
     """Everything that is not kept yet, in the order that the module draws."""
     with open_rig(args.on, args.meter, rounds=args.rounds) as rig, open_store(args.store) as kept:
         key = find_profile_key(rig)
-        book = Book(_BOOKS[args.which], kept.observations(key), kept.add_observation)
+        book = EvaluationLog(_BOOKS[args.which], kept.observations(key), kept.add_observation)
         runtime, meter = rig.runtime, rig.meter
         here = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
         known = choose_known(args, load_known(args.known, here), networks)
@@ -181,7 +181,7 @@ class Work:
     """One run: the rig, what is kept, and what went wrong so far."""
 
     rig: Measurer
-    book: Book
+    book: EvaluationLog
     entries: Sequence[Entry]
     networks: dict[str, Network]
     parcels: dict[str, Parcel]
@@ -275,7 +275,7 @@ class Work:
         if not any(not seen.trial.network.layers for seen in self.book.list_of(LOOKS)):
             self.wake()
             self.book.add(rig.idle())
-        while spend(self.book.list_of(LOOKS)) < seconds:
+        while sum_work_s(self.book.list_of(LOOKS)) < seconds:
             parcel = find_next_look(self.parcels, self.tally, self.refused)
             if parcel is None:
                 return
@@ -381,7 +381,7 @@ class Work:
 class Shelf:
     """A book as the store of one net's campaign, which sees those of the other nets too."""
 
-    def __init__(self, book: Book, who: str, tags: Sequence[str]) -> None:
+    def __init__(self, book: EvaluationLog, who: str, tags: Sequence[str]) -> None:
         self._book, self._who, self._tags = book, who, tags
 
     def add_observation(self, observation: Observation) -> None:
@@ -396,7 +396,7 @@ class Shelf:
         """Nothing: whoever judges fits."""
 
 
-class Allowance(Budgeted):
+class Allowance(BudgetedEstimator):
     """A method that asks for nothing more once one net has had its seconds."""
 
     def __init__(self, method: Estimator, seconds: float, work: Work, who: str) -> None:
@@ -406,7 +406,7 @@ class Allowance(Budgeted):
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """As the method itself, within what the net may take."""
         self._work.check_time()
-        if is_spent(self._work.book.list_of(self._who), self._seconds):
+        if is_budget_spent(self._work.book.list_of(self._who), self._seconds):
             return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
         return self._method.propose(target, observations)
 
@@ -493,7 +493,7 @@ def list_whole_nets(
 # Judging
 
 
-def judge(
+def evaluate_stored(
     args: argparse.Namespace,
     entries: tuple[Entry, ...],
     networks: dict[str, Network],
@@ -503,7 +503,7 @@ def judge(
     """Judge what is kept, print it and write it."""
     profile = find_own(args)
     profiles = load_known(args.known, profile)
-    book = Book(_BOOKS[args.which], profile.observations)
+    book = EvaluationLog(_BOOKS[args.which], profile.observations)
     known = choose_known(args, profiles, networks)
     others = list_whole_nets([profile, *profiles], known)
     case = Case(entries, networks, parcels, book, known, others)
@@ -526,7 +526,7 @@ def find_own(args: argparse.Namespace) -> Profile:
     return max(profiles, key=lambda p: sum(is_of_book(seen, name) for seen in p.observations))
 
 
-def list_own(book: Book, args: argparse.Namespace) -> tuple[Observation, ...]:
+def list_own(book: EvaluationLog, args: argparse.Namespace) -> tuple[Observation, ...]:
     """What was made for the table."""
     return tuple(seen for seen in book.list_all() if is_of_book(seen, _BOOKS[args.which]))
 

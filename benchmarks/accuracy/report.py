@@ -32,8 +32,8 @@ from joulecast.figures import Picture, draw_error_levels, draw_error_shares, sav
 from joulecast.files import read_profile
 from joulecast.records import Observation, Profile, weakest_provenance
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import Evaluation, judge, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import PASSES, Book
+from joulecast.uses.evaluate import Evaluation, evaluate_stored, name_evaluation
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import strip_probe
 
 Json = dict[str, Any]
@@ -104,7 +104,7 @@ def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
     for names, seconds in ((OWN, OWN_SECONDS), (RIVALS, RIVAL_SECONDS)):
         measured = tuple(name for name in names if book.list_of(strip_probe(name)))
         if measured:
-            results.append(judge(profile, setting.plan(measured, seconds)))
+            results.append(evaluate_stored(profile, setting.plan(measured, seconds)))
     if not results:
         raise MissingError("no estimator has learnt anything there")
     scores = {score.estimator: score for one in results for score in one.scores}
@@ -121,13 +121,13 @@ def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
     )
 
 
-def open_book(profile: Profile, setting: Setting) -> Book:
+def open_book(profile: Profile, setting: Setting) -> EvaluationLog:
     """What a profile holds of a setting."""
     plan = setting.plan(OWN, OWN_SECONDS)
-    return Book(name_evaluation(plan, profile.key), profile.observations)
+    return EvaluationLog(name_evaluation(plan, profile.key), profile.observations)
 
 
-def list_kept(book: Book) -> tuple[Observation, ...]:
+def list_kept(book: EvaluationLog) -> tuple[Observation, ...]:
     """All that a setting rests on, which is not what the question of cost does."""
     aside = book.tag(f"{COST}.")
     return tuple(seen for seen in book.list_all() if not seen.run.startswith(aside))

@@ -16,7 +16,7 @@ from settings import OWN, RIVALS, Setting
 
 from joulecast.figures import Judged
 from joulecast.records import Profile
-from joulecast.uses.evaluate import Evaluation, NetResult, Score
+from joulecast.uses.evaluate import Evaluation, NetResult, EstimatorScore
 
 Json = dict[str, Any]
 
@@ -57,7 +57,7 @@ class ScreenedCandidate:
 
     setting: Setting
     evaluation: Evaluation
-    scores: tuple[Score, ...]
+    scores: tuple[EstimatorScore, ...]
     nets: tuple[NetResult, ...]
     missing: tuple[str, ...]
     kept: Profile

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from joulecast.records import Setup
-from joulecast.uses.evaluate import NO_PROBE, Plan
+from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
 
 TEST_NETS = 12
 DEVELOPMENT_NETS = 6
@@ -32,12 +32,12 @@ class Setting:
     seed: int
     bound: str
 
-    def plan(self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS) -> Plan:
+    def plan(self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS) -> EvaluationPlan:
         """The evaluation of some estimators in this setting."""
         shape, seed = self.input_shape, self.seed
-        return Plan(self.family, self.setup, shape, estimators, nets, seconds, seed)
+        return EvaluationPlan(self.family, self.setup, shape, estimators, nets, seconds, seed)
 
-    def plan_all(self, rivals: tuple[str, ...] = RIVALS) -> Plan:
+    def plan_all(self, rivals: tuple[str, ...] = RIVALS) -> EvaluationPlan:
         """The evaluation of all estimators at once, between the same two passes."""
         plan = self.plan(OWN + rivals, RIVAL_SECONDS)
         return replace(plan, budgets=(("additive", OWN_SECONDS),))

@@ -10,7 +10,7 @@ from joulecast.api.measuring import open_rig
 from joulecast.campaign import find_profile_key
 from joulecast.errors import MissingError
 from joulecast.store import open_store
-from joulecast.uses.evaluate.book import spend
+from joulecast.uses.evaluate.evaluation_log import sum_work_s
 
 NAMES = ("settings", "keeping", "rows", "tables", "report", "cost")
 BUDGETS_S = (4.0, 10.0)
@@ -65,7 +65,7 @@ def test_cuts_are_growing_beginnings_of_the_campaign_within_their_budgets(bench,
         assert 0 < len(cuts[BUDGETS_S[0]]) < len(campaign)
         for budget_s, cut in cuts.items():
             assert cut == campaign[: len(cut)]
-            assert spend(cut) <= 1.1 * budget_s
+            assert sum_work_s(cut) <= 1.1 * budget_s
 
 
 def test_what_is_kept_is_not_measured_again(bench, setting, kept):

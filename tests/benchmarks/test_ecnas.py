@@ -125,6 +125,6 @@ def test_a_perfect_answer_scores_nothing(cells, bench):
     shelf = bench.make_shelf(make_runs(cells, repeats=1))
     names = sorted(shelf.nets)
     truth = [shelf.mean_j(name) for name in names]
-    score = bench.judge(shelf, names, bench.Answer(truth, lambda repeats: [1.0] * len(truth)))
+    score = bench.judge(shelf, names, bench.NetEstimate(truth, lambda repeats: [1.0] * len(truth)))
     assert score["mape"] == score["bias"] == score["p90"] == pytest.approx(0.0)
     assert score["inside"] == 100.0

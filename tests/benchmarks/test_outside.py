@@ -7,7 +7,7 @@ import pytest
 from joulecast.api.measuring import open_rig
 from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
-from joulecast.uses.evaluate.book import Book
+from joulecast.uses.evaluate.evaluation_log import EvaluationLog
 
 NAMES = ("nets", "reading", "judging", "outside")
 
@@ -33,7 +33,7 @@ def make_work(bench, case, rig, seen=()):
     entries, networks, parcels = case
     modes = rig.runtime.modes
     tally = bench.reading.Tally("graph" if "graph" in modes else "eager", seen)
-    book = Book("outside", ())
+    book = EvaluationLog("outside", ())
     work = bench.outside.Work(
         rig, book, entries, networks, parcels, tally, [], "simulated:3", tuple(seen)
     )

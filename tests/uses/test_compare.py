@@ -12,7 +12,7 @@ from joulecast.families import make_family
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 from joulecast.uses.compare import compare
-from joulecast.uses.compare.pictures import draw_comparison
+from joulecast.uses.compare.comparison_plot import draw_comparison
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]

@@ -21,23 +21,23 @@ from joulecast.errors import (
 from joulecast.estimators import ESTIMATORS, make_interval
 from joulecast.estimators.base import Prediction, Proposal
 from joulecast.families import FAMILIES
-from joulecast.measure import make_measurer
+from joulecast.measurer import make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.store import open_store
 from joulecast.uses.evaluate import (
-    Answer,
+    NetEstimate,
     NetResult,
-    Plan,
+    EvaluationPlan,
     evaluate,
-    judge,
+    evaluate_stored,
     list_estimators,
     name_evaluation,
 )
-from joulecast.uses.evaluate.book import cut_at, is_spent, spend
-from joulecast.uses.evaluate.plan import draw_nets
-from joulecast.uses.evaluate.scores import find_noise, score_answers
+from joulecast.uses.evaluate.evaluation_log import cut_to_budget, is_budget_spent, sum_work_s
+from joulecast.uses.evaluate.evaluation_plan import draw_nets
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 from joulecast.simulation import make_simulated_device
 
 SETUP = Setup(batch=8)
@@ -77,7 +77,7 @@ class Toy:
 
 with pytest.MonkeyPatch.context() as while_toy_is_known:
     while_toy_is_known.setitem(ESTIMATORS, "toy", Toy)
-    PLAN = Plan("lenet5", SETUP, estimators=("toy", "toy-noprobe"), nets=4, seconds=20.0)
+    PLAN = EvaluationPlan("lenet5", SETUP, estimators=("toy", "toy-noprobe"), nets=4, seconds=20.0)
 
 
 @pytest.fixture(autouse=True)
@@ -163,13 +163,13 @@ def test_even_a_test_net_that_slipped_into_a_campaign_is_not_learnt_from(store):
     energies = [one for one in kept.observations if one.run.endswith(".test1")]
     slipped = [replace(one, run=f"{result.name}.toy", cost_s=0.0) for one in energies]
     first, *rest = kept.observations
-    again = judge(replace(kept, observations=(first, *slipped, *rest)), PLAN)
+    again = evaluate_stored(replace(kept, observations=(first, *slipped, *rest)), PLAN)
     assert [score.points for score in again.scores] == [score.points for score in result.scores]
 
 
 def test_what_is_kept_is_judged_alike_without_a_device(store):
     result = run(store)
-    assert judge(find_kept(store), PLAN) == result
+    assert evaluate_stored(find_kept(store), PLAN) == result
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
 
 
@@ -240,7 +240,7 @@ def test_more_nets_and_seconds_go_on_from_what_is_there(store):
     assert more.name == few.name and {net.name for net in few.nets} < {n.name for n in more.nets}
     assert before <= count_work(store)
     # The smaller one is still there, inside the larger.
-    again = judge(find_kept(store), replace(PLAN, nets=2, seconds=10.0))
+    again = evaluate_stored(find_kept(store), replace(PLAN, nets=2, seconds=10.0))
     assert again.scores == few.scores and again.nets == few.nets
 
 
@@ -259,7 +259,7 @@ def test_an_estimator_that_comes_later_finds_the_nets_measured(store):
 def test_what_is_missing_is_said(store):
     with pytest.raises(KeyboardInterrupt):
         run(Cut(store, 11))
-    result = judge(find_kept(store), PLAN)
+    result = evaluate_stored(find_kept(store), PLAN)
     said = "; ".join(result.missing)
     assert "pass 2 of 4 of 4 test nets" in said and "4 of 4 time probes of toy" in said
     assert "the rest of the campaign of toy" in said
@@ -269,11 +269,11 @@ def test_what_is_missing_is_said(store):
 def test_nothing_kept_is_an_error_that_says_what_to_do(store):
     run(store)
     with pytest.raises(MissingError, match="without --offline"):
-        judge(find_kept(store), replace(PLAN, seed=2))
+        evaluate_stored(find_kept(store), replace(PLAN, seed=2))
     with pytest.raises(MissingError, match="nothing was seen"):
         kept = find_kept(store)
         tests = tuple(seen for seen in kept.observations if "test" in seen.run)
-        judge(replace(kept, observations=tests), PLAN)
+        evaluate_stored(replace(kept, observations=tests), PLAN)
 
 
 def refusing(error, where):
@@ -332,12 +332,12 @@ def test_a_device_that_refuses_everything_says_why(store):
 
 @pytest.mark.parametrize("net", list(FAMILIES))
 def test_test_nets_are_different_ones_and_none_to_learn_from(net):
-    draw = draw_nets(Plan(net, SETUP, nets=30))
+    draw = draw_nets(EvaluationPlan(net, SETUP, nets=30))
     assert len(set(draw.tests)) == 30
     assert not set(draw.tests) & set(draw.learn)
-    fewer = draw_nets(Plan(net, SETUP, nets=7))
+    fewer = draw_nets(EvaluationPlan(net, SETUP, nets=7))
     assert fewer.tests == draw.tests[:7] and fewer.learn == draw.learn
-    assert draw_nets(Plan(net, SETUP, nets=7, seed=2)).tests != fewer.tests
+    assert draw_nets(EvaluationPlan(net, SETUP, nets=7, seed=2)).tests != fewer.tests
 
 
 def test_an_evaluation_is_known_by_what_matters():
@@ -369,8 +369,8 @@ def test_wrong_plans_are_refused(wrong, error, part):
 
 def test_a_family_has_only_so_many_nets():
     with pytest.raises(InputError, match="at most 104"):
-        Plan("lstm", SETUP, nets=105)
-    assert len(set(draw_nets(Plan("lstm", SETUP, nets=104)).tests)) == 104
+        EvaluationPlan("lstm", SETUP, nets=105)
+    assert len(set(draw_nets(EvaluationPlan("lstm", SETUP, nets=104)).tests)) == 104
 
 
 def test_usual_estimators_are_those_there_are():
@@ -389,14 +389,14 @@ def make_costs(costs_s):
 def test_a_budget_holds_and_a_cut_is_what_a_smaller_one_would_have_seen(costs_s, seconds, idle):
     seen = make_costs(costs_s)
     waiting = replace(PLAN_IDLE, cost_s=5.0)
-    within = cut_at([*seen[:idle], waiting, *seen[idle:]], seconds)
+    within = cut_to_budget([*seen[:idle], waiting, *seen[idle:]], seconds)
     worked = [one for one in within if one.trial.network.layers]
     assert worked == seen[: len(worked)]
-    assert is_spent(within, seconds) or len(worked) == len(seen)
+    assert is_budget_spent(within, seconds) or len(worked) == len(seen)
     if len(worked) > 1:
-        assert not is_spent(worked[:-1], seconds)
-    assert cut_at(within, seconds) == within
-    assert spend(within) == pytest.approx(sum(costs_s[: len(worked)]))
+        assert not is_budget_spent(worked[:-1], seconds)
+    assert cut_to_budget(within, seconds) == within
+    assert sum_work_s(within) == pytest.approx(sum(costs_s[: len(worked)]))
 
 
 PLAN_IDLE = Observation(Trial(replace(draw_nets(PLAN).original, layers=()), SETUP), duration_s=1.0)
@@ -404,7 +404,7 @@ PLAN_IDLE = Observation(Trial(replace(draw_nets(PLAN).original, layers=()), SETU
 
 def test_what_was_refused_costs_no_budget():
     refused = Observation(make_costs([1.0])[0].trial)
-    assert not is_spent([refused] * 9, 0.1)
+    assert not is_budget_spent([refused] * 9, 0.1)
 
 
 # -- numbers ------------------------------------------------------------------------------------
@@ -413,12 +413,12 @@ def test_what_was_refused_costs_no_budget():
 def make_net(passes_j, estimate_j, deviation_j=0.0, name="mine"):
     measured_j = sum(passes_j) / len(passes_j)
     ends = [make_interval(estimate_j, deviation_j**2, level) for level in (0.5, 0.95)]
-    answer = Answer(estimate_j, ends[0], ends[1], 2.0)
+    answer = NetEstimate(estimate_j, ends[0], ends[1], 2.0)
     return NetResult("net", tuple(passes_j), measured_j, 2.0, 1.0, {name: answer})
 
 
 def score(nets):
-    return score_answers("mine", nets, device_seconds=1.0, points=1)
+    return score_estimator("mine", nets, device_seconds=1.0, points=1)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9))
@@ -447,14 +447,14 @@ def test_numbers_keep_their_order_and_know_no_unit(rows):
 
 def test_noise_is_what_two_passes_differ_by():
     nets = [make_net((9.0, 11.0), 10.0), make_net((1.0, 1.0), 1.0), make_net((3.0, 1.0), 2.0)]
-    assert find_noise(nets) == pytest.approx(20.0)
-    assert find_noise([make_net((1.0,), 1.0)]) is None
-    assert find_noise([]) is None
+    assert compute_noise_percent(nets) == pytest.approx(20.0)
+    assert compute_noise_percent([make_net((1.0,), 1.0)]) is None
+    assert compute_noise_percent([]) is None
 
 
 # -- probes of our own method ---------------------------------------------------------------------
 
-OWN = Plan("cnn5", SETUP, estimators=("additive",), nets=3, seconds=8.0)
+OWN = EvaluationPlan("cnn5", SETUP, estimators=("additive",), nets=3, seconds=8.0)
 
 
 class GraphRuntime(SimulatedRuntime):
@@ -513,6 +513,6 @@ def test_an_estimator_may_have_seconds_of_its_own(store):
     assert (plan.seconds_of("toy-noprobe"), plan.seconds_of("flops")) == (4.0, 20.0)
     run(store, plan)
     seen = [one for one in find_kept(store).observations if one.run.endswith(".toy")]
-    assert spend(seen) <= 4.0
+    assert sum_work_s(seen) <= 4.0
     with pytest.raises(InputError, match="more than 0"):
         replace(PLAN, budgets=(("toy", 0.0),))

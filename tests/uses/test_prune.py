@@ -18,10 +18,10 @@ from joulecast.kinds import network_work
 from joulecast.kinds.narrow import Group, Slot, narrow
 from joulecast.records import Setup
 from joulecast.units import JOULES_PER_WH
-from joulecast.uses.prune import EnergyBudget, FlopsGuide, make_limits, parse_budget, prune_network
-from joulecast.uses.prune.finish import finish
+from joulecast.uses.prune import EnergyBudget, FlopsObjective, make_channel_limits, parse_budget, prune_network
+from joulecast.uses.prune.refinement import refine_counts
 from joulecast.uses.prune.strategies import STRATEGIES
-from joulecast.uses.prune.task import Task, keep_share
+from joulecast.uses.prune.pruning_problem import PruningProblem, kept_importance_share
 
 NETWORK = make_family("cnn5:16,24,32,40", (3, 32, 32))
 SETUP = Setup(batch=8)
@@ -63,9 +63,9 @@ class StepGuide:
         return self.sd
 
 
-def make_task(guide, share=0.5, confidence=0.5, **limits) -> Task:
-    bounds = make_limits(NETWORK, GROUPS, **limits)
-    return Task(NETWORK, GROUPS, bounds, guide, EnergyBudget(share=share), confidence)
+def make_task(guide, share=0.5, confidence=0.5, **limits) -> PruningProblem:
+    bounds = make_channel_limits(NETWORK, GROUPS, **limits)
+    return PruningProblem(NETWORK, GROUPS, bounds, guide, EnergyBudget(share=share), confidence)
 
 
 def test_equal_layers_keep_their_own_names():
@@ -91,7 +91,7 @@ def test_narrowing_is_what_the_family_makes():
 @given(share=st.floats(0.15, 0.95), confidence=st.sampled_from([0.5, 0.9]))
 def test_every_strategy_keeps_the_budget_with_confidence(strategy, share, confidence):
     task = make_task(StepGuide(sd=0.02), share, confidence)
-    counts = finish(task, STRATEGIES[strategy]().choose(task), strategy == "marginal")
+    counts = refine_counts(task, STRATEGIES[strategy]().choose(task), strategy == "marginal")
     assert task.cost([counts])[0] <= share * task.cost([task.limits.whole])[0]
     assert task.odds(counts) >= confidence - 1e-9
     assert all(counts[name] in allowed for name, allowed in task.limits.allowed.items())
@@ -101,7 +101,7 @@ def test_every_strategy_keeps_the_budget_with_confidence(strategy, share, confid
 @given(share=st.floats(0.2, 0.9), spend=st.booleans())
 def test_no_larger_count_of_a_group_is_cheaper(share, spend):
     task = make_task(StepGuide(), share)
-    counts = finish(task, STRATEGIES["marginal"]().choose(task), spend)
+    counts = refine_counts(task, STRATEGIES["marginal"]().choose(task), spend)
     now = task.cost([counts])[0]
     for name, count in counts.items():
         near = -(-count // 8) * 8
@@ -110,26 +110,26 @@ def test_no_larger_count_of_a_group_is_cheaper(share, spend):
 
 
 def test_marginal_spends_what_uniform_leaves():
-    task = make_task(FlopsGuide(SETUP))
+    task = make_task(FlopsObjective(SETUP))
     whole = task.cost([task.limits.whole])[0]
     uniform = STRATEGIES["uniform"]().choose(task)
-    marginal = finish(task, STRATEGIES["marginal"]().choose(task), True)
+    marginal = refine_counts(task, STRATEGIES["marginal"]().choose(task), True)
     assert 0.49 * whole < task.cost([marginal])[0] <= 0.5 * whole
     assert task.worth(marginal) > task.worth(uniform)
 
 
 def test_limits_floors_layers_to_keep_and_multiples():
-    limits = make_limits(NETWORK, GROUPS, floor=0.25, keep=["conv2"], multiple=4)
+    limits = make_channel_limits(NETWORK, GROUPS, floor=0.25, keep=["conv2"], multiple=4)
     assert limits.allowed["conv2"] == (24,)
     assert limits.allowed["conv1"] == (4, 8, 12, 16)
-    assert make_limits(NETWORK, GROUPS, floor=6).least["conv1"] == 6
-    assert make_limits(NETWORK, GROUPS, keep=["conv*"]).least == limits.whole
+    assert make_channel_limits(NETWORK, GROUPS, floor=6).least["conv1"] == 6
+    assert make_channel_limits(NETWORK, GROUPS, keep=["conv*"]).least == limits.whole
     with pytest.raises(InputError, match="no layer"):
-        make_limits(NETWORK, GROUPS, keep=["nowhere"])
+        make_channel_limits(NETWORK, GROUPS, keep=["nowhere"])
 
 
 def test_a_kept_layer_stays_whole():
-    limits = make_limits(NETWORK, GROUPS, keep=["conv3"])
+    limits = make_channel_limits(NETWORK, GROUPS, keep=["conv3"])
     done = prune_network(NETWORK, GROUPS, SETUP, parse_budget("60%"), guide="flops", limits=limits)
     assert done.counts["conv3"] == 32
     assert done.smaller.layers[2].sizes["cout"] == 32
@@ -139,7 +139,7 @@ def test_a_kept_layer_stays_whole():
 
 def test_importance_that_is_kept_is_that_of_the_best():
     group = replace(GROUPS[0], importance=(0.1, 0.4, 0.2, 0.3))
-    assert keep_share(group, 2) == pytest.approx(0.7)
+    assert kept_importance_share(group, 2) == pytest.approx(0.7)
     assert group.rank() == [0, 2, 3, 1]
 
 
@@ -160,7 +160,7 @@ def test_a_budget_below_reach_is_refused_with_the_smallest_net():
 
 def test_what_already_keeps_the_budget_is_not_cut():
     task = make_task(StepGuide(), share=1.0)
-    assert finish(task, task.limits.whole, True) == task.limits.whole
+    assert refine_counts(task, task.limits.whole, True) == task.limits.whole
 
 
 @given(sd=st.floats(0.001, 0.2), confidence=st.floats(0.5, 0.99))

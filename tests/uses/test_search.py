@@ -23,17 +23,17 @@ from joulecast.testing.estimators import make_observations
 from joulecast.uses.search import (
     Choice,
     RunLength,
-    Range,
+    NumberRange,
     hide_password,
-    make_space,
-    open_screen,
+    make_search_space,
+    make_screener,
     parse_budget,
     parse_dimension,
     survey,
 )
-from joulecast.uses.search.pictures import draw_search
-from joulecast.uses.search.sampling import ScreeningSampler
-from joulecast.uses.search.study import search, summarise
+from joulecast.uses.search.search_plot import draw_search
+from joulecast.uses.search.screening_sampler import ScreeningSampler
+from joulecast.uses.search.study import search, summarise_study
 
 SETUP = Setup(batch=32)
 LENGTH = RunLength(100)
@@ -43,9 +43,9 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 @pytest.fixture(scope="module")
 def screen_of(cnn_profile):
     def make(budget, confidence=0.9, length=LENGTH, **vary):
-        space = make_space("cnn5", SETUP, vary, (3, 32, 32))
+        space = make_search_space("cnn5", SETUP, vary, (3, 32, 32))
         limit = parse_budget(budget, length)
-        return open_screen(cnn_profile, space, limit, length, confidence=confidence)
+        return make_screener(cnn_profile, space, limit, length, confidence=confidence)
 
     return make
 
@@ -60,20 +60,20 @@ def width_score(net: Network, trial: optuna.Trial) -> float:
 
 
 def test_a_space_is_the_family_by_default():
-    space = make_space("cnn5")
+    space = make_search_space("cnn5")
     original = FAMILIES["cnn5"].params
     assert {name: one.ends for name, one in space.dimensions.items()} == {
         name: (1, most) for name, most in original.items()
     }
     assert space.original[0].name == "cnn5:64,128,256,512"
-    assert make_space("transformer").dimensions["width"] == Range(4, 256, 4)
+    assert make_search_space("transformer").dimensions["width"] == NumberRange(4, 256, 4)
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(FAMILIES)))
 @settings(max_examples=40, deadline=None)
 def test_whatever_is_drawn_can_be_built(seed, family):
-    vary = {"batch": (8, 16), "precision": ("fp32", "bf16"), "lr": Range(1e-4, 1e-1, log=True)}
-    space = make_space(family, vary=vary)
+    vary = {"batch": (8, 16), "precision": ("fp32", "bf16"), "lr": NumberRange(1e-4, 1e-1, log=True)}
+    space = make_search_space(family, vary=vary)
     params = space.draw(random.Random(seed))
     network, setup = space.build(params)
     assert network.layers and setup.batch == params["batch"]
@@ -82,7 +82,7 @@ def test_whatever_is_drawn_can_be_built(seed, family):
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9), st.data())
 def test_a_range_keeps_its_bounds_and_its_steps(low, extra, step, data):
-    one = Range(low, low + extra, step)
+    one = NumberRange(low, low + extra, step)
     first, last = one.ends
     value = one.draw(random.Random(data.draw(st.integers(0, 99))))
     assert low == first <= value <= last <= low + extra < last + step
@@ -94,9 +94,9 @@ def test_a_range_keeps_its_bounds_and_its_steps(low, extra, step, data):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("c1=8..64", ("c1", Range(8, 64))),
-        ("c1=8..64/8", ("c1", Range(8, 64, 8))),
-        (" lr = 1e-4..0.1/log", ("lr", Range(1e-4, 0.1, log=True))),
+        ("c1=8..64", ("c1", NumberRange(8, 64))),
+        ("c1=8..64/8", ("c1", NumberRange(8, 64, 8))),
+        (" lr = 1e-4..0.1/log", ("lr", NumberRange(1e-4, 0.1, log=True))),
         ("batch=16,32", ("batch", Choice((16, 32)))),
         ("optimizer=sgd", ("optimizer", Choice(("sgd",)))),
     ],
@@ -109,14 +109,14 @@ def test_dimensions_as_people_type_them(text, expected):
 def test_a_misspelt_name_is_refused_and_not_ignored(name):
     for trains in (True, False):
         with pytest.raises(InputError, match=name):
-            make_space("cnn5", vary={name: (8, 16)}, trains=trains)
+            make_search_space("cnn5", vary={name: (8, 16)}, trains=trains)
 
 
 def test_names_of_ones_own_are_for_training_functions():
     for name in ("lr", "momentum", "weight_decay", "dropout", "label_smoothing"):
-        assert name in make_space("cnn5", vary={name: (1, 2)}).dimensions
+        assert name in make_search_space("cnn5", vary={name: (1, 2)}).dimensions
         with pytest.raises(InputError, match=f"{name!r} is nothing of cnn5"):
-            make_space("cnn5", vary={name: (1, 2)}, trains=False)
+            make_search_space("cnn5", vary={name: (1, 2)}, trains=False)
 
 
 @pytest.mark.parametrize("text", ["lr=nan..1", "lr=0.1..inf", "lr=-inf..1", "lr=nan,1", "lr=inf"])
@@ -134,11 +134,11 @@ def test_a_dimension_that_says_nothing_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "vary", [{"c1": (0, 4)}, {"c1": Range(0.5, 4)}, {"precision": ("fp8",)}, {"batch": ("x",)}]
+    "vary", [{"c1": (0, 4)}, {"c1": NumberRange(0.5, 4)}, {"precision": ("fp8",)}, {"batch": ("x",)}]
 )
 def test_a_dimension_that_cannot_be_is_refused(vary):
     with pytest.raises(InputError):
-        make_space("cnn5", vary=vary)
+        make_search_space("cnn5", vary=vary)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_survey_ranks_by_size_and_never_by_quality(screen_of):
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
 def test_whatever_is_trained_keeps_the_budget(screen_of, sampler):
-    screen = screen_of("40%", lr=Range(1e-4, 1e-1, log=True))
+    screen = screen_of("40%", lr=NumberRange(1e-4, 1e-1, log=True))
     trained = []
 
     def score(net, trial):
@@ -245,7 +245,7 @@ def test_the_front_is_the_front(screen_of):
 
 def test_a_worse_trial_of_the_same_net_is_never_on_the_front(screen_of):
     """Only the learning rate varies: all cost the same, and one score is best."""
-    fixed = {"c1": (32,), "c2": (64,), "c3": (100,), "c4": (200, 190), "lr": Range(0.001, 0.1)}
+    fixed = {"c1": (32,), "c2": (64,), "c3": (100,), "c4": (200, 190), "lr": NumberRange(0.001, 0.1)}
     screen = screen_of("90%", **fixed)
     found = search(screen, lambda net, trial: trial.params["lr"], trials=40, sampler="random")
     best = {}
@@ -276,7 +276,7 @@ def test_somebody_else_may_enqueue_what_costs_too_much(screen_of):
     pruned = study.get_trials(states=(optuna.trial.TrialState.PRUNED,))[0]
     assert "would take" in pruned.user_attrs["reason"] and not pruned.user_attrs["within_budget"]
     assert study.user_attrs["joulecast"]["device"] == "test"
-    assert summarise(study, screen).points == found.points
+    assert summarise_study(study, screen).points == found.points
 
 
 def test_a_storage_keeps_it_and_goes_on(screen_of, tmp_path):
@@ -308,10 +308,10 @@ def test_what_was_trained_keeps_what_it_was_trained_as(cnn_profile, change, said
     profile = replace(cnn_profile, fits={**cnn_profile.fits, "flops": flops})
 
     def go_on(setup=SETUP, estimator="additive", vary=None):
-        dimensions = {"lr": Range(0.001, 0.1)} if vary is None else vary
-        space = make_space("cnn5", setup, dimensions, (3, 32, 32))
+        dimensions = {"lr": NumberRange(0.001, 0.1)} if vary is None else vary
+        space = make_search_space("cnn5", setup, dimensions, (3, 32, 32))
         budget = parse_budget("50%", LENGTH)
-        screen = open_screen(profile, space, budget, LENGTH, estimator=estimator)
+        screen = make_screener(profile, space, budget, LENGTH, estimator=estimator)
         return search(screen, width_score, trials=2, storage=storage, study_name="s")
 
     first = go_on()
@@ -327,7 +327,7 @@ def test_bounds_and_the_budget_of_a_study_may_change(screen_of):
     storage = optuna.storages.InMemoryStorage()
     words = {"trials": 2, "storage": storage, "study_name": "s"}
     first = search(screen_of("50%"), width_score, **words)
-    found = search(screen_of("40%", c1=Range(8, 32)), width_score, **words)
+    found = search(screen_of("40%", c1=NumberRange(8, 32)), width_score, **words)
     assert len(found.points) == 4
     old = [point.verdict.energy_j for point in found.points[:2]]
     assert old == pytest.approx([point.verdict.energy_j for point in first.points])
@@ -431,9 +431,9 @@ def test_a_firm_believer_is_drawn_into_the_budget(screen_of):
 
 def test_without_optuna_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "joulecast.uses.search.sampling")
+    monkeypatch.delitem(sys.modules, "joulecast.uses.search.screening_sampler")
     with pytest.raises(MissingError, match=r"pip install 'joulecast\[search\]'"):
-        importlib.import_module("joulecast.uses.search.sampling")
+        importlib.import_module("joulecast.uses.search.screening_sampler")
 
 
 def test_a_password_is_not_shown():

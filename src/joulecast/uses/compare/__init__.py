@@ -3,7 +3,7 @@
     net x devices x setups ──one question a device──▶ joules and seconds of a sample, ranked
                                                       the front: nobody is better in both
 
-    result.py   ``Row``, ``Comparison``: the records
+    result.py   ``ComparisonRow``, ``Comparison``: the records
     rank.py     ``compare``: asks, ranks, and says what cannot be told apart
     pictures.py joules against seconds
 
@@ -13,7 +13,7 @@ chance: on one device from the joint covariance, since most errors are shared an
 devices as if they were strangers. What cannot be compared is kept, with the reason.
 """
 
-from joulecast.uses.compare.rank import SURE, compare
-from joulecast.uses.compare.result import Comparison, Row
+from joulecast.uses.compare.ranking import DISTINGUISHABLE_PROBABILITY, compare
+from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
 __all__ = ["SURE", "Comparison", "Row", "compare"]

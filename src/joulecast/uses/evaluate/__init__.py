@@ -7,7 +7,7 @@
     plan.py     what is evaluated: the family, its random nets, the estimators and their seconds
     book.py     what is kept of it in the store, told apart by run tags; budgets
     run.py      ``evaluate``: measures whatever is not kept yet, then judges
-    judge.py    ``judge``: from what is kept to an Evaluation, without a device
+    judge.py    ``evaluate_stored``: from what is kept to an Evaluation, without a device
     truth.py    what the test nets took
     scores.py   the numbers that errors and intervals come down to
     result.py   the records of a result
@@ -18,16 +18,16 @@ never measured again, so that an evaluation that was cut goes on where it was, a
 can be judged anew, by better estimators, for nothing. The rig is given; this package makes none.
 """
 
-from joulecast.uses.evaluate.judge import judge
-from joulecast.uses.evaluate.plan import (
+from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
+from joulecast.uses.evaluate.evaluation_plan import (
     NO_PROBE,
-    Plan,
+    EvaluationPlan,
     check_family,
     list_estimators,
     name_evaluation,
 )
-from joulecast.uses.evaluate.result import Answer, Evaluation, NetResult, Score
-from joulecast.uses.evaluate.run import Stage, evaluate
+from joulecast.uses.evaluate.evaluation import NetEstimate, Evaluation, NetResult, EstimatorScore
+from joulecast.uses.evaluate.evaluation_run import Stage, evaluate
 
 __all__ = [
     "NO_PROBE",

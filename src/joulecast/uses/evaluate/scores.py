@@ -11,10 +11,10 @@ from statistics import fmean, median
 
 import numpy as np
 
-from joulecast.uses.evaluate.result import Interval, NetResult, Score
+from joulecast.uses.evaluate.evaluation import Interval, NetResult, EstimatorScore
 
 
-def find_noise(nets: Iterable[NetResult]) -> float | None:
+def compute_noise_percent(nets: Iterable[NetResult]) -> float | None:
     """The median of what the passes of a net differ by; None where no net has two."""
     shares = [
         (max(net.passes_j) - min(net.passes_j)) / fmean(net.passes_j)
@@ -24,9 +24,9 @@ def find_noise(nets: Iterable[NetResult]) -> float | None:
     return 100 * median(shares) if shares else None
 
 
-def score_answers(
+def score_estimator(
     name: str, nets: Sequence[NetResult], *, device_seconds: float, points: int
-) -> Score:
+) -> EstimatorScore:
     """How good an estimator's answers are.
 
     Args:
@@ -40,7 +40,7 @@ def score_answers(
     answers = [net.answers[name] for net in nets]
     half = [answer.interval50_j for answer in answers]
     most = [answer.interval95_j for answer in answers]
-    return Score(
+    return EstimatorScore(
         estimator=name,
         nets=len(nets),
         mape_percent=fmean(sizes),
@@ -54,7 +54,7 @@ def score_answers(
         coverage95_percent=_cover(nets, most),
         width50_percent=_size_up(name, nets, half),
         width95_percent=_size_up(name, nets, most),
-        noise_percent=find_noise(nets),
+        noise_percent=compute_noise_percent(nets),
         time_mape_percent=100
         * fmean(
             abs(answer.duration_s / net.measured_s - 1)

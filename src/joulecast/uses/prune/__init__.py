@@ -16,11 +16,11 @@ Everything here works on Networks: no framework, so that thousands of candidates
 seconds. The smaller net itself is made by ``runtimes.torch.shrink.cut`` from the counts.
 """
 
-from joulecast.uses.prune.budget import EnergyBudget, parse_budget
-from joulecast.uses.prune.guide import EstimateGuide, FlopsGuide, Guide
-from joulecast.uses.prune.limits import Limits, make_limits
-from joulecast.uses.prune.result import Pruning
-from joulecast.uses.prune.run import prune_network
+from joulecast.uses.prune.pruning_budget import EnergyBudget, parse_budget
+from joulecast.uses.prune.pruning_objectives import EnergyObjective, FlopsObjective, PruningObjective
+from joulecast.uses.prune.channel_limits import ChannelLimits, make_channel_limits
+from joulecast.uses.prune.pruning_result import PruningResult
+from joulecast.uses.prune.network_pruning import prune_network
 from joulecast.uses.prune.strategies import STRATEGIES, Strategy
 
 __all__ = [

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
-from joulecast.uses.prune.task import Counts, Task
+from joulecast.uses.prune.pruning_problem import Counts, PruningProblem
 
 # A move takes about this share of a group; wider moves are tried beside it.
 _MOVE_SHARE = 1 / 16
@@ -32,7 +32,7 @@ class Strategy(Protocol):
 
     name: str
 
-    def choose(self, task: Task) -> Counts:
+    def choose(self, task: PruningProblem) -> Counts:
         """Counts of all groups."""
 
 
@@ -41,7 +41,7 @@ class Uniform:
 
     name = "uniform"
 
-    def choose(self, task: Task) -> Counts:
+    def choose(self, task: PruningProblem) -> Counts:
         """The largest share that keeps the budget."""
         levels = [at / (_LEVELS - 1) for at in range(_LEVELS - 1, -1, -1)]
         return _take_first(task, (_scale(task, level) for level in levels))
@@ -52,7 +52,7 @@ class Random:
 
     name = "random"
 
-    def choose(self, task: Task) -> Counts:
+    def choose(self, task: PruningProblem) -> Counts:
         """By the importance that they keep."""
         rng = random.Random(task.seed)
         drawn = [_draw(task, rng) for _ in range(_DRAWS)]
@@ -64,7 +64,7 @@ class Marginal:
 
     name = "marginal"
 
-    def choose(self, task: Task) -> Counts:
+    def choose(self, task: PruningProblem) -> Counts:
         """Until the budget is kept."""
         counts = task.first
         # How unsure a smaller net is hardly depends on which channels went.
@@ -84,7 +84,7 @@ class Marginal:
 STRATEGIES: dict[str, type[Strategy]] = {one.name: one for one in (Marginal, Uniform, Random)}
 
 
-def _scale(task: Task, level: float) -> Counts:
+def _scale(task: PruningProblem, level: float) -> Counts:
     """Every group between its fewest channels and all of them."""
     least = task.limits.least
     return {
@@ -93,7 +93,7 @@ def _scale(task: Task, level: float) -> Counts:
     }
 
 
-def _draw(task: Task, rng: random.Random) -> Counts:
+def _draw(task: PruningProblem, rng: random.Random) -> Counts:
     """Random shares of all groups, around a random level so that every budget is met by some."""
     level = rng.random()
     shares = {name: 1.0 - level * rng.random() for name in task.limits.whole}
@@ -102,7 +102,7 @@ def _draw(task: Task, rng: random.Random) -> Counts:
     }
 
 
-def _take_first(task: Task, candidates: Iterable[Counts]) -> Counts:
+def _take_first(task: PruningProblem, candidates: Iterable[Counts]) -> Counts:
     """The first that keeps the budget; only the nearest are asked how sure that is."""
     many = list(candidates)
     limit = task.limit()
@@ -119,7 +119,7 @@ def _take_first(task: Task, candidates: Iterable[Counts]) -> Counts:
 
 
 def _move(
-    task: Task, counts: dict[str, int], target: float, far: bool = False
+    task: PruningProblem, counts: dict[str, int], target: float, far: bool = False
 ) -> dict[str, int] | None:
     """The moves that lose least for what they save, as many at once as are still needed."""
     goals = _list_far if far else _list_moves
@@ -153,7 +153,7 @@ def _move(
     return together
 
 
-def _list_moves(task: Task, name: str, count: int) -> list[int]:
+def _list_moves(task: PruningProblem, name: str, count: int) -> list[int]:
     """Counts to try below one: a sixteenth of the group less, and further."""
     lower = task.limits.below(name, count)
     wanted = [count - task.limits.whole[name] * _MOVE_SHARE * wide for wide in _WIDER]
@@ -161,7 +161,7 @@ def _list_moves(task: Task, name: str, count: int) -> list[int]:
     return sorted({one for one in (*moves, *lower[:1]) if one is not None}, reverse=True)
 
 
-def _list_far(task: Task, name: str, count: int) -> list[int]:
+def _list_far(task: PruningProblem, name: str, count: int) -> list[int]:
     """Counts far below one, where none nearby saves anything."""
     lower = task.limits.below(name, count)
     return [lower[at] for at in range(0, len(lower), max(1, len(lower) // 6))] + list(lower[-1:])

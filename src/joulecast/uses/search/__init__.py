@@ -7,7 +7,7 @@
 
     dimensions.py  ranges and choices, as people type them
     space.py       what may vary: widths, depths, batch, precision, optimizer, anything of yours
-    screen.py      ``Screen``: candidates → verdicts, in one question to the profile
+    screen.py      ``BudgetScreener``: candidates → verdicts, in one question to the profile
     survey.py      ``survey``: which share of a space fits, without training anything
     sampling.py    any of Optuna's samplers, asked until a candidate fits
     study.py       ``search``: Optuna's studies, storage and dashboard; these two alone know it
@@ -22,11 +22,11 @@ and how long a run is, say ``joulecast.budgets``.
 """
 
 from joulecast.budgets import EnergyBudget, RunLength, parse_budget
-from joulecast.uses.search.dimensions import Choice, Dimension, Range, parse_dimension
-from joulecast.uses.search.result import Point, Search, find_points, hide_password
-from joulecast.uses.search.screen import Screen, Verdict, count_work, open_screen
-from joulecast.uses.search.space import Space, make_space
-from joulecast.uses.search.survey import Survey, check_reachable, survey
+from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, parse_dimension
+from joulecast.uses.search.search_result import TrainedTrial, SearchResult, make_trained_trials, hide_password
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate, count_work, make_screener
+from joulecast.uses.search.search_space import SearchSpace, make_search_space
+from joulecast.uses.search.random_screening import RandomScreening, check_reachable, survey
 
 __all__ = [
     "Choice",

@@ -18,7 +18,7 @@ _EXAMPLES = "c1=8..64, c1=8..64/8, batch=16,32,64 or lr=1e-4..1e-1/log"
 
 
 @dataclass(frozen=True)
-class Range:
+class NumberRange:
     """Numbers from ``low`` to ``high``: whole ones by ``step``, else any, evenly or by decades."""
 
     low: int | float
@@ -87,7 +87,7 @@ class Choice:
         return {"values": list(self.values)}
 
 
-Dimension = Range | Choice
+Dimension = NumberRange | Choice
 
 
 def parse_dimension(text: str) -> tuple[str, Dimension]:
@@ -102,7 +102,7 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
     low, high = (_read_value(word) for word in ends.split("..", 1))
     if isinstance(low, str) or isinstance(high, str) or not (by in ("", "log") or by.isdigit()):
         raise InputError(f"{text!r} is no range: give one like {_EXAMPLES}")
-    return name, Range(low, high, int(by) if by.isdigit() else 1, by == "log")
+    return name, NumberRange(low, high, int(by) if by.isdigit() else 1, by == "log")
 
 
 def _read_value(word: str) -> Value:
@@ -116,4 +116,4 @@ def _read_value(word: str) -> Value:
 
 def list_ends(dimension: Dimension) -> tuple[Value, ...]:
     """The first and the last value, or all of a choice."""
-    return dimension.ends if isinstance(dimension, Range) else dimension.values
+    return dimension.ends if isinstance(dimension, NumberRange) else dimension.values

@@ -20,17 +20,17 @@ from typing import Any
 
 from joulecast.errors import InputError, JoulecastError, NetError, StoreError
 from joulecast.records import Network
-from joulecast.uses.search.identity import check_same, describe_study
-from joulecast.uses.search.result import Search, find_points, hide_password
-from joulecast.uses.search.sampling import TRIES, Look, ScreeningSampler, make_sampler, suggest
-from joulecast.uses.search.screen import Screen, Verdict
-from joulecast.uses.search.survey import check_reachable
+from joulecast.uses.search.study_identity import check_same, describe_study
+from joulecast.uses.search.search_result import SearchResult, make_trained_trials, hide_password
+from joulecast.uses.search.screening_sampler import TRIES, ScreeningRecord, ScreeningSampler, make_sampler, suggest
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
+from joulecast.uses.search.random_screening import check_reachable
 
 # Behind sampling.py, which says what to do where it is not installed.
 import optuna  # isort: skip
 
 Json = dict[str, Any]
-Score = Callable[[Any, optuna.Trial], float]
+ScoreFunction = Callable[[Any, optuna.Trial], float]
 Build = Callable[[Network, int], Any]
 OBJECTIVES = ("pareto", "score")
 _CONSTRAINT = "energy budget"
@@ -40,8 +40,8 @@ _OPTUNAS = (optuna.exceptions.OptunaError, ValueError, NotImplementedError)
 
 
 def search(
-    screen: Screen,
-    score: Score,
+    screen: BudgetScreener,
+    score: ScoreFunction,
     *,
     trials: int = 50,
     sampler: str | optuna.samplers.BaseSampler = "nsga2",
@@ -52,7 +52,7 @@ def search(
     tries: int = TRIES,
     build: Build | None = None,
     on_trial: Callable[[optuna.Study, optuna.trial.FrozenTrial], None] | None = None,
-) -> Search:
+) -> SearchResult:
     """Search for nets that are good and within the budget.
 
     Args:
@@ -87,7 +87,7 @@ def search(
         study.optimize(run, n_trials=trials, callbacks=[on_trial] if on_trial else None)
     if run.error is not None:
         raise run.error
-    return summarise(study, screen, type(inner).__name__)
+    return summarise_study(study, screen, type(inner).__name__)
 
 
 class _Objective:
@@ -95,9 +95,9 @@ class _Objective:
 
     def __init__(
         self,
-        screen: Screen,
+        screen: BudgetScreener,
         sampler: ScreeningSampler,
-        score: Score,
+        score: ScoreFunction,
         objective: str,
         build: Build | None,
         seed: int,
@@ -127,7 +127,7 @@ class _Objective:
             trial.study.stop()
         return score if self.objective == "score" else (score, verdict.energy_j)
 
-    def _train(self, verdict: Verdict, trial: optuna.Trial) -> float:
+    def _train(self, verdict: ScreenedCandidate, trial: optuna.Trial) -> float:
         net: Any = verdict.network
         try:
             if self.build is not None:
@@ -152,7 +152,7 @@ class _Objective:
         return value if math.isfinite(value) else math.nan
 
 
-def _note(trial: optuna.Trial, screen: Screen, look: Look) -> None:
+def _note(trial: optuna.Trial, screen: BudgetScreener, look: ScreeningRecord) -> None:
     """What the estimate says, where the dashboard and everybody else finds it."""
     verdict = look.verdict
     said = verdict.to_dict()
@@ -172,12 +172,12 @@ def _note(trial: optuna.Trial, screen: Screen, look: Look) -> None:
         trial.set_constraint(_CONSTRAINT, screen.confidence - verdict.chance)
 
 
-def hush() -> None:
+def silence_optuna() -> None:
     """Let Optuna say errors only: for programs that tell of trials and failures themselves."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
+def summarise_study(study: optuna.Study, screen: BudgetScreener, sampler: str = "") -> SearchResult:
     """What a study holds so far: also that of a storage that others fill."""
     states = optuna.trial.TrialState
     ended = study.get_trials(deepcopy=False)
@@ -187,10 +187,10 @@ def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
         for one in ended
         if one.state == states.COMPLETE and one.values and set(names) <= set(one.params)
     ]
-    return Search(
+    return SearchResult(
         study=study.study_name,
         screen=screen,
-        points=find_points(screen, trained),
+        points=make_trained_trials(screen, trained),
         screened=sum(one.user_attrs.get("screened", 0) for one in ended),
         ruled_out=sum(one.user_attrs.get("ruled_out", 0) for one in ended),
         pruned=sum(one.state == states.PRUNED for one in ended),
@@ -200,7 +200,7 @@ def summarise(study: optuna.Study, screen: Screen, sampler: str = "") -> Search:
 
 
 def _open_study(
-    screen: Screen,
+    screen: BudgetScreener,
     objective: str,
     storage: str | optuna.storages.BaseStorage | None,
     name: str,

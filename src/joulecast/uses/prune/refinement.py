@@ -8,7 +8,7 @@ raise energy; one that costs more is taken as long as the budget is kept, best v
 
 from __future__ import annotations
 
-from joulecast.uses.prune.task import Counts, Task
+from joulecast.uses.prune.pruning_problem import Counts, PruningProblem
 
 Move = tuple[str, int]
 _MOST_ROUNDS = 24
@@ -18,7 +18,7 @@ _NEAR_MULTIPLE = 8
 _NOTHING = 1e-6
 
 
-def finish(task: Task, counts: Counts, spend: bool) -> Counts:
+def refine_counts(task: PruningProblem, counts: Counts, spend: bool) -> Counts:
     """Counts that are nowhere smaller; with ``spend``, what the budget leaves is used up."""
     refused: set[Move] = set()
     target = task.target(counts)
@@ -39,7 +39,7 @@ def finish(task: Task, counts: Counts, spend: bool) -> Counts:
     return counts
 
 
-def _list_moves(task: Task, counts: Counts, target: float, refused: set[Move]) -> list[Move]:
+def _list_moves(task: PruningProblem, counts: Counts, target: float, refused: set[Move]) -> list[Move]:
     """Larger counts, one a group, best value first, as many as the target leaves room for."""
     wider = [(name, count) for name in counts for count in _list_larger(task, name, counts[name])]
     now, *then = task.cost([counts, *({**counts, name: count} for name, count in wider)])
@@ -59,7 +59,7 @@ def _list_moves(task: Task, counts: Counts, target: float, refused: set[Move]) -
     return moves
 
 
-def _list_larger(task: Task, name: str, count: int) -> list[int]:
+def _list_larger(task: PruningProblem, name: str, count: int) -> list[int]:
     """Counts to try above one: near ones, the next multiple of eight, and all."""
     larger = task.limits.above(name, count)
     near = [larger[at - 1] for at in _FURTHER if at <= len(larger)]

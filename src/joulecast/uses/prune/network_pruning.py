@@ -11,15 +11,15 @@ from joulecast.kinds import output_shape
 from joulecast.kinds.narrow import Group
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
-from joulecast.uses.prune.budget import EnergyBudget
-from joulecast.uses.prune.finish import finish
-from joulecast.uses.prune.guide import EstimateGuide, FlopsGuide, Guide
-from joulecast.uses.prune.limits import Limits, make_limits
-from joulecast.uses.prune.result import LayerChange, Pruning
+from joulecast.uses.prune.pruning_budget import EnergyBudget
+from joulecast.uses.prune.refinement import refine_counts
+from joulecast.uses.prune.pruning_objectives import EnergyObjective, FlopsObjective, PruningObjective
+from joulecast.uses.prune.channel_limits import ChannelLimits, make_channel_limits
+from joulecast.uses.prune.pruning_result import LayerChange, PruningResult
 from joulecast.uses.prune.strategies import STRATEGIES
-from joulecast.uses.prune.task import Counts, Task, keep_share
+from joulecast.uses.prune.pruning_problem import Counts, PruningProblem, kept_importance_share
 
-GUIDES = ("estimate", "flops")
+OBJECTIVES = ("estimate", "flops")
 
 
 def prune_network(
@@ -33,11 +33,11 @@ def prune_network(
     guide: str = "estimate",
     estimator: str = DEFAULT,
     confidence: float = 0.5,
-    limits: Limits | None = None,
+    limits: ChannelLimits | None = None,
     seed: int = 0,
     start: Counts | None = None,
     level: float = 0.95,
-) -> Pruning:
+) -> PruningResult:
     """Choose counts of channels so that a step keeps a budget.
 
     Args:
@@ -65,8 +65,8 @@ def prune_network(
         raise InputError(f"{network.name or 'the net'} has no channels that can be cut")
     known = open_profile(profile, estimator) if profile else None
     guiding = _make_guide(guide, known, setup)
-    bounds = limits or make_limits(network, groups)
-    task = Task(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
+    bounds = limits or make_channel_limits(network, groups)
+    task = PruningProblem(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
     _check_reach(task)
     counts = _choose(task, strategy)
     smaller = task.narrow(counts)
@@ -74,8 +74,8 @@ def prune_network(
         known.ask([(one, setup)], level).each[0] if known else None for one in (network, smaller)
     )
     cost_before, cost_after = task.cost([task.limits.whole, counts])
-    shares = [keep_share(group, counts[group.name]) for group in groups]
-    return Pruning(
+    shares = [kept_importance_share(group, counts[group.name]) for group in groups]
+    return PruningResult(
         network=network,
         smaller=smaller,
         counts=counts,
@@ -95,28 +95,28 @@ def prune_network(
     )
 
 
-def _find_odds(task: Task, counts: Counts, known: OpenProfile | None, setup: Setup) -> float | None:
+def _find_odds(task: PruningProblem, counts: Counts, known: OpenProfile | None, setup: Setup) -> float | None:
     """How probably joules keep the budget, whoever guided."""
     if known is None:
         return None
-    if isinstance(task.guide, EstimateGuide):
+    if isinstance(task.guide, EnergyObjective):
         return task.odds(counts)
-    guide = EstimateGuide(known, setup)
+    guide = EnergyObjective(known, setup)
     return replace(task, guide=guide, costs={}).odds(counts)
 
 
-def _choose(task: Task, strategy: str) -> dict[str, int]:
+def _choose(task: PruningProblem, strategy: str) -> dict[str, int]:
     """Counts by a strategy; the plain ones stay what they are, ``marginal`` spends what is left.
 
     It goes down from the whole net, and up from what the plain ones found: costs are jagged, and
     the way down can end where the way up does not. What keeps most importance is taken.
     """
     if task.keeps(task.first):
-        return dict(finish(task, task.first, strategy == "marginal"))
+        return dict(refine_counts(task, task.first, strategy == "marginal"))
     if strategy != "marginal":
-        return dict(finish(task, STRATEGIES[strategy]().choose(task), spend=False))
+        return dict(refine_counts(task, STRATEGIES[strategy]().choose(task), spend=False))
     names = ["marginal"] if task.start else list(STRATEGIES)
-    found = [dict(finish(task, STRATEGIES[name]().choose(task), spend=True)) for name in names]
+    found = [dict(refine_counts(task, STRATEGIES[name]().choose(task), spend=True)) for name in names]
     return max(found, key=task.worth)
 
 
@@ -124,21 +124,21 @@ def _check_words(strategy: str, guide: str, budget: EnergyBudget) -> None:
     """Complain before anything is fitted."""
     if strategy not in STRATEGIES:
         raise InputError(f"there is no strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
-    if guide not in GUIDES:
-        raise InputError(f"there is no guide {guide!r}; known are {', '.join(GUIDES)}")
+    if guide not in OBJECTIVES:
+        raise InputError(f"there is no guide {guide!r}; known are {', '.join(OBJECTIVES)}")
     if guide == "flops" and budget.share is None:
         raise InputError("FLOPs have no joules: give a share like 50%, or leave the guide out")
 
 
-def _make_guide(name: str, known: OpenProfile | None, setup: Setup) -> Guide:
+def _make_guide(name: str, known: OpenProfile | None, setup: Setup) -> PruningObjective:
     if name == "flops":
-        return FlopsGuide(setup)
+        return FlopsObjective(setup)
     if known is None:
         raise InputError("an estimate needs a device's profile: give one, or let FLOPs guide")
-    return EstimateGuide(known, setup)
+    return EnergyObjective(known, setup)
 
 
-def _check_reach(task: Task) -> None:
+def _check_reach(task: PruningProblem) -> None:
     """Complain where even the smallest net is above the budget."""
     least = task.limits.least
     whole, cost = task.cost([task.limits.whole, least])

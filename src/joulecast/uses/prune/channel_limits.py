@@ -13,7 +13,7 @@ from joulecast.records import Network
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChannelLimits:
     """The counts that each group may have, from the fewest to all of them.
 
     Attributes:
@@ -45,13 +45,13 @@ class Limits:
         return next((one for one in self.allowed[name] if one >= count), self.allowed[name][-1])
 
 
-def make_limits(
+def make_channel_limits(
     network: Network,
     groups: Sequence[Group],
     floor: float = 0.1,
     keep: Sequence[str] = (),
     multiple: int = 1,
-) -> Limits:
+) -> ChannelLimits:
     """Limits of all groups.
 
     Args:
@@ -80,7 +80,7 @@ def make_limits(
         for group, found in names.items()
         if any(fnmatchcase(name, pattern) for name in found for pattern in keep)
     }
-    return Limits(
+    return ChannelLimits(
         {
             group.name: (group.channels,)
             if group.name in kept

@@ -13,7 +13,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Answer:
+class NetEstimate:
     """What an estimator says about a step of one net."""
 
     energy_j: float
@@ -42,7 +42,7 @@ class NetResult:
     measured_j: float
     measured_s: float
     flops: float
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    answers: Mapping[str, NetEstimate] = field(default_factory=dict)
 
     def to_dict(self) -> Json:
         answers = {name: answer.to_dict() for name, answer in self.answers.items()}
@@ -50,7 +50,7 @@ class NetResult:
 
 
 @dataclass(frozen=True)
-class Score:
+class EstimatorScore:
     """How good an estimator is, over all test nets.
 
     Attributes:
@@ -116,7 +116,7 @@ class Evaluation:
     seconds: float
     date: str
     noise_percent: float | None
-    scores: tuple[Score, ...]
+    scores: tuple[EstimatorScore, ...]
     nets: tuple[NetResult, ...]
     left_out: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One combination of a device and a setup.
 
     Attributes:
@@ -99,19 +99,19 @@ class Comparison:
     net: str
     estimator: str
     level: float
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     @property
-    def groups(self) -> dict[str, tuple[Row, ...]]:
+    def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:
         """What meters cover → ranked rows."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[ComparisonRow]] = {}
         for row in self.rows:
             if row.rank is not None:
                 found.setdefault(row.covers, []).append(row)
         return {covers: tuple(rows) for covers, rows in found.items()}
 
     @property
-    def unranked(self) -> tuple[Row, ...]:
+    def unranked(self) -> tuple[ComparisonRow, ...]:
         """Rows that could not be ranked."""
         return tuple(row for row in self.rows if row.rank is None)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES
-from joulecast.uses.search.screen import Screen
+from joulecast.uses.search.screening import BudgetScreener
 
 Json = dict[str, Any]
 
 
-def describe_study(screen: Screen, objective: str) -> Json:
+def describe_study(screen: BudgetScreener, objective: str) -> Json:
     """What must not change within a study."""
     space, profile = screen.space, screen.opened.profile
     family, shape = space.family.partition(":")[0], space.input_shape

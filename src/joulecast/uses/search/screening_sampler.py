@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import InputError, MissingError
-from joulecast.uses.search.dimensions import Choice, Dimension, Range, Value
-from joulecast.uses.search.screen import Screen, Verdict
-from joulecast.uses.search.space import SETUP_NAMES, Params
+from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
+from joulecast.uses.search.search_space import SETUP_NAMES, Params
 
 try:
     import optuna
@@ -29,7 +29,7 @@ except ImportError as error:
     raise MissingError("search needs Optuna: run pip install 'joulecast[search]'") from error
 
 Json = dict[str, Any]
-Judged = tuple[dict[str, Any], Verdict]
+Judged = tuple[dict[str, Any], ScreenedCandidate]
 SAMPLERS = {
     "nsga2": "NSGAIISampler",
     "nsga3": "NSGAIIISampler",
@@ -63,14 +63,14 @@ def make_sampler(
 
 
 @dataclass(frozen=True)
-class Look:
+class ScreeningRecord:
     """What was said before a trial began.
 
     Attributes:
         screened: Candidates that were judged for it; ``ruled_out`` how many cost too much.
     """
 
-    verdict: Verdict
+    verdict: ScreenedCandidate
     screened: int
     ruled_out: int
 
@@ -85,14 +85,14 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
     """
 
     def __init__(
-        self, inner: optuna.samplers.BaseSampler, screen: Screen, tries: int = TRIES
+        self, inner: optuna.samplers.BaseSampler, screen: BudgetScreener, tries: int = TRIES
     ) -> None:
         self.inner, self.screen, self.tries = inner, screen, tries
         self.space = {
             name: _make_distribution(dimension)
             for name, dimension in screen.space.dimensions.items()
         }
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, ScreeningRecord] = {}
 
     def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> Json:
         """The whole space at once, and whatever else the other sampler draws together."""
@@ -113,7 +113,7 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
             judged += shrunk
             params, verdict = max(shrunk, key=_rank)
         out = sum(not verdict.within for _, verdict in judged)
-        self._looks[trial.number] = Look(verdict, len(judged), out)
+        self._looks[trial.number] = ScreeningRecord(verdict, len(judged), out)
         return params
 
     def sample_independent(
@@ -136,13 +136,13 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         """The other sampler's."""
         self.inner.reseed_rng()
 
-    def recall(self, number: int, params: Params) -> Look:
+    def recall(self, number: int, params: Params) -> ScreeningRecord:
         """What was said of a trial; judged now where somebody enqueued another candidate."""
         look = self._looks.pop(number, None)
         if look is not None and dict(look.verdict.params) == dict(params):
             return look
         verdict = self.screen.judge([params])[0]
-        return Look(verdict, 1, int(not verdict.within))
+        return ScreeningRecord(verdict, 1, int(not verdict.within))
 
     def _propose(self, study: optuna.Study, trial: Any, known: Json) -> Json:
         """All values of one candidate, as the other sampler draws them."""
@@ -163,7 +163,7 @@ class ScreeningSampler(optuna.samplers.BaseSampler):
         sizes = {
             name: dimension
             for name, dimension in self.screen.space.dimensions.items()
-            if isinstance(dimension, Range) and name not in SETUP_NAMES and dimension.whole
+            if isinstance(dimension, NumberRange) and name not in SETUP_NAMES and dimension.whole
         }
         shares = [1.0 - place / _SHRINKS for place in range(1, _SHRINKS + 1)]
         return [

@@ -14,15 +14,15 @@ from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator, make_interval
 from joulecast.estimators.base import Estimator, Target
 from joulecast.records import Network, Observation, Profile, Trial
-from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, cut_at, spend
-from joulecast.uses.evaluate.plan import Draw, Plan, draw_nets, name_evaluation, strip_probe
-from joulecast.uses.evaluate.result import Answer, Evaluation, NetResult, Score
-from joulecast.uses.evaluate.scores import find_noise, score_answers
-from joulecast.uses.evaluate.truth import see_nets
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, cut_to_budget, sum_work_s
+from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, draw_nets, name_evaluation, strip_probe
+from joulecast.uses.evaluate.evaluation import NetEstimate, Evaluation, NetResult, EstimatorScore
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
+from joulecast.uses.evaluate.measured_nets import summarise_test_nets
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingObservations:
     """What an estimator may learn from.
 
     Attributes:
@@ -38,7 +38,7 @@ class Lesson:
     missing: tuple[str, ...] = ()
 
 
-def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluation:
+def evaluate_stored(profile: Profile, plan: EvaluationPlan, left_out: Sequence[str] = ()) -> Evaluation:
     """Judge estimators by what a profile holds; nothing is measured.
 
     Args:
@@ -49,15 +49,15 @@ def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluat
     Raises:
         MissingError: No test net was measured yet, or no estimator has learnt anything.
     """
-    book = Book(name_evaluation(plan, profile.key), profile.observations)
+    book = EvaluationLog(name_evaluation(plan, profile.key), profile.observations)
     draw = draw_nets(plan)
-    nets, missing = see_nets(book, plan, draw)
+    nets, missing = summarise_test_nets(book, plan, draw)
     if not nets:
         raise MissingError(_say_nothing_kept(profile, plan, book.name, left_out))
-    scores: list[Score] = []
+    scores: list[EstimatorScore] = []
     reasons: list[str] = []
     for name in plan.estimators:
-        lesson = find_lesson(book, plan, draw, name)
+        lesson = find_training_observations(book, plan, draw, name)
         missing += [words for words in lesson.missing if words not in missing]
         try:
             nets, score = _answer(name, lesson, nets, plan, draw)
@@ -79,7 +79,7 @@ def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluat
         seed=plan.seed,
         seconds=plan.seconds,
         date=_find_date(book),
-        noise_percent=find_noise(nets),
+        noise_percent=compute_noise_percent(nets),
         scores=tuple(sorted(scores, key=lambda score: score.mape_percent)),
         nets=tuple(nets),
         left_out=(*left_out, *reasons),
@@ -87,12 +87,12 @@ def judge(profile: Profile, plan: Plan, left_out: Sequence[str] = ()) -> Evaluat
     )
 
 
-def find_lesson(book: Book, plan: Plan, draw: Draw, name: str) -> Lesson:
+def find_training_observations(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str) -> TrainingObservations:
     """What is kept for an estimator, and what is not."""
     who = strip_probe(name)
-    method = Budgeted(find_estimator(who), plan.seconds_of(who))
+    method = BudgetedEstimator(find_estimator(who), plan.seconds_of(who))
     whole = book.list_of(who)
-    within = cut_at(whole, plan.seconds_of(who))
+    within = cut_to_budget(whole, plan.seconds_of(who))
     campaign = _without(draw.tests, within)
     target = draw.make_target(plan.setup, draw.learn)
     target = replace(target, modes=_list_modes(whole))
@@ -103,11 +103,11 @@ def find_lesson(book: Book, plan: Plan, draw: Draw, name: str) -> Lesson:
         lacking = {trial.key for trial in wanted} - {seen.trial.key for seen in probes}
         if lacking:
             missing.append(f"{len(lacking)} of {len(wanted)} time probes of {who}")
-    return Lesson(campaign, probes, _charge((*within, *probes)), tuple(missing))
+    return TrainingObservations(campaign, probes, _charge((*within, *probes)), tuple(missing))
 
 
 def find_probes(
-    book: Book, plan: Plan, draw: Draw, method: Estimator, modes: Iterable[str] = ()
+    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, method: Estimator, modes: Iterable[str] = ()
 ) -> tuple[tuple[Trial, ...], tuple[Observation, ...]]:
     """Time probes that an estimator wants for the test nets, and what is kept of its probes.
 
@@ -119,7 +119,7 @@ def find_probes(
         modes: How the device can run a step; what is kept shows it where nobody says.
     """
     kept = book.list_of(f"{method.name}.probe")
-    campaign = _without(draw.tests, cut_at(book.list_of(method.name), plan.seconds_of(method.name)))
+    campaign = _without(draw.tests, cut_to_budget(book.list_of(method.name), plan.seconds_of(method.name)))
     known = tuple(modes) or _list_modes((*campaign, *kept))
     target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
     wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
@@ -133,9 +133,9 @@ def _is_doubt(seen: Observation, modes: Sequence[str]) -> bool:
     return seen.energy_j is not None or issued
 
 
-def list_learnt(book: Book, plan: Plan, draw: Draw, name: str) -> tuple[Observation, ...]:
+def list_learnt(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str) -> tuple[Observation, ...]:
     """What an estimator has of its campaign and of its probes so far."""
-    campaign = _without(draw.tests, cut_at(book.list_of(name), plan.seconds_of(name)))
+    campaign = _without(draw.tests, cut_to_budget(book.list_of(name), plan.seconds_of(name)))
     return (*campaign, *book.list_of(f"{name}.probe"))
 
 
@@ -144,8 +144,8 @@ def list_learnt(book: Book, plan: Plan, draw: Draw, name: str) -> tuple[Observat
 
 
 def _answer(
-    name: str, lesson: Lesson, nets: Sequence[NetResult], plan: Plan, draw: Draw
-) -> tuple[list[NetResult], Score]:
+    name: str, lesson: TrainingObservations, nets: Sequence[NetResult], plan: EvaluationPlan, draw: EvaluationNets
+) -> tuple[list[NetResult], EstimatorScore]:
     """The nets with an estimator's answers, and its score."""
     method = find_estimator(strip_probe(name))
     learnt = (*lesson.campaign, *lesson.probes)
@@ -155,7 +155,7 @@ def _answer(
     answered = []
     for place, net in enumerate(nets):
         mean_j, variance = float(said.energy_j[place]), float(said.energy_sd_j[place]) ** 2
-        answer = Answer(
+        answer = NetEstimate(
             mean_j,
             make_interval(mean_j, variance, 0.5),
             make_interval(mean_j, variance, 0.95),
@@ -163,7 +163,7 @@ def _answer(
         )
         answered.append(replace(net, answers={**net.answers, name: answer}))
     points = sum(map(method.uses, learnt))
-    score = score_answers(name, answered, device_seconds=lesson.device_seconds, points=points)
+    score = score_estimator(name, answered, device_seconds=lesson.device_seconds, points=points)
     return answered, score
 
 
@@ -183,19 +183,19 @@ def _list_modes(seen: Iterable[Observation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["eager", *(one.trial.execution.mode for one in seen)]))
 
 
-def _find_date(book: Book) -> str:
+def _find_date(book: EvaluationLog) -> str:
     last_s = max(seen.taken_at_s for seen in book.list_all())
     return datetime.fromtimestamp(last_s, UTC).date().isoformat()
 
 
-def _say_cut(who: str, plan: Plan, within: Sequence[Observation]) -> str:
+def _say_cut(who: str, plan: EvaluationPlan, within: Sequence[Observation]) -> str:
     if not within:
         return f"the campaign of {who}"
-    took = f"{spend(within):.0f} s of {plan.seconds_of(who):.0f} s"
+    took = f"{sum_work_s(within):.0f} s of {plan.seconds_of(who):.0f} s"
     return f"the rest of the campaign of {who}, which holds {took}"
 
 
-def _say_nothing_kept(profile: Profile, plan: Plan, name: str, left_out: Sequence[str]) -> str:
+def _say_nothing_kept(profile: Profile, plan: EvaluationPlan, name: str, left_out: Sequence[str]) -> str:
     if left_out:
         return f"none of the test nets could be measured: {left_out[0]}"
     return (

@@ -12,7 +12,7 @@ from joulecast.figures import (
     draw_profiling_time,
     draw_time_energy,
 )
-from joulecast.uses.evaluate.result import Evaluation
+from joulecast.uses.evaluate.evaluation import Evaluation
 
 
 def draw_evaluation(result: Evaluation) -> dict[str, Picture]:

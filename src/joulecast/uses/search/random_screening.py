@@ -13,7 +13,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.units import format_share
-from joulecast.uses.search.screen import Screen, Verdict, count_work
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate, count_work
 
 Json = dict[str, Any]
 BATCH = 256
@@ -21,7 +21,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True)
-class Survey:
+class RandomScreening:
     """Random candidates of a space and what they would cost.
 
     Attributes:
@@ -29,13 +29,13 @@ class Survey:
         seconds: What drawing and judging them took.
     """
 
-    screen: Screen
-    verdicts: tuple[Verdict, ...]
+    screen: BudgetScreener
+    verdicts: tuple[ScreenedCandidate, ...]
     seed: int
     seconds: float
 
     @property
-    def fitting(self) -> tuple[Verdict, ...]:
+    def fitting(self) -> tuple[ScreenedCandidate, ...]:
         """Those within the budget, the largest net first."""
         found = [verdict for verdict in self.verdicts if verdict.within]
         return tuple(sorted(found, key=lambda verdict: -count_work(verdict)[0]))
@@ -52,11 +52,11 @@ class Survey:
 
 
 def survey(
-    screen: Screen,
+    screen: BudgetScreener,
     count: int = 1000,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Survey:
+) -> RandomScreening:
     """Draw random candidates evenly and judge them, many at a time.
 
     Args:
@@ -69,13 +69,13 @@ def survey(
         raise InputError(f"{count} candidates: give at least 1")
     rng, begin_s = random.Random(seed), clock()
     drawn = [screen.space.draw(rng) for _ in range(count)]
-    verdicts: list[Verdict] = []
+    verdicts: list[ScreenedCandidate] = []
     for start in range(0, count, BATCH):
         verdicts += screen.judge(drawn[start : start + BATCH])
-    return Survey(screen, tuple(verdicts), seed, clock() - begin_s)
+    return RandomScreening(screen, tuple(verdicts), seed, clock() - begin_s)
 
 
-def check_reachable(screen: Screen, seed: int = 0) -> None:
+def check_reachable(screen: BudgetScreener, seed: int = 0) -> None:
     """Complain where no candidate keeps the budget.
 
     Raises:
@@ -96,7 +96,7 @@ def check_reachable(screen: Screen, seed: int = 0) -> None:
     )
 
 
-def describe_screen(screen: Screen) -> Json:
+def describe_screen(screen: BudgetScreener) -> Json:
     """What was asked, of whom, for programs."""
     profile = screen.opened.profile
     return {
@@ -112,6 +112,6 @@ def describe_screen(screen: Screen) -> Json:
     }
 
 
-def _describe(verdict: Verdict) -> Json:
+def _describe(verdict: ScreenedCandidate) -> Json:
     params, flops = count_work(verdict)
     return {**verdict.to_dict(), "parameters": params, "flops": flops}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from joulecast.errors import MissingError
 from joulecast.figures import Picture, Priced, draw_front
 from joulecast.units import format_share
-from joulecast.uses.search.result import Search
+from joulecast.uses.search.search_result import SearchResult
 
 
-def draw_search(found: Search) -> Picture:
+def draw_search(found: SearchResult) -> Picture:
     """The front among all trials.
 
     Raises:

@@ -37,7 +37,7 @@ def strip_probe(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """An evaluation as it is asked for.
 
     Attributes:
@@ -91,7 +91,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Draw:
+class EvaluationNets:
     """The nets of an evaluation.
 
     Attributes:
@@ -113,15 +113,15 @@ class Draw:
         return Target(self.original, setup, networks=networks)
 
 
-def draw_nets(plan: Plan) -> Draw:
+def draw_nets(plan: EvaluationPlan) -> EvaluationNets:
     """The nets of a plan, the same ones on every machine."""
     original = make_family(plan.net, plan.input_shape)
     learn = _draw_distinct(plan, random.Random(f"{plan.seed}.learn"), LEARN_NETS, ())
     tests = _draw_distinct(plan, random.Random(plan.seed), plan.nets, learn)
-    return Draw(original, learn, tests)
+    return EvaluationNets(original, learn, tests)
 
 
-def name_evaluation(plan: Plan, profile_key: str) -> str:
+def name_evaluation(plan: EvaluationPlan, profile_key: str) -> str:
     """What an evaluation is known by in the store: more nets or seconds leave it the same."""
     shape = make_family(plan.net, plan.input_shape).input.shape
     return stable_hash([plan.net, list(shape), plan.setup.to_dict(), plan.seed, profile_key])
@@ -147,7 +147,7 @@ def count_nets(net: str) -> int:
 
 
 def _draw_distinct(
-    plan: Plan, rng: random.Random, count: int, others: tuple[Network, ...]
+    plan: EvaluationPlan, rng: random.Random, count: int, others: tuple[Network, ...]
 ) -> tuple[Network, ...]:
     """Different nets, none of the others."""
     taken = set(others)

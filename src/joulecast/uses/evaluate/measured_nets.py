@@ -7,12 +7,12 @@ from statistics import fmean, median
 
 from joulecast.kinds import network_work
 from joulecast.records import Observation, Trial
-from joulecast.uses.evaluate.book import PASSES, Book
-from joulecast.uses.evaluate.plan import Draw, Plan
-from joulecast.uses.evaluate.result import NetResult
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
+from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan
+from joulecast.uses.evaluate.evaluation import NetResult
 
 
-def see_nets(book: Book, plan: Plan, draw: Draw) -> tuple[list[NetResult], list[str]]:
+def summarise_test_nets(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets) -> tuple[list[NetResult], list[str]]:
     """The test nets that were measured, and in words what was not."""
     windows = [_group(book.list_of(who)) for who in PASSES]
     trials = draw.make_trials(plan.setup)

@@ -15,15 +15,15 @@ from statistics import NormalDist
 from joulecast.estimators import find_chance
 from joulecast.kinds.narrow import Group, narrow
 from joulecast.records import Network
-from joulecast.uses.prune.budget import EnergyBudget
-from joulecast.uses.prune.guide import Guide
-from joulecast.uses.prune.limits import Limits
+from joulecast.uses.prune.pruning_budget import EnergyBudget
+from joulecast.uses.prune.pruning_objectives import PruningObjective
+from joulecast.uses.prune.channel_limits import ChannelLimits
 
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Task:
+class PruningProblem:
     """See the module.
 
     Attributes:
@@ -33,8 +33,8 @@ class Task:
 
     network: Network
     groups: tuple[Group, ...]
-    limits: Limits
-    guide: Guide
+    limits: ChannelLimits
+    guide: PruningObjective
     budget: EnergyBudget
     confidence: float = 0.5
     seed: int = 0
@@ -88,13 +88,13 @@ class Task:
 
     def keep_log(self, group: Group, count: int) -> float:
         """The logarithm of the share of its importance that a group keeps."""
-        return math.log(max(keep_share(group, count), 1e-12))
+        return math.log(max(kept_importance_share(group, count), 1e-12))
 
     def _key(self, counts: Counts) -> tuple[int, ...]:
         return tuple(counts[group.name] for group in self.groups)
 
 
-def keep_share(group: Group, count: int) -> float:
+def kept_importance_share(group: Group, count: int) -> float:
     """The share of a group's importance in its most important channels."""
     ranked = sorted(group.importance, reverse=True)
     return sum(ranked[: count // group.step]) / sum(ranked)

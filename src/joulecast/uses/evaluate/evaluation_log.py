@@ -23,7 +23,7 @@ Json = dict[str, Any]
 PASSES = ("test1", "test2")
 
 
-class Book:
+class EvaluationLog:
     """The observations of one evaluation; what is added is stored before it is remembered."""
 
     def __init__(
@@ -62,10 +62,10 @@ class Book:
         return tuple(seen for seen in self._seen if seen.run == self.tag(who))
 
 
-class CampaignBook:
+class CampaignObservations:
     """A book as the store of a single campaign; fits are left to whoever judges."""
 
-    def __init__(self, book: Book, who: str) -> None:
+    def __init__(self, book: EvaluationLog, who: str) -> None:
         self._book = book
         self._who = who
 
@@ -81,7 +81,7 @@ class CampaignBook:
         """Nothing: a fit to a part of what a device knows must not replace that of its profile."""
 
 
-class Budgeted:
+class BudgetedEstimator:
     """An estimator that asks for nothing more once its campaign has taken its seconds."""
 
     def __init__(self, method: Estimator, seconds: float) -> None:
@@ -95,7 +95,7 @@ class Budgeted:
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """As the estimator itself, within the budget."""
-        if is_spent(observations, self._seconds):
+        if is_budget_spent(observations, self._seconds):
             return Proposal(None, 0.0, f"the budget of {self._seconds:.0f} s is spent")
         return self._method.propose(target, observations)
 
@@ -114,18 +114,18 @@ class Budgeted:
         return self._method.predict(fitted, networks, setup, joint)
 
 
-def spend(observations: Iterable[Observation]) -> float:
+def sum_work_s(observations: Iterable[Observation]) -> float:
     """Seconds that a campaign had the device work; waiting is not counted, and is short."""
     return sum(seen.cost_s for seen in observations if _is_work(seen))
 
 
-def is_spent(observations: Iterable[Observation], seconds: float) -> bool:
+def is_budget_spent(observations: Iterable[Observation], seconds: float) -> bool:
     """Whether one more observation that takes as long as the others is too much."""
     costs_s = [seen.cost_s for seen in observations if _is_work(seen)]
     return bool(costs_s) and sum(costs_s) + fmean(costs_s) > seconds
 
 
-def cut_at(observations: Sequence[Observation], seconds: float) -> tuple[Observation, ...]:
+def cut_to_budget(observations: Sequence[Observation], seconds: float) -> tuple[Observation, ...]:
     """What a campaign with this budget would have seen: the beginning of a longer one."""
     costs_s: list[float] = []
     for place, seen in enumerate(observations):

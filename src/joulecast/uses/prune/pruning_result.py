@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.records import Estimate, Network
-from joulecast.uses.prune.budget import EnergyBudget
+from joulecast.uses.prune.pruning_budget import EnergyBudget
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ class LayerChange:
 
 
 @dataclass(frozen=True)
-class Pruning:
+class PruningResult:
     """A net cut to a budget.
 
     Attributes:

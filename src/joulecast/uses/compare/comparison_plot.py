@@ -8,7 +8,7 @@ from joulecast.errors import MissingError
 from joulecast.figures import Picture, Priced, draw_front, join_pictures
 from joulecast.records import weakest_provenance
 from joulecast.units import format_share
-from joulecast.uses.compare.result import Comparison, Row
+from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
 
 def draw_comparison(found: Comparison) -> Picture:
@@ -25,7 +25,7 @@ def draw_comparison(found: Comparison) -> Picture:
     return join_pictures(f"{found.net}: joules and seconds of a sample", pictures, about)
 
 
-def _draw_group(covers: str, rows: Sequence[Row]) -> Picture:
+def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Picture:
     points = [
         Priced(
             f"{row.device}: batch {row.setup.batch}, {row.setup.optimizer}, {row.setup.precision}",

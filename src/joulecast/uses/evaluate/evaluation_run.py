@@ -27,12 +27,12 @@ from joulecast.errors import (
 )
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
-from joulecast.measure import Measurer
+from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
-from joulecast.uses.evaluate.book import PASSES, Book, Budgeted, CampaignBook, spend
-from joulecast.uses.evaluate.judge import find_probes, judge, list_learnt
-from joulecast.uses.evaluate.plan import Draw, Plan, draw_nets, name_evaluation
-from joulecast.uses.evaluate.result import Evaluation
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, CampaignObservations, sum_work_s
+from joulecast.uses.evaluate.stored_evaluation import find_probes, evaluate_stored, list_learnt
+from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, draw_nets, name_evaluation
+from joulecast.uses.evaluate.evaluation import Evaluation
 
 MOST_DOUBTS = 8
 """Joules of so many layers at most, after all layers of the test nets were timed."""
@@ -61,7 +61,7 @@ class Stage:
 Tell = Callable[[Stage], None]
 
 
-def evaluate(rig: Measurer, store: Keeper, plan: Plan, on_progress: Tell | None = None) -> Evaluation:
+def evaluate(rig: Measurer, store: Keeper, plan: EvaluationPlan, on_progress: Tell | None = None) -> Evaluation:
     """Measure what is not kept yet, then judge.
 
     Args:
@@ -75,15 +75,15 @@ def evaluate(rig: Measurer, store: Keeper, plan: Plan, on_progress: Tell | None 
     """
     runtime, meter = rig.runtime, rig.meter
     key = find_profile_key(rig)
-    book = Book(name_evaluation(plan, key), store.observations(key), store.add_observation)
+    book = EvaluationLog(name_evaluation(plan, key), store.observations(key), store.add_observation)
     _check_unit(book, runtime.device.unit)
     work = _Work(rig, book, plan, draw_nets(plan), on_progress or (lambda stage: None), [])
     work.measure_all()
     profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, book.list_all())
-    return judge(profile, plan, tuple(dict.fromkeys(work.troubles)))
+    return evaluate_stored(profile, plan, tuple(dict.fromkeys(work.troubles)))
 
 
-def _check_unit(book: Book, unit: str) -> None:
+def _check_unit(book: EvaluationLog, unit: str) -> None:
     """Units of one device differ by more than estimates do: one of them is judged at a time."""
     others = {seen.device.unit for seen in book.list_all()} - {unit}
     if others:
@@ -98,9 +98,9 @@ class _Work:
     """One run of an evaluation: the rig, what is kept, and what went wrong so far."""
 
     rig: Measurer
-    book: Book
-    plan: Plan
-    draw: Draw
+    book: EvaluationLog
+    plan: EvaluationPlan
+    draw: EvaluationNets
     tell: Tell
     troubles: list[str]
     refused: dict[str, Observation] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class _Work:
     def _run_campaign(self, name: str) -> None:
         self._begin(f"{name} learns")
         seconds = self.plan.seconds_of(name)
-        method = Budgeted(find_estimator(name), seconds)
+        method = BudgetedEstimator(find_estimator(name), seconds)
         target = self.draw.make_target(self.plan.setup, self.draw.learn)
         target = replace(target, modes=self.rig.runtime.modes)
         if method.propose(target, self.book.list_of(name)).trial is None:
@@ -165,9 +165,9 @@ class _Work:
         self._wake()
 
         def tell(now: Progress) -> None:
-            self._say(spend(self.book.list_of(name)) / seconds, now.why)
+            self._say(sum_work_s(self.book.list_of(name)) / seconds, now.why)
 
-        rig, kept = self._tagged(name), CampaignBook(self.book, name)
+        rig, kept = self._tagged(name), CampaignObservations(self.book, name)
         try:
             result = run_campaign(rig, kept, method, target, on_progress=tell)
         except MeasurementError as error:

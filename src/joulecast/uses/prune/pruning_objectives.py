@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from joulecast.estimators import OpenProfile
 from joulecast.kinds import network_work
 from joulecast.records import Network, Setup
-from joulecast.uses.prune.budget import EnergyBudget
+from joulecast.uses.prune.pruning_budget import EnergyBudget
 
 Floats = NDArray[np.float64]
 
 
-class Guide(Protocol):
+class PruningObjective(Protocol):
     """What decides how far to cut."""
 
     unit: str
@@ -37,7 +37,7 @@ class Guide(Protocol):
         """One deviation of the logarithm of what the budget bounds."""
 
 
-class EstimateGuide:
+class EnergyObjective:
     """Joules of a step by a profile's estimator."""
 
     unit = "J"
@@ -58,7 +58,7 @@ class EstimateGuide:
         return math.sqrt(max(float(vary), 0.0))
 
 
-class FlopsGuide:
+class FlopsObjective:
     """FLOPs of a step: what everybody prunes by, to compare with."""
 
     unit = "FLOP"

@@ -10,13 +10,13 @@ from joulecast.estimators import Estimates, open_profile
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_bytes, format_share
-from joulecast.uses.compare.result import Comparison, Row
+from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
-SURE = 0.9
+DISTINGUISHABLE_PROBABILITY = 0.9
 """Below this chance two combinations cannot be told apart."""
 _MUCH_GUESSED = 0.5
 # A row, the answers of its device, and its place there.
-Placed = tuple[Row, Estimates, int]
+Placed = tuple[ComparisonRow, Estimates, int]
 
 
 def compare(
@@ -41,11 +41,11 @@ def compare(
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
-    left_out: list[Row] = []
+    left_out: list[ComparisonRow] = []
     groups: dict[str, list[Placed]] = {}
     for asked, profile in profiles.items():
         if isinstance(profile, str):
-            left_out += [Row(asked, setup, why=profile) for setup in setups]
+            left_out += [ComparisonRow(asked, setup, why=profile) for setup in setups]
             continue
         rows, answers = _ask(asked, profile, network, setups, estimator, level)
         left_out += [row for row in rows if row.why]
@@ -63,9 +63,9 @@ def _ask(
     setups: Sequence[Setup],
     estimator: str,
     level: float,
-) -> tuple[list[Row], Estimates | None]:
+) -> tuple[list[ComparisonRow], Estimates | None]:
     """All setups on one device, in one question."""
-    rows = [Row(asked, setup, profile.device.name, profile.covers) for setup in setups]
+    rows = [ComparisonRow(asked, setup, profile.device.name, profile.covers) for setup in setups]
     try:
         pairs = [(network, setup) for setup in setups]
         answers = open_profile(profile, estimator).ask(pairs, level, joint=True)
@@ -95,7 +95,7 @@ def _refuse(found: Estimate, profile: Profile, setup: Setup) -> str:
     return f"a guess: layers with {share} of the energy were never profiled so on this device"
 
 
-def _rank(group: Sequence[Placed]) -> list[Row]:
+def _rank(group: Sequence[Placed]) -> list[ComparisonRow]:
     """Rows by joules of a sample, with how surely each is cheaper than the next."""
     order = sorted(group, key=lambda item: (item[0].energy_j, item[0].duration_s))
     on = find_front([(row.duration_s, row.energy_j) for row, _, _ in order])

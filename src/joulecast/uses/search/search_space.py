@@ -1,6 +1,6 @@
 """What may vary: a family's widths and depths, how it is trained, and hyper-parameters of yours.
 
-    Space ─┬─ dimensions   name → Range(low, high, step) or Choice(values)
+    Space ─┬─ dimensions   name → NumberRange(low, high, step) or Choice(values)
            ├─ family       widths and depths that are no dimension keep the family's own
            └─ setup        batch, precision and optimizer that are no dimension stay as they are
 
@@ -20,7 +20,7 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.records import OPTIMIZERS, PRECISIONS, Network, Setup
-from joulecast.uses.search.dimensions import Choice, Dimension, Range, Value, list_ends
+from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_ends
 
 Json = dict[str, Any]
 Shape = tuple[int, ...]
@@ -33,7 +33,7 @@ _FIXED_NAMES = tuple(one.name for one in fields(Setup) if one.name not in SETUP_
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """Nets of a family and how they are trained.
 
     Attributes:
@@ -69,7 +69,7 @@ class Space:
         found: list[dict[str, Value]] = [{}]
         for name, dimension in self.dimensions.items():
             values: tuple[Value, ...] = dimension.values if isinstance(dimension, Choice) else ()
-            if isinstance(dimension, Range):
+            if isinstance(dimension, NumberRange):
                 # Of a batch both ends: a small one is cheap a step, a large one a sample.
                 values = dimension.ends if name == "batch" else dimension.ends[:1]
             elif name not in SETUP_NAMES:
@@ -86,19 +86,19 @@ class Space:
         }
 
 
-def make_space(
+def make_search_space(
     family: str,
     setup: Setup | None = None,
     vary: Mapping[str, Dimension | tuple[Value, ...]] | None = None,
     input_shape: Shape | None = None,
     trains: bool = True,
-) -> Space:
+) -> SearchSpace:
     """A family's widths and depths, each 1 to its original, and whatever else shall vary.
 
     Args:
         family: Its name, like ``cnn5`` or ``cnn5:16,32,64,128``.
         setup: How its nets are trained; the family's own batch by default.
-        vary: Other bounds of widths (``{"c1": Range(8, 64, 8)}``), and more dimensions; a tuple
+        vary: Other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions; a tuple
             is a choice, and a choice of one value fixes it.
         input_shape: Shape of one sample, where it is not the family's own.
         trains: Whether there is a training function, which other names are for.
@@ -112,13 +112,13 @@ def make_space(
     for name, most in largest.items():
         step = kind.steps.get(name, 1)
         fixed = name in kind.fixed
-        dimensions[name] = Choice((most,)) if fixed else Range(step, most, step)
+        dimensions[name] = Choice((most,)) if fixed else NumberRange(step, most, step)
     for name, said in (vary or {}).items():
         dimension = Choice(said) if isinstance(said, tuple) else said
         _check_name(bare, name, trains)
         _check_dimension(bare, name, dimension)
         dimensions[name] = dimension
-    space = Space(family, setup or Setup(batch=kind.batch), input_shape, dimensions)
+    space = SearchSpace(family, setup or Setup(batch=kind.batch), input_shape, dimensions)
     # Both ends are built once, so that a wrong width is said now and not in some trial.
     for end in (0, -1):
         space.build({name: list_ends(one)[end] for name, one in dimensions.items()})

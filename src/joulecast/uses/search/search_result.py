@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from joulecast.fronts import find_front
-from joulecast.uses.search.screen import Screen, Verdict
-from joulecast.uses.search.survey import describe_screen
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
+from joulecast.uses.search.random_screening import describe_screen
 
 Json = dict[str, Any]
 _DRAWS = 400
 
 
 @dataclass(frozen=True)
-class Point:
+class TrainedTrial:
     """A trial that was trained.
 
     Attributes:
@@ -35,7 +35,7 @@ class Point:
 
     number: int
     score: float
-    verdict: Verdict
+    verdict: ScreenedCandidate
     on_front: bool = False
     front_chance: float = 0.0
 
@@ -50,7 +50,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchResult:
     """What a search has found so far.
 
     Attributes:
@@ -63,8 +63,8 @@ class Search:
     """
 
     study: str
-    screen: Screen
-    points: tuple[Point, ...]
+    screen: BudgetScreener
+    points: tuple[TrainedTrial, ...]
     screened: int
     ruled_out: int
     pruned: int
@@ -72,7 +72,7 @@ class Search:
     sampler: str = ""
 
     @property
-    def front(self) -> tuple[Point, ...]:
+    def front(self) -> tuple[TrainedTrial, ...]:
         """Trials on the front, the cheapest first."""
         best = [point for point in self.points if point.on_front]
         return tuple(sorted(best, key=lambda point: point.verdict.energy_j))
@@ -96,14 +96,14 @@ def hide_password(url: str) -> str:
     return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", url)
 
 
-def find_points(screen: Screen, trained: Sequence[tuple[int, float, Json]]) -> tuple[Point, ...]:
+def make_trained_trials(screen: BudgetScreener, trained: Sequence[tuple[int, float, Json]]) -> tuple[TrainedTrial, ...]:
     """Trials with where they stand: number, score and the values that each was trained at."""
     if not trained:
         return ()
     candidates = [params for _, _, params in trained]
     verdicts = screen.judge(candidates)
     points = [
-        Point(number, score, verdict)
+        TrainedTrial(number, score, verdict)
         for (number, score, _), verdict in zip(trained, verdicts, strict=True)
     ]
     on = find_front([(-point.score, point.verdict.energy_j) for point in points])
@@ -114,7 +114,7 @@ def find_points(screen: Screen, trained: Sequence[tuple[int, float, Json]]) -> t
     )
 
 
-def _weigh(screen: Screen, points: Sequence[Point], candidates: Sequence[Json]) -> list[float]:
+def _weigh(screen: BudgetScreener, points: Sequence[TrainedTrial], candidates: Sequence[Json]) -> list[float]:
     """In how many draws of all nets' joules each is on the front."""
     steps = np.array([point.verdict.steps for point in points])
     drawn = screen.ask_jointly(candidates).draw(_DRAWS) * steps

@@ -17,14 +17,14 @@ from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
 from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_energy, format_share
-from joulecast.uses.search.space import Params, Space
+from joulecast.uses.search.search_space import Params, SearchSpace
 
 Json = dict[str, Any]
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScreenedCandidate:
     """What is said of a candidate before it is trained.
 
     Attributes:
@@ -76,7 +76,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Screen:
+class BudgetScreener:
     """A space, a budget and whoever knows what nets cost.
 
     Attributes:
@@ -88,7 +88,7 @@ class Screen:
             share of it.
     """
 
-    space: Space
+    space: SearchSpace
     budget: EnergyBudget
     opened: OpenProfile
     length: RunLength = field(default_factory=RunLength)
@@ -109,7 +109,7 @@ class Screen:
         """The budget in joules of all steps of a run."""
         return self.limit_j * (steps if self.budget.per == "step" else 1)
 
-    def judge(self, candidates: Sequence[Params]) -> tuple[Verdict, ...]:
+    def judge(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
         """A verdict for each candidate, in one question."""
         pairs = [self.space.build(params) for params in candidates]
         steps = [self.length.count_steps(setup.batch) for _, setup in pairs]
@@ -123,7 +123,7 @@ class Screen:
             chances = answers.chance_within(limits)
         least = self.confidence
         return tuple(
-            Verdict(params, *pair, answer, count, float(chance), bool(chance >= least))
+            ScreenedCandidate(params, *pair, answer, count, float(chance), bool(chance >= least))
             for params, pair, answer, count, chance in zip(
                 candidates, pairs, answers.each[: len(pairs)], steps, chances, strict=True
             )
@@ -134,7 +134,7 @@ class Screen:
         pairs = [self.space.build(params) for params in candidates]
         return self._ask(pairs, joint=True)
 
-    def explain(self, verdict: Verdict) -> str:
+    def explain(self, verdict: ScreenedCandidate) -> str:
         """Why a candidate is ruled out, in a sentence."""
         chance, least = format_share(verdict.chance), format_share(self.confidence)
         return (
@@ -142,7 +142,7 @@ class Screen:
             f"with {chance}, not {least}"
         )
 
-    def say_cost(self, verdict: Verdict) -> str:
+    def say_cost(self, verdict: ScreenedCandidate) -> str:
         """What a candidate takes, of what the budget is of, in words."""
         steps = verdict.steps if self.budget.per == "run" else 1
         low, high = (format_energy(end * steps) for end in verdict.estimate.interval_j)
@@ -165,16 +165,16 @@ class Screen:
         return answers.chance_ratio_within(last, range(last), ratios)
 
 
-def open_screen(
+def make_screener(
     profile: Profile,
-    space: Space,
+    space: SearchSpace,
     budget: EnergyBudget,
     length: RunLength | None = None,
     *,
     confidence: float = 0.5,
     estimator: str = "additive",
     level: float = 0.95,
-) -> Screen:
+) -> BudgetScreener:
     """A screen that asks a profile.
 
     Args:
@@ -194,10 +194,10 @@ def open_screen(
     if budget.share is not None:
         steps = run.count_steps(space.setup.batch)
         original_j = steps * opened.ask([space.original]).each[0].energy_j
-    return Screen(space, budget, opened, run, confidence, level, original_j)
+    return BudgetScreener(space, budget, opened, run, confidence, level, original_j)
 
 
-def count_work(verdict: Verdict) -> tuple[int, float]:
+def count_work(verdict: ScreenedCandidate) -> tuple[int, float]:
     """Parameters, and FLOPs of a step: how large a candidate is, which is not how good."""
     work = network_work(verdict.network, verdict.setup)
     return work.params, work.total.flops
