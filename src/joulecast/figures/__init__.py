@@ -16,7 +16,7 @@ Each picture is described once (picture.py) and drawn by either backend. What is
 so in its heading. Importing this imports neither plotly, matplotlib nor numpy.
 """
 
-from joulecast.figures.accuracy import (
+from joulecast.figures.error_plots import (
     Judged,
     draw_agreement,
     draw_error_levels,
@@ -24,9 +24,9 @@ from joulecast.figures.accuracy import (
     draw_errors,
     mape_percent,
 )
-from joulecast.figures.additivity import Whole, draw_additivity
-from joulecast.figures.budget import draw_budget, draw_cost, draw_profiling_time
-from joulecast.figures.curves import (
+from joulecast.figures.additivity_plot import Whole, draw_additivity
+from joulecast.figures.cost_plots import draw_budget, draw_cost, draw_profiling_time
+from joulecast.figures.curve_plots import (
     CurvePoint,
     SampledCurve,
     draw_curve,
@@ -34,11 +34,11 @@ from joulecast.figures.curves import (
     draw_guided_point,
     sample_curve,
 )
-from joulecast.figures.front import Priced, draw_front
+from joulecast.figures.front_plot import Priced, draw_front
 from joulecast.figures.picture import Picture, join_pictures
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
-from joulecast.figures.sizes import Sized, Taken, draw_sizes, draw_time_energy
-from joulecast.figures.timeline import Lane, Stay, draw_timeline
+from joulecast.figures.size_plots import Sized, Taken, draw_sizes, draw_time_energy
+from joulecast.figures.timeline_plot import Lane, Stay, draw_timeline
 from joulecast.figures.with_matplotlib import make_png, make_svg, to_matplotlib
 from joulecast.figures.with_plotly import to_plotly
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from joulecast.kinds import layer_work
 from joulecast.records import Device, Setup
-from joulecast.runtimes.torch.read import read_net
+from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import BLOCK, make_isolated, split_blocks
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from joulecast.kinds import input_shape, make_layer, make_op, output_shape
 from joulecast.records import Device, Layer, Network, Setup
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.layouts import make_empty_input
+from joulecast.runtimes.torch.memory_format import make_empty_input
 from joulecast.runtimes.torch.modules import fit_channels
-from joulecast.runtimes.torch.read import mean_square, read_net
+from joulecast.runtimes.torch.net_reader import mean_square_loss, read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import Part, isolate_part, make_isolated, make_variant, read_isolated
 
@@ -91,7 +91,7 @@ def count_bytes(layer: Layer) -> float:
     network = isolate_part(Part("hidden", (layer,)))
     with torch.device("meta"):
         net, x = build_net(network), make_empty_input(network, 4).requires_grad_()
-    totals = read_net(net, x, mean_square).totals
+    totals = read_net(net, x, mean_square_loss).totals
     assert totals is not None
     return totals.size_bytes
 

@@ -9,7 +9,7 @@ from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.kinds import KINDS, layer_work, make_layer, make_op, network_work
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
 
 BATCH = 3
 RELU = make_op("elementwise", fn="relu")
@@ -29,7 +29,7 @@ def inputs_for(network: Network, batch: int = BATCH) -> torch.Tensor:
 
 
 def read_back(network: Network) -> Network:
-    return read_net(build_net(network), inputs_for(network), mean_square)
+    return read_net(build_net(network), inputs_for(network), mean_square_loss)
 
 
 def pool(dims: int, fn: str = "max") -> object:
@@ -271,4 +271,4 @@ def test_training_the_first_layer_needs_no_input_gradient() -> None:
 
 def test_cross_entropy_takes_any_shape_of_logits() -> None:
     for shape in ((4, 3), (4, 5, 3)):
-        assert cross_entropy(torch.zeros(shape)).item() == pytest.approx(1.0986, abs=1e-3)
+        assert cross_entropy_loss(torch.zeros(shape)).item() == pytest.approx(1.0986, abs=1e-3)

@@ -13,14 +13,14 @@ from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup, name_layout
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.layouts import (
-    lay_channels_last,
-    lies_channels_last,
+from joulecast.runtimes.torch.memory_format import (
+    to_channels_last,
+    is_channels_last,
     make_empty_input,
 )
-from joulecast.runtimes.torch.load import with_batch
-from joulecast.runtimes.torch.read import mean_square, read_net
-from joulecast.runtimes.torch.recount import recount
+from joulecast.runtimes.torch.load import resize_batch
+from joulecast.runtimes.torch.net_reader import mean_square_loss, read_net
+from joulecast.runtimes.torch.independent_count import count_step_totals
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
     BLOCK,
@@ -129,7 +129,7 @@ def convert(net: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def read_back(network: Network) -> Network:
-    return read_net(build_net(network), make_empty_input(network, BATCH), mean_square)
+    return read_net(build_net(network), make_empty_input(network, BATCH), mean_square_loss)
 
 
 @pytest.mark.parametrize("data_too", [True, False])
@@ -137,7 +137,7 @@ def read_back(network: Network) -> Network:
 def test_a_converted_net_reads_back_from_what_is_built(name: str, data_too: bool) -> None:
     make, shape = CONVERTED[name]
     x = torch.randn(BATCH, *shape)
-    network = read_net(convert(make(), shape), lay_channels_last(x) if data_too else x)
+    network = read_net(convert(make(), shape), to_channels_last(x) if data_too else x)
     assert network.buildable
     assert network.layers[0].channels_last == data_too
     assert all(map(name_layout, network.layers[:-1]))
@@ -149,13 +149,13 @@ def test_a_converted_net_reads_back_from_what_is_built(name: str, data_too: bool
 def test_layouts_are_part_of_what_a_net_is_and_change_no_cost() -> None:
     plain = read_net(make_images(), torch.randn(BATCH, 3, 16, 16))
     net = convert(make_images(), (3, 16, 16))
-    last = read_net(net, lay_channels_last(torch.randn(BATCH, 3, 16, 16)))
+    last = read_net(net, to_channels_last(torch.randn(BATCH, 3, 16, 16)))
     usual = [
         replace(layer, channels_last=False, channels_last_weights=False) for layer in last.layers
     ]
     assert last != plain
     assert tuple(usual) == plain.layers
-    assert recount(last, BATCH).flops == recount(plain, BATCH).flops
+    assert count_step_totals(last, BATCH).flops == count_step_totals(plain, BATCH).flops
 
 
 def test_what_lies_as_usual_says_nothing_about_it() -> None:
@@ -263,7 +263,7 @@ def test_lost_views_neither_copy_images_nor_turn_them_round() -> None:
 @pytest.mark.parametrize("name", ["images", "gray images"])
 def test_layers_alone_and_in_variants_lie_as_they_say(name: str) -> None:
     make, shape = CONVERTED[name]
-    x = lay_channels_last(torch.randn(BATCH, *shape))
+    x = to_channels_last(torch.randn(BATCH, *shape))
     network = read_net(convert(make(), shape), x)
     for place in split_network(network):
         trial = make_isolated(place.part, Setup(batch=BATCH))
@@ -286,6 +286,6 @@ def list_layouts(network: Network, first: int) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_another_batch_lies_as_the_first(device: str) -> None:
-    x = lay_channels_last(torch.zeros(2, 3, 4, 4, device=device))
-    assert lies_channels_last(with_batch(x, 5))
-    assert not lies_channels_last(with_batch(x.contiguous(), 5))
+    x = to_channels_last(torch.zeros(2, 3, 4, 4, device=device))
+    assert is_channels_last(resize_batch(x, 5))
+    assert not is_channels_last(resize_batch(x.contiguous(), 5))

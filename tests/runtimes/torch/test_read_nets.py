@@ -14,8 +14,8 @@ from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.load import with_batch
-from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+from joulecast.runtimes.torch.load import resize_batch
+from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import make_variant, plan_curves, resize_part
 
@@ -136,7 +136,7 @@ class Tied(nn.Module):
 
 
 def test_tied_weights_count_once() -> None:
-    network = read_net(Tied(), torch.zeros(2, 5, dtype=torch.long), cross_entropy)
+    network = read_net(Tied(), torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
     assert kinds_of(network) == ["embedding", "linear"]
     assert [layer.tied for layer in network.layers] == [False, True]
     assert network.totals is not None
@@ -244,7 +244,7 @@ def test_flops_agree_with_the_framework_where_it_counts_right() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     x = torch.randn(2, 3, 8, 8)
     with FlopCounterMode(display=False) as counter:
-        mean_square(net(x)).backward()
+        mean_square_loss(net(x)).backward()
     totals = read_net(net, x).totals
     assert totals is not None
     assert totals.flops == counter.get_total_flops()
@@ -295,7 +295,7 @@ def make_real(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 )
 def test_real_nets_are_read_without_help(name: str, blocks: int) -> None:
     net, inputs = make_real(name)
-    network = read_net(net, inputs, cross_entropy)
+    network = read_net(net, inputs, cross_entropy_loss)
     totals = network.totals
     assert totals is not None
     assert totals.params == sum(w.numel() for w in net.parameters())
@@ -312,7 +312,7 @@ def test_real_nets_are_read_without_help(name: str, blocks: int) -> None:
 def test_variants_of_real_nets_train(name: str) -> None:
     """Also where a function cannot be rebuilt: something that moves as much stands in for it."""
     net, inputs = make_real(name)
-    network = read_net(net, inputs, cross_entropy)
+    network = read_net(net, inputs, cross_entropy_loss)
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     curves = plan_curves(network)
     assert len(curves) > 10
@@ -326,10 +326,10 @@ def test_a_net_of_seven_billion_weights_is_read_in_little_memory() -> None:
     pytest.importorskip("transformers")
     code = """
 import resource, torch, transformers
-from joulecast.runtimes.torch.read import read_net, cross_entropy
+from joulecast.runtimes.torch.net_reader import read_net, cross_entropy_loss
 with torch.device("meta"):
     net = transformers.LlamaForCausalLM(transformers.LlamaConfig())
-network = read_net(net, {"input_ids": torch.zeros(1, 64, dtype=torch.long)}, cross_entropy)
+network = read_net(net, {"input_ids": torch.zeros(1, 64, dtype=torch.long)}, cross_entropy_loss)
 print(network.totals.params, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -463,5 +463,5 @@ class Nested(nn.Module):
 
 def test_only_samples_are_resized_to_another_batch() -> None:
     inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
-    resized = with_batch(inputs, 16)
+    resized = resize_batch(inputs, 16)
     assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]

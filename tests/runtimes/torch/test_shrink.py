@@ -14,10 +14,15 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
 from joulecast.kinds.narrow import Group, narrow
-from joulecast.runtimes.torch.load import LoadedNet, build_loaded, read_loaded_net
-from joulecast.runtimes.torch.saving import load_pruned, save_pruned
-from joulecast.runtimes.torch.shrink import Channels, cut, find_groups, list_removed
-from joulecast.runtimes.torch.weigh import run_backward, weigh
+from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
+from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
+from joulecast.runtimes.torch.channel_pruning import (
+    PrunableChannels,
+    prune_channels,
+    find_channel_groups,
+    list_removed_channels,
+)
+from joulecast.runtimes.torch.importance import run_backward, compute_importance
 
 
 class Residual(nn.Module):
@@ -167,22 +172,22 @@ FAMILIES = (
     "transformer:16,2",
     "resnet18:8,1,1,1,1",
 )
-_FOUND: dict[str, tuple[nn.Module, torch.Tensor, Channels]] = {}
+_FOUND: dict[str, tuple[nn.Module, torch.Tensor, PrunableChannels]] = {}
 
 
-def find(name: str) -> tuple[nn.Module, torch.Tensor, Channels]:
+def find(name: str) -> tuple[nn.Module, torch.Tensor, PrunableChannels]:
     """A net by its name with what can be cut of it; found once."""
     if name not in _FOUND:
         torch.manual_seed(0)
         if name in NETS:
             net, inputs = NETS[name]()
-            channels = find_groups(net, inputs)
+            channels = find_channel_groups(net, inputs)
         else:
             shape = (3, 32, 32) if name.startswith(("cnn5", "resnet")) else None
             network = make_family(name, shape)
-            loaded = build_loaded(network, 2)
+            loaded = build_example_net(network, 2)
             net, inputs = loaded.net, loaded.inputs
-            channels = find_groups(net, inputs, names=network)
+            channels = find_channel_groups(net, inputs, names=network)
         _FOUND[name] = net, inputs, channels
     return _FOUND[name]
 
@@ -201,7 +206,7 @@ def test_records_say_what_the_smaller_net_is(name, shares):
     net, inputs, channels = find(name)
     assert channels.groups and not channels.whole
     counts = draw_counts(channels.groups, shares)
-    smaller = cut(net, channels.groups, counts)
+    smaller = prune_channels(net, channels.groups, counts)
     read = read_loaded_net("", LoadedNet(smaller, inputs, None))
     assert read == narrow(channels.network, channels.groups, counts)
 
@@ -211,7 +216,7 @@ def test_a_smaller_net_trains_and_the_net_itself_stays(name):
     net, inputs, channels = find(name)
     before = copy.deepcopy(net.state_dict())
     counts = draw_counts(channels.groups, [0.5])
-    smaller = cut(net, channels.groups, counts).train()
+    smaller = prune_channels(net, channels.groups, counts).train()
     out = smaller(inputs)
     assert out.shape == net(inputs).shape
     out.square().mean().backward()
@@ -229,24 +234,24 @@ def test_channels_that_are_zero_go_first_and_change_nothing():
         for layer, axis in ((net[0], 0), (net[2], 1)):
             layer.weight.index_fill_(axis, torch.tensor([1, 4]), 0.0)
         net[0].bias[[1, 4]] = 0.0
-    channels = find_groups(net, IMAGES)
-    groups = weigh(net, channels.groups)
-    assert list_removed(groups, {"0": 4})["0"]["out"] == [1, 4]
-    assert torch.allclose(cut(net, groups, {"0": 4})(IMAGES), net(IMAGES), atol=1e-6)
+    channels = find_channel_groups(net, IMAGES)
+    groups = compute_importance(net, channels.groups)
+    assert list_removed_channels(groups, {"0": 4})["0"]["out"] == [1, 4]
+    assert torch.allclose(prune_channels(net, groups, {"0": 4})(IMAGES), net(IMAGES), atol=1e-6)
 
 
 def test_importance_is_a_share_and_taylor_needs_gradients():
     net, inputs, channels = find("residual")
     fresh = copy.deepcopy(net)
     with pytest.raises(InputError, match="backward"):
-        weigh(fresh, channels.groups, "taylor")
+        compute_importance(fresh, channels.groups, "taylor")
     run_backward(LoadedNet(fresh, inputs, None))
     for by in ("magnitude", "taylor"):
-        for group in weigh(fresh, channels.groups, by):
+        for group in compute_importance(fresh, channels.groups, by):
             assert sum(group.importance) == pytest.approx(1.0)
             assert len(set(group.importance)) > 1
     with pytest.raises(InputError, match="known are"):
-        weigh(fresh, channels.groups, "mood")
+        compute_importance(fresh, channels.groups, "mood")
 
 
 def test_the_output_is_never_cut():
@@ -259,7 +264,7 @@ def test_the_output_is_never_cut():
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrences_are_refused_in_one_line(cell):
     with pytest.raises(NetError, match=f"{cell.__name__}.*cannot be pruned") as caught:
-        find_groups(nn.Sequential(cell(8, 8)), TOKENS)
+        find_channel_groups(nn.Sequential(cell(8, 8)), TOKENS)
     assert "\n" not in str(caught.value)
 
 
@@ -276,7 +281,7 @@ class Halves(nn.Module):
 
 
 def test_what_cannot_be_cut_stays_whole_and_is_said():
-    channels = find_groups(Halves(), IMAGES)
+    channels = find_channel_groups(Halves(), IMAGES)
     assert not channels.groups
     assert channels.whole and all(": " in words for words in channels.whole)
 
@@ -286,7 +291,7 @@ def test_counts_that_cannot_be_are_refused():
     group = next(one for one in channels.groups if one.step > 1)
     for counts in ({group.name: group.step + 1}, {group.name: 0}, {"nowhere": 4}):
         with pytest.raises(InputError):
-            cut(net, channels.groups, counts)
+            prune_channels(net, channels.groups, counts)
         with pytest.raises(InputError):
             narrow(channels.network, channels.groups, counts)
 
@@ -294,9 +299,9 @@ def test_counts_that_cannot_be_are_refused():
 def test_what_is_written_is_made_again(tmp_path):
     net, inputs, channels = find("vit")
     counts = draw_counts(channels.groups, [0.5])
-    smaller = cut(net, channels.groups, counts).eval()
+    smaller = prune_channels(net, channels.groups, counts).eval()
     network = narrow(channels.network, channels.groups, counts)
-    removed = list_removed(channels.groups, counts)
+    removed = list_removed_channels(channels.groups, counts)
     save_pruned(smaller, tmp_path, network=network, removed=removed, source="a module")
     again = load_pruned(tmp_path, net).eval()
     assert torch.equal(again(inputs), smaller(inputs))
@@ -309,7 +314,7 @@ def test_what_is_written_is_made_again(tmp_path):
 def test_a_net_that_joulecast_builds_needs_no_source(tmp_path):
     net, inputs, channels = find("resnet18:8,1,1,1,1")
     counts = draw_counts(channels.groups, [0.5])
-    smaller = cut(net, channels.groups, counts).eval()
+    smaller = prune_channels(net, channels.groups, counts).eval()
     network = narrow(channels.network, channels.groups, counts)
     save_pruned(smaller, tmp_path, network=network, removed={})
     assert torch.equal(load_pruned(tmp_path).eval()(inputs), smaller(inputs))

@@ -19,18 +19,18 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network, Op
-from joulecast.runtimes.torch.layouts import lay_weights_channels_last
+from joulecast.runtimes.torch.memory_format import convert_weights_to_channels_last
 from joulecast.runtimes.torch.modules import (
-    SPELLED,
-    Apply,
-    FlatConcat,
+    DECOMPOSED_ACTIVATIONS,
+    FunctionModule,
+    ConcatPlaceholder,
     PackedSdpa,
     Recurrent,
     SelfAttention,
-    SelfProduct,
-    SpelledRmsNorm,
-    StandIn,
-    feed_shape,
+    MatrixProduct,
+    DecomposedRMSNorm,
+    ElementwisePlaceholder,
+    take_one_element,
     fit_channels,
     fit_channels_last,
     fit_shape,
@@ -79,7 +79,7 @@ def can_rebuild(op: Op) -> bool:
     """Whether an operator can be built so that it reads back the same."""
     if op.kind != "elementwise":
         return True
-    spelled = op.sizes["fn"] in SPELLED
+    spelled = op.sizes["fn"] in DECOMPOSED_ACTIVATIONS
     plain = not op.sizes["params"] and "out" not in op.sizes
     if not plain or spelled or op.sizes["passes"] > 1:
         return plain and spelled and op.sizes["inputs"] == 1
@@ -132,7 +132,7 @@ class BuiltLayer(nn.Module):
         self.join = None if _joins_itself(layer) else _JOINS.get(layer.join)
         self.op = _build_op(layer, shape)
         if layer.channels_last_weights:
-            lay_weights_channels_last(self.op)
+            convert_weights_to_channels_last(self.op)
         shape = find_kind(layer.kind).out_shape(layer.sizes, shape)
         tail = []
         for op in layer.tail:
@@ -162,7 +162,7 @@ class Place:
     drops: tuple[int, ...]
 
 
-def plan_places(network: Network) -> list[Place]:
+def plan_wiring(network: Network) -> list[Place]:
     """The place of every layer of a network."""
     reads = [
         # What reads weights only is given the input, as everything is given something.
@@ -195,7 +195,7 @@ class BuiltNet(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        self.places = plan_places(network)
+        self.places = plan_wiring(network)
         self.starts: list[int] = []
         ends = dict(network.groups)
         layers = _build_layers(network, self.places)
@@ -280,7 +280,7 @@ def _find_fit(layer: Layer, shape: Shape, wanted: Shape, alone: bool) -> Fit | N
         fit = fit_channels_last if layer.channels_last else fit_shape
         return lambda x: fit(x, wanted)
     # Too few elements beside others: in the net it was spread, and one is as good as all.
-    return lambda x: feed_shape(x, len(wanted))
+    return lambda x: take_one_element(x, len(wanted))
 
 
 def _spreads(shape: Shape, wanted: Shape) -> bool:
@@ -346,7 +346,7 @@ def _build_batch_norm(op: Op, shape: Shape) -> nn.Module:
 def _build_rms_norm(op: Op, shape: Shape) -> nn.Module:
     affine = bool(op.sizes["affine"])
     if op.sizes.get("spelled", 0):
-        return SpelledRmsNorm(shape[-1], affine)
+        return DecomposedRMSNorm(shape[-1], affine)
     return nn.RMSNorm(shape[-1], elementwise_affine=affine)
 
 
@@ -380,21 +380,23 @@ def _build_pool(op: Op, shape: Shape) -> nn.Module:
 def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     fn = op.sizes["fn"]
     if fn.startswith("concat along"):
-        return FlatConcat(find_kind(op.kind).out_shape(op.sizes, shape))
+        return ConcatPlaceholder(find_kind(op.kind).out_shape(op.sizes, shape))
     if not can_rebuild(op):
-        return StandIn(op.sizes["passes"], find_kind(op.kind).out_shape(op.sizes, shape))
-    if fn in SPELLED:
-        return SPELLED[fn]()
+        return ElementwisePlaceholder(
+            op.sizes["passes"], find_kind(op.kind).out_shape(op.sizes, shape)
+        )
+    if fn in DECOMPOSED_ACTIVATIONS:
+        return DECOMPOSED_ACTIVATIONS[fn]()
     if fn == "mean":
         axes = [axis + 1 for axis in op.sizes["axes"]]
-        return Apply(lambda x: x.mean(axes))
+        return FunctionModule(lambda x: x.mean(axes))
     if fn in _JOINS and (op.sizes["inputs"] > 1 or fn not in _FUNCTIONS):
-        return Apply(_JOINS[fn])
-    return Apply(_FUNCTIONS[fn])
+        return FunctionModule(_JOINS[fn])
+    return FunctionModule(_FUNCTIONS[fn])
 
 
 def _build_matmul(op: Op, shape: Shape) -> nn.Module:
-    return SelfProduct(_second_shape(op, shape))
+    return MatrixProduct(_second_shape(op, shape))
 
 
 def _second_shape(op: Op, shape: Shape) -> Shape:
@@ -405,12 +407,12 @@ def _build_view(op: Op, shape: Shape) -> nn.Module:
     out = op.sizes["out"]
     if math.prod(out) != math.prod(shape):
         raise NetError(f"{shape} cannot be viewed as {tuple(out)}")
-    return Apply(lambda x: x.reshape(x.shape[0], *out))
+    return FunctionModule(lambda x: x.reshape(x.shape[0], *out))
 
 
 def _build_permute(op: Op, shape: Shape) -> nn.Module:
     order = [axis + 1 for axis in op.sizes["order"]]
-    return Apply(lambda x: x.permute(0, *order))
+    return FunctionModule(lambda x: x.permute(0, *order))
 
 
 _BUILDERS: dict[str, Callable[[Op, Shape], nn.Module]] = {
@@ -438,5 +440,5 @@ _BUILDERS: dict[str, Callable[[Op, Shape], nn.Module]] = {
     "flatten": lambda op, shape: nn.Flatten(),
     "view": _build_view,
     "permute": _build_permute,
-    "last": lambda op, shape: Apply(lambda x: x[:, -1]),
+    "last": lambda op, shape: FunctionModule(lambda x: x[:, -1]),
 }

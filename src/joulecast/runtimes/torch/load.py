@@ -23,8 +23,8 @@ from torch.utils import _pytree as pytree
 from joulecast.errors import NetError
 from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.layouts import lay_like
-from joulecast.runtimes.torch.read import cross_entropy, mean_square, read_net
+from joulecast.runtimes.torch.memory_format import match_memory_format
+from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ def load_net(
     if inputs is None or input_shape is not None:
         inputs = _default_inputs(name, batch, input_shape)
     elif batch is not None:
-        inputs = with_batch(inputs, batch)
+        inputs = resize_batch(inputs, batch)
     return LoadedNet(net, inputs, loss)
 
 
-def build_loaded(network: Network, batch: int) -> LoadedNet:
+def build_example_net(network: Network, batch: int) -> LoadedNet:
     """A net built of a network and a batch for it: always the same weights and numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -94,9 +94,9 @@ def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
     if loaded.loss is not None:
         return read_net(loaded.net, loaded.inputs, loaded.loss, name)
     try:
-        return read_net(loaded.net, loaded.inputs, cross_entropy, name)
+        return read_net(loaded.net, loaded.inputs, cross_entropy_loss, name)
     except NetError:
-        return read_net(loaded.net, loaded.inputs, mean_square, name)
+        return read_net(loaded.net, loaded.inputs, mean_square_loss, name)
 
 
 MAKES_NET = "makes a net"
@@ -174,7 +174,7 @@ def _default_inputs(
     return torch.zeros(batch or 32, *input_shape)
 
 
-def with_batch(inputs: Any, batch: int) -> Any:
+def resize_batch(inputs: Any, batch: int) -> Any:
     """The same inputs at another batch: samples are repeated or dropped.
 
     Only tensors as long as the first one hold samples; a mask or positions stay as they are.
@@ -186,9 +186,9 @@ def with_batch(inputs: Any, batch: int) -> Any:
         if not value.shape or value.shape[:1] != before or not value.shape[0]:
             return value
         if value.device.type == "meta":
-            return lay_like(value.new_empty(batch, *value.shape[1:]), value)
+            return match_memory_format(value.new_empty(batch, *value.shape[1:]), value)
         places = torch.arange(batch) % value.shape[0]
-        return lay_like(value[places], value)
+        return match_memory_format(value[places], value)
 
     return pytree.tree_map_only(torch.Tensor, resize, inputs)
 

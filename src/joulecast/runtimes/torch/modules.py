@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.torch.layouts import lies_channels_last
+from joulecast.runtimes.torch.memory_format import is_channels_last
 
 Shape = tuple[int, ...]
 
@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
         return out
 
 
-class SpelledRmsNorm(nn.Module):
+class DecomposedRMSNorm(nn.Module):
     """A norm by the root of mean squares in elementary operators, as libraries write it."""
 
     def __init__(self, width: int, affine: bool) -> None:
@@ -102,7 +102,7 @@ class SpelledRmsNorm(nn.Module):
         return out if self.weight is None else self.weight * out
 
 
-class StandIn(nn.Module):
+class ElementwisePlaceholder(nn.Module):
     """As many passes over its input as a function makes that nobody can rebuild.
 
     What is measured is moved memory, not meaning: a hand-written activation costs what its passes
@@ -139,10 +139,12 @@ class QuickGELUActivation(nn.Module):
 
 
 # By the names that reading gives them: what the classes are called, here and in the libraries.
-SPELLED = {cls.__name__.lower(): cls for cls in (NewGELUActivation, QuickGELUActivation)}
+DECOMPOSED_ACTIVATIONS = {
+    cls.__name__.lower(): cls for cls in (NewGELUActivation, QuickGELUActivation)
+}
 
 
-class FlatConcat(nn.Module):
+class ConcatPlaceholder(nn.Module):
     """Joining along an axis that nobody can rebuild: the same elements, copied once."""
 
     def __init__(self, out: Shape) -> None:
@@ -160,7 +162,7 @@ class FlatConcat(nn.Module):
         return torch.cat(flat, dim=1).reshape(-1, *self.out)
 
 
-class SelfProduct(nn.Module):
+class MatrixProduct(nn.Module):
     """A matrix product of two results, or of one result with itself."""
 
     def __init__(self, second: Shape) -> None:
@@ -178,7 +180,7 @@ def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
 
     They are taken as they lie: a view that was lost on reading copied nothing.
     """
-    flat = (x.movedim(1, -1) if lies_channels_last(x) else x).flatten(1)
+    flat = (x.movedim(1, -1) if is_channels_last(x) else x).flatten(1)
     wanted = math.prod(shape)
     if wanted > flat.shape[1]:
         flat = flat.repeat(1, -(-wanted // flat.shape[1]))
@@ -205,12 +207,12 @@ def fit_channels_last(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     return fit_shape(x, (*shape[1:], shape[0])).movedim(-1, 1)
 
 
-def feed_shape(x: torch.Tensor, dims: int) -> torch.Tensor:
+def take_one_element(x: torch.Tensor, dims: int) -> torch.Tensor:
     """One element a sample, to be broadcast over that many axes."""
     return x.flatten(1)[:, :1].reshape(x.shape[0], *([1] * dims))
 
 
-class Apply(nn.Module):
+class FunctionModule(nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:

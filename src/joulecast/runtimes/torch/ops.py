@@ -17,7 +17,7 @@ from torch import nn
 
 from joulecast.kinds import make_op
 from joulecast.records import Op
-from joulecast.runtimes.torch.trace import Event
+from joulecast.runtimes.torch.tracer import Event
 
 Shape = tuple[int, ...]
 Reader = Callable[[Event, int], Op | None]
@@ -26,7 +26,7 @@ PACKED_SDPA = "packed_sdpa"
 _RMS_NAMES = ("rmsnorm", "t5layernorm")
 
 
-def leaf_name(module: nn.Module) -> str:
+def name_leaf_module(module: nn.Module) -> str:
     """The name under which a whole module is read as one operator; empty for most."""
     if isinstance(module, nn.MultiheadAttention):
         return "attention"

@@ -23,10 +23,10 @@ from joulecast.errors import (
 )
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.layouts import lay_input
-from joulecast.runtimes.torch.train import (
+from joulecast.runtimes.torch.memory_format import format_input
+from joulecast.runtimes.torch.training_step import (
     HALF,
-    Copy,
+    Replica,
     TorchStep,
     apply_settings,
     call_net,
@@ -79,7 +79,7 @@ class TorchRuntime:
         # Made where it runs: drawing a large batch on a processor takes longer than measuring it.
         device = self.torch_device
         generator = torch.Generator(device).manual_seed(seed)
-        copies: list[Copy] = []
+        copies: list[Replica] = []
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             for _ in range(trial.execution.copies):
@@ -96,14 +96,14 @@ class TorchRuntime:
         loss: Callable[[Any], torch.Tensor] | None,
         setup: Setup,
         generator: torch.Generator,
-    ) -> Copy:
+    ) -> Replica:
         with _explaining(self.torch_device):
             net = net.to(self.torch_device).train(setup.phase == "train")
             inputs = move(inputs, self.torch_device)
             if loss is None:
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
-        return Copy(net, inputs, loss)
+        return Replica(net, inputs, loss)
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
     x = torch.randn(shape, generator=generator, device=generator.device)
     if network.input.half:
         x = x.to(HALF.get(setup.precision, x.dtype))
-    x = lay_input(x, network)
+    x = format_input(x, network)
     first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)
     return x.requires_grad_(any(layer.input_grad for layer in first))
 

@@ -21,22 +21,22 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import KINDS, VIEWS, Shape, check_chain, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Op, Setup, Sizes, StepTotals, name_layout
-from joulecast.runtimes.torch.blocks import find_blocks, fold_plain_modules
+from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.build import build_net, can_rebuild
-from joulecast.runtimes.torch.layouts import find_image, lies_channels_last, make_empty_input
+from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, make_empty_input
 from joulecast.runtimes.torch.ops import (
     function_name,
-    leaf_name,
+    name_leaf_module,
     read_op,
     sample_shape,
 )
-from joulecast.runtimes.torch.trace import (
+from joulecast.runtimes.torch.tracer import (
     INPUT,
     Event,
     Trace,
-    first_floating,
-    trace_fake,
-    trace_real,
+    first_float_tensor,
+    trace_on_fake_tensors,
+    trace_on_real_tensors,
 )
 
 _JOINS = {"add", "mul", "concat"}
@@ -62,7 +62,7 @@ def read_net(
     with warnings.catch_warnings():
         # What a framework has to say about somebody's net is not for the reader of its layers.
         warnings.simplefilter("ignore")
-        trace = _trace_net(net, inputs, loss or mean_square)
+        trace = _trace_net(net, inputs, loss or mean_square_loss)
     batch = _batch_of(trace)
     try:
         reading = _Reading(trace, batch)
@@ -78,14 +78,14 @@ def read_net(
     return replace(network, totals=totals, buildable=complete)
 
 
-def mean_square(output: Any) -> torch.Tensor:
+def mean_square_loss(output: Any) -> torch.Tensor:
     """A loss for any output: the mean square of its first floating tensor."""
-    return first_floating(output).float().square().mean()
+    return first_float_tensor(output).float().square().mean()
 
 
-def cross_entropy(output: Any) -> torch.Tensor:
+def cross_entropy_loss(output: Any) -> torch.Tensor:
     """Cross-entropy against random classes on the last axis, whatever stands before it."""
-    logits = first_floating(output)
+    logits = first_float_tensor(output)
     flat = logits.reshape(-1, logits.shape[-1])
     targets = torch.zeros(flat.shape[0], dtype=torch.long, device=flat.device)
     return F.cross_entropy(flat.float(), targets)
@@ -93,7 +93,7 @@ def cross_entropy(output: Any) -> torch.Tensor:
 
 def _trace_net(net: nn.Module, inputs: Any, loss: Callable[[Any], Any]) -> Trace:
     try:
-        return trace_fake(net, inputs, loss, leaf_name)
+        return trace_on_fake_tensors(net, inputs, loss, name_leaf_module)
     except NetError:
         raise
     except Exception as fake_error:  # nets raise anything; real numbers may still carry them
@@ -101,7 +101,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: Callable[[Any], Any]) -> Trace
         if on_meta:
             raise NetError(_explain(fake_error)) from fake_error
     try:
-        return trace_real(net, inputs, loss, leaf_name)
+        return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
     except NetError:
         raise
     except Exception as error:
@@ -142,7 +142,7 @@ class _Reading:
     def __init__(self, trace: Trace, batch: int) -> None:
         self.trace = trace
         self.batch = batch
-        self.events = fold_plain_modules(trace)
+        self.events = fuse_plain_modules(trace)
         self.blocks = find_blocks(trace, self.events)
         self.drafts: list[_Draft] = []
         self.source: dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
@@ -357,14 +357,14 @@ def _reads_channels_last(draft: _Draft) -> bool:
     """Whether the image that its sizes speak of lies so."""
     shape = KINDS[draft.op.kind].in_shape(draft.op.sizes)
     image = find_image((draft.event.args, draft.event.kwargs), shape)
-    return image is not None and lies_channels_last(image)
+    return image is not None and is_channels_last(image)
 
 
 def _has_channels_last_weights(event: Event) -> bool:
     if not event.name.startswith("conv"):
         return False
     weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
-    return isinstance(weight, torch.Tensor) and lies_channels_last(weight)
+    return isinstance(weight, torch.Tensor) and is_channels_last(weight)
 
 
 def _computed_weight(event: Event) -> torch.Tensor | None:
@@ -423,7 +423,7 @@ def _keeps_layouts(network: Network, batch: int) -> bool:
     try:
         with torch.device("meta"):
             net, inputs = build_net(network), make_empty_input(network, batch)
-        again = _Reading(_trace_net(net, inputs, mean_square), batch).network("")
+        again = _Reading(_trace_net(net, inputs, mean_square_loss), batch).network("")
     except NetError:
         return False
     return list(map(name_layout, again.layers)) == list(map(name_layout, network.layers))

@@ -19,41 +19,41 @@ from joulecast.records import Network
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def lies_channels_last(x: torch.Tensor) -> bool:
+def is_channels_last(x: torch.Tensor) -> bool:
     """Whether a batch of images or volumes, or a weight, has its channels innermost in memory."""
     return x.dim() in _FORMATS and suggest_memory_format(x) in _FORMATS.values()
 
 
-def lay_channels_last(x: torch.Tensor) -> torch.Tensor:
+def to_channels_last(x: torch.Tensor) -> torch.Tensor:
     """The same tensor with its channels innermost in memory."""
     return x.to(memory_format=_FORMATS[x.dim()])
 
 
-def lay_weights_channels_last(module: nn.Module) -> None:
+def convert_weights_to_channels_last(module: nn.Module) -> None:
     """Put the weights of a convolution as they lie in a net that was converted as a whole."""
     for weight in module.parameters():
         if weight.dim() in _FORMATS:
-            weight.data = lay_channels_last(weight.data)
+            weight.data = to_channels_last(weight.data)
 
 
-def lay_like(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def match_memory_format(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The same tensor in the layout of another one of as many axes."""
-    return lay_channels_last(x) if lies_channels_last(other) else x
+    return to_channels_last(x) if is_channels_last(other) else x
 
 
-def lay_input(x: torch.Tensor, network: Network) -> torch.Tensor:
+def format_input(x: torch.Tensor, network: Network) -> torch.Tensor:
     """A batch as the layers of a network that read it first want it to lie."""
     readers = (
         layer for i, layer in enumerate(network.layers) if layer.reads and layer.reads[0] > i
     )
     wanted = x.dim() in _FORMATS and any(layer.channels_last for layer in readers)
-    return lay_channels_last(x) if wanted else x
+    return to_channels_last(x) if wanted else x
 
 
 def make_empty_input(network: Network, batch: int) -> torch.Tensor:
     """A batch for a network that holds no numbers yet."""
     dtype = torch.long if network.input.vocabulary else torch.float32
-    return lay_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
+    return format_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
 
 
 def find_image(values: Any, shape: tuple[int, ...]) -> torch.Tensor | None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.build import Block
 from joulecast.runtimes.torch.ops import PACKED_SDPA, function_name
-from joulecast.runtimes.torch.trace import Event, ModuleCall, Trace
+from joulecast.runtimes.torch.tracer import Event, ModuleCall, Trace
 
 _CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
 _STANDING = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear"}
 
 
-def fold_plain_modules(trace: Trace) -> list[Event]:
+def fuse_plain_modules(trace: Trace) -> list[Event]:
     """Modules without weights, children and products become one elementwise event each.
 
     This is what hand-written activations look like: several small functions in a row.

@@ -22,7 +22,7 @@ from torch import nn
 
 from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
 from joulecast.records import Execution, Setup
-from joulecast.runtimes.torch.trace import first_floating
+from joulecast.runtimes.torch.tracer import first_float_tensor
 
 _RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,7 +33,7 @@ _STILL_SHARE = 1e-4
 
 
 @dataclass
-class Copy:
+class Replica:
     """One net with its own resident batch."""
 
     net: nn.Module
@@ -43,23 +43,23 @@ class Copy:
 
 def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable[..., torch.Tensor]:
     """A loss against targets drawn once, in the shape that the net's output asks for."""
-    logits = first_floating(output)
+    logits = first_float_tensor(output)
     if setup.loss == "mse":
         aim = torch.randn(logits.shape, generator=generator, device=generator.device)
         aim = aim.to(logits.device)
-        return lambda out: F.mse_loss(first_floating(out).float(), aim)
+        return lambda out: F.mse_loss(first_float_tensor(out).float(), aim)
     classes = logits.shape[-1]
     shape = (math.prod(logits.shape[:-1]),)
     aims = torch.randint(0, classes, shape, generator=generator, device=generator.device)
     aims = aims.to(logits.device)
-    return lambda out: F.cross_entropy(first_floating(out).reshape(-1, classes).float(), aims)
+    return lambda out: F.cross_entropy(first_float_tensor(out).reshape(-1, classes).float(), aims)
 
 
 class TorchStep:
     """A checked step on one device: see ``runtimes.base.Step``."""
 
     def __init__(
-        self, copies: list[Copy], setup: Setup, execution: Execution, device: torch.device
+        self, copies: list[Replica], setup: Setup, execution: Execution, device: torch.device
     ) -> None:
         self.copies = copies
         self.setup = setup
@@ -73,7 +73,7 @@ class TorchStep:
         whole = execution.upstream == "loss" and execution.mode == "eager"
         fp16 = whole and self.training and setup.precision == "fp16" and device.type == "cuda"
         self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
-        self.feeds = [x for copy in copies for x in list_feeds(copy.inputs)]
+        self.feeds = [x for copy in copies for x in list_grad_inputs(copy.inputs)]
         self.upstream: list[torch.Tensor] = []
         self.last_losses: list[torch.Tensor] = []
         self.kept: list[torch.Tensor] = []
@@ -231,7 +231,7 @@ class TorchStep:
         for copy in self.copies:
             output = call_net(copy.net, copy.inputs)
             random = self.execution.upstream == "random"
-            ends.append(first_floating(output) if random else copy.loss(output))
+            ends.append(first_float_tensor(output) if random else copy.loss(output))
         return ends
 
     def _backward(self, ends: list[torch.Tensor], keep: bool = False) -> None:
@@ -279,7 +279,7 @@ def call_net(net: nn.Module, inputs: Any) -> Any:
     return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
 
 
-def list_feeds(inputs: Any) -> list[torch.Tensor]:
+def list_grad_inputs(inputs: Any) -> list[torch.Tensor]:
     """The inputs that get a gradient."""
     tensors = inputs.values() if isinstance(inputs, dict) else inputs
     tensors = tensors if isinstance(inputs, (dict, tuple, list)) else [inputs]
@@ -287,7 +287,7 @@ def list_feeds(inputs: Any) -> list[torch.Tensor]:
 
 
 def prepare_step(
-    copies: list[Copy], setup: Setup, execution: Execution, device: torch.device
+    copies: list[Replica], setup: Setup, execution: Execution, device: torch.device
 ) -> TorchStep:
     """A checked step, ready to be repeated."""
     if execution.mode == "graph" and device.type != "cuda":

@@ -21,17 +21,23 @@ from torch import nn
 from joulecast.errors import InputError
 from joulecast.kinds.narrow import Coupling, Group, check_counts
 from joulecast.records import Network
-from joulecast.runtimes.torch.couple import Places, Tie, find_ties, import_pruning, refuse_recurrent
+from joulecast.runtimes.torch.channel_dependencies import (
+    Places,
+    ChannelDependency,
+    find_channel_dependencies,
+    import_pruning,
+    refuse_recurrent,
+)
 from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 from joulecast.runtimes.torch.modules import PackedSdpa
-from joulecast.runtimes.torch.slots import find_slots
-from joulecast.runtimes.torch.train import call_net
+from joulecast.runtimes.torch.channel_slots import find_channel_slots
+from joulecast.runtimes.torch.training_step import call_net
 
 Removed = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 @dataclass(frozen=True)
-class Channels:
+class PrunableChannels:
     """What of a net can be cut.
 
     Attributes:
@@ -44,12 +50,12 @@ class Channels:
     whole: tuple[str, ...]
 
 
-def find_groups(
+def find_channel_groups(
     net: nn.Module,
     inputs: Any,
     loss: Callable[[Any], torch.Tensor] | None = None,
     names: Network | None = None,
-) -> Channels:
+) -> PrunableChannels:
     """Channels that can be cut, with equal importance; the net itself is not touched.
 
     Args:
@@ -72,7 +78,7 @@ def find_groups(
         for tie in _try_all(_follow(net, inputs, bare, bare_inputs), loaded)
     ]
     groups = [_make_group(tie) for tie in ties if not tie.why_whole]
-    found, lost = find_slots(base, groups, lambda some: _read_cut(loaded, groups, some))
+    found, lost = find_channel_slots(base, groups, lambda some: _read_cut(loaded, groups, some))
     known = {
         layer.name: label.name
         for layer, label in zip(base.layers, (names or base).layers, strict=False)
@@ -80,10 +86,10 @@ def find_groups(
     whole = {tie.name: tie.why_whole for tie in ties if tie.why_whole}
     whole.update((name, "its sizes do not follow its channels") for name in map(_bare_name, lost))
     said = tuple(f"{known.get(name, name)}: {why}" for name, why in whole.items())
-    return Channels(names or base, _name_groups(found, names or base), said)
+    return PrunableChannels(names or base, _name_groups(found, names or base), said)
 
 
-def cut(
+def prune_channels(
     net: nn.Module,
     groups: Sequence[Group],
     counts: Mapping[str, int],
@@ -93,10 +99,10 @@ def cut(
     Raises:
         InputError: There is no such group, or it cannot have that many channels.
     """
-    return remove(net, list_removed(groups, counts))
+    return remove_channels(net, list_removed_channels(groups, counts))
 
 
-def list_removed(
+def list_removed_channels(
     groups: Sequence[Group], counts: Mapping[str, int]
 ) -> dict[str, dict[str, list[int]]]:
     """For every module and side which of its channels go."""
@@ -114,7 +120,7 @@ def list_removed(
     }
 
 
-def remove(net: nn.Module, removed: Removed) -> nn.Module:
+def remove_channels(net: nn.Module, removed: Removed) -> nn.Module:
     """A copy of the net without some channels.
 
     Raises:
@@ -149,15 +155,17 @@ def _strip(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     return copy.deepcopy(net), inputs
 
 
-def _follow(net: nn.Module, inputs: Any, bare: nn.Module, bare_inputs: Any) -> list[Tie]:
+def _follow(
+    net: nn.Module, inputs: Any, bare: nn.Module, bare_inputs: Any
+) -> list[ChannelDependency]:
     """Ties of a copy that keeps nothing for the next token: that is joined to nothing here."""
     for one, given in ((bare, bare_inputs), (net, inputs)):
         tried = copy.deepcopy(one)
         if hasattr(getattr(tried, "config", None), "use_cache"):
             tried.config.use_cache = False  # type: ignore[union-attr]
         if _runs(tried, given):
-            return find_ties(tried, given)
-    return find_ties(copy.deepcopy(net), inputs)
+            return find_channel_dependencies(tried, given)
+    return find_channel_dependencies(copy.deepcopy(net), inputs)
 
 
 def _runs(net: nn.Module, inputs: Any) -> bool:
@@ -173,14 +181,14 @@ def _runs(net: nn.Module, inputs: Any) -> bool:
             module.training = training
 
 
-def _try_all(ties: Sequence[Tie], loaded: LoadedNet) -> list[Tie]:
+def _try_all(ties: Sequence[ChannelDependency], loaded: LoadedNet) -> list[ChannelDependency]:
     """Ties that go well together are not tried one by one."""
     free = [tie for tie in ties if not tie.why_whole]
     tried = _survives(loaded, free)
     return [replace(tie, tried=tried) for tie in ties]
 
 
-def _find_way(tie: Tie, loaded: LoadedNet, base: Network) -> Tie:
+def _find_way(tie: ChannelDependency, loaded: LoadedNet, base: Network) -> ChannelDependency:
     """The tie as it is; by whole heads; by a dimension of every head: what the net survives."""
     if tie.tried or _survives(loaded, [tie]):
         return tie
@@ -203,27 +211,27 @@ def _list_heads(network: Network) -> list[tuple[int, int]]:
     return [(one["heads"], one["head_dim"]) for one in sizes]
 
 
-def _read_ties(loaded: LoadedNet, ties: Sequence[Tie]) -> Network:
+def _read_ties(loaded: LoadedNet, ties: Sequence[ChannelDependency]) -> Network:
     groups = [_make_group(tie) for tie in ties]
     return _read_cut(loaded, groups, {one.name: one.channels - one.step for one in groups})
 
 
-def _survives(loaded: LoadedNet, ties: Sequence[Tie]) -> bool:
+def _survives(loaded: LoadedNet, ties: Sequence[ChannelDependency]) -> bool:
     groups = [_make_group(tie) for tie in ties]
     groups = [group for group in groups if len(group.importance) > 1]
     counts = {group.name: group.channels - group.step for group in groups}
     try:
-        return _runs(cut(loaded.net, groups, counts), loaded.inputs)
+        return _runs(prune_channels(loaded.net, groups, counts), loaded.inputs)
     except InputError:
         return False
 
 
 def _read_cut(loaded: LoadedNet, groups: Sequence[Group], counts: Mapping[str, int]) -> Network:
-    smaller = cut(loaded.net, groups, counts)
+    smaller = prune_channels(loaded.net, groups, counts)
     return read_loaded_net("", replace(loaded, net=smaller))
 
 
-def _make_group(tie: Tie) -> Group:
+def _make_group(tie: ChannelDependency) -> Group:
     """A group in the steps that its tie asks for."""
     channels, width = tie.channels, len(tie.channels)
     if tie.head_dim:

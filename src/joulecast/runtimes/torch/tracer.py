@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from joulecast.errors import NetError
 from joulecast.kinds import Work
-from joulecast.runtimes.torch.counts import contraction_sizes, count_op
+from joulecast.runtimes.torch.aten_costs import matmul_sizes, count_op_cost
 
 INPUT = -1
 
@@ -93,23 +93,23 @@ class Trace:
 Leaf = Callable[[nn.Module], str]
 
 
-def trace_fake(net: nn.Module, inputs: Any, loss: Any, leaf_name: Leaf) -> Trace:
+def trace_on_fake_tensors(net: nn.Module, inputs: Any, loss: Any, name_leaf_module: Leaf) -> Trace:
     """Trace on fake tensors: no memory, no arithmetic; the net itself is left as it is."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state = {name: _fake(mode, value) for name, value in _named_state(net).items()}
     fake_inputs = pytree.tree_map_only(torch.Tensor, lambda x: _fake(mode, x), inputs)
     with mode, _training(net), _quiet("torch._subclasses.fake_tensor"):
-        return _trace(net, state, fake_inputs, loss, leaf_name)
+        return _trace(net, state, fake_inputs, loss, name_leaf_module)
 
 
-def trace_real(net: nn.Module, inputs: Any, loss: Any, leaf_name: Leaf) -> Trace:
+def trace_on_real_tensors(net: nn.Module, inputs: Any, loss: Any, name_leaf_module: Leaf) -> Trace:
     """Trace on real tensors, for nets whose way depends on the numbers."""
     state = {
         name: value.detach().clone().requires_grad_(value.requires_grad)
         for name, value in _named_state(net).items()
     }
     with _training(net):
-        return _trace(net, state, inputs, loss, leaf_name)
+        return _trace(net, state, inputs, loss, name_leaf_module)
 
 
 def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -148,13 +148,13 @@ def _training(net: nn.Module) -> Iterator[None]:
 
 
 def _trace(
-    net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, loss: Any, leaf_name: Leaf
+    net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, loss: Any, name_leaf_module: Leaf
 ) -> Trace:
-    tracer = Tracer(net, state, inputs, leaf_name)
+    tracer = Tracer(net, state, inputs, name_leaf_module)
     args, kwargs = _as_call(inputs)
     with tracer.watching():
         output = torch.func.functional_call(net, state, args, kwargs)
-        last = tracer.number_of(first_floating(output))
+        last = tracer.number_of(first_float_tensor(output))
         tracer.enter_loss()
         value = loss(output)
         if value.requires_grad:
@@ -168,7 +168,7 @@ def _as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
 
 
-def first_floating(output: Any) -> torch.Tensor:
+def first_float_tensor(output: Any) -> torch.Tensor:
     """The tensor of a net's output that a loss is taken of.
 
     Raises:
@@ -188,10 +188,10 @@ class Tracer:
     """Collects events while hooks and both modes are in place."""
 
     def __init__(
-        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, leaf_name: Leaf
+        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, name_leaf_module: Leaf
     ) -> None:
         self.net = net
-        self.leaf_name = leaf_name
+        self.name_leaf_module = name_leaf_module
         self.inputs = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
         self.state_names = {id(value): name for name, value in state.items()}
         trainable = {name for name, _ in net.named_parameters()}
@@ -242,7 +242,7 @@ class Tracer:
             self.call_counts[path] = number + 1
             leaf = not any(True for _ in module.children())
             self.stack.append((path, number, len(self.events), type(module).__name__, leaf))
-            name = self.leaf_name(module)
+            name = self.name_leaf_module(module)
             if name and self.folding is None and not self.in_loss:
                 self.folding = self._open(name, args, kwargs, module)
 
@@ -324,7 +324,7 @@ class Tracer:
     # -- operators -------------------------------------------------------------------------
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        work = count_op(func, args, kwargs, out)
+        work = count_op_cost(func, args, kwargs, out)
         if not work.launches:
             return
         self.total += work
@@ -341,7 +341,7 @@ class Tracer:
         if event is None:
             return
         event.forward += work
-        sizes = contraction_sizes(func, args)
+        sizes = matmul_sizes(func, args)
         if sizes[0]:
             event.products.append(sizes)
 

@@ -21,7 +21,7 @@ from joulecast.errors import FileError, InputError, MissingError
 from joulecast.records import Network, load_record
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.load import load_net
-from joulecast.runtimes.torch.shrink import Removed, remove
+from joulecast.runtimes.torch.channel_pruning import Removed, remove_channels
 
 FORMAT = "joulecast-pruned"
 WEIGHTS, ARCHITECTURE = "weights.safetensors", "architecture.json"
@@ -81,7 +81,7 @@ def _make(data: Mapping[str, Any], net: nn.Module | None, place: str) -> nn.Modu
     if "net" not in data:
         return build_net(load_record(Network, data["network"], place))
     before = net if net is not None else load_net(data["net"], input_shape=(1,)).net
-    return remove(before, data["removed"])
+    return remove_channels(before, data["removed"])
 
 
 def _read_architecture(path: Path) -> Mapping[str, Any]:

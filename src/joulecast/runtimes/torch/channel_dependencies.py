@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from joulecast.errors import MissingError, NetError
 from joulecast.runtimes.torch.modules import PackedSdpa
-from joulecast.runtimes.torch.train import call_net
+from joulecast.runtimes.torch.training_step import call_net
 
 Places = dict[int, list[int]]
 
@@ -27,7 +27,7 @@ _MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Tie:
+class ChannelDependency:
     """Channels of a layer with everything that depends on them.
 
     Attributes:
@@ -78,7 +78,7 @@ def refuse_recurrent(net: nn.Module) -> None:
             )
 
 
-def find_ties(net: nn.Module, inputs: Any) -> list[Tie]:
+def find_channel_dependencies(net: nn.Module, inputs: Any) -> list[ChannelDependency]:
     """All ties of a net that do not reach its output. The net is left in evaluation mode.
 
     Raises:
@@ -139,7 +139,7 @@ def _count_steps(graph: Any) -> None:
 # From Torch-Pruning's groups to ties
 
 
-def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[Tie]:
+def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[ChannelDependency]:
     """A tie for all channels of a group's root that lead to the same places."""
     root = graph._module2name[group[0].dep.target.module]
     items: dict[tuple[str, str], Places] = {}
@@ -163,12 +163,12 @@ def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[Tie]:
         if isinstance(module, PackedSdpa):
             return _feed_heads(path, list(items), modules)
     if lost:
-        return [Tie(root, (), (), why_whole="its channels are repeated for others")]
+        return [ChannelDependency(root, (), (), why_whole="its channels are repeated for others")]
     for channel in range(len(group[0].idxs)):
         sign = tuple((key, len(places.get(channel, ()))) for key, places in items.items())
         kinds.setdefault(sign, []).append(channel)
     return [
-        Tie(
+        ChannelDependency(
             root,
             tuple(channels),
             tuple(
@@ -181,17 +181,25 @@ def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[Tie]:
     ]
 
 
-def _feed_heads(sdpa: str, items: list[tuple[str, str]], modules: Mapping[str, Any]) -> list[Tie]:
+def _feed_heads(
+    sdpa: str, items: list[tuple[str, str]], modules: Mapping[str, Any]
+) -> list[ChannelDependency]:
     """A tie for each layer that feeds an attention, whatever is told of its channels."""
     ties = []
     for path, side in items:
         if path == sdpa:
             continue
         if side != "out" or not isinstance(modules[path], nn.Linear):
-            return [Tie(path, (), (), why_whole="something stands between it and its heads")]
+            return [
+                ChannelDependency(
+                    path, (), (), why_whole="something stands between it and its heads"
+                )
+            ]
         channels = range(modules[path].out_features)
         places = {channel: [channel] for channel in channels}
-        ties.append(Tie(path, tuple(channels), ((path, side, places), (sdpa, "in", {}))))
+        ties.append(
+            ChannelDependency(path, tuple(channels), ((path, side, places), (sdpa, "in", {})))
+        )
     return ties
 
 
@@ -207,7 +215,7 @@ def _find_path(graph: Any, module: Any) -> str:
     return str(graph._module2name.get(module) or "")
 
 
-def _find_parts(net: nn.Module, tie: Tie) -> Tie:
+def _find_parts(net: nn.Module, tie: ChannelDependency) -> ChannelDependency:
     """Parts that groups of convolutions and norms, and heads, make of a tie's channels."""
     parts = [1]
     for path, _, places in tie.items:
@@ -292,9 +300,11 @@ def _find_head_outputs(
     return found
 
 
-def _join_heads(net: nn.Module, ties: list[Tie], heads: Any) -> list[Tie]:
+def _join_heads(
+    net: nn.Module, ties: list[ChannelDependency], heads: Any
+) -> list[ChannelDependency]:
     """Ties that feed an attention become one that goes by heads."""
-    feeders: dict[str, list[Tie]] = {}
+    feeders: dict[str, list[ChannelDependency]] = {}
     rest = []
     for tie in ties:
         fed = [path for path, side, _ in tie.items if path in heads and side == "in"]
@@ -307,12 +317,14 @@ def _join_heads(net: nn.Module, ties: list[Tie], heads: Any) -> list[Tie]:
     ]
 
 
-def _join_one(sdpa: PackedSdpa, path: str, feeders: list[Tie], outputs: Any) -> Tie:
+def _join_one(
+    sdpa: PackedSdpa, path: str, feeders: list[ChannelDependency], outputs: Any
+) -> ChannelDependency:
     width = sdpa.heads * sdpa.head_dim
     name = feeders[0].name
     alike = sdpa.heads == sdpa.kv_heads and sum(len(tie.channels) for tie in feeders) == 3 * width
     if not alike or any(len(tie.channels) % width for tie in feeders):
-        return Tie(name, (), (), why_whole="its heads share keys and values")
+        return ChannelDependency(name, (), (), why_whole="its heads share keys and values")
     items: list[tuple[str, str, Places]] = list(outputs)
     for tie in feeders:
         for target, side, places in tie.items:
@@ -322,4 +334,4 @@ def _join_one(sdpa: PackedSdpa, path: str, feeders: list[Tie], outputs: Any) -> 
                     spread[at % width] += places[channel]
                 items.append((target, side, spread))
     channels = tuple(range(width))
-    return Tie(name, channels, tuple(items), head_dim=sdpa.head_dim)
+    return ChannelDependency(name, channels, tuple(items), head_dim=sdpa.head_dim)

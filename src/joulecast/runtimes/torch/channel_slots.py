@@ -23,7 +23,7 @@ Read = Callable[[Mapping[str, int]], Network]
 Falls = dict[Place, dict[str, int]]
 
 
-def find_slots(
+def find_channel_slots(
     base: Network, groups: Sequence[Group], read: Read
 ) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     """Groups with their slots, and the names of those whose sizes do not follow their channels.

@@ -19,13 +19,15 @@ from torch import nn
 from joulecast.errors import InputError
 from joulecast.kinds.narrow import Coupling, Group
 from joulecast.runtimes.torch.load import LoadedNet
-from joulecast.runtimes.torch.read import cross_entropy
-from joulecast.runtimes.torch.train import call_net
+from joulecast.runtimes.torch.net_reader import cross_entropy_loss
+from joulecast.runtimes.torch.training_step import call_net
 
 IMPORTANCES = ("magnitude", "taylor")
 
 
-def weigh(net: nn.Module, groups: Sequence[Group], by: str = "magnitude") -> tuple[Group, ...]:
+def compute_importance(
+    net: nn.Module, groups: Sequence[Group], by: str = "magnitude"
+) -> tuple[Group, ...]:
     """The same groups with the importance of their steps in this net.
 
     Raises:
@@ -40,7 +42,7 @@ def weigh(net: nn.Module, groups: Sequence[Group], by: str = "magnitude") -> tup
 
 def run_backward(loaded: LoadedNet) -> None:
     """Leave gradients in a net: of its own loss, else of cross-entropy, on its example inputs."""
-    loss = loaded.loss or cross_entropy
+    loss = loaded.loss or cross_entropy_loss
     loaded.net.zero_grad()
     loss(call_net(loaded.net, loaded.inputs)).backward()
 

@@ -35,7 +35,7 @@ _FREE = {
 }
 
 
-def count_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
+def count_op_cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
     """FLOPs, bytes and launches of one dispatched operator; nothing for views."""
     if func.namespace not in ("aten", "prims") or _is_free(func):
         return Work()
@@ -43,7 +43,7 @@ def count_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any)
     return Work(flops, _count_bytes(func, args, kwargs, out), 1)
 
 
-def contraction_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
+def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
     """``count, m, k, n`` of a matrix product; all zero for any other operator."""
     packet = func.overloadpacket
     if packet in (aten.mm, aten.bmm):
