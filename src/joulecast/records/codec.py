@@ -10,11 +10,13 @@ is written:
     Mapping[str, X]                 an object
     types passed to add_codec       as their codec says
 
-``omit_default`` keeps a field out of the JSON while it has its default, ``always_stored`` insists
-on finding it there, and ``not_stored`` leaves it out altogether. With ``json_name="..."`` they write
-it under another name. Converters are compiled once per
-class. Decoding refuses unknown fields, so a file of a newer version never loads with a part
-missing. Standard library only: the device side carries this module.
+``omit_default`` leaves a field out of the JSON while it has its default, ``always_stored`` requires
+it there, and ``not_stored`` never writes it. Each takes ``json_name="..."`` to write the field
+under another name.
+
+Converters are compiled once per class: a shipped profile holds twenty thousand records. Decoding
+refuses unknown fields, so a file of a newer version never loads with a part missing. Standard
+library only: the device side carries this module.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from joulecast.errors import FileError, InputError
@@ -35,18 +36,21 @@ Convert = Callable[[Any], Any]
 
 R = TypeVar("R", bound="Record")
 
+_ENCODE, _DECODE = 0, 1
 _CODECS: dict[Any, tuple[Convert, Convert]] = {}
+_ENCODERS: dict[type, Convert] = {}
+_DECODERS: dict[type, Convert] = {}
 
 
 class Record:
-    """Base of dataclasses that convert to JSON and back exactly."""
+    """Base of dataclasses (without ``slots=True``) that convert to JSON and back exactly."""
 
     __slots__ = ()
 
     def to_dict(self) -> Json:
         """Return the record as JSON values."""
-        encode: Callable[[Any], Json] = _compile_encoder(type(self))  # type: ignore[arg-type]
-        return encode(self)
+        encoded: Json = _find_encoder(type(self))(self)
+        return encoded
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
@@ -56,8 +60,8 @@ class Record:
             KeyError: A field without default, or one that is always stored, is missing.
             ValueError: There is a field that this record does not have.
         """
-        decode: Callable[[Json], Self] = _compile_decoder(cls)  # type: ignore[arg-type]
-        return decode(data)
+        record: Self = _find_decoder(cls)(data)
+        return record
 
 
 def omit_default(default: Any, **kwargs: Any) -> Any:
@@ -76,7 +80,10 @@ def not_stored(default: Any, **kwargs: Any) -> Any:
 
 
 def add_codec(cls: Any, encode: Convert, decode: Convert) -> None:
-    """Register how values of a type that is not a Record are written and read."""
+    """Register how values of a type that is not a Record are written and read.
+
+    Call it before the first record with such a field is converted.
+    """
     _CODECS[cls] = encode, decode
 
 
@@ -108,34 +115,44 @@ def _stored_fields(cls: type) -> list[tuple[Field[Any], str, Any]]:
     ]
 
 
-@cache
-def _compile_encoder(cls: type) -> Callable[[Any], Json]:
-    plan = [
-        (
-            one.name,
-            key,
-            _find_converter(hint, 0),
-            one.default if one.metadata.get("omit_default") else MISSING,
-        )
-        for one, key, hint in _stored_fields(cls)
-    ]
+def _find_encoder(cls: type) -> Convert:
+    return _ENCODERS.get(cls) or _compile_encoder(cls)
+
+
+def _find_decoder(cls: type) -> Convert:
+    return _DECODERS.get(cls) or _compile_decoder(cls)
+
+
+def _compile_encoder(cls: type) -> Convert:
+    _ENCODERS[cls] = _look_up_later(_ENCODERS, cls)
+    always, omitted = [], []
+    for one, key, hint in _stored_fields(cls):
+        convert = _find_converter(hint, _ENCODE)
+        if one.metadata.get("omit_default"):
+            omitted.append((one.name, key, convert, one.default))
+        else:
+            always.append((one.name, key, convert))
 
     def encode(record: Any) -> Json:
+        values = record.__dict__
         data: Json = {}
-        for name, key, convert, default in plan:
-            value = getattr(record, name)
-            if default is not MISSING and value == default:
-                continue
+        for name, key, convert in always:
+            value = values[name]
             data[key] = value if convert is None else convert(value)
+        for name, key, convert, default in omitted:
+            value = values[name]
+            if value != default:
+                data[key] = value if convert is None else convert(value)
         return data
 
+    _ENCODERS[cls] = encode
     return encode
 
 
-@cache
-def _compile_decoder(cls: type) -> Callable[[Json], Any]:
+def _compile_decoder(cls: type) -> Convert:
+    _DECODERS[cls] = _look_up_later(_DECODERS, cls)
     stored = _stored_fields(cls)
-    plan = {key: (one.name, _find_converter(hint, 1)) for one, key, hint in stored}
+    plan = {key: (one.name, _find_converter(hint, _DECODE)) for one, key, hint in stored}
     required = [key for one, key, _ in stored if _is_required(one)]
 
     def decode(data: Json) -> Any:
@@ -150,7 +167,17 @@ def _compile_decoder(cls: type) -> Callable[[Json], Any]:
                 raise KeyError(key)
         return cls(**values)
 
+    _DECODERS[cls] = decode
     return decode
+
+
+def _look_up_later(converters: Mapping[type, Convert], cls: type) -> Convert:
+    """Return a stand-in for a converter being compiled: a layer may contain layers."""
+
+    def convert(value: Any) -> Any:
+        return converters[cls](value)
+
+    return convert
 
 
 def _is_required(one: Field[Any]) -> bool:
@@ -159,7 +186,7 @@ def _is_required(one: Field[Any]) -> bool:
 
 
 def _find_converter(hint: Any, direction: int) -> Convert | None:
-    """Return the encoder (0) or decoder (1) of an annotation; None where values pass unchanged."""
+    """Return the encoder or decoder of an annotation; None where values pass unchanged."""
     if hint in _CODECS:
         return _CODECS[hint][direction]
     origin, args = get_origin(hint), get_args(hint)
@@ -177,9 +204,11 @@ def _find_converter(hint: Any, direction: int) -> Convert | None:
 
 
 def _convert_record(cls: type[Record], direction: int) -> Convert:
-    if direction == 0:
-        return lambda record: record.to_dict()
-    return cls.from_dict
+    # A class may add derived values in a to_dict of its own.
+    if direction == _ENCODE:
+        return _find_encoder(cls) if cls.to_dict is Record.to_dict else cls.to_dict
+    is_inherited = cls.from_dict.__func__ is Record.from_dict.__func__  # type: ignore[attr-defined]
+    return _find_decoder(cls) if is_inherited else cls.from_dict
 
 
 def _convert_optional(args: tuple[Any, ...], direction: int) -> Convert | None:
@@ -197,16 +226,16 @@ def _convert_optional(args: tuple[Any, ...], direction: int) -> Convert | None:
 
 
 def _convert_tuple(args: tuple[Any, ...], direction: int) -> Convert:
-    outer: Convert = list if direction == 0 else tuple
+    outer: Convert = list if direction == _ENCODE else tuple
     if len(args) == 2 and args[1] is Ellipsis:
         convert = _find_converter(args[0], direction)
-        return outer if convert is None else lambda values: outer(map(convert, values))
+        return outer if convert is None else lambda values: outer([convert(one) for one in values])
     each = [_find_converter(one, direction) or _keep for one in args]
 
     def convert_fixed(values: Any) -> Any:
         if len(values) != len(each):
             raise ValueError(f"{len(each)} values expected, found {len(values)}")
-        return outer(convert(value) for convert, value in zip(each, values, strict=True))
+        return outer([convert(value) for convert, value in zip(each, values, strict=True)])
 
     return convert_fixed
 

@@ -46,11 +46,11 @@ class Estimate(Record):
     peak_memory_bytes: int
     layers: tuple[LayerEstimate, ...]
     unseen_share: float
-    basis: str
+    provenance: str
     covers: str
     device: str
     estimator: str
-    device_j: float | None = None
+    device_energy_j: float | None = None
     host_share: float | None = None
-    doubts: Mapping[str, float] = field(default_factory=dict)
+    uncertainty_sources: Mapping[str, float] = field(default_factory=dict)
     duration_interval_s: tuple[float, float] | None = None

@@ -164,8 +164,11 @@ def name_layout(layer: Layer) -> tuple[str, ...]:
 
 def _normalise(value: Any) -> Any:
     """Return one representation for sizes that compare equal (2 and 2.0, 1 and True)."""
+    # Nearly all sizes are plain integers, and profiles hold tens of thousands of them.
+    if type(value) is int:
+        return value
     if isinstance(value, (list, tuple)):
-        return tuple(_normalise(one) for one in value)
+        return tuple([_normalise(one) for one in value])
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     return value

@@ -19,7 +19,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.families import make_family
 from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.store import Store, profile_key
-from joulecast.testing import records as draw
+from joulecast.testing import strategies as draw
 
 # Every law cleans up behind itself, so one store serves all its examples; and each kind of store
 # runs the same ones.

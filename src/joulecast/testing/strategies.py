@@ -90,7 +90,7 @@ setups = st.builds(
     st.integers(0, 64),
     st.booleans(),
 )
-hows = st.builds(
+executions = st.builds(
     Execution,
     st.sampled_from(STAGES),
     st.sampled_from(MODES),
@@ -98,7 +98,7 @@ hows = st.builds(
     st.sampled_from(UPSTREAMS),
     count,
 )
-trials = st.builds(Trial, networks(), setups, hows)
+trials = st.builds(Trial, networks(), setups, executions)
 devices = st.builds(Device, names, names, whole, names, names)
 observations = st.builds(
     Observation,
