@@ -57,13 +57,13 @@ class Arm:
 
     Attributes:
         make: Gives the estimator for a seed.
-        guide: What decides where to measure next.
+        acquisition: What decides where to measure next.
         chance: Whether it depends on the seed, so that one run says little.
     """
 
     about: str
     make: Callable[[int], Estimator]
-    guide: str = "energy"
+    acquisition: str = "energy"
     chance: bool = False
 
 
@@ -145,7 +145,7 @@ ARMS: dict[str, dict[str, Arm]] = {
         "guided by time": Arm(
             "the largest deviation of seconds instead of joules",
             lambda _: SubtractiveEstimator(),
-            guide="time",
+            acquisition="time",
         ),
     },
 }
@@ -212,7 +212,7 @@ def measure_truths(seed: int, nets: int) -> list[Observation]:
 def run_arm(arm: Arm, seed: int, draw: int, points: int, truths: Sequence[Observation]) -> Json:
     """One campaign, judged along its way: rows of points, device seconds, MAPE, coverage."""
     setup = Setup(batch=FAMILIES[FAMILY].batch)
-    target = Target(make_family(FAMILY), setup, guide=arm.guide)
+    target = Target(make_family(FAMILY), setup, acquisition=arm.acquisition)
     estimator = arm.make(100 * seed + draw)
     with open_rig(seed) as rig, open_store(":memory:") as store:
         done = run_campaign(rig, store, estimator, target, points=points)

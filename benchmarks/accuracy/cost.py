@@ -65,21 +65,21 @@ class Arm:
 
     Attributes:
         name: At the end of its line.
-        guide: What decides where to measure next.
+        acquisition: What decides where to measure next.
         probed: Whether the seconds of all layers of the test nets are probed on top.
         kin: The estimator whose colour it has.
     """
 
     name: str
     estimator: str
-    guide: str
+    acquisition: str
     probed: bool = False
     kin: str = ""
 
     @property
     def who(self) -> str:
         """Whose campaign it is, in run tags; probes have none of their own."""
-        return f"{COST}.{self.estimator}-{self.guide}"
+        return f"{COST}.{self.estimator}-{self.acquisition}"
 
 
 ARMS = (
@@ -163,7 +163,7 @@ def measure_setting(rig: Measurer, store: Keeper, setting: Setting, until_s: flo
             say(f"{until_s:.0f} s are over: {arm.who} and what follows is left for later")
             return
         # To the end of its seconds, however sure the estimator is by then.
-        aimed = replace(target, guide=arm.guide, uncertainty_share=0.0)
+        aimed = replace(target, acquisition=arm.acquisition, uncertainty_share=0.0)
         run_arm(rig, book, arm, aimed, left_s)
         say(f"{rig.now() - started_s:.0f} s: {arm.who}, {sum_work_s(book.list_of(arm.who)):.0f} s")
     probe_layers(rig, book, setting, draw)

@@ -202,8 +202,8 @@ def _make_answer(said: Prediction) -> NetEstimate:
 def _describe(said: Prediction, answer: NetEstimate, net: NetResult) -> Json:
     """What a developer wants to know of one answer."""
     host = None
-    if said.device_j is not None:
-        host = max(0.0, 1.0 - float(said.device_j[0] / said.energy_j[0]))
+    if said.device_energy_j is not None:
+        host = max(0.0, 1.0 - float(said.device_energy_j[0] / said.energy_j[0]))
     low, high = answer.interval95_j
     return {
         "error_percent": 100 * (answer.energy_j / net.measured_j - 1),
@@ -212,7 +212,7 @@ def _describe(said: Prediction, answer: NetEstimate, net: NetResult) -> Json:
         "width95_percent": 100 * (high - low) / answer.energy_j if answer.energy_j else None,
         "host_share": host,
         "unseen_share": float(said.unseen_share[0]),
-        "doubts": dict(said.doubts[0]) if said.doubts else {},
+        "doubts": dict(said.uncertainty_sources[0]) if said.uncertainty_sources else {},
     }
 
 

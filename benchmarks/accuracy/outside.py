@@ -315,10 +315,10 @@ class Work:
                 if left <= 0:
                     return
                 self.check_time()
-                target = Target(self.networks[entry.name], entry.setup, guide="probe")
+                target = Target(self.networks[entry.name], entry.setup, acquisition="probe")
                 target = replace(target, modes=self.rig.runtime.modes)
                 proposal = choose_aim(target, self.list_learnt(), lambda seen, now=state: now)  # type: ignore[misc]
-                if proposal.trial is not None and proposal.energy:
+                if proposal.trial is not None and proposal.with_energy:
                     left -= 1
                     with self.noting(f"a doubt about {entry.name}"):
                         self.book.add(rig.measure(proposal.trial))
@@ -359,7 +359,7 @@ class Work:
             shelf = Shelf(self.book, who, tags)
             method = Allowance(find_estimator(name), seconds, self, who)
             rig = replace(self.rig, run=self.book.tag(who))
-            target = Target(self.networks[entry.name], entry.setup, guide="energy")
+            target = Target(self.networks[entry.name], entry.setup, acquisition="energy")
             with self.noting(f"{name} of {entry.name}"), suppress(MissingError):
                 result = run_campaign(rig, shelf, method, target)
                 self.troubles += [f"{name} of {entry.name}: {w}" for w in result.skipped[:1]]

@@ -267,7 +267,7 @@ def compare(answer: Prediction, at: int, truth_j: float) -> Json:
         "z": math.log(truth_j / mean_j) / spread if mean_j > 0 else math.inf,
         "held": [low_j <= truth_j <= high_j for low_j, high_j in ends],
         "width": 100 * (high - low) / mean_j if mean_j > 0 else math.inf,
-        "doubts": answer.doubts[at] if answer.doubts else {},
+        "doubts": answer.uncertainty_sources[at] if answer.uncertainty_sources else {},
     }
 
 

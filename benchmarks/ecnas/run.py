@@ -247,10 +247,10 @@ def describe_repeats(shelf: Shelf) -> Json:
     for name in ("energy_j", "total_s", "train_s"):
         values = [[getattr(run, name) for run in runs] for runs in groups]
         shares = [100 * statistics.stdev(row) / statistics.fmean(row) for row in values]
-        mean_square_loss = statistics.fmean(share**2 for share in shares)
+        mean_square = statistics.fmean(share**2 for share in shares)
         found[name] = {
             "median_cv": round(statistics.median(shares), 2),
-            "root_mean_square_cv": round(mean_square_loss**0.5, 2),
+            "root_mean_square_cv": round(mean_square**0.5, 2),
         }
     return found
 

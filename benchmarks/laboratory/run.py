@@ -355,9 +355,9 @@ def judge_flops(family: str, truths: dict[Network, Json]) -> Json:
 
 def share_doubts(answer: Prediction) -> Json:
     """Where the variance comes from, on average over the nets, in percent."""
-    words = sorted({word for net in answer.doubts for word in net})
+    words = sorted({word for net in answer.uncertainty_sources for word in net})
     return {
-        word: round(100 * statistics.fmean(net[word] for net in answer.doubts), 1) for word in words
+        word: round(100 * statistics.fmean(net[word] for net in answer.uncertainty_sources), 1) for word in words
     }
 
 
@@ -377,9 +377,9 @@ def compare(answer: Prediction, at: int, truth: Json, idle_w: float | None = Non
     row: Json = {**truth, "estimate_j": mean_j, "estimate_s": float(answer.duration_s[at])}
     for level in (50, 95):
         row[f"interval{level}_j"] = list(make_interval(mean_j, sd_j**2, level / 100))
-    if answer.device_j is not None and idle_w is not None and "gs" in truth:
+    if answer.device_energy_j is not None and idle_w is not None and "gs" in truth:
         # E = G + P0·(T - D), solved for the device's own seconds D.
-        row["device_j"] = float(answer.device_j[at])
+        row["device_j"] = float(answer.device_energy_j[at])
         row["device_s"] = row["estimate_s"] - (mean_j - row["device_j"]) / idle_w
     return {key: _round(value) for key, value in row.items()}
 
