@@ -54,7 +54,7 @@ def test_json_holds_what_is_promised(profiled):
         assert low < data[side]["energy_j"] < high
         assert data[side]["basis"] == "simulated"
     assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
-    assert 0.4 < data["kept_probability"] <= 1.0
+    assert 0.4 < data["budget_probability"] <= 1.0
     assert [layer["name"] for layer in data["layers"]][:2] == ["conv1", "conv2"]
     changed = {layer["name"]: layer["channels_after"] for layer in data["layers"]}
     assert all(changed[name] == count for name, count in data["counts"].items())
@@ -66,7 +66,7 @@ def test_confidence_cuts_further(profiled):
         profiled.json("prune", *NET, "--budget", "50%", *words)
         for words in ((), ("--confidence", "0.9"))
     )
-    assert sure["kept_probability"] >= 0.9 > plain["kept_probability"]
+    assert sure["budget_probability"] >= 0.9 > plain["budget_probability"]
     assert sure["after"]["energy_j"] < plain["after"]["energy_j"]
 
 
@@ -83,10 +83,10 @@ def test_other_strategies_keep_the_budget(profiled, strategy):
 
 
 def test_flops_guide_says_what_joules_do(profiled):
-    data = profiled.json("prune", *NET, "--budget", "50%", "--guide", "flops")
+    data = profiled.json("prune", *NET, "--budget", "50%", "--objective", "flops")
     assert data["cost_after"] <= 0.5 * data["cost_before"] and data["unit"] == "FLOP"
     assert data["after"]["energy_j"] > 0.5 * data["before"]["energy_j"]
-    assert data["kept_probability"] < 0.05
+    assert data["budget_probability"] < 0.05
 
 
 def test_what_is_written_is_made_again(profiled, write):
@@ -134,7 +134,7 @@ def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
     words = (*NET[:-2], "--budget", "50%", "--confidence", "0.9")
     blind = profiled.json("prune", *NET, "--budget", "50%", "--confidence", "0.9")
     seen = profiled.json("prune", *words, "--probe", "--on", "simulated:7")
-    assert seen["kept_probability"] >= 0.9
+    assert seen["budget_probability"] >= 0.9
 
     def width(data):
         low, high = data["after"]["interval_j"]
@@ -168,7 +168,7 @@ def test_only_the_device_that_was_asked_is_measured(profiled):
         (("--out", "/proc/nowhere"), "give another --out", 1),
         (("--floor", "nan%"), "is no floor", 2),
         (("--multiple", "1000"), "give a --multiple up to 32", 1),
-        (("--guide", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
+        (("--objective", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
     ],
 )
 def test_what_makes_no_sense_is_one_line(profiled, words, said, code):

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measuring import Budget as LearningBudget
 from joulecast.api.measuring import observe_net, open_rig, probe_networks
-from joulecast.api.nets import NamedNet, need_torch
+from joulecast.api.nets import ResolvedNet, require_torch
 from joulecast.errors import FileError, InputError
 from joulecast.records import Network, Observation, Profile, Setup
-from joulecast.uses.prune import EnergyBudget, Pruning, make_limits, prune_network
+from joulecast.budgets import EnergyBudget
+from joulecast.uses.prune import PruneOptions, PruningResult, prune_network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,15 +43,15 @@ class Shrunk:
 
     net: nn.Module
     loaded: LoadedNet
-    pruning: Pruning
+    pruning: PruningResult
     removed: dict[str, dict[str, list[int]]]
     source: str = ""
 
     def save(self, folder: str) -> str:
         """Write it into a folder; says where."""
-        from joulecast.runtimes.torch.saving import save_pruned
+        from joulecast.runtimes.torch.pruned_files import save_pruned
 
-        network = self.pruning.smaller
+        network = self.pruning.pruned
         place = save_pruned(
             self.net, folder, network=network, removed=self.removed, source=self.source
         )
@@ -58,18 +59,14 @@ class Shrunk:
 
 
 def shrink_net(
-    found: NamedNet,
+    found: ResolvedNet,
     setup: Setup,
     budget: EnergyBudget,
     profile: Profile | None,
     *,
+    options: PruneOptions,
     source: str = "",
-    importance: str = "magnitude",
-    floor: float = 0.1,
-    keep: Sequence[str] = (),
-    multiple: int = 1,
     look: Look | None = None,
-    **choice: Any,
 ) -> Shrunk:
     """Prune a net to a budget.
 
@@ -78,40 +75,35 @@ def shrink_net(
         setup: How it is trained, or run.
         budget: What a step may take.
         profile: What the device has learnt.
+        options: Options of pruning.
         source: The name of the callable that makes the net, to be written beside its weights.
-        importance: ``magnitude`` or ``taylor``.
-        floor: Share or number of channels that stays of every group.
-        keep: Patterns of layers that stay whole.
-        multiple: Channels come in multiples of this.
         look: Shows the device layers of networks and says what it knows then; the choice goes on
             from there.
-        choice: Strategy, guide, confidence and estimator of ``prune_network``.
     """
-    need_torch("pruning")
-    from joulecast.runtimes.torch.load import build_loaded
-    from joulecast.runtimes.torch.shrink import cut, find_groups, list_removed
-    from joulecast.runtimes.torch.weigh import run_backward, weigh
+    require_torch("pruning")
+    from joulecast.runtimes.torch.load import build_example_net
+    from joulecast.runtimes.torch.channel_pruning import prune_channels, find_channel_groups, list_removed_channels
+    from joulecast.runtimes.torch.importance import run_backward, compute_importance
 
-    loaded = found.load() if found.load else build_loaded(found.network, found.batch)
-    channels = find_groups(
+    loaded = found.load() if found.load else build_example_net(found.network, found.batch)
+    channels = find_channel_groups(
         loaded.net, loaded.inputs, loaded.loss, None if found.load else found.network
     )
-    if importance == "taylor" and not _has_gradients(loaded):
+    if options.importance == "taylor" and not _has_gradients(loaded):
         run_backward(loaded)
-    groups = weigh(loaded.net, channels.groups, importance)
+    groups = compute_importance(loaded.net, channels.groups, options.importance)
     network = replace(channels.network, name=found.network.name)
-    limits = make_limits(network, groups, floor, keep, multiple)
-    task = (network, groups, setup, budget)
-    pruning = prune_network(*task, profile, limits=limits, **choice)
+    pruning = prune_network(network, groups, setup, budget, profile, options)
     if look is not None:
         for _ in range(_LOOKS):
-            known, start = look((pruning.smaller, network)), pruning.counts
-            pruning = prune_network(*task, known, limits=limits, **{**choice, "start": start})
+            known = look((pruning.pruned, network))
+            again = replace(options, start=pruning.counts)
+            pruning = prune_network(network, groups, setup, budget, known, again)
     return Shrunk(
-        cut(loaded.net, groups, pruning.counts),
+        prune_channels(loaded.net, groups, pruning.counts),
         loaded,
-        replace(pruning, whole=channels.whole),
-        list_removed(groups, pruning.counts),
+        replace(pruning, not_prunable=channels.whole),
+        list_removed_channels(groups, pruning.counts),
         _name_source(found, source),
     )
 
@@ -125,7 +117,7 @@ def make_look(
     return lambda networks: probe_networks(networks, setup, budget, rig, store)
 
 
-def _name_source(found: NamedNet, source: str) -> str:
+def _name_source(found: ResolvedNet, source: str) -> str:
     """What made the net; a module that was handed over has no name to call."""
     return (source or HANDED_OVER) if found.load else ""
 
@@ -135,10 +127,10 @@ def measure_both(
 ) -> tuple[Observation, Observation]:
     """A step of the net and of the smaller one, each trained under a meter."""
     pruning = shrunk.pruning
-    pairs = ((pruning.network, shrunk.loaded.net), (pruning.smaller, shrunk.net))
+    pairs = ((pruning.network, shrunk.loaded.net), (pruning.pruned, shrunk.net))
     before, after = (
         observe_net(
-            NamedNet(network, setup.batch, _make_load(shrunk, net)), setup, on, meter, rounds=rounds
+            ResolvedNet(network, setup.batch, _make_load(shrunk, net)), setup, on, meter, rounds=rounds
         )
         for network, net in pairs
     )

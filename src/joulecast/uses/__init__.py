@@ -1,1 +1,5 @@
-"""What estimates are good for, one file each; they are given rigs and profiles."""
+"""Applications of estimates: compare, evaluate, plan, prune and search.
+
+``prune_options.py``, ``search_options.py`` and ``progress_report.py`` import nothing heavy, so that
+the API and the command line can describe options before they need an estimator.
+"""

@@ -1,38 +1,46 @@
-"""Cutting channels of a net until it fits an energy budget.
+"""Prune channels of a network until it meets an energy budget.
 
-    groups of channels ──strategy──▶ counts ──narrow──▶ Network ──estimate──▶ within the budget?
-                           ▲                                          │
-                           └───────────── guide: joules or FLOPs ─────┘
+    channel groups ──strategy──▶ counts ──narrow──▶ Network ──estimate──▶ within the budget?
+                        ▲                                          │
+                        └────────── objective: energy or FLOPs ────┘
 
-    budget.py       what may be spent: a share of what it was, or joules
-    guide.py        what a candidate costs: by the estimator with joint doubt, or by FLOPs
-    limits.py       how far each group may go: floors, layers to keep, multiples
-    strategies.py   ``marginal``, ``uniform``, ``random``: which channels go
-    finish.py       gives back what is left over; never dearer for fewer channels
-    run.py          ``prune``: all of it, to a Pruning
-    result.py       the records of a result
+    network_pruning.py     ``prune_network``: from a network and a budget to a PruningResult
+    pruning_budget.py      the budget of a step, parsed from text
+    channel_limits.py      channel counts allowed in each group
+    pruning_objectives.py  costs of candidates, estimated in joules or counted in FLOPs
+    pruning_problem.py     candidates, their costs, and the probability of meeting the budget
+    strategies.py          ``marginal``, ``uniform``, ``random``
+    refinement.py          grows counts where that costs nothing or the budget allows it
+    pruning_result.py      records of a result
 
-Everything here works on Networks: no framework, so that thousands of candidates are looked at in
-seconds. The smaller net itself is made by ``runtimes.torch.shrink.cut`` from the counts.
+This package works on Networks, without a framework, so that thousands of candidates are estimated
+in seconds. ``runtimes.torch.channel_pruning`` removes the channels from the module.
+``PruneOptions`` is defined in ``uses/prune_options.py``.
 """
 
-from joulecast.uses.prune.pruning_budget import EnergyBudget, parse_budget
-from joulecast.uses.prune.pruning_objectives import EnergyObjective, FlopsObjective, PruningObjective
 from joulecast.uses.prune.channel_limits import ChannelLimits, make_channel_limits
-from joulecast.uses.prune.pruning_result import PruningResult
 from joulecast.uses.prune.network_pruning import prune_network
+from joulecast.uses.prune.pruning_budget import parse_pruning_budget
+from joulecast.uses.prune.pruning_objectives import (
+    EnergyObjective,
+    FlopsObjective,
+    PruningObjective,
+)
+from joulecast.uses.prune.pruning_result import LayerChange, PruningResult
 from joulecast.uses.prune.strategies import STRATEGIES, Strategy
+from joulecast.uses.prune_options import PruneOptions
 
 __all__ = [
     "STRATEGIES",
-    "EnergyBudget",
-    "EstimateGuide",
-    "FlopsGuide",
-    "Guide",
-    "Limits",
-    "Pruning",
+    "ChannelLimits",
+    "EnergyObjective",
+    "FlopsObjective",
+    "LayerChange",
+    "PruneOptions",
+    "PruningObjective",
+    "PruningResult",
     "Strategy",
-    "make_limits",
-    "parse_budget",
+    "make_channel_limits",
+    "parse_pruning_budget",
     "prune_network",
 ]

@@ -1,4 +1,4 @@
-"""How far each group may be cut: floors, layers to keep, multiples of channels."""
+"""Channel counts that pruning may leave in each group."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from fnmatch import fnmatchcase
 from math import ceil
 
 from joulecast.errors import InputError
-from joulecast.kinds.narrow import Group
+from joulecast.kinds.channel_groups import Group
 from joulecast.records import Network
 
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """The counts that each group may have, from the fewest to all of them.
+    """The channel counts that each group may have.
 
     Attributes:
-        allowed: By group. A group that is kept has one count: all.
+        allowed: Ascending counts by group; a group that is not pruned has only its full count.
     """
 
     allowed: Mapping[str, tuple[int, ...]]
 
     @property
-    def whole(self) -> dict[str, int]:
+    def full(self) -> dict[str, int]:
         """All channels of every group."""
         return {name: counts[-1] for name, counts in self.allowed.items()}
 
     @property
-    def least(self) -> dict[str, int]:
-        """The fewest channels of every group."""
+    def smallest(self) -> dict[str, int]:
+        """The fewest channels allowed in every group."""
         return {name: counts[0] for name, counts in self.allowed.items()}
 
-    def below(self, name: str, count: int) -> tuple[int, ...]:
-        """Allowed counts below one, from the largest on."""
+    def list_below(self, name: str, count: int) -> tuple[int, ...]:
+        """Return the allowed counts below ``count``, in descending order."""
         return tuple(one for one in reversed(self.allowed[name]) if one < count)
 
-    def above(self, name: str, count: int) -> tuple[int, ...]:
-        """Allowed counts above one, from the smallest on."""
+    def list_above(self, name: str, count: int) -> tuple[int, ...]:
+        """Return the allowed counts above ``count``, in ascending order."""
         return tuple(one for one in self.allowed[name] if one > count)
 
-    def fit(self, name: str, count: float) -> int:
-        """The smallest allowed count of at least so many channels."""
+    def round_up(self, name: str, count: float) -> int:
+        """Return the smallest allowed count of at least ``count`` channels."""
         return next((one for one in self.allowed[name] if one >= count), self.allowed[name][-1])
 
 
@@ -52,29 +52,23 @@ def make_channel_limits(
     keep: Sequence[str] = (),
     multiple: int = 1,
 ) -> ChannelLimits:
-    """Limits of all groups.
+    """Return the limits of all groups.
 
     Args:
-        network: Whose layers' names ``keep`` means.
-        groups: What can be cut.
-        floor: Below 1 the share of channels that stays at least, from 1 on their number.
-        keep: Patterns of layers that stay whole.
-        multiple: Channels come in multiples of this; all of them are always allowed.
+        network: Network whose layer names ``keep`` refers to.
+        groups: Groups of channels that can be pruned together.
+        floor: Channels that remain in every group: a share if below 1, otherwise a number.
+        keep: Patterns of layer names that are not pruned.
+        multiple: Round counts to a multiple of this; the full count is always allowed.
 
     Raises:
-        InputError: A pattern matches no layer, or a number makes no sense.
+        InputError: A pattern matches no layer, or no group has ``multiple`` channels.
     """
-    if not floor >= 0 or multiple < 1:
-        raise InputError(f"floor {floor} and multiple {multiple}: give numbers from 0 and 1 on")
     if all(multiple > group.channels for group in groups):
         widest = max(group.channels for group in groups)
-        raise InputError(f"no group has {multiple} channels: give a --multiple up to {widest}")
+        raise InputError(f"no group has {multiple} channels: give a --multiple of up to {widest}")
     names = {group.name: _list_names(network, group) for group in groups}
-    everything = {name for found in names.values() for name in found}
-    everything |= {layer.name for layer in network.layers}
-    for pattern in keep:
-        if not any(fnmatchcase(name, pattern) for name in everything):
-            raise InputError(f"no layer is called {pattern!r}: see `joulecast inspect` for names")
+    _check_patterns(keep, network, names)
     kept = {
         group
         for group, found in names.items()
@@ -90,12 +84,23 @@ def make_channel_limits(
     )
 
 
+def _check_patterns(
+    keep: Sequence[str], network: Network, names: Mapping[str, set[str]]
+) -> None:
+    known = {layer.name for layer in network.layers}.union(*names.values())
+    for pattern in keep:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise InputError(
+                f"no layer matches {pattern!r}: run `joulecast inspect` to list the layer names"
+            )
+
+
 def _list_names(network: Network, group: Group) -> set[str]:
-    """A group, the layers that make its channels, and modules that do."""
-    made = {path for path, side in group.members if side != "in"}
+    """Return the names of a group and of the layers and modules that output its channels."""
+    outputs = {path for path, side in group.members if side != "in"}
     sizes = ("cout", "width", "heads", "shape")
-    made |= {network.layers[slot.layer].name for slot in group.slots if slot.size in sizes}
-    return {group.name, *made}
+    outputs |= {network.layers[slot.layer].name for slot in group.slots if slot.size in sizes}
+    return {group.name, *outputs}
 
 
 def _list_counts(group: Group, floor: float, multiple: int) -> tuple[int, ...]:

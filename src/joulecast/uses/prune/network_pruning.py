@@ -1,25 +1,28 @@
-"""``prune_network``: from a net, its groups and a budget to a Pruning."""
+"""Choose channel counts so that a network stays within a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from joulecast.budgets import EnergyBudget
 from joulecast.errors import InputError
-from joulecast.estimators import DEFAULT, OpenProfile, open_profile
+from joulecast.estimators import FittedProfile, open_profile
 from joulecast.kinds import output_shape
-from joulecast.kinds.narrow import Group
+from joulecast.kinds.channel_groups import Group
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
-from joulecast.uses.prune.pruning_budget import EnergyBudget
-from joulecast.uses.prune.refinement import refine_counts
-from joulecast.uses.prune.pruning_objectives import EnergyObjective, FlopsObjective, PruningObjective
-from joulecast.uses.prune.channel_limits import ChannelLimits, make_channel_limits
-from joulecast.uses.prune.pruning_result import LayerChange, PruningResult
-from joulecast.uses.prune.strategies import STRATEGIES
+from joulecast.uses.prune.channel_limits import make_channel_limits
+from joulecast.uses.prune.pruning_objectives import (
+    EnergyObjective,
+    FlopsObjective,
+    PruningObjective,
+)
 from joulecast.uses.prune.pruning_problem import Counts, PruningProblem, kept_importance_share
-
-OBJECTIVES = ("estimate", "flops")
+from joulecast.uses.prune.pruning_result import LayerChange, PruningResult
+from joulecast.uses.prune.refinement import refine_counts
+from joulecast.uses.prune.strategies import STRATEGIES
+from joulecast.uses.prune_options import PruneOptions
 
 
 def prune_network(
@@ -28,152 +31,156 @@ def prune_network(
     setup: Setup,
     budget: EnergyBudget,
     profile: Profile | None = None,
-    *,
-    strategy: str = "marginal",
-    guide: str = "estimate",
-    estimator: str = DEFAULT,
-    confidence: float = 0.5,
-    limits: ChannelLimits | None = None,
-    seed: int = 0,
-    start: Counts | None = None,
-    level: float = 0.95,
+    options: PruneOptions | None = None,
 ) -> PruningResult:
-    """Choose counts of channels so that a step keeps a budget.
+    """Choose channel counts so that a step stays within a budget.
 
     Args:
-        network: The net as it is.
-        groups: What can be cut of it, with its importance.
-        setup: How it is trained, or run.
-        budget: What a step may take.
-        profile: What the device has learnt; FLOPs can guide without.
-        strategy: ``marginal``, ``uniform`` or ``random``.
-        guide: ``estimate``, or ``flops`` to compare with; a share of FLOPs is bounded then.
-        estimator: Which method estimates.
-        confidence: How probable keeping the budget shall be; 0.5 is the estimate itself.
-        limits: How far groups may go; a tenth of their channels by default.
-        seed: Of random candidates.
-        start: Counts of an earlier pruning, to go on from when the device has learnt more since.
-        level: How probable the estimates' intervals shall be.
+        network: The original network.
+        groups: Groups of channels that can be pruned, with their importance.
+        setup: How the network is trained or run.
+        budget: Limit for one step.
+        profile: Profile of the device; only the objective ``flops`` works without one.
+        options: Strategy, objective, confidence and limits.
 
     Raises:
-        InputError: Nothing can be cut, or no net that can be reached keeps the budget.
+        InputError: No channels can be pruned, or no reachable network meets the budget.
     """
-    _check_words(strategy, guide, budget)
-    if not 0.0 < confidence < 1.0:
-        raise InputError(f"confidence is {confidence}: give a probability like 0.9")
+    options = options or PruneOptions()
+    if options.objective == "flops" and budget.share is None:
+        raise InputError("the objective flops needs a share as budget: give one like 50%")
     if not groups:
-        raise InputError(f"{network.name or 'the net'} has no channels that can be cut")
-    known = open_profile(profile, estimator) if profile else None
-    guiding = _make_guide(guide, known, setup)
-    bounds = limits or make_channel_limits(network, groups)
-    task = PruningProblem(network, tuple(groups), bounds, guiding, budget, confidence, seed, start or {})
-    _check_reach(task)
-    counts = _choose(task, strategy)
-    smaller = task.narrow(counts)
-    before, after = (
-        known.ask([(one, setup)], level).each[0] if known else None for one in (network, smaller)
+        raise InputError(f"{network.name or 'the network'} has no channels that can be pruned")
+    opened = open_profile(profile, options.estimator) if profile else None
+    problem = PruningProblem(
+        network,
+        tuple(groups),
+        make_channel_limits(network, groups, options.floor, options.keep, options.multiple),
+        _make_objective(options.objective, opened, setup),
+        budget,
+        options.confidence,
+        options.seed,
+        options.start or {},
     )
-    cost_before, cost_after = task.cost([task.limits.whole, counts])
-    shares = [kept_importance_share(group, counts[group.name]) for group in groups]
+    _check_reachable(problem)
+    counts = _choose_counts(problem, options.strategy)
+    return _make_result(problem, counts, options, opened, setup)
+
+
+def _make_objective(
+    name: str, opened: FittedProfile | None, setup: Setup
+) -> PruningObjective:
+    if name == "flops":
+        return FlopsObjective(setup)
+    if opened is None:
+        raise InputError(
+            "the objective energy needs a device profile: give one, or use the objective flops"
+        )
+    return EnergyObjective(opened, setup)
+
+
+def _check_reachable(problem: PruningProblem) -> None:
+    """Raise InputError if even the smallest network exceeds the budget."""
+    smallest = problem.limits.smallest
+    full_cost, cost = problem.compute_costs([problem.limits.full, smallest])
+    if problem.is_within_budget(smallest):
+        return
+    show = format_energy if problem.objective.unit == "J" else lambda n: format_count(n, "FLOP")
+    shown = f"{show(cost)} per step ({format_share(cost / full_cost)} of {show(full_cost)})"
+    if cost <= problem.cost_limit:
+        probability = format_share(problem.compute_budget_probability(smallest))
+        raise InputError(
+            f"no reachable network meets {problem.budget} with probability "
+            f"{format_share(problem.confidence)}: the smallest one needs an estimated {shown} and "
+            f"meets it with probability {probability}; give a larger budget, a lower --confidence "
+            "or --floor, or profile this network"
+        )
+    raise InputError(
+        f"a budget of {problem.budget} is below the smallest reachable network, which needs an "
+        f"estimated {shown}: give a larger budget, a lower --floor or fewer layers to --keep"
+    )
+
+
+def _choose_counts(problem: PruningProblem, strategy: str) -> dict[str, int]:
+    """Return the counts of a strategy, refined; only ``marginal`` spends what the budget leaves.
+
+    Costs are not monotonic in the counts, and going down from the full network can end in a worse
+    place than growing the result of a simpler strategy. So ``marginal`` does both, and the
+    candidate that keeps most importance wins.
+    """
+    spend = strategy == "marginal"
+    if problem.is_within_budget(problem.initial_counts):
+        return dict(refine_counts(problem, problem.initial_counts, spend))
+    names = [strategy] if not spend or problem.start else list(STRATEGIES)
+    found = [
+        dict(refine_counts(problem, STRATEGIES[name]().choose(problem), spend)) for name in names
+    ]
+    return max(found, key=problem.compute_value)
+
+
+def _make_result(
+    problem: PruningProblem,
+    counts: dict[str, int],
+    options: PruneOptions,
+    opened: FittedProfile | None,
+    setup: Setup,
+) -> PruningResult:
+    network, pruned = problem.network, problem.narrow_network(counts)
+    before, after = (
+        opened.ask([(one, setup)], options.level).each[0] if opened else None
+        for one in (network, pruned)
+    )
+    cost_before, cost_after = problem.compute_costs([problem.limits.full, counts])
+    shares = [kept_importance_share(group, counts[group.name]) for group in problem.groups]
     return PruningResult(
         network=network,
-        smaller=smaller,
+        pruned=pruned,
         counts=counts,
-        budget=budget,
-        strategy=strategy,
-        guide=guide,
-        unit=guiding.unit,
+        budget=problem.budget,
+        strategy=options.strategy,
+        objective=options.objective,
+        unit=problem.objective.unit,
         cost_before=cost_before,
         cost_after=cost_after,
-        kept_probability=_find_odds(task, counts, known, setup),
-        confidence=confidence,
+        budget_probability=_compute_energy_probability(problem, counts, opened, setup),
+        confidence=options.confidence,
         importance_share=sum(shares) / len(shares),
-        looked_at=len(task.costs),
-        layers=_list_changes(network, smaller, before, after),
+        candidate_count=len(problem.known_costs),
+        layers=_list_changes(network, pruned, before, after),
         before=before,
         after=after,
     )
 
 
-def _find_odds(task: PruningProblem, counts: Counts, known: OpenProfile | None, setup: Setup) -> float | None:
-    """How probably joules keep the budget, whoever guided."""
-    if known is None:
+def _compute_energy_probability(
+    problem: PruningProblem, counts: Counts, opened: FittedProfile | None, setup: Setup
+) -> float | None:
+    """Return the probability that the energy stays within the budget, for any objective."""
+    if opened is None:
         return None
-    if isinstance(task.guide, EnergyObjective):
-        return task.odds(counts)
-    guide = EnergyObjective(known, setup)
-    return replace(task, guide=guide, costs={}).odds(counts)
-
-
-def _choose(task: PruningProblem, strategy: str) -> dict[str, int]:
-    """Counts by a strategy; the plain ones stay what they are, ``marginal`` spends what is left.
-
-    It goes down from the whole net, and up from what the plain ones found: costs are jagged, and
-    the way down can end where the way up does not. What keeps most importance is taken.
-    """
-    if task.keeps(task.first):
-        return dict(refine_counts(task, task.first, strategy == "marginal"))
-    if strategy != "marginal":
-        return dict(refine_counts(task, STRATEGIES[strategy]().choose(task), spend=False))
-    names = ["marginal"] if task.start else list(STRATEGIES)
-    found = [dict(refine_counts(task, STRATEGIES[name]().choose(task), spend=True)) for name in names]
-    return max(found, key=task.worth)
-
-
-def _check_words(strategy: str, guide: str, budget: EnergyBudget) -> None:
-    """Complain before anything is fitted."""
-    if strategy not in STRATEGIES:
-        raise InputError(f"there is no strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
-    if guide not in OBJECTIVES:
-        raise InputError(f"there is no guide {guide!r}; known are {', '.join(OBJECTIVES)}")
-    if guide == "flops" and budget.share is None:
-        raise InputError("FLOPs have no joules: give a share like 50%, or leave the guide out")
-
-
-def _make_guide(name: str, known: OpenProfile | None, setup: Setup) -> PruningObjective:
-    if name == "flops":
-        return FlopsObjective(setup)
-    if known is None:
-        raise InputError("an estimate needs a device's profile: give one, or let FLOPs guide")
-    return EnergyObjective(known, setup)
-
-
-def _check_reach(task: PruningProblem) -> None:
-    """Complain where even the smallest net is above the budget."""
-    least = task.limits.least
-    whole, cost = task.cost([task.limits.whole, least])
-    if task.keeps(least):
-        return
-    show = format_energy if task.guide.unit == "J" else lambda n: format_count(n, "FLOP")
-    said = f"{show(cost)} a step ({format_share(cost / whole)} of {show(whole)})"
-    if cost <= task.limit():
-        raise InputError(
-            f"no net within reach keeps {task.budget} with {format_share(task.confidence)}: the "
-            f"smallest is estimated at {said} and keeps it with {format_share(task.odds(least))}; "
-            "give a larger budget, less --confidence or a lower --floor, or profile this net"
-        )
-    raise InputError(
-        f"a budget of {task.budget} is below the smallest net within reach, which is estimated at "
-        f"{said}: give a larger budget, a lower --floor or fewer layers to --keep"
-    )
+    if not isinstance(problem.objective, EnergyObjective):
+        problem = replace(problem, objective=EnergyObjective(opened, setup), known_costs={})
+    return problem.compute_budget_probability(counts)
 
 
 def _list_changes(
-    network: Network, smaller: Network, before: Estimate | None, after: Estimate | None
+    network: Network, pruned: Network, before: Estimate | None, after: Estimate | None
 ) -> tuple[LayerChange, ...]:
-    costs = [
+    energies = [
         [layer.energy_j for layer in one.layers] if one else [0.0] * len(network.layers)
         for one in (before, after)
     ]
-    rows = zip(network.layers, smaller.layers, *costs, strict=True)
+    rows = zip(network.layers, pruned.layers, *energies, strict=True)
     return tuple(
-        LayerChange(old.name or old.kind, old.kind, _count(old), _count(new), old_j, new_j)
+        LayerChange(
+            old.name or old.kind, old.kind, _count_channels(old), _count_channels(new), old_j, new_j
+        )
         for old, new, old_j, new_j in rows
     )
 
 
-def _count(layer: Layer) -> int:
-    """Channels that a layer gives."""
+def _count_channels(layer: Layer) -> int:
+    """Return the number of output channels of a layer."""
     for size in ("cout", "width", "hidden"):
         if size in layer.sizes:
             return int(layer.sizes[size])

@@ -1,24 +1,24 @@
-"""What a pruned net may spend: a share of what it was, or joules of a step.
-
-The grammar is that of every budget (``joulecast.budgets``); a net is cut to what a step may take.
-"""
+"""Parse the energy budget of a pruned network's training step."""
 
 from __future__ import annotations
 
-from joulecast.budgets import EnergyBudget, RunLength
-from joulecast.budgets import parse_budget as parse_any
+from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import InputError
 
-__all__ = ["EnergyBudget", "parse_budget"]
 
+def parse_pruning_budget(text: str, length: RunLength | None = None, batch: int = 1) -> EnergyBudget:
+    """Return a budget for one training step.
 
-def parse_budget(text: str, steps: int | None = None) -> EnergyBudget:
-    """``50%`` of what it was; ``5J`` or ``5J/step`` a step; ``2Wh`` a run of so many steps.
+    Args:
+        text: ``50%`` of the original network, ``5J/step``, or energy of a run like ``2Wh``.
+        length: Length of the run that ``text`` may be about.
+        batch: Batch size, which sets the number of steps in an epoch.
 
     Raises:
-        InputError: It is none of these, no more than nothing, or leaves nothing to cut.
+        InputError: ``text`` is not a budget, or leaves nothing to prune.
     """
-    found = parse_any(text, RunLength(steps))
-    if found.share is not None and found.share >= 1:
-        raise InputError(f"a budget of {text}: give a share above 0 % and below 100 %")
-    return found.to_step(steps or 1)
+    length = length or RunLength()
+    budget = parse_budget(text, length)
+    if budget.share is not None and budget.share >= 1:
+        raise InputError(f"a budget of {text} leaves nothing to prune: give less than 100 %")
+    return budget.to_step(length.count_steps(batch))

@@ -1,8 +1,9 @@
-"""What a strategy is given: a net, its groups, how far they may go, a guide and a budget.
+"""The problem that a pruning strategy solves: importance against cost under a budget.
 
-Counts of all groups are a candidate. A candidate's cost is asked for once, and many at a time: that
-is what an estimator is quick at. What a group loses is the logarithm of the importance that it
-keeps, so that the last channels of a group cost more than its first.
+A candidate is a channel count for every group. Costs of candidates are cached and computed in
+batches, because an estimator is much faster on many networks at once. The value of a candidate is
+the sum over groups of ln(share of importance kept), so that the last channels of a group are worth
+more than the first.
 """
 
 from __future__ import annotations
@@ -10,91 +11,102 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 
-from joulecast.estimators import find_chance
-from joulecast.kinds.narrow import Group, narrow
+from joulecast.budgets import EnergyBudget
+from joulecast.gp.lognormal import lognormal_quantile, probability_below
+from joulecast.kinds.channel_groups import Group, narrow
 from joulecast.records import Network
-from joulecast.uses.prune.pruning_budget import EnergyBudget
-from joulecast.uses.prune.pruning_objectives import PruningObjective
 from joulecast.uses.prune.channel_limits import ChannelLimits
+from joulecast.uses.prune.pruning_objectives import PruningObjective
 
 Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class PruningProblem:
-    """See the module.
+    """A network, its prunable groups, an objective and a budget.
 
     Attributes:
-        confidence: How probable keeping the budget shall be.
-        start: Counts to begin from; all channels where there are none.
+        confidence: Probability with which a candidate must stay within the budget.
+        start: Counts to start from; all channels if empty.
+        known_costs: Cache of candidate costs.
     """
 
     network: Network
     groups: tuple[Group, ...]
     limits: ChannelLimits
-    guide: PruningObjective
+    objective: PruningObjective
     budget: EnergyBudget
     confidence: float = 0.5
     seed: int = 0
     start: Counts = field(default_factory=dict)
-    costs: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False, compare=False)
-
-    def narrow(self, counts: Counts) -> Network:
-        """The network that is left."""
-        return narrow(self.network, self.groups, counts)
-
-    def cost(self, many: Sequence[Counts]) -> list[float]:
-        """What a step of each candidate costs."""
-        keys = [self._key(counts) for counts in many]
-        missing = {key: at for at, key in enumerate(keys) if key not in self.costs}
-        if missing:
-            found = self.guide.cost([self.narrow(many[at]) for at in missing.values()])
-            self.costs.update(zip(missing, map(float, found), strict=True))
-        return [self.costs[key] for key in keys]
+    known_costs: dict[tuple[int, ...], float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
-    def first(self) -> dict[str, int]:
-        """Where the search begins."""
-        return {**self.limits.whole, **self.start}
+    def initial_counts(self) -> dict[str, int]:
+        """The counts that the search starts from."""
+        return {**self.limits.full, **self.start}
 
-    def limit(self) -> float:
-        """The most that a step may cost."""
-        return self.budget.limit(self.cost([self.limits.whole])[0])
+    @property
+    def cost_limit(self) -> float:
+        """The highest cost of a step that the budget allows."""
+        return self.budget.limit(self.compute_cost(self.limits.full))
 
-    def target(self, counts: Counts) -> float:
-        """The most that candidates like this one may cost to keep the budget so probably."""
-        z = NormalDist().inv_cdf(self.confidence)
-        return self.limit() * math.exp(-z * self.spread(counts))
+    def narrow_network(self, counts: Counts) -> Network:
+        """Return the network with these channel counts."""
+        return narrow(self.network, self.groups, counts)
 
-    def odds(self, counts: Counts) -> float:
-        """The probability that a candidate keeps the budget."""
-        room = math.log(self.limit() / self.cost([counts])[0])
-        return find_chance(room, self.spread(counts) ** 2)
+    def compute_cost(self, counts: Counts) -> float:
+        """Return the cost of one step of a candidate."""
+        return self.compute_costs([counts])[0]
 
-    def spread(self, counts: Counts) -> float:
-        """One deviation of the logarithm of what the budget bounds."""
-        return self.guide.spread(self.network, self.narrow(counts), self.budget)
+    def compute_costs(self, candidates: Sequence[Counts]) -> list[float]:
+        """Return the cost of one step of each candidate."""
+        keys = [self._make_key(counts) for counts in candidates]
+        missing = {key: at for at, key in enumerate(keys) if key not in self.known_costs}
+        if missing:
+            networks = [self.narrow_network(candidates[at]) for at in missing.values()]
+            costs = self.objective.compute_costs(networks)
+            self.known_costs.update(zip(missing, map(float, costs), strict=True))
+        return [self.known_costs[key] for key in keys]
 
-    def keeps(self, counts: Counts) -> bool:
-        """Whether a candidate keeps the budget as probably as it shall."""
-        cost = self.cost([counts])[0]
-        return cost <= self.limit() and cost <= self.target(counts)
+    def compute_cost_target(self, counts: Counts) -> float:
+        """Return the highest cost at which candidates like this one reach the confidence."""
+        log_sd = self.compute_log_sd(counts)
+        return lognormal_quantile(self.cost_limit, log_sd, 1.0 - self.confidence)
 
-    def worth(self, counts: Counts) -> float:
-        """Sum over groups of the logarithm of the importance that is kept."""
-        return sum(self.keep_log(group, counts[group.name]) for group in self.groups)
+    def compute_log_sd(self, counts: Counts) -> float:
+        """Return the standard deviation of the logarithm of the quantity the budget limits."""
+        return self.objective.compute_log_sd(
+            self.network, self.narrow_network(counts), self.budget
+        )
 
-    def keep_log(self, group: Group, count: int) -> float:
-        """The logarithm of the share of its importance that a group keeps."""
-        return math.log(max(kept_importance_share(group, count), 1e-12))
+    def compute_budget_probability(self, counts: Counts) -> float:
+        """Return the probability that a candidate stays within the budget."""
+        log_margin = math.log(self.cost_limit / self.compute_cost(counts))
+        return probability_below(log_margin, self.compute_log_sd(counts) ** 2)
 
-    def _key(self, counts: Counts) -> tuple[int, ...]:
+    def is_within_budget(self, counts: Counts) -> bool:
+        """Return whether a candidate stays within the budget with the required confidence."""
+        cost = self.compute_cost(counts)
+        return cost <= self.cost_limit and cost <= self.compute_cost_target(counts)
+
+    def compute_value(self, counts: Counts) -> float:
+        """Return the sum over groups of the logarithm of the importance share kept."""
+        return sum(compute_log_importance(one, counts[one.name]) for one in self.groups)
+
+    def _make_key(self, counts: Counts) -> tuple[int, ...]:
         return tuple(counts[group.name] for group in self.groups)
 
 
+def compute_log_importance(group: Group, count: int) -> float:
+    """Return the logarithm of the importance share that ``count`` channels keep."""
+    return math.log(max(kept_importance_share(group, count), 1e-12))
+
+
 def kept_importance_share(group: Group, count: int) -> float:
-    """The share of a group's importance in its most important channels."""
+    """Return the share of a group's importance in its ``count`` most important channels."""
     ranked = sorted(group.importance, reverse=True)
     return sum(ranked[: count // group.step]) / sum(ranked)

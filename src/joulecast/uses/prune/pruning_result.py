@@ -1,4 +1,4 @@
-"""The records of a pruning."""
+"""Records of a pruned network."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.budgets import EnergyBudget
 from joulecast.records import Estimate, Network
-from joulecast.uses.prune.pruning_budget import EnergyBudget
+from joulecast.records.codec import Record
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class LayerChange:
-    """A layer before and after.
+class LayerChange(Record):
+    """A layer before and after pruning.
 
     Attributes:
-        channels_before: What it gives; 0 where it has no channels of its own.
-        energy_before_j: By the estimate; 0 where none was made.
+        channels_before: Output channels; 0 if the layer has none of its own.
+        energy_before_j: Estimated energy of a step; 0 without a profile.
     """
 
     name: str
@@ -28,57 +29,58 @@ class LayerChange:
     energy_before_j: float
     energy_after_j: float
 
-    def to_dict(self) -> Json:
-        return dict(self.__dict__)
-
 
 @dataclass(frozen=True)
 class PruningResult:
-    """A net cut to a budget.
+    """A network pruned to a budget.
 
     Attributes:
-        counts: Channels that are left in each group.
-        before: The estimates; None where FLOPs guided and no profile was given.
-        kept_probability: That the budget of joules is kept; None where there is no estimate.
-        importance_share: What is left of the channels' importance: the mean over all groups.
-        cost_before: A step by the guide, in ``unit``.
-        looked_at: How many candidates were.
+        pruned: The network with fewer channels.
+        counts: Channels left in each group.
+        objective: Quantity that was minimised, ``energy`` or ``flops``.
+        cost_before: Cost of a step of the original network, in ``unit``.
+        budget_probability: Probability that the energy budget is met; None without a profile.
+        importance_share: Share of importance kept, averaged over groups.
+        candidate_count: Number of candidates whose cost was computed.
+        before: Estimate of the original network; None without a profile.
+        not_prunable: Layers that could not be pruned, with the reason.
     """
 
     network: Network
-    smaller: Network
+    pruned: Network
     counts: Mapping[str, int]
     budget: EnergyBudget
     strategy: str
-    guide: str
+    objective: str
     unit: str
     cost_before: float
     cost_after: float
-    kept_probability: float | None
+    budget_probability: float | None
     confidence: float
     importance_share: float
-    looked_at: int
+    candidate_count: int
     layers: tuple[LayerChange, ...]
     before: Estimate | None = None
     after: Estimate | None = None
-    whole: tuple[str, ...] = ()
+    not_prunable: tuple[str, ...] = ()
 
     def to_dict(self) -> Json:
+        """Return the result as JSON values."""
         return {
             "net": self.network.name,
             "budget": self.budget.text or str(self.budget),
             "strategy": self.strategy,
-            "guide": self.guide,
+            "objective": self.objective,
             "unit": self.unit,
             "cost_before": self.cost_before,
             "cost_after": self.cost_after,
             "before": self.before.to_dict() if self.before else None,
             "after": self.after.to_dict() if self.after else None,
-            "kept_probability": self.kept_probability,
+            "budget_probability": self.budget_probability,
             "confidence": self.confidence,
             "importance_share": self.importance_share,
-            "candidates": self.looked_at,
+            "candidates": self.candidate_count,
             "counts": dict(self.counts),
             "layers": [layer.to_dict() for layer in self.layers],
-            "whole": list(self.whole),
+            "not_prunable": list(self.not_prunable),
         }
