@@ -22,8 +22,8 @@ from joulecast.kinds import (
     network_work,
     output_shape,
     peak_memory,
-    resize,
-    width_of,
+    resize_layer,
+    get_width,
     width_step,
 )
 from joulecast.records import Input, Network, Setup, fold_blocks
@@ -271,11 +271,11 @@ def test_a_tail_works_on_what_stands_before_it():
 @pytest.mark.parametrize("factor", [1, 2, 5])
 def test_resizing_there_and_back_gives_the_layer_back(name, factor):
     layer = LAYERS[name]
-    before = {width: width_of(layer, width) for width in free_widths(layer)}
+    before = {width: get_width(layer, width) for width in free_widths(layer)}
     wanted = {width: factor * value for width, value in before.items()}
-    resized = resize(layer, **wanted)
-    assert {width: width_of(resized, width) for width in wanted} == wanted
-    assert resize(resized, **before) == layer
+    resized = resize_layer(layer, **wanted)
+    assert {width: get_width(resized, width) for width in wanted} == wanted
+    assert resize_layer(resized, **before) == layer
     assert free_widths(resized) == free_widths(layer)
     if factor > 1:
         work, other = layer_work(layer, Setup()), layer_work(resized, Setup())
@@ -288,8 +288,8 @@ def test_widths_in_steps_make_layers_that_can_be(name, times):
     layer = LAYERS[name]
     step = width_step(layer)
     wanted = dict.fromkeys(free_widths(layer), step * times)
-    resized = resize(layer, **wanted)
-    assert {width: width_of(resized, width) for width in wanted} == wanted
+    resized = resize_layer(layer, **wanted)
+    assert {width: get_width(resized, width) for width in wanted} == wanted
     assert min(output_shape(resized)) >= 1
     assert layer_work(resized, Setup()).forward.size_bytes > 0
     groups = resized.sizes.get("groups", 1)
@@ -299,7 +299,7 @@ def test_widths_in_steps_make_layers_that_can_be(name, times):
 
 
 def test_depthwise_stays_depthwise():
-    resized = resize(LAYERS["conv2d depthwise"], cout=20)
+    resized = resize_layer(LAYERS["conv2d depthwise"], cout=20)
     assert [resized.sizes[name] for name in ("cin", "cout", "groups")] == [10, 20, 10]
     assert free_widths(resized) == ("cout",)
     assert width_step(resized) == 2

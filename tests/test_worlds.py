@@ -54,7 +54,7 @@ def make_example(kind):
         sizes = {"cin": 4, "cout": 8, "space": 6, "kernel": 3}
     else:
         sizes = EXAMPLES.get(kind, {})
-    if KINDS[kind].tailable:
+    if KINDS[kind].can_be_in_tail:
         sizes = {**sizes, "shape": (4, 8, 8)}
     return make_layer(kind, **sizes)
 

@@ -1,48 +1,59 @@
-"""One table: what each kind of operator is, and what forward, backward and the update cost.
+"""Know every kind of operator, and count the work of its forward and backward pass and update.
 
-A row of ``KINDS`` says which sizes an operator has, which of them are widths (what the paper
-varies), how it changes the shape of a sample, how many parameters it holds, and its work.
-Everything is per call and for a whole batch. Conventions, so that the numbers can be checked
-against a count of the real operators:
+A row of ``KINDS`` says which sizes an operator has, which of them are widths, how it changes the
+shape of a sample, how many parameters it has, how much work it does, and every other fact that the
+package needs about a kind (see ``Kind``). Work is counted per call and for a whole batch, with
+conventions that allow a comparison with counts of the real operators:
 
-- FLOPs count contractions only, two a multiply-add, as torch's FlopCounterMode does. Elementwise
+- FLOPs are those of contractions, two per multiply-add, as in torch's FlopCounterMode. Elementwise
   work shows in the bytes.
-- Bytes are what an operator reads plus what it writes, each tensor once, caches ignored.
-- Launches are kernels that a GPU framework would start, to the nearest whole number.
-- Memory of forward is what stays alive until backward; memory of the update is weights, gradients
-  and the optimizer's state.
+- Bytes are what an operator reads plus what it writes, each tensor once, without caches.
+- Launches are the kernels that a GPU framework starts, to the nearest whole number.
+- Memory of the forward pass is what is kept for the backward pass; memory of the update is weights,
+  gradients and optimizer state.
 
-Operators in a layer's tail carry no shape of their own: it follows from what stands before them.
-Standing alone they have the size ``shape``.
+Operators in the tail of a layer have no size ``shape``: theirs follows from the operator before.
 """
 
 from __future__ import annotations
 
-from joulecast.kinds.calls import CALLS, add_calls, count_calls
+from joulecast.kinds.autocast import is_half, list_half_inputs
+from joulecast.kinds.call_counts import CALLS, add_calls, count_calls
 from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
-from joulecast.kinds.make import input_shape, make_layer, make_op, output_shape
-from joulecast.kinds.precision import is_half, list_half_inputs
-from joulecast.kinds.table import KINDS, VIEWS, find_kind
-from joulecast.kinds.widths import channel_axis, free_widths, resize, width_of, width_step
-from joulecast.kinds.work import Context, Kind, Shape, StepWork, Work
+from joulecast.kinds.kind import Kind
+from joulecast.kinds.kind_table import KINDS, find_kind
+from joulecast.kinds.operators import input_shape, make_layer, make_op, output_shape
+from joulecast.kinds.widths import (
+    channel_axis,
+    count_output_channels,
+    free_widths,
+    get_width,
+    resize_layer,
+    width_divisor,
+    width_step,
+)
+from joulecast.kinds.work import Shape, StepWork, Work, WorkContext
+
+VIEWS = frozenset(name for name, row in KINDS.items() if row.is_view)
 
 __all__ = [
     "CALLS",
     "KINDS",
-    "VIEWS",
-    "Context",
     "Kind",
     "Shape",
     "StepWork",
     "Work",
+    "WorkContext",
     "add_calls",
     "channel_axis",
     "check_chain",
     "check_network",
     "count_calls",
+    "count_output_channels",
     "find_kind",
     "free_widths",
+    "get_width",
     "input_shape",
     "is_half",
     "layer_work",
@@ -53,7 +64,7 @@ __all__ = [
     "network_work",
     "output_shape",
     "peak_memory",
-    "resize",
-    "width_of",
+    "resize_layer",
+    "width_divisor",
     "width_step",
 ]

@@ -13,8 +13,8 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.kinds.cost import layer_work
-from joulecast.kinds.make import input_shape, output_shape
-from joulecast.kinds.table import find_kind
+from joulecast.kinds.operators import input_shape, output_shape
+from joulecast.kinds.kind_table import find_kind
 from joulecast.kinds.work import Shape
 from joulecast.records import JOINS, Input, Layer, Network, Op, Setup
 
@@ -107,7 +107,7 @@ def _check_work(layer: Layer) -> None:
     _check_shape("its input", shape)
     _check_layout(layer, len(shape))
     for place, op in enumerate((layer, *layer.tail)):
-        if place and not find_kind(op.kind).tailable:
+        if place and not find_kind(op.kind).can_be_in_tail:
             raise InputError(f"{op.kind} stands in its tail; make it a layer of its own")
         if place:
             _check_sizes(op)

@@ -1,4 +1,4 @@
-"""What layers and networks cost: the work of a step, its parameters, its memory."""
+"""Count the work of layers and networks in one step, their parameters and their memory."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.kinds.make import input_shape, output_shape
-from joulecast.kinds.precision import is_half
-from joulecast.kinds.table import find_kind
-from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Context, Shape, StepWork, Work
+from joulecast.kinds.operators import input_shape, output_shape
+from joulecast.kinds.autocast import is_half
+from joulecast.kinds.kind_table import find_kind
+from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
 from joulecast.records import Layer, Network, Op, Setup
 
-# Of a loss: passes over its elements, launches. Nobody knows what a user's own one does.
+# Passes over the elements and launches of each loss; a user's own loss is assumed to be typical.
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
-# Of an update, per parameter: elements moved, elements kept beside weight and gradient; launches.
+# Updates: elements moved per parameter, elements kept besides weight and gradient, and launches per
+# weight tensor.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
 UPDATE_LAUNCHES = {name: launches for name, (_, _, launches) in _UPDATES.items()}
 
 
 def layer_work(layer: Layer, setup: Setup) -> StepWork:
-    """Work of one layer in one step: its operator and its tail, times its calls."""
+    """Return the work of a layer in one step: its operator and its tail, times its calls."""
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
     training = setup.phase == "train"
     item_bytes = 2 if is_half(setup) else 4
     flags = training and layer.trains, training and layer.input_grad
-    context = Context(setup.batch, item_bytes, *flags)
+    context = WorkContext(setup.batch, item_bytes, *flags)
     work = _chain_work((layer, *layer.tail), input_shape(layer), context, setup, layer.tied)
     return work if layer.calls == 1 else _repeat(work, layer.calls)
 
 
 def network_work(network: Network, setup: Setup) -> StepWork:
-    """Work of a whole network in one step, the loss aside."""
+    """Return the work of a network in one step, without the loss."""
     return sum((layer_work(layer, setup) for layer in network.layers), StepWork())
 
 
 def loss_work(shape: Shape, setup: Setup) -> Work:
-    """Forward and backward of a loss over outputs of this shape: elementwise passes in fp32."""
+    """Return the work of a loss on outputs of this shape: elementwise passes in fp32."""
     if setup.phase != "train":
         return NO_WORK
     passes, launches = _LOSSES[setup.loss]
@@ -45,7 +46,10 @@ def loss_work(shape: Shape, setup: Setup) -> Work:
 
 
 def peak_memory(network: Network, setup: Setup) -> int:
-    """Bytes that training holds at its peak: weights, gradients, state, and what backward needs."""
+    """Return the peak memory of training in bytes.
+
+    It holds weights, gradients, optimizer state and the activations kept for the backward pass.
+    """
     works = [layer_work(layer, setup) for layer in network.layers]
     if not works:
         return 0
@@ -56,25 +60,25 @@ def peak_memory(network: Network, setup: Setup) -> int:
 
 
 def _chain_work(
-    ops: tuple[Op, ...], shape: Shape, context: Context, setup: Setup, tied: bool
+    ops: tuple[Op, ...], shape: Shape, context: WorkContext, setup: Setup, tied: bool
 ) -> StepWork:
-    """Work of operators that follow each other."""
+    """Return the work of operators that follow each other."""
     op, rest = ops[0], ops[1:]
     work = _op_work(op, shape, context, setup, tied)
     if not rest:
         return work
-    # Behind an operator whose weights train, or that got a gradient, gradients flow on.
+    # After an operator whose weights train, or whose input gets a gradient, inputs get gradients.
     if not context.input_grad and context.trains and work.params:
         context = replace(context, input_grad=True)
-    behind = find_kind(op.kind).out_shape(op.sizes, shape)
-    return work + _tail_work(rest, behind, context, setup, tied)
+    next_shape = find_kind(op.kind).out_shape(op.sizes, shape)
+    return work + _tail_work(rest, next_shape, context, setup, tied)
 
 
-# Nets of many widths repeat the same few tails on the same few shapes.
+# Networks of many widths repeat the same few tails on the same few shapes.
 _tail_work = lru_cache(maxsize=4096)(_chain_work)
 
 
-def _op_work(op: Op, shape: Shape, context: Context, setup: Setup, tied: bool) -> StepWork:
+def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: bool) -> StepWork:
     kind = find_kind(op.kind)
     weights = () if tied else kind.params(op.sizes, shape)
     update = _update_work(weights, setup, context.trains)
@@ -85,7 +89,7 @@ def _op_work(op: Op, shape: Shape, context: Context, setup: Setup, tied: bool) -
 
 
 def _repeat(work: StepWork, calls: int) -> StepWork:
-    """The same work called again and again; weights are updated once."""
+    """Return the work of several calls; weights are updated once."""
     return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
 
 

@@ -1,10 +1,9 @@
-"""What a row of the table is made of: work, what it depends on, and the row itself."""
+"""Represent the work of operators: FLOPs, bytes, kernel launches and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from joulecast.records import Sizes
 
@@ -15,7 +14,15 @@ WEIGHT_BYTES = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What running something takes."""
+    """The work of one operator, or of several together.
+
+    Attributes:
+        flops: Floating-point operations of contractions, two per multiply-add.
+        size_bytes: Bytes read plus bytes written.
+        launches: Kernels that a GPU framework starts.
+        memory_bytes: Bytes that stay allocated: activations kept for the backward pass, or
+            weights, gradients and optimizer state.
+    """
 
     flops: float = 0.0
     size_bytes: float = 0.0
@@ -31,6 +38,7 @@ class Work:
         )
 
     def times(self, calls: int) -> Work:
+        """Return the work of this many calls."""
         return Work(
             self.flops * calls,
             self.size_bytes * calls,
@@ -44,7 +52,7 @@ NO_WORK = Work()
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a layer or a network in one training step, and its parameters."""
+    """The work of a layer or a network in one training step, and its number of parameters."""
 
     forward: Work = NO_WORK
     backward: Work = NO_WORK
@@ -61,12 +69,20 @@ class StepWork:
 
     @property
     def total(self) -> Work:
+        """The work of all three stages."""
         return self.forward + self.backward + self.update
 
 
 @dataclass(frozen=True)
-class Context:
-    """What an operator's work depends on besides its sizes."""
+class WorkContext:
+    """The conditions under which an operator runs, besides its sizes.
+
+    Attributes:
+        batch: Samples in a batch.
+        item_bytes: Bytes of one element of an activation.
+        trains: Its weights get a gradient.
+        input_grad: Its input gets a gradient.
+    """
 
     batch: int
     item_bytes: int
@@ -74,31 +90,5 @@ class Context:
     input_grad: bool
 
 
-WorkRule = Callable[[Sizes, Shape, Context], Work]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A row of the table.
-
-    Attributes:
-        sizes: Names of the sizes it needs, with the default of those that have one.
-        widths: Sizes that the paper's method varies; all others make another curve.
-        in_shape: Shape of one sample that it takes, from its sizes.
-        out_shape: Shape of one sample that it gives.
-        params: Number of parameters, by tensor.
-        forward: Work of forward; ``backward`` of both gradients, as far as they are needed.
-        tailable: It may follow another operator inside a layer.
-    """
-
-    sizes: Mapping[str, Any]
-    in_shape: Callable[[Sizes], Shape]
-    out_shape: Callable[[Sizes, Shape], Shape]
-    forward: WorkRule
-    backward: WorkRule
-    widths: tuple[str, ...] = ()
-    params: Callable[[Sizes, Shape], tuple[int, ...]] = field(default=lambda s, shape: ())
-    tailable: bool = False
-
-
-REQUIRED = object()
+WorkRule = Callable[[Sizes, Shape, WorkContext], Work]
+"""A function from sizes, input shape and context to the work of one pass."""

@@ -17,8 +17,8 @@ from joulecast.kinds import (
     free_widths,
     list_half_inputs,
     output_shape,
-    resize,
-    width_of,
+    resize_layer,
+    get_width,
 )
 from joulecast.records import Layer, Network, Setup, name_layout, stable_hash
 
@@ -125,14 +125,14 @@ def width_names(part: Part) -> tuple[str, ...]:
 
 def part_widths(part: Part) -> Widths:
     """The features of a part: the values of its free widths."""
-    return tuple(width_of(part.layers[0], name) for name in width_names(part))
+    return tuple(get_width(part.layers[0], name) for name in width_names(part))
 
 
 def resize_part(part: Part, widths: Sequence[int]) -> Part:
     """The same part at other widths."""
-    layers = [resize(part.layers[0], **dict(zip(width_names(part), widths, strict=False)))]
+    layers = [resize_layer(part.layers[0], **dict(zip(width_names(part), widths, strict=False)))]
     for layer in part.layers[1:]:
-        layers.append(resize(layer, cin=output_shape(layers[-1])[-1]))
+        layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
     return replace(part, layers=tuple(layers))
 
 

@@ -1,4 +1,4 @@
-"""Operators and layers with their defaults filled in, and the shapes they take and give."""
+"""Make operators and layers with defaults filled in, and derive their shapes."""
 
 from __future__ import annotations
 
@@ -7,43 +7,48 @@ from functools import lru_cache
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.kinds.table import find_kind
-from joulecast.kinds.work import REQUIRED, Shape
+from joulecast.kinds.kind import REQUIRED
+from joulecast.kinds.kind_table import find_kind
+from joulecast.kinds.work import Shape
 from joulecast.records import Layer, Op, Sizes
 
 
 def make_op(kind: str, **sizes: Any) -> Op:
-    """An operator with its defaults filled in, so that equal operators compare equal."""
+    """Return an operator with its defaults filled in, so that equal operators compare equal.
+
+    Raises:
+        InputError: The kind is unknown, or a size is unknown or missing.
+    """
     items = ((name, tuple(v) if isinstance(v, list) else v) for name, v in sizes.items())
-    return _share_op(kind, tuple(items))
+    return _make_shared_op(kind, tuple(items))
 
 
 def make_layer(kind: str, tail: tuple[Op, ...] = (), **sizes: Any) -> Layer:
-    """A layer with its defaults filled in; set the rest with ``dataclasses.replace``."""
+    """Return a layer with its defaults filled in; set the rest with ``dataclasses.replace``."""
     return Layer(kind, make_op(kind, **sizes).sizes, tail=tail)
 
 
-@lru_cache(maxsize=16384)
-def _share_op(kind: str, sizes: tuple[tuple[str, Any], ...]) -> Op:
-    """Nets repeat operators: those that share one take little memory and are compared at once."""
-    return Op(kind, _fill_sizes(kind, dict(sizes)))
-
-
 def input_shape(layer: Layer) -> Shape:
-    """Shape of one sample that a layer takes."""
+    """Return the shape of one input sample of a layer."""
     if layer.parts:
         return input_shape(layer.parts[0])
     return find_kind(layer.kind).in_shape(layer.sizes)
 
 
 def output_shape(layer: Layer) -> Shape:
-    """Shape of one sample that a layer gives, behind its tail."""
+    """Return the shape of one output sample of a layer, after its tail."""
     if layer.parts:
         return output_shape(layer.parts[-1])
     shape = find_kind(layer.kind).out_shape(layer.sizes, input_shape(layer))
     for op in layer.tail:
         shape = find_kind(op.kind).out_shape(op.sizes, shape)
     return shape
+
+
+# Networks repeat operators: sharing them saves memory and makes comparing them fast.
+@lru_cache(maxsize=16384)
+def _make_shared_op(kind: str, sizes: tuple[tuple[str, Any], ...]) -> Op:
+    return Op(kind, _fill_sizes(kind, dict(sizes)))
 
 
 def _fill_sizes(kind: str, sizes: Mapping[str, Any]) -> Sizes:
@@ -56,16 +61,4 @@ def _fill_sizes(kind: str, sizes: Mapping[str, Any]) -> Sizes:
     missing = sorted(name for name, value in filled.items() if value is REQUIRED)
     if missing:
         raise InputError(f"{kind} needs the size {missing[0]!r}")
-    dims = _spatial_dims(kind)
-    if dims:
-        for name in ("space", "kernel", "stride", "padding", "dilation", "output_padding"):
-            if isinstance(filled.get(name), int):
-                filled[name] = (filled[name],) * dims
-    if kind == "pool" and not filled["fn"].startswith("adaptive"):
-        filled["stride"] = filled["stride"] or filled["kernel"]
-        filled["padding"] = filled["padding"] or (0,) * len(filled["kernel"])
-    return Sizes(filled)
-
-
-def _spatial_dims(kind: str) -> int:
-    return int(kind[-2]) if kind.startswith("conv") else 0
+    return Sizes(row.fill_sizes(filled))

@@ -1,0 +1,149 @@
+"""Define kinds that multiply: convolutions, linear layers and products of two inputs."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from joulecast.errors import InputError
+from joulecast.kinds.kind import REQUIRED, Kind, gives_half
+from joulecast.kinds.work import NO_WORK, Shape, Work, WorkContext
+from joulecast.kinds.work_rules import make_contraction_rules
+from joulecast.records import Sizes
+
+CONVOLUTION_AXES = ("space", "kernel", "stride", "padding", "dilation", "output_padding")
+"""Sizes of a convolution with one number for each spatial axis."""
+
+
+def define_convolution(dims: int, transposed: bool = False) -> Kind:
+    """Return the row of a convolution over one, two or three axes, or of its transpose."""
+
+    def fill_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
+        per_axis = {name: sizes[name] for name in CONVOLUTION_AXES if name in sizes}
+        spread = {
+            name: (size,) * dims for name, size in per_axis.items() if isinstance(size, int)
+        }
+        return {**sizes, **spread}
+
+    @lru_cache(maxsize=1024)  # forward, backward and the next layer need it one after the other
+    def out_shape(s: Sizes, shape: Shape) -> Shape:
+        extras = s["output_padding"] if transposed else (0,) * dims
+        axes = zip(
+            shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras, strict=False
+        )
+        space = []
+        for size, kernel, stride, padding, dilation, extra in axes:
+            reach = dilation * (kernel - 1)
+            if transposed:
+                space.append((size - 1) * stride - 2 * padding + reach + extra + 1)
+            else:
+                space.append((size + 2 * padding - reach - 1) // stride + 1)
+        if min(space) < 1:
+            raise InputError(
+                f"a kernel of {s['kernel']} does not fit on {tuple(shape[1:])}: give a larger input"
+            )
+        return (s["cout"], *space)
+
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        weight = s["cin"] * s["cout"] // s["groups"] * math.prod(s["kernel"])
+        return (weight, s["cout"]) if s["bias"] else (weight,)
+
+    def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
+        return 2.0 * weight * math.prod((in_shape if transposed else out_shape)[1:])
+
+    forward, backward = make_contraction_rules(flops, out_shape, params)
+    sizes = {
+        "cin": REQUIRED,
+        "cout": REQUIRED,
+        "space": REQUIRED,
+        "kernel": REQUIRED,
+        "stride": 1,
+        "padding": 0,
+        "dilation": 1,
+        "groups": 1,
+        "bias": 1,
+    }
+    if transposed:
+        sizes["output_padding"] = 0
+    return Kind(
+        sizes,
+        lambda s: (s["cin"], *s["space"]),
+        out_shape,
+        forward,
+        backward,
+        params,
+        fill_sizes=fill_sizes,
+        widths=("cin", "cout"),
+        input_widths=("cin",),
+        width_divisor="groups",
+        channel_axis=0,
+        spatial_dims=dims,
+        pads_widths=True,
+        autocast=gives_half,
+    )
+
+
+def define_linear() -> Kind:
+    """Return the row of a linear layer on the last axis; ``lead`` are the axes before it."""
+
+    def out_shape(s: Sizes, shape: Shape) -> Shape:
+        return (*shape[:-1], s["cout"])
+
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        weight = s["cin"] * s["cout"]
+        return (weight, s["cout"]) if s["bias"] else (weight,)
+
+    def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
+        return 2.0 * math.prod(in_shape) * float(out_shape[-1])
+
+    forward, backward = make_contraction_rules(flops, out_shape, params)
+    return Kind(
+        {"cin": REQUIRED, "cout": REQUIRED, "lead": (), "bias": 1},
+        lambda s: (*s["lead"], s["cin"]),
+        out_shape,
+        forward,
+        backward,
+        params,
+        widths=("cin", "cout"),
+        input_widths=("cin",),
+        channel_axis=-1,
+        autocast=gives_half,
+    )
+
+
+def define_matmul() -> Kind:
+    """Return the row of a product of two inputs: ``count`` times (m, k) by (k, n) per sample."""
+
+    def flops(s: Sizes) -> float:
+        return float(2 * s["count"] * s["m"] * s["k"] * s["n"])
+
+    def moved_bytes(s: Sizes, c: WorkContext) -> float:
+        elements = s["m"] * s["k"] + s["k"] * s["n"] + s["m"] * s["n"]
+        return float(c.batch * s["count"] * elements) * c.item_bytes
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        kept = c.batch * s["count"] * (s["m"] + s["n"]) * s["k"] * c.item_bytes
+        return Work(c.batch * flops(s), moved_bytes(s, c), 1, float(kept))
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        if not c.input_grad:
+            return NO_WORK
+        return Work(2 * c.batch * flops(s), 2 * moved_bytes(s, c), 2)
+
+    def lead(s: Sizes) -> Shape:
+        return (s["count"],) if s["count"] > 1 else ()
+
+    return Kind(
+        {"count": 1, "m": REQUIRED, "k": REQUIRED, "n": REQUIRED},
+        lambda s: (*lead(s), s["m"], s["k"]),
+        lambda s, shape: (*lead(s), s["m"], s["n"]),
+        forward,
+        backward,
+        widths=("m", "k", "n"),
+        input_widths=("m", "k", "n"),
+        channel_axis=-1,
+        second_shape=lambda s: (*lead(s), s["k"], s["n"]),
+        autocast=gives_half,
+        is_function=True,
+    )

@@ -1,0 +1,200 @@
+"""Define kinds that work on sequences of tokens: embeddings, recurrent layers and attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from joulecast.kinds.contractions import define_linear
+from joulecast.kinds.kind import REQUIRED, Kind, gives_full, gives_half
+from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, Work, WorkContext, WorkRule
+from joulecast.records import Sizes
+
+
+def define_embedding() -> Kind:
+    """Return the row of an embedding: a table from which each token takes one row."""
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        tokens = c.batch * math.prod(shape)
+        return Work(0.0, tokens * (8 + 2 * s["width"] * WEIGHT_BYTES), 1, tokens * 8.0)
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        tokens = c.batch * math.prod(shape)
+        table = s["vocabulary"] * s["width"] * WEIGHT_BYTES
+        moved = tokens * (8 + s["width"] * WEIGHT_BYTES) + table
+        return Work(0.0, moved, 2) if c.trains else NO_WORK
+
+    return Kind(
+        {"vocabulary": REQUIRED, "width": REQUIRED, "lead": REQUIRED},
+        lambda s: tuple(s["lead"]),
+        lambda s, shape: (*shape, s["width"]),
+        forward,
+        backward,
+        lambda s, shape: (s["vocabulary"] * s["width"],),
+        widths=("width",),
+        channel_axis=-1,
+        reads_tokens=True,
+        autocast=gives_full,
+    )
+
+
+def define_recurrent(gates: int) -> Kind:
+    """Return the row of an LSTM (4 gates), a GRU (3) or a plain RNN (1)."""
+
+    def cells(s: Sizes) -> list[tuple[int, int]]:
+        directions = 1 + s["bidirectional"]
+        widths = [s["cin"]] + [s["hidden"] * directions] * (s["depth"] - 1)
+        return [(width, s["hidden"]) for width in widths for _ in range(directions)]
+
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        tensors: list[int] = []
+        for width, hidden in cells(s):
+            tensors += [gates * hidden * width, gates * hidden * hidden]
+            tensors += [gates * hidden, gates * hidden] if s["bias"] else []
+        return tuple(tensors)
+
+    def flops(s: Sizes) -> float:
+        return float(sum(2 * s["tokens"] * gates * h * (w + h) for w, h in cells(s)))
+
+    def moved_bytes(s: Sizes, c: WorkContext) -> float:
+        """Return the bytes of one pass: inputs and gates of all tokens, and the weights."""
+        activations = sum(c.batch * s["tokens"] * (w + (2 * gates + 3) * h) for w, h in cells(s))
+        weights = sum(gates * h * (w + h) for w, h in cells(s))
+        return float(activations + weights) * c.item_bytes
+
+    def launches(s: Sizes) -> int:
+        return len(cells(s)) * (1 + 2 * int(s["tokens"]))
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        kept = sum(c.batch * s["tokens"] * (w + (gates + 2) * h) for w, h in cells(s))
+        return Work(c.batch * flops(s), moved_bytes(s, c), launches(s), float(kept) * c.item_bytes)
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        # Libraries compute the gradient of the input whether it is needed or not.
+        if not (c.trains or c.input_grad):
+            return NO_WORK
+        weights = flops(s) if c.trains else 0.0
+        return Work(c.batch * (flops(s) + weights), 2 * moved_bytes(s, c), 2 * launches(s))
+
+    sizes = {
+        "cin": REQUIRED,
+        "hidden": REQUIRED,
+        "tokens": REQUIRED,
+        "depth": 1,
+        "bidirectional": 0,
+        "bias": 1,
+    }
+    return Kind(
+        sizes,
+        lambda s: (s["tokens"], s["cin"]),
+        lambda s, shape: (s["tokens"], s["hidden"] * (1 + s["bidirectional"])),
+        forward,
+        backward,
+        params,
+        widths=("cin", "hidden"),
+        input_widths=("cin",),
+        channel_axis=-1,
+        is_recurrent=True,
+        autocast=gives_half,
+    )
+
+
+def define_sdpa() -> Kind:
+    """Return the row of scaled dot-product attention on concatenated queries, keys and values."""
+
+    def moved_bytes(s: Sizes, c: WorkContext) -> float:
+        queries = s["tokens"] * s["heads"] * s["head_dim"]
+        keys = s["kv_tokens"] * s["kv_heads"] * s["head_dim"]
+        return float(c.batch * (2 * queries + 2 * keys)) * c.item_bytes
+
+    def flops(s: Sizes) -> float:
+        return 4.0 * s["heads"] * s["head_dim"] * s["tokens"] * s["kv_tokens"]
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        return Work(c.batch * flops(s), moved_bytes(s, c), 1, moved_bytes(s, c))
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        # A fused backward pass has five products where the forward pass has two.
+        if not c.input_grad:
+            return NO_WORK
+        return Work(2.5 * c.batch * flops(s), 2.5 * moved_bytes(s, c), 2)
+
+    def in_shape(s: Sizes) -> Shape:
+        return (s["tokens"], (s["heads"] + 2 * s["kv_heads"]) * s["head_dim"])
+
+    sizes = {
+        "heads": REQUIRED,
+        "kv_heads": REQUIRED,
+        "head_dim": REQUIRED,
+        "tokens": REQUIRED,
+        "kv_tokens": REQUIRED,
+        "causal": 0,
+    }
+    return Kind(
+        sizes,
+        in_shape,
+        lambda s, shape: (s["tokens"], s["heads"] * s["head_dim"]),
+        forward,
+        backward,
+        widths=("head_dim",),
+        input_widths=("head_dim",),
+        channel_axis=-1,
+        autocast=gives_half,
+        is_function=True,
+    )
+
+
+def define_attention() -> Kind:
+    """Return the row of multi-head attention: three projections, attention, one projection."""
+    linear = define_linear()
+    sdpa = define_sdpa()
+
+    def operators(s: Sizes) -> list[tuple[Kind, Sizes, Shape]]:
+        width, bias = s["width"], s["bias"]
+        out: list[tuple[Kind, Sizes, Shape]] = []
+        for tokens in (s["tokens"], s["kv_tokens"], s["kv_tokens"], s["tokens"]):
+            sizes = Sizes({"cin": width, "cout": width, "lead": (tokens,), "bias": bias})
+            out.append((linear, sizes, (tokens, width)))
+        heads = s["heads"]
+        inner = {"heads": heads, "kv_heads": heads, "head_dim": width // heads}
+        inner.update(tokens=s["tokens"], kv_tokens=s["kv_tokens"])
+        out.append((sdpa, Sizes(inner), (s["tokens"], 3 * width)))
+        return out
+
+    def sum_work(stage: str) -> WorkRule:
+        def work(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+            inner = replace(c, input_grad=c.input_grad or c.trains)
+            total = NO_WORK
+            for i, (kind, sizes, op_shape) in enumerate(operators(s)):
+                rule: WorkRule = getattr(kind, stage)
+                total += rule(sizes, op_shape, c if i < 3 else inner)
+            return total
+
+        return work
+
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        square = s["width"] * s["width"]
+        biases = (3 * s["width"], s["width"]) if s["bias"] else ()
+        return (3 * square, square, *biases)
+
+    sizes = {
+        "width": REQUIRED,
+        "heads": REQUIRED,
+        "tokens": REQUIRED,
+        "kv_tokens": REQUIRED,
+        "bias": 1,
+    }
+    return Kind(
+        sizes,
+        lambda s: (s["tokens"], s["width"]),
+        lambda s, shape: (s["tokens"], s["width"]),
+        sum_work("forward"),
+        sum_work("backward"),
+        params,
+        widths=("width",),
+        input_widths=("width",),
+        width_divisor="heads",
+        channel_axis=-1,
+        product_calls=3,  # the input projections, attention, the output projection
+        autocast=gives_half,
+    )
