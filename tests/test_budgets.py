@@ -1,4 +1,4 @@
-"""One grammar of budgets, one length of runs."""
+"""Energy budgets and run lengths."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RUN, STEP = RunLength(10), RunLength()
         ("2Wh", RunLength(1), EnergyBudget(7200.0, per="run")),
     ],
 )
-def test_budgets_as_people_type_them(text, length, expected):
+def test_parse_budget(text, length, expected):
     assert parse_budget(text, length) == expected
 
 
 @pytest.mark.parametrize("text", ["5", "5J/day", "5J/", "0J", "0%", "x%", "-3%", "1e999%", "much"])
-def test_what_is_no_budget_says_so_in_one_line(text):
+def test_parse_budget_refuses_other_text_in_one_line(text):
     for parse in (lambda: parse_budget(text, RUN), lambda: prune.parse_budget(text)):
         with pytest.raises(InputError, match=r"budget.*like") as caught:
             parse()
@@ -43,8 +43,8 @@ def test_what_is_no_budget_says_so_in_one_line(text):
 
 
 @pytest.mark.parametrize("text", ["2Wh", "300mWh", "3kJ", "1 MJ", "5J/run"])
-def test_energy_of_a_run_needs_its_length(text):
-    """A watt-hour for a single step is never what somebody meant."""
+def test_energy_of_a_run_needs_the_length_of_the_run(text):
+    """A single step does not take watt-hours."""
     amount = text.partition("/")[0]
     for parse in (lambda: parse_budget(text), lambda: prune.parse_budget(text)):
         with pytest.raises(InputError, match=rf"give --steps.*{amount}/step"):
@@ -53,8 +53,8 @@ def test_energy_of_a_run_needs_its_length(text):
 
 
 @given(st.floats(0.01, 1e4), st.sampled_from(["J", "kJ", "Wh", "mWh", "J/step", "Wh/run", "%"]))
-def test_pruning_and_searching_read_the_same(amount, unit):
-    """A pruning's budget is a search's, as one of a step."""
+def test_pruning_and_searching_parse_budgets_alike(amount, unit):
+    """Pruning converts the budget of a search to one step."""
     text = f"{amount!r}{unit}"
     found = search.parse_budget(text, RunLength(20))
     if found.share is not None and found.share >= 1:
@@ -68,12 +68,12 @@ def test_pruning_and_searching_read_the_same(amount, unit):
 
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.integers(1, 300))
-def test_an_epoch_shows_every_sample(epochs, samples, batch):
+def test_epoch_covers_every_sample(epochs, samples, batch):
     steps = RunLength(epochs=epochs, samples=samples).count_steps(batch)
     assert steps % epochs == 0 and steps * batch >= epochs * samples > (steps - epochs) * batch
 
 
-def test_a_length_is_steps_or_epochs():
+def test_run_length_is_steps_or_epochs_with_samples():
     assert RunLength(7).count_steps(3) == 7 and RunLength(1).is_run
     assert RunLength().count_steps(3) == 1 and not RunLength().is_run
     for wrong in (
@@ -90,6 +90,6 @@ def test_a_length_is_steps_or_epochs():
     "wrong",
     [{}, {"limit_j": 1.0, "share": 0.5}, {"limit_j": math.nan}, {"share": 0.5, "per": "day"}],
 )
-def test_a_budget_that_cannot_be_is_refused(wrong):
+def test_impossible_budget_is_refused(wrong):
     with pytest.raises(InputError):
         EnergyBudget(**wrong)

@@ -1,4 +1,4 @@
-"""Which device is this: names, files of the system, and the GPU behind a CUDA number."""
+"""Device detection: names, system files, and the GPU behind a CUDA index."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ def nvml(monkeypatch):
 
 
 @given(st.text())
-def test_a_slug_is_fit_for_files_and_commands(name):
+def test_slug_is_safe_in_files_and_commands(name):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", make_slug(name))
 
 
@@ -38,18 +38,18 @@ def test_slugs_of_known_processors(name, slug):
 
 
 @pytest.mark.parametrize("on", ["cuda:0,1", "cuda:0+cuda:1", "cpu,cuda:0"])
-def test_one_device_at_a_time(on):
+def test_several_devices_at_once_are_refused(on):
     with pytest.raises(InputError, match="one device at a time"):
         detect_device(on)
 
 
 @pytest.mark.parametrize("on", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "mps"])
-def test_an_unknown_device_is_refused(on):
+def test_unknown_device_is_refused(on):
     with pytest.raises(InputError, match="give cpu or cuda:0"):
         find_gpu(on)
 
 
-def test_what_on_means():
+def test_parse_on():
     assert parse_on("cpu") == ("cpu", None)
     assert parse_on("cuda") == parse_on("cuda:0") == ("cuda", 0)
     assert parse_on("cuda:12") == ("cuda", 12)
@@ -64,7 +64,7 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_a_processor_is_read_from_the_system(tmp_path):
+def test_processor_is_read_from_the_system(tmp_path):
     cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9R14 96-Core Processor\n"
     write(tmp_path / "proc/cpuinfo", cpuinfo * 2)
     write(tmp_path / "proc/meminfo", "MemFree: 1 kB\nMemTotal:       24682416 kB\n")
@@ -74,17 +74,17 @@ def test_a_processor_is_read_from_the_system(tmp_path):
     assert device.processor == "AMD EPYC 9R14 96-Core Processor"
     assert device.memory_bytes == 24682416 * 1024
     assert device.power_mode == "performance"
-    assert device.driver == "", "a new kernel is no new device"
+    assert device.driver == "", "a new kernel is not a new device"
 
 
-def test_a_board_says_its_name_in_the_device_tree(tmp_path):
+def test_board_is_named_by_its_device_tree(tmp_path):
     write(tmp_path / "cpuinfo", "processor\t: 0\nBogoMIPS\t: 62.50\nCPU part\t: 0x004\n")
     write(tmp_path / "device-tree/model", "NVIDIA Jetson Xavier NX\0")
     device = detect_device("cpu", proc=tmp_path, system=tmp_path)
     assert device.name == "nvidia-jetson-xavier-nx"
 
 
-def test_a_silent_system_still_has_a_name(tmp_path):
+def test_system_without_information_still_has_a_name(tmp_path):
     device = detect_device("cpu", proc=tmp_path, system=tmp_path)
     assert device.name
     assert (device.memory_bytes, device.power_mode) == (0, "")
@@ -100,7 +100,7 @@ def test_this_machine_is_a_device():
 # GPUs
 
 
-def test_a_gpu_is_read_from_nvml(nvml, monkeypatch):
+def test_gpu_is_read_from_nvml(nvml, monkeypatch):
     device = detect_device("cuda:1", environ={})
     assert (device.name, device.processor) == ("nvidia-h200", "NVIDIA H200")
     assert device.memory_bytes == 150_000_000_001
@@ -110,13 +110,13 @@ def test_a_gpu_is_read_from_nvml(nvml, monkeypatch):
     assert detect_device("cuda", environ={}).power_mode == ""
 
 
-def test_old_bindings_give_bytes(nvml, monkeypatch):
+def test_bindings_may_return_bytes(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "NAMES", [b"NVIDIA H200", b"NVIDIA H200"])
     assert detect_device("cuda", environ={}).processor == "NVIDIA H200"
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, unique=True), st.data())
-def test_cuda_counts_what_the_variable_shows(shown, data):
+def test_cuda_index_counts_visible_devices(shown, data):
     index = data.draw(st.integers(0, len(shown) - 1))
     environ = {"CUDA_VISIBLE_DEVICES": ", ".join(map(str, shown))}
     assert visible_gpu(index, environ) == str(shown[index])
@@ -124,7 +124,7 @@ def test_cuda_counts_what_the_variable_shows(shown, data):
 
 
 @pytest.mark.parametrize("shown", ["", "-1", "none", "-1,0", "1,-1,0", "1,,0"])
-def test_what_the_variable_hides_is_not_there(shown):
+def test_hidden_gpu_is_missing(shown):
     with pytest.raises(MissingError, match="CUDA_VISIBLE_DEVICES"):
         visible_gpu(1, {"CUDA_VISIBLE_DEVICES": shown})
 
@@ -142,18 +142,18 @@ def test_what_the_variable_hides_is_not_there(shown):
         ("cuda:0", "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555/7/0", 1),
     ],
 )
-def test_the_gpu_behind_a_number(nvml, on, shown, number):
+def test_find_gpu_returns_the_uuid(nvml, on, shown, number):
     environ = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
     assert find_gpu(on, environ) == (None if number is None else nvml.UUIDS[number])
 
 
 @pytest.mark.parametrize("shown", ["2", "GPU-ffff", "GPU-", "MIG-1"])
-def test_a_gpu_that_nvml_does_not_see_is_missing(nvml, shown):
-    with pytest.raises(MissingError, match=r"cuda:0 (is not there|does not answer)"):
+def test_gpu_unknown_to_nvml_is_missing(nvml, shown):
+    with pytest.raises(MissingError, match=r"cuda:0 (was not found|does not respond)"):
         find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": shown})
 
 
-def test_unlike_gpus_are_told_apart_by_bus_or_not_at_all(nvml, monkeypatch):
+def test_different_gpus_need_pci_order_or_a_uuid(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "NAMES", ["NVIDIA T400", "NVIDIA H200"])
     with pytest.raises(InputError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         find_gpu("cuda:0", {})
@@ -161,13 +161,13 @@ def test_unlike_gpus_are_told_apart_by_bus_or_not_at_all(nvml, monkeypatch):
     assert find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": "GPU-1a"}) == nvml.UUIDS[1]
 
 
-def test_without_a_driver_a_gpu_is_missing(nvml, monkeypatch):
+def test_gpu_without_a_driver_is_missing(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "nvmlInit", nvml.fail)
     with pytest.raises(MissingError, match="use --on cpu"):
         detect_device("cuda:0")
 
 
-def test_without_the_package_a_gpu_is_missing(monkeypatch):
+def test_gpu_without_nvidia_ml_py_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(MissingError, match="pip install nvidia-ml-py"):
         find_gpu("cuda:0")

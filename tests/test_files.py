@@ -1,4 +1,4 @@
-"""Profile and network files: exact both ways, checked when read, written whole or not at all."""
+"""Profile and network files: exact round trips, checked when read, written atomically."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def path(tmp_path):
     return tmp_path / "some.json"
 
 
-def read_badly(read, path):
-    """The one line that reading gives."""
+def read_error(read, path):
+    """Return the one-line error that reading raises."""
     with pytest.raises(FileError) as caught:
         read(path)
     message = str(caught.value)
@@ -43,7 +43,7 @@ def change(path, **fields):
 
 
 @given(draw.profiles())
-def test_a_profile_comes_back_equal(profile):
+def test_profile_round_trip(profile):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         write_profile(profile, path)
@@ -55,14 +55,14 @@ def test_a_profile_comes_back_equal(profile):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_network_comes_back_equal(path, family):
+def test_network_round_trip(path, family):
     network = make_family(family)
     write_network(network, path)
     assert read_network(path) == network
     assert read_network(str(path)).name == network.name
 
 
-def test_every_observation_and_layer_has_a_line(path):
+def test_every_observation_and_layer_has_its_own_line(path):
     write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
     lines = path.read_text().splitlines()
     assert sum('"energy_j"' in line for line in lines) == 2
@@ -70,7 +70,7 @@ def test_every_observation_and_layer_has_a_line(path):
     assert sum('"sizes"' in line for line in path.read_text().splitlines()) == 5
 
 
-def test_a_campaign_fits_in_two_megabytes(path):
+def test_profile_of_a_campaign_is_below_two_megabytes(path):
     network = make_family("cnn5")
     network = replace(network, layers=network.layers[:2] + network.layers[-1:])
     seen = tuple(
@@ -81,14 +81,14 @@ def test_a_campaign_fits_in_two_megabytes(path):
     assert path.stat().st_size < 2e6
 
 
-def test_how_a_file_is_indented_does_not_matter(path):
+def test_indentation_does_not_matter(path):
     write_profile(PROFILE, path)
     path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
     assert read_profile(path) == PROFILE
 
 
 @given(st.data())
-def test_a_changed_character_never_goes_unnoticed(data):
+def test_changed_byte_is_detected(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         write_profile(PROFILE, path)
@@ -103,19 +103,19 @@ def test_a_changed_character_never_goes_unnoticed(data):
 
 
 @given(st.integers(0, 2000))
-def test_a_file_cut_short_is_damaged(length):
+def test_truncated_file_is_damaged(length):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         write_profile(PROFILE, path)
         path.write_bytes(path.read_bytes()[:length])
-        assert "no JSON, or damaged" in read_badly(read_profile, path)
+        assert "not JSON, or damaged" in read_error(read_profile, path)
 
 
-def test_a_newer_file_asks_for_an_upgrade(path):
+def test_newer_file_asks_for_an_upgrade(path):
     write_profile(PROFILE, path)
     change(path, version=2)
-    message = read_badly(read_profile, path)
-    assert "newer Joulecast (format 2; this one reads 1): upgrade" in message
+    message = read_error(read_profile, path)
+    assert "newer version of Joulecast (format 2; this one reads 1): upgrade" in message
 
 
 @pytest.mark.parametrize(
@@ -130,28 +130,28 @@ def test_a_newer_file_asks_for_an_upgrade(path):
         ({"profile": [1]}, "profile is missing"),
         ({"profile": {}}, "checksum"),
         ({"format": "joulecast-network"}, "joulecast-network"),
-        ({"format": None}, "no joulecast-profile"),
-        ({"format": 3}, "no joulecast-profile"),
+        ({"format": None}, "not a joulecast-profile"),
+        ({"format": 3}, "not a joulecast-profile"),
     ],
 )
-def test_a_wrong_envelope_is_named(path, fields, reason):
+def test_wrong_envelope_is_explained(path, fields, reason):
     write_profile(PROFILE, path)
     change(path, **fields)
-    assert reason in read_badly(read_profile, path)
+    assert reason in read_error(read_profile, path)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"3", b"null", b"\xff\xfe\xff", b"[" * 10**5, b"NaN"]
 )
-def test_what_is_no_file_of_ours_is_refused(path, content):
+def test_foreign_file_is_refused(path, content):
     path.write_bytes(content)
-    read_badly(read_profile, path)
-    read_badly(read_network, path)
+    read_error(read_profile, path)
+    read_error(read_network, path)
 
 
-def test_missing_files_and_folders_are_named(path):
-    assert "there is no file" in read_badly(read_profile, path)
-    assert "cannot be read" in read_badly(read_network, path.parent)
+def test_missing_file_and_folder_are_named(path):
+    assert "there is no file" in read_error(read_profile, path)
+    assert "cannot be read" in read_error(read_network, path.parent)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_missing_files_and_folders_are_named(path):
         {"provenance": "modelled"},
     ],
 )
-def test_a_profile_that_mixes_is_refused(path, changes):
+def test_profile_that_mixes_observations_is_refused(path, changes):
     write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, **changes))), path)
-    assert "observation 2" in read_badly(read_profile, path)
+    assert "observation 2" in read_error(read_profile, path)
 
 
-def test_a_network_can_be_written_by_hand(path):
+def test_network_needs_no_checksum(path):
     write_network(make_family("lenet5"), path)
     change(path, sha256=None)
     assert read_network(path) == make_family("lenet5")
@@ -187,16 +187,16 @@ def test_a_network_can_be_written_by_hand(path):
         (3, "damaged"),
     ],
 )
-def test_layers_that_cannot_be_are_named(path, layer, reason):
+def test_impossible_layer_is_named(path, layer, reason):
     write_network(Network(), path)
     network = {**Network().to_dict(), "layers": [layer]}
     change(path, sha256=None, network=network)
-    assert reason in read_badly(read_network, path)
+    assert reason in read_error(read_network, path)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """A network's JSON: five layers, the first a convolution, its second a linear."""
+    """Return the JSON of a network with five layers: two convolutions, three linear layers."""
     return make_family("lenet5").to_dict()
 
 
@@ -247,10 +247,10 @@ def write_by_hand(path, network):
         (("input", "vocabulary"), -1, "vocabulary is -1"),
         (("name",), 3, "name is 3"),
         (("buildable",), "no", "buildable is 'no'"),
-        (("totals",), {"flops": "x", "size_bytes": 1, "params": 1}, "flops of the totals is 'x'"),
+        (("totals",), {"flops": "x", "size_bytes": 1, "params": 1}, "totals.flops is 'x'"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(path, plain, place, value, part):
+def test_impossible_value_is_named(path, plain, place, value, part):
     network = json.loads(json.dumps(plain))
     *way, last = place
     inner = network
@@ -258,28 +258,28 @@ def test_a_value_that_cannot_be_is_named(path, plain, place, value, part):
         inner = inner[step]
     inner[last] = value
     write_by_hand(path, network)
-    assert part in read_badly(read_network, path)
+    assert part in read_error(read_network, path)
 
 
-def test_depth_and_directions_of_recurrences_have_an_end(path):
+def test_depth_and_directions_of_recurrent_layers_are_limited(path):
     network = make_family("lstm").to_dict()
     for name, value in (("depth", 10**9), ("bidirectional", 10**9)):
         broken = json.loads(json.dumps(network))
         broken["layers"][1]["sizes"][name] = value
         write_by_hand(path, broken)
-        assert f"{name} is 1000000000" in read_badly(read_network, path)
+        assert f"{name} is 1000000000" in read_error(read_network, path)
 
 
-def test_blocks_within_blocks_without_end_are_refused(path):
+def test_too_deeply_nested_blocks_are_refused(path):
     layer = {"kind": "block", "sizes": {}}
     text = json.dumps({**Network().to_dict(), "layers": [{**layer, "parts": ["HERE"]}]})
     deep = '{"kind": "block", "sizes": {}, "parts": [' * 900 + "]}" * 900
     text = '{"format": "joulecast-network", "version": 1, "network": ' + text + "}"
     path.write_text(text.replace('"HERE"', deep))
-    read_badly(read_network, path)
+    read_error(read_network, path)
 
 
-def test_only_a_network_that_is_to_be_rebuilt_must_chain(path, plain):
+def test_only_a_buildable_network_must_have_matching_shapes(path, plain):
     network = json.loads(json.dumps({**plain, "buildable": False}))
     network["layers"][2].update(calls=3, reads=[])
     network["layers"][3]["tied"] = True
@@ -297,7 +297,7 @@ values = (
 
 
 @given(st.data())
-def test_whatever_a_file_holds_is_read_and_counted_or_refused(data):
+def test_any_content_is_read_and_counted_or_refused(data):
     network = make_family(data.draw(st.sampled_from(["lenet5", "lstm", "transformer:4,1"])))
     content = network.to_dict()
     inner, key = content, data.draw(st.sampled_from(sorted(content)))
@@ -320,13 +320,13 @@ def test_whatever_a_file_holds_is_read_and_counted_or_refused(data):
         assert peak_memory(found, Setup()) >= 0
 
 
-def test_numbers_that_are_none_are_not_written(path):
+def test_numbers_that_are_not_finite_are_not_written(path):
     with pytest.raises(InputError, match="finite"):
         write_profile(replace(PROFILE, fits={"flops": {"slope": float("nan")}}), path)
     assert not path.exists()
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
+def test_failed_write_leaves_only_the_old_file(path, monkeypatch):
     write_profile(PROFILE, path)
     before = path.read_bytes()
 
@@ -342,7 +342,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["", "missing/some.json", "file/some.json"])
-def test_a_place_that_cannot_be_written_is_named(tmp_path, name):
+def test_unwritable_path_is_named(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="give another path") as caught:
         write_network(Network(), tmp_path / name)

@@ -1,4 +1,4 @@
-"""Laws of the words for joules: what is written can be read back, and conversions are linear."""
+"""Units: formatted quantities parse back, and conversions are linear."""
 
 import math
 import re
@@ -15,7 +15,7 @@ one_line = re.compile(r"[^\n]+")
 
 
 @given(positive)
-def test_energy_reads_back_within_three_digits(energy_j):
+def test_parsing_formatted_energy_keeps_three_digits(energy_j):
     assert math.isclose(units.parse_energy(units.format_energy(energy_j)), energy_j, rel_tol=0.006)
 
 
@@ -48,68 +48,68 @@ def test_formatting_keeps_the_order(a, b):
         ("1e3J", 1000),
     ],
 )
-def test_energies_as_people_type_them(text, energy_j):
+def test_parse_energy(text, energy_j):
     assert units.parse_energy(text) == pytest.approx(energy_j, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     "text", ["", "15", "Wh", "-5J", "5 Ws", "nanJ", "1e999J", "15Wh/day", "4000mAh"]
 )
-def test_no_energy_says_so_in_one_line_with_an_example(text):
+def test_parse_energy_refuses_other_text_with_an_example(text):
     with pytest.raises(InputError, match="like 15Wh") as caught:
         units.parse_energy(text)
     assert one_line.fullmatch(str(caught.value))
     assert repr(text) in str(caught.value)
 
 
-def test_milliampere_hours_are_explained():
+def test_parse_energy_explains_milliampere_hours():
     with pytest.raises(InputError, match="volts"):
         units.parse_energy("4000mAh")
 
 
 @given(positive, st.floats(1, 1e9))
-def test_shares_of_a_battery_add_up(energy_j, battery_j):
+def test_battery_share_is_linear(energy_j, battery_j):
     share = units.battery_share(energy_j, battery_j)
     assert share * battery_j == pytest.approx(energy_j)
     assert units.battery_share(2 * energy_j, battery_j) == pytest.approx(2 * share)
 
 
 @pytest.mark.parametrize("battery_j", [0.0, -1.0, math.nan])
-def test_an_empty_battery_is_refused(battery_j):
+def test_battery_without_capacity_is_refused(battery_j):
     with pytest.raises(InputError, match="15Wh"):
         units.battery_share(1.0, battery_j)
 
 
 @given(positive, st.floats(0.001, 1000))
-def test_a_kilowatt_hour_costs_its_price_and_emits_its_grid(energy_j, rate):
+def test_price_and_co2e_are_per_kilowatt_hour(energy_j, rate):
     kwh = units.joules_to_kwh(energy_j)
     assert units.co2e_g(energy_j, rate) == pytest.approx(kwh * rate)
-    assert units.cost(energy_j, rate) == pytest.approx(kwh * rate)
+    assert units.price_energy(energy_j, rate) == pytest.approx(kwh * rate)
     assert units.joules_to_kwh(units.parse_energy("1kWh")) == 1.0
 
 
 @given(st.floats(0, 5000))
-def test_grids_as_numbers_read_back(rate):
+def test_parse_grid_reads_numbers_in_g_and_kg_per_kwh(rate):
     for text in (f"{rate!r}", f"{rate!r}g/kWh", f"{rate!r} gCO2e/kWh", f"{rate!r} G CO2/KWH"):
         assert units.parse_grid(text) == rate
     assert units.parse_grid(f"{rate!r} kg/kWh") == pytest.approx(1000 * rate)
 
 
 @pytest.mark.parametrize("name", units.GRIDS)
-def test_named_grids_are_known_in_any_case(name):
+def test_named_grids_ignore_case(name):
     assert units.parse_grid(name.upper()) == units.GRIDS[name]
     assert 10 < units.GRIDS[name] < 1000
 
 
 @pytest.mark.parametrize("text", ["", "mars", "-1", "400 lb/MWh", "nan"])
-def test_no_grid_lists_the_known_ones(text):
+def test_parse_grid_error_lists_named_grids(text):
     with pytest.raises(InputError, match="400, or one of world") as caught:
         units.parse_grid(text)
     assert one_line.fullmatch(str(caught.value))
 
 
 @given(st.floats(0, 1e6), st.sampled_from(["", "EUR", "USD", "€", "$", "£"]))
-def test_prices_print_and_read_back(amount, currency):
+def test_price_round_trip(amount, currency):
     price = units.Price(amount, currency)
     assert units.parse_price(str(price)) == price
     assert units.parse_price(f"{currency}{amount!r}") == price
@@ -117,7 +117,7 @@ def test_prices_print_and_read_back(amount, currency):
 
 
 @pytest.mark.parametrize("text", ["", "EUR", "free", "-0.3", "0,30", "€0.30EUR", "0.30/MWh", "inf"])
-def test_no_price_says_so_with_an_example(text):
+def test_parse_price_refuses_other_text_with_an_example(text):
     with pytest.raises(InputError, match=r"0\.30EUR") as caught:
         units.parse_price(text)
     assert one_line.fullmatch(str(caught.value))
@@ -130,7 +130,7 @@ def _read_duration(text):
 
 
 @given(st.floats(1e-9, 1e9))
-def test_durations_read_back_to_the_smaller_unit(duration_s):
+def test_formatted_duration_is_right_to_the_smaller_unit(duration_s):
     text = units.format_duration(duration_s)
     assert math.isclose(_read_duration(text), duration_s, rel_tol=0.025)
     assert not re.search(r"\b60 (s|min)|\b24 h", text)
@@ -151,7 +151,7 @@ def test_durations_read_back_to_the_smaller_unit(duration_s):
         (math.inf, "inf s"),
     ],
 )
-def test_durations_as_people_read_them(duration_s, text):
+def test_format_duration(duration_s, text):
     assert units.format_duration(duration_s) == text
 
 
@@ -180,7 +180,7 @@ def test_durations_as_people_read_them(duration_s, text):
         (units.format_money(0), "0"),
     ],
 )
-def test_words(written, text):
+def test_format(written, text):
     assert written == text
 
 
@@ -205,12 +205,12 @@ def test_bytes_and_counts_are_right_to_three_digits(size):
         ("5ms", 0.005),
     ],
 )
-def test_durations_as_people_type_them(text, duration_s):
+def test_parse_duration(text, duration_s):
     assert units.parse_duration(text) == pytest.approx(duration_s)
 
 
 @given(st.floats(0.001, 1e7))
-def test_a_duration_reads_back_within_what_was_shown(duration_s):
+def test_parsing_formatted_duration_is_close(duration_s):
     shown = units.parse_duration(units.format_duration(duration_s).replace("µs", "ms"))
     assert shown == pytest.approx(duration_s, rel=0.05)
 
@@ -218,12 +218,12 @@ def test_a_duration_reads_back_within_what_was_shown(duration_s):
 @pytest.mark.parametrize(
     ("text", "size"), [("8GiB", 8 * 2**30), ("500MB", 5e8), ("1024B", 1024), ("2 kB", 2000)]
 )
-def test_sizes_as_people_type_them(text, size):
+def test_parse_bytes(text, size):
     assert units.parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(("text", "share"), [("60%", 0.6), ("0.6", 0.6), ("0", 0), ("100 %", 1)])
-def test_shares_as_people_type_them(text, share):
+def test_parse_share(text, share):
     assert units.parse_share(text) == pytest.approx(share)
 
 
@@ -240,6 +240,23 @@ def test_shares_as_people_type_them(text, share):
         (units.parse_share, "half", "60%"),
     ],
 )
-def test_what_cannot_be_read_says_how_to_write_it(parse, text, example):
+def test_parse_errors_give_an_example(parse, text, example):
     with pytest.raises(InputError, match=example):
         parse(text)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=4).map(tuple))
+def test_shape_round_trip(shape):
+    assert units.parse_shape(units.format_shape(shape)) == shape
+    assert units.parse_shape(units.format_shape(shape).upper()) == shape
+
+
+@pytest.mark.parametrize("text", ["", "x", "3x", "3x0", "-3x4", "3,96,96", "3x9.5"])
+def test_parse_shape_refuses_other_text_with_an_example(text):
+    with pytest.raises(InputError, match="3x96x96") as caught:
+        units.parse_shape(text)
+    assert one_line.fullmatch(str(caught.value))
+
+
+def test_shape_of_a_scalar_is_a_dash():
+    assert units.format_shape(()) == "-"

@@ -1,33 +1,32 @@
-"""What may be spent, and how long a run is: one grammar for every command that has a budget.
+"""Parse energy budgets and lengths of training runs.
 
-50%                 a share of what the original takes
-5J/step, 2Wh/run    joules of a step, or of a whole run
-5J                  of the run where it has a length, else of a step
-2Wh, 3kJ            of the run; without a length nobody can know what is meant: refused
+    50%                 a share of what the original network takes
+    5J/step, 2Wh/run    energy of one step, or of the whole run
+    5J                  of the run if its length is given, else of one step
+    2Wh, 3kJ            of the run; refused without a length
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
-from joulecast.units import count_steps, format_energy, format_share, parse_energy, parse_share
+from joulecast.records.codec import Record, not_stored
+from joulecast.units import format_energy, format_share, parse_energy, parse_share
 
-Json = dict[str, Any]
-_PER = ("step", "run")
+_PERIODS = ("step", "run")
 _EXAMPLES = "give a share like 50%, or energy like 5J/step or 0.5Wh/run"
-# Watt-hours and thousands of joules are what whole runs take.
-_OF_A_RUN = re.compile(r"([kKMGT][jJ]|[wW][hH])$")
+# A single step does not take watt-hours or kilojoules.
+_RUN_UNITS = re.compile(r"([kKMGT][jJ]|[wW][hH])$")
 
 
 @dataclass(frozen=True)
-class RunLength:
-    """How long a run is: so many steps, or passes over samples, which take fewer larger steps.
+class RunLength(Record):
+    """The length of a training run: steps, or epochs over a number of samples.
 
-    Without either nobody said it, and joules are those of a step.
+    Without either, energies and durations are those of one step.
     """
 
     steps: int | None = None
@@ -39,92 +38,88 @@ class RunLength:
             raise InputError("epochs and samples belong together: give both, or steps")
         if self.steps is not None and self.epochs is not None:
             raise InputError("a run has one length: give steps, or epochs and samples")
-        if any(count is not None and count < 1 for count in self.__dict__.values()):
+        counts = (self.steps, self.epochs, self.samples)
+        if any(count is not None and count < 1 for count in counts):
             raise InputError("a run has at least one step, epoch and sample: give 1 or more")
 
     def count_steps(self, batch: int) -> int:
-        """Steps of a run at a batch; 1 where nobody said how long it is."""
+        """Return the number of steps at a batch size; the last step of an epoch may be smaller."""
         if self.epochs is None or self.samples is None:
             return self.steps or 1
-        return count_steps(self.epochs, self.samples, batch)
+        return self.epochs * math.ceil(self.samples / batch)
 
     @property
     def is_run(self) -> bool:
-        """Whether somebody said how long a run is."""
+        """Whether a length was given."""
         return self.steps is not None or self.epochs is not None
-
-    def to_dict(self) -> Json:
-        return dict(self.__dict__)
 
 
 @dataclass(frozen=True)
-class EnergyBudget:
-    """What a net may cost.
+class EnergyBudget(Record):
+    """The most energy that a network may take.
 
     Attributes:
-        limit_j: Joules of a step or of a whole run; None where it is a share.
-        share: Of what the original takes.
-        per: ``step`` or ``run``: what the joules are of.
-        text: As it was asked for.
+        limit_j: Energy of a step or of a whole run; None if the budget is a share.
+        share: Share of the energy that the original network takes.
+        per: ``step`` or ``run``: the period that ``limit_j`` covers.
+        text: The budget as the user wrote it.
     """
 
     limit_j: float | None = None
     share: float | None = None
     per: str = "step"
-    text: str = field(default="", compare=False)
+    text: str = not_stored("", compare=False)
 
     def __post_init__(self) -> None:
         if (self.limit_j is None) == (self.share is None):
-            raise InputError(f"a budget is joules or a share: {_EXAMPLES}")
+            raise InputError(f"a budget is either an energy or a share: {_EXAMPLES}")
         amount = self.limit_j if self.share is None else self.share
         if not amount or amount < 0 or not math.isfinite(amount):
-            raise InputError(f"a budget of {self.text or amount}: give more than nothing, like 50%")
-        if self.per not in _PER:
-            raise InputError(f"a budget per {self.per!r}: give one per step or per run")
+            raise InputError(f"the budget is {self.text or amount}: give more than 0, like 50%")
+        if self.per not in _PERIODS:
+            raise InputError(f"the budget is per {self.per!r}: give one per step or per run")
 
     def __str__(self) -> str:
         if self.share is not None:
             return f"{format_share(self.share)} of the original"
-        return f"{format_energy(self.limit_j or 0.0)} a {self.per}"
+        return f"{format_energy(self.limit_j or 0.0)} per {self.per}"
 
-    def limit(self, original: float) -> float:
-        """The most that is allowed where the original takes so much, of a step or of a run."""
-        return self.share * original if self.share is not None else self.limit_j or 0.0
+    def limit(self, original_j: float) -> float:
+        """Return the most energy allowed if the original network takes ``original_j``."""
+        return self.share * original_j if self.share is not None else self.limit_j or 0.0
 
     def to_step(self, steps: int) -> EnergyBudget:
-        """The same budget as one of a step, where a run has so many of them."""
+        """Return the same budget for one step of a run with ``steps`` steps."""
         if self.per == "step" or self.limit_j is None:
             return replace(self, per="step")
         return replace(self, limit_j=self.limit_j / steps, per="step")
 
-    def to_dict(self) -> Json:
-        return {"limit_j": self.limit_j, "share": self.share, "per": self.per}
-
 
 def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
-    """A budget as people type it; see the module.
+    """Return the budget of a text like ``50%``, ``5J/step`` or ``2Wh/run``.
 
     Args:
-        text: A share of the original, or joules or watt-hours.
-        length: How long a run is.
+        text: A share of the original, or energy in joules or watt-hours.
+        length: Length of a run.
 
     Raises:
-        InputError: It is none of these, no more than nothing, or of a run of unknown length.
+        InputError: The text is not a budget, is not above 0, or is for a run of unknown length.
     """
-    words, is_run = text.strip(), length is not None and length.is_run
-    usual = "run" if is_run else "step"
+    stripped, is_run = text.strip(), length is not None and length.is_run
+    default_period = "run" if is_run else "step"
     try:
-        if words.endswith("%"):
-            return EnergyBudget(share=parse_share(words, math.inf), per=usual, text=words)
-        amount, slash, per = (word.strip() for word in words.partition("/"))
+        if stripped.endswith("%"):
+            share = parse_share(stripped, math.inf)
+            return EnergyBudget(share=share, per=default_period, text=stripped)
+        amount, slash, per = (part.strip() for part in stripped.partition("/"))
         energy_j = parse_energy(amount)
     except InputError as error:
-        raise InputError(f"{text!r} is no budget ({error}): {_EXAMPLES}") from error
-    if slash and per not in _PER:
-        raise InputError(f"{text!r} is no budget: {_EXAMPLES}")
-    if not is_run and (per == "run" or (not per and _OF_A_RUN.search(amount))):
+        raise InputError(f"{text!r} is not a budget ({error}): {_EXAMPLES}") from error
+    if slash and per not in _PERIODS:
+        raise InputError(f"{text!r} is not a budget: {_EXAMPLES}")
+    if not is_run and (per == "run" or (not per and _RUN_UNITS.search(amount))):
         raise InputError(
-            f"{text!r} is for a run of unknown length: give --steps, or --epochs and --samples; of "
-            f"a step it is {amount}/step"
+            f"{text!r} is for a run of unknown length: give --steps, or --epochs and --samples; "
+            f"for one step write {amount}/step"
         )
-    return EnergyBudget(energy_j, per=per or usual, text=words)
+    return EnergyBudget(energy_j, per=per or default_period, text=stripped)

@@ -1,11 +1,11 @@
-"""Which device is this: its name, processor, memory, driver and power mode.
+"""Detect the processor or GPU behind ``cpu`` or ``cuda:1``.
 
-``detect_device`` takes what follows ``--on`` (``cpu``, ``cuda:0``) and gives a Device;
-``find_gpu`` gives the GPU behind ``cuda:1`` as NVML names it, for a meter to watch:
+``detect_device`` returns its name, memory, driver and power mode. ``find_gpu`` returns the UUID of
+the GPU, which tells a meter what to read:
 
-    cuda:1 ──CUDA_VISIBLE_DEVICES──▶ "5", "GPU-8932…" or "MIG-…" ──NVML──▶ the whole uuid
+    cuda:1 ──CUDA_VISIBLE_DEVICES──▶ "5", "GPU-8932…" or "MIG-…" ──NVML──▶ the whole UUID
 
-CUDA numbers only the GPUs that the variable shows, in its order; NVML numbers all of them.
+CUDA numbers only visible GPUs, in the order of CUDA_VISIBLE_DEVICES; NVML numbers all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.records import Device
 
 _ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
-# What names of processors carry and no name needs.
+# Parts of processor names that identify nothing.
 _NOISE = re.compile(
     r"\((?:R|TM|C)\)|@.*|\bw(?:ith|/)\s.*|\b[0-9]+-Core\b|\b(?:CPU|Processor|APU)\b", re.IGNORECASE
 )
@@ -35,24 +35,28 @@ def detect_device(
     proc: Path = Path("/proc"),
     system: Path = Path("/sys"),
 ) -> Device:
-    """The device behind ``cpu``, ``cuda`` or ``cuda:1``.
+    """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``.
 
     Args:
-        on: Where something is to run.
-        environ: Holds CUDA_VISIBLE_DEVICES.
-        proc: Where Linux tells of processor and memory.
-        system: Where Linux tells of governors.
+        on: Name of the device.
+        environ: Contains CUDA_VISIBLE_DEVICES.
+        proc: Folder in which Linux describes processor and memory.
+        system: Folder in which Linux describes frequency governors.
 
     Raises:
-        InputError: There can be no such device, or several are asked for at once.
-        MissingError: It is not there.
+        InputError: The name is not that of one device.
+        MissingError: The device was not found.
     """
     _, index = parse_on(on)
     return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
 
 
 def parse_on(on: str) -> tuple[str, int | None]:
-    """``cpu`` → (cpu, None); ``cuda:1`` → (cuda, 1); ``cuda`` → (cuda, 0)."""
+    """Return type and index: ``cpu`` → (cpu, None), ``cuda:1`` → (cuda, 1), ``cuda`` → (cuda, 0).
+
+    Raises:
+        InputError: The name is not that of one device.
+    """
     if "," in on or "+" in on:
         raise InputError(f"{on!r} names several devices: give one device at a time, like cuda:0")
     match = _ON.fullmatch(on.strip())
@@ -62,7 +66,7 @@ def parse_on(on: str) -> tuple[str, int | None]:
 
 
 def make_slug(name: str) -> str:
-    """A name fit for files and commands: ``Intel(R) Xeon(R) CPU E5 @ 2GHz`` → ``intel-xeon-e5``."""
+    """Return a name for files and commands: ``Intel(R) Xeon(R) CPU @ 2GHz`` → ``intel-xeon``."""
     words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
     return "-".join(words) or "unknown"
 
@@ -74,7 +78,7 @@ def make_slug(name: str) -> str:
 def _detect_cpu(proc: Path, system: Path) -> Device:
     processor = _read_processor(proc)
     governor = system / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
-    # No driver: a new kernel makes no new device, and its profile goes on.
+    # No driver: a new kernel must not start a new profile.
     return Device(
         make_slug(processor),
         processor,
@@ -84,7 +88,7 @@ def _detect_cpu(proc: Path, system: Path) -> Device:
 
 
 def _read(path: Path) -> str:
-    """What a file says; nothing where it cannot be read."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -92,13 +96,13 @@ def _read(path: Path) -> str:
 
 
 def _read_processor(proc: Path) -> str:
-    """The processor's name; boards say it in their device tree instead."""
+    """Return the processor's name; boards have theirs in the device tree instead."""
     lines = re.findall(r"^([^:\n]+?)\s*:\s*(.*?)\s*$", _read(proc / "cpuinfo"), re.MULTILINE)
-    said: dict[str, str] = {}
+    info: dict[str, str] = {}
     for key, value in lines:
-        said.setdefault(key.lower(), value)
+        info.setdefault(key.lower(), value)
     board = _read(proc / "device-tree/model").strip("\0\n ")
-    names = (said.get("model name", ""), board, said.get("model", ""), said.get("hardware", ""))
+    names = (info.get("model name", ""), board, info.get("model", ""), info.get("hardware", ""))
     # On x86 "model" is a number; a name has letters.
     return next((name for name in names if re.search("[A-Za-z]", name)), platform.machine())
 
@@ -113,11 +117,11 @@ def _read_memory_bytes(path: Path) -> int:
 
 
 def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The uuid of the GPU behind ``cuda:1``, as NVML knows it; None for ``cpu``.
+    """Return the UUID of the GPU behind ``cuda:1``; None for ``cpu``.
 
     Raises:
-        InputError: There can be no such device, or nobody can tell which one is meant.
-        MissingError: It is not there.
+        InputError: The name is not that of one device, or it is ambiguous.
+        MissingError: The GPU was not found.
     """
     _, index = parse_on(on)
     if index is None:
@@ -127,25 +131,25 @@ def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
-    """What CUDA takes for its GPU number ``index``: a number over all GPUs, or (part of) a uuid."""
-    shown = environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
+    """Return what CUDA resolves ``index`` to: an index over all GPUs, or the start of a UUID."""
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
         return str(index)
-    entries = [entry.strip() for entry in shown.split(",")]
-    # CUDA stops at the first entry that it does not understand; -1 is the usual way to hide all.
+    entries = [entry.strip() for entry in variable.split(",")]
+    # CUDA stops at the first invalid entry; -1 is the usual way to hide all GPUs.
     valid = [re.fullmatch(r"[0-9]+|(?:GPU|MIG)-.+", entry) is not None for entry in entries]
     visible = entries[: (*valid, False).index(False)]
     if index >= len(visible):
         raise MissingError(
-            f"cuda:{index} is not there: CUDA_VISIBLE_DEVICES={shown!r} shows {len(visible)} GPUs; "
-            "change it or give another device"
+            f"cuda:{index} was not found: CUDA_VISIBLE_DEVICES={variable!r} shows {len(visible)} "
+            "GPUs; change it or give another device"
         )
     return visible[index]
 
 
 @contextmanager
 def _open_nvml(on: str) -> Iterator[Any]:
-    """NVML, its errors saying that a device is not there."""
+    """Yield NVML, whose errors mean that the device was not found."""
     try:
         import pynvml
     except ImportError as error:
@@ -154,13 +158,13 @@ def _open_nvml(on: str) -> Iterator[Any]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise MissingError(
-            f"{on} is not there, no NVIDIA driver answers ({error}): use --on cpu, "
-            "or install the driver and see that nvidia-smi answers"
+            f"{on} was not found, because the NVIDIA driver does not respond ({error}): use "
+            "--on cpu, or install the driver and check that nvidia-smi works"
         ) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise MissingError(f"{on} does not answer ({error}): see what nvidia-smi says") from error
+        raise MissingError(f"{on} does not respond ({error}): check nvidia-smi") from error
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -185,20 +189,20 @@ def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
 
 
 def _name_unit(uuid: str) -> str:
-    """A short name of one GPU among many; nobody can tell its uuid from it."""
+    """Return a short name of one GPU that does not reveal its UUID."""
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
 def _find_handle(nvml: Any, on: str, environ: Mapping[str, str]) -> Any:
-    """The physical GPU; a slice of one (MIG) is measured with the whole."""
+    """Return NVML's handle of the physical GPU; a MIG slice is measured with the whole GPU."""
     entry = visible_gpu(parse_on(on)[1] or 0, environ)
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     find = next(find for prefix, find in _FINDERS.items() if entry.startswith(prefix))
     handle = find(nvml, handles, entry, environ)
     if handle is None:
         raise MissingError(
-            f"{on} is not there: the GPU {entry} is not among the {len(handles)} that NVML sees; "
-            "see nvidia-smi -L"
+            f"{on} was not found: GPU {entry} is not among the {len(handles)} that NVML lists; "
+            "check nvidia-smi -L"
         )
     return handle
 
@@ -207,8 +211,8 @@ def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[
     names = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
-            f"which GPU is number {entry}? CUDA counts the fastest first, NVML by bus, and these "
-            f"differ ({', '.join(sorted(names))}): set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            f"GPU {entry} is ambiguous: CUDA orders GPUs by speed, NVML by PCI bus, and this "
+            f"machine has {', '.join(sorted(names))}; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     return handles[int(entry)] if int(entry) < len(handles) else None
 
@@ -219,7 +223,7 @@ def _find_by_uuid(nvml: Any, handles: list[Any], entry: str, environ: Mapping[st
 
 
 def _find_by_slice(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
-    # Drivers of before 2021 write MIG-GPU-<uuid>/<instance>/<compute instance>.
+    # Drivers from before 2021 write MIG-GPU-<uuid>/<instance>/<compute instance>.
     if entry.startswith("MIG-GPU-"):
         return _find_by_uuid(nvml, handles, entry[len("MIG-") :].partition("/")[0], environ)
     slice_ = nvml.nvmlDeviceGetHandleByUUID(entry)
@@ -234,5 +238,5 @@ _FINDERS: dict[str, Callable[[Any, list[Any], str, Mapping[str, str]], Any]] = {
 
 
 def _text(value: Any) -> str:
-    # Bindings of before 2022 give bytes.
+    # Bindings from before 2022 return bytes.
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,42 +1,42 @@
-"""Everything Joulecast raises on purpose, drawn by what the caller can do about it.
+"""Define every error that Joulecast raises on purpose, grouped by what the caller can do.
 
-    JoulecastError                 one line for a person; the command line exits with 1
-    ├── InputError                 give something else: a net, a size, an option, a file
-    │   ├── NetError               the net cannot be found, imported, run or rebuilt
+    JoulecastError                 one line for the user; the command line exits with 1
+    ├── InputError                 give something else: a network, a size, an option, a file
+    │   ├── NetError               the network cannot be found, imported, run or rebuilt
     │   └── FileError              a profile or network file is damaged, foreign or too new
     ├── MissingError               make or install something first: a meter, a profile, a package
-    ├── MeasurementError           try again: what was measured cannot be trusted
-    │   ├── ContaminatedError      something disturbed the device, again and again
-    │   ├── NotTrainingError       the step did not train: loss not finite, or a weight did not move
+    ├── MeasurementError           try again: the measurement failed or is unreliable
+    │   ├── ContaminatedError      something disturbed the device in every attempt
+    │   ├── NotTrainingError       the loss is not finite, or a weight did not change
     │   └── OutOfMemoryError       the trial does not fit on the device
-    └── StoreError                 the store cannot be read or written; it was left as it was
+    └── StoreError                 the store cannot be read or written; it is unchanged
 
-A message says what happened, with which value, and what to do next.
+A message says what is wrong, with which value, and what to do.
 """
 
 
 class JoulecastError(Exception):
-    """Root of all errors that Joulecast raises on purpose."""
+    """Base class of all errors that Joulecast raises on purpose."""
 
 
 class InputError(JoulecastError):
-    """What the caller gave cannot be used."""
+    """An argument cannot be used."""
 
 
 class NetError(InputError):
-    """A net cannot be found, imported, run or rebuilt."""
+    """A network cannot be found, imported, run or rebuilt."""
 
 
 class FileError(InputError):
-    """A file is damaged, not one of ours, or written by a newer Joulecast."""
+    """A file is damaged, not written by Joulecast, or written by a newer version."""
 
 
 class MissingError(JoulecastError):
-    """Something that is needed is not there yet."""
+    """Something that is needed does not exist yet."""
 
 
 class MeasurementError(JoulecastError):
-    """A measurement could not be made, or cannot be trusted."""
+    """A measurement failed or is unreliable."""
 
 
 class ContaminatedError(MeasurementError):
@@ -44,7 +44,7 @@ class ContaminatedError(MeasurementError):
 
 
 class NotTrainingError(MeasurementError):
-    """The step ran but did not train the net."""
+    """The step ran but did not train the network."""
 
 
 class OutOfMemoryError(MeasurementError):

@@ -1,13 +1,12 @@
-"""Profiles and networks as files: JSON that can be kept, sent, compared and checked.
+"""Read and write profiles and networks as JSON files.
 
     {"format": "joulecast-profile", "version": 1, "sha256": "...", "profile": {...}}
     {"format": "joulecast-network", "version": 1, "sha256": "...", "network": {...}}
 
-Takes and gives records. The checksum is that of the content as compact JSON with sorted keys, so
-it does not depend on how a file is indented. A profile must carry it; a network may go without, so
-that one can be written by hand. A file is written beside its place and moved there when it is
-safe on the disk: whoever reads it sees the old one or the new one. One observation or layer a line
-keeps it readable for ``diff``.
+The checksum is over the content as compact JSON with sorted keys, so it does not depend on the
+indentation. A profile must have one; a network may omit it, so that one can be written by hand.
+Writing is atomic: a temporary file is synced to disk and then moved into place. Each observation
+or layer has a line of its own, so that ``diff`` stays readable.
 """
 
 from __future__ import annotations
@@ -27,40 +26,36 @@ VERSION = 1
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile to a file, whole or not at all."""
+    """Write a profile to a file, atomically."""
     _write("profile", profile.to_dict(), Path(path))
 
 
 def read_profile(path: str | Path) -> Profile:
-    """The profile in a file.
+    """Return the profile in a file.
 
     Raises:
-        FileError: It is absent, damaged, no profile, of a newer Joulecast, or mixes devices.
+        FileError: The file is missing, damaged, not a profile, written by a newer version, or
+            mixes observations of several profiles.
     """
     data = read_content("profile", Path(path))
     profile: Profile = load_record(Profile, data, str(path))
-    for number, seen in enumerate(profile.observations, start=1):
-        own = Profile(seen.device, seen.runtime, seen.covers, seen.provenance)
-        if own.key != profile.key:
-            raise FileError(
-                f"{path} mixes what a profile keeps apart: observation {number} is of "
-                f"{_describe(own)}, the profile of {_describe(profile)}; export it again"
-            )
+    _check_same_profile(profile, path)
     return profile
 
 
 def write_network(network: Network, path: str | Path) -> None:
-    """Write a network to a file, whole or not at all."""
+    """Write a network to a file, atomically."""
     _write("network", network.to_dict(), Path(path))
 
 
 def read_network(path: str | Path) -> Network:
-    """The network in a file; each layer is checked against the table of kinds.
+    """Return the network in a file, with each layer checked against the table of kinds.
 
     Raises:
-        FileError: It is absent, damaged, no network, of a newer Joulecast, or cannot be.
+        FileError: The file is missing, damaged, not a network, written by a newer version, or
+            describes an impossible network.
     """
-    data = read_content("network", Path(path), sealed=False)
+    data = read_content("network", Path(path), needs_checksum=False)
     try:
         network: Network = load_record(Network, data, str(path))
         _check_labels(network)
@@ -73,24 +68,57 @@ def read_network(path: str | Path) -> Network:
     return network
 
 
+def read_content(what: str, path: Path, *, needs_checksum: bool = True) -> Json:
+    """Return the checked content of a file, before it is made into a record."""
+    envelope = _read_envelope(what, path)
+    data = envelope.get(what)
+    found = envelope.get("sha256")
+    if not isinstance(data, dict) or (needs_checksum and found is None):
+        missing = "sha256" if isinstance(data, dict) else what
+        raise FileError(f"{path} is damaged ({missing} is missing); export it again")
+    if found is not None and found != _checksum(data):
+        raise FileError(f"{path} is damaged (its checksum does not match); export it again")
+    return data
+
+
+# ---------------------------------------------------------------------------------------------
+# Check
+
+
+def _check_same_profile(profile: Profile, path: str | Path) -> None:
+    # Hashing a key takes longer than comparing: most observations share one identity.
+    checked = set()
+    for number, seen in enumerate(profile.observations, start=1):
+        identity = (seen.device, seen.runtime, seen.covers, seen.provenance)
+        if identity in checked:
+            continue
+        own = Profile(*identity)
+        if own.key != profile.key:
+            raise FileError(
+                f"{path} mixes profiles: observation {number} belongs to {_describe(own)}, the "
+                f"profile to {_describe(profile)}; export it again"
+            )
+        checked.add(identity)
+
+
 def _check_labels(network: Network) -> None:
-    """What is no part of a network's equality, and would only fail when it is shown."""
+    """Check the fields that take no part in equality; a wrong one would fail only when shown."""
     if not isinstance(network.name, str):
-        raise InputError(f"the network's name is {network.name!r}; give a word")
+        raise InputError(f"the network's name is {network.name!r}; give text")
     if not isinstance(network.buildable, bool):
         raise InputError(f"buildable is {network.buildable!r}; give true or false")
     for name, value in (network.totals or StepTotals(0.0, 0.0, 0)).to_dict().items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{name} of the totals is {value!r}; give a number")
+            raise InputError(f"totals.{name} is {value!r}; give a number")
 
 
 # ---------------------------------------------------------------------------------------------
-# Writing
+# Write
 
 
 def _write(what: str, data: Json, path: Path) -> None:
     text = _format(what, data)
-    # Beside its place, because moving is atomic within one file system only.
+    # In the same folder, because moving is atomic only within one file system.
     partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         _write_safely(text, partial)
@@ -119,11 +147,11 @@ def _sync(folder: Path) -> None:
 
 
 def _format(what: str, data: Json) -> str:
-    """One line a field, and one a value in fields that hold many."""
+    """Return the JSON with one line per field, and one per item in lists of records."""
     try:
         head = {"format": f"joulecast-{what}", "version": VERSION, "sha256": _checksum(data)}
     except ValueError as error:
-        raise InputError(f"a {what} with a number that is not finite cannot be written") from error
+        raise InputError(f"the {what} contains a number that is not finite") from error
     fields = ",\n".join(f"  {json.dumps(key)}: {_spread(data[key])}" for key in data)
     return f'{json.dumps(head)[:-1]}, "{what}": {{\n{fields}\n}}}}\n'
 
@@ -140,35 +168,22 @@ def _checksum(data: Json) -> str:
 
 
 # ---------------------------------------------------------------------------------------------
-# Reading
+# Read
 
 
-def read_content(what: str, path: Path, *, sealed: bool = True) -> Json:
-    """What an envelope holds, checked but not yet made into a record."""
-    envelope = _open_envelope(what, path)
-    data = envelope.get(what)
-    found = envelope.get("sha256")
-    if not isinstance(data, dict) or (sealed and found is None):
-        missing = "sha256" if isinstance(data, dict) else what
-        raise FileError(f"{path} is damaged ({missing} is missing); export it again")
-    if found is not None and found != _checksum(data):
-        raise FileError(f"{path} is damaged (its checksum does not fit); export it again")
-    return data
-
-
-def _open_envelope(what: str, path: Path) -> Json:
+def _read_envelope(what: str, path: Path) -> Json:
     envelope = _parse(path)
     own = f"joulecast-{what}"
     found = envelope.get("format") if isinstance(envelope, dict) else None
     if found != own:
         other = f"a {found} file" if isinstance(found, str) else "another kind of file"
-        raise FileError(f"{path} is {other} and no {own} file: give one that Joulecast wrote")
+        raise FileError(f"{path} is {other}, not a {own} file: give one that Joulecast wrote")
     version = envelope.get("version")
     if not isinstance(version, int) or version < 1:
         raise FileError(f"{path} is damaged (its version is {version!r}); export it again")
     if version > VERSION:
         raise FileError(
-            f"{path} was written by a newer Joulecast "
+            f"{path} was written by a newer version of Joulecast "
             f"(format {version}; this one reads {VERSION}): upgrade"
         )
     return dict(envelope)
@@ -176,18 +191,18 @@ def _open_envelope(what: str, path: Path) -> Json:
 
 def _parse(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes(), parse_constant=_refuse)
+        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}: give the path of one") from error
+        raise FileError(f"there is no file {path}: check the path") from error
     except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}): give another") from error
+        raise FileError(f"{path} cannot be read ({error.strerror}): give another file") from error
     except (ValueError, RecursionError) as error:
         reason = _first_line(error)
-        raise FileError(f"{path} is no JSON, or damaged ({reason}); export it again") from error
+        raise FileError(f"{path} is not JSON, or damaged ({reason}); export it again") from error
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON number")
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _first_line(error: Exception) -> str:

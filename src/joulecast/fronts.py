@@ -1,6 +1,6 @@
-"""Fronts: what no other one beats. The only place that says what beating is.
+"""Find Pareto fronts of pairs in which smaller is better.
 
-one beats another: no more in both things that less is better of, and less in one of them
+A pair dominates another if it is at most as large in both numbers and smaller in one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 
 def find_front(points: Sequence[tuple[float, float]]) -> tuple[bool, ...]:
-    """Which of some pairs are on the front; less is better in both, and equal pairs stand by."""
+    """Return which points no other point dominates; equal points are both on the front."""
     front: set[tuple[float, float]] = set()
-    least: float | None = None
-    # Whoever beats a pair stands before it in this order, so that the least so far is enough.
-    for pair in sorted(set(points)):
-        if least is None or pair[1] < least:
-            front.add(pair)
-            least = pair[1]
+    smallest: float | None = None
+    # Sorted, every point comes after all that dominate it, so the smallest so far decides.
+    for point in sorted(set(points)):
+        if smallest is None or point[1] < smallest:
+            front.add(point)
+            smallest = point[1]
     return tuple(point in front for point in points)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.units import Price, co2e_g, cost, joules_to_kwh, parse_grid, parse_price
+from joulecast.units import Price, co2e_g, joules_to_kwh, parse_grid, parse_price, price_energy
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ class Bill:
         if self.grams_per_kwh is not None:
             data["co2e_g"] = co2e_g(total_j, self.grams_per_kwh)
         if self.price is not None:
-            data["cost"] = cost(total_j, self.price.amount_per_kwh)
+            data["cost"] = price_energy(total_j, self.price.amount_per_kwh)
             data["currency"] = self.price.currency
         return data
 

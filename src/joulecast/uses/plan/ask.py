@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from joulecast.budgets import RunLength
 from joulecast.errors import InputError
 from joulecast.uses.plan.problem import Battery
 
@@ -39,8 +40,9 @@ class Job:
     priority: int = 1
 
     def count_steps(self, batch: int) -> int:
-        """Steps of the whole job."""
-        return self.steps or self.epochs * math.ceil(self.samples / batch)
+        """Return the number of steps of the whole job."""
+        length = RunLength(self.steps or None, self.epochs or None, self.samples or None)
+        return length.count_steps(batch)
 
 
 @dataclass(frozen=True)
