@@ -18,7 +18,7 @@ def test_every_combination_is_there_once(profiled):
     energies = [row["energy_j_per_sample"] for row in ranked]
     assert energies == sorted(energies) and ranked[0]["rank"] == 1
     assert any(row["on_front"] for row in ranked)
-    assert all(row["basis"] == "simulated" and row["covers"] == "device" for row in ranked)
+    assert all(row["provenance"] == "simulated" and row["covers"] == "device" for row in ranked)
 
 
 def test_a_row_is_what_estimate_says(profiled):
@@ -56,7 +56,7 @@ def test_who_is_not_known_is_listed_and_nobody_at_all_is_an_error(profiled):
     words = ("compare", NET[0], "--devices", "sim,elsewhere", "--batch", "8")
     data = profiled.json(*words)
     assert [row["device"] for row in data["rows"]] == ["simulated-7", "elsewhere"]
-    assert "no profile of 'elsewhere'" in data["rows"][1]["why_not_ranked"]
+    assert "no profile of 'elsewhere'" in data["rows"][1]["reason_not_ranked"]
     assert "Not ranked: elsewhere" in profiled(*words).stdout
     assert "no profile of 'elsewhere'" in profiled.fails(
         "compare", NET[0], "--devices", "elsewhere"
@@ -67,7 +67,7 @@ def test_a_setup_that_was_never_profiled_is_listed(profiled):
     data = profiled.json("compare", *NET, "--batch", "8", "--precision", "fp32,bf16")
     first, second = data["rows"]
     assert first["rank"] == 1 and second["rank"] is None
-    assert "precision bf16 was never profiled" in second["why_not_ranked"]
+    assert "precision bf16 was never profiled" in second["reason_not_ranked"]
 
 
 def test_words_are_explained_only_where_they_stand(profiled):

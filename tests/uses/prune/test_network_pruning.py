@@ -16,7 +16,7 @@ from joulecast.budgets import EnergyBudget, RunLength
 from joulecast.errors import InputError
 from joulecast.families import make_family
 from joulecast.kinds import network_work
-from joulecast.kinds.channel_groups import Group, Slot, narrow
+from joulecast.kinds.channel_groups import ChannelGroup, ChannelSlot, narrow_network
 from joulecast.records import Setup
 from joulecast.units import JOULES_PER_WH
 from joulecast.uses.prune import (
@@ -36,17 +36,17 @@ SETUP = Setup(batch=8)
 FLOPS = PruneOptions(objective="flops")
 
 
-def make_groups(seed: int = 0) -> tuple[Group, ...]:
+def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
     """Return the four channel groups of a cnn5, as reading a pruned module would find them."""
     rng = random.Random(seed)
     groups = []
     for place, layer in enumerate(NETWORK.layers[:-1]):
         count = layer.sizes["cout"]
         inputs_per_channel = NETWORK.layers[place + 1].sizes["cin"] // count
-        slots = (Slot(place, 0, "cout", -1, 1), Slot(place + 1, 0, "cin", -1, inputs_per_channel))
+        slots = (ChannelSlot(place, 0, "cout", -1, 1), ChannelSlot(place + 1, 0, "cin", -1, inputs_per_channel))
         drawn = [rng.random() for _ in range(count)]
         importance = tuple(one / sum(drawn) for one in drawn)
-        groups.append(Group(layer.name, 1, (), slots, importance))
+        groups.append(ChannelGroup(layer.name, 1, (), slots, importance))
     return tuple(groups)
 
 
@@ -83,17 +83,17 @@ def test_equal_layers_keep_their_names():
     layer = NETWORK.layers[1]
     twins = [replace(layer, name=name) for name in ("one", "two")]
     network = replace(NETWORK, layers=(*twins, *NETWORK.layers[2:]), totals=None)
-    slots = tuple(Slot(place, 0, "cout", -1, 1) for place in (0, 1))
-    group = Group("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
-    made = narrow(network, [group], {"both": 5})
+    slots = tuple(ChannelSlot(place, 0, "cout", -1, 1) for place in (0, 1))
+    group = ChannelGroup("both", 1, (), slots, (1.0,) * layer.sizes["cout"])
+    made = narrow_network(network, [group], {"both": 5})
     assert [one.name for one in made.layers[:2]] == ["one", "two"]
     assert [one.sizes["cout"] for one in made.layers[:2]] == [5, 5]
 
 
 def test_narrowing_equals_building_the_narrower_net():
     counts = {"conv1": 5, "conv2": 7, "conv3": 9, "conv4": 11}
-    assert narrow(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))
-    assert narrow(NETWORK, GROUPS, {}) == NETWORK
+    assert narrow_network(NETWORK, GROUPS, counts) == make_family("cnn5:5,7,9,11", (3, 32, 32))
+    assert narrow_network(NETWORK, GROUPS, {}) == NETWORK
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))

@@ -1,19 +1,18 @@
-"""Where and how to train a net: devices, batches, precisions and optimizers, side by side.
+"""Compare devices, batch sizes, precisions and optimizers for training a network.
 
-    net x devices x setups ──one question a device──▶ joules and seconds of a sample, ranked
-                                                      the front: nobody is better in both
+    network x devices x setups ──joint estimates per device──▶ energy and time per sample, ranked
 
-    result.py   ``ComparisonRow``, ``Comparison``: the records
-    rank.py     ``compare``: asks, ranks, and says what cannot be told apart
-    pictures.py joules against seconds
+    ranking.py          ``compare``: estimates and ranks
+    comparison.py       ``Comparison`` and ``ComparisonRow``
+    comparison_plot.py  energy against time
 
-Meters that cover different things (a GPU alone, a whole board) are never ranked together: their
-joules are not of the same thing. Whether one combination is really cheaper than the next says a
-chance: on one device from the joint covariance, since most errors are shared and cancel; between
-devices as if they were strangers. What cannot be compared is kept, with the reason.
+Rows are ranked only among meters that cover the same thing, such as a GPU alone or a whole board.
+Each row has the probability of using less energy than the next: on one device from the joint
+covariance, in which shared errors cancel; between devices as if errors were independent. Rows that
+cannot be ranked are kept with the reason.
 """
 
-from joulecast.uses.compare.ranking import DISTINGUISHABLE_PROBABILITY, compare
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
+from joulecast.uses.compare.ranking import DISTINGUISHABLE_PROBABILITY, compare
 
-__all__ = ["SURE", "Comparison", "Row", "compare"]
+__all__ = ["DISTINGUISHABLE_PROBABILITY", "Comparison", "ComparisonRow", "compare"]

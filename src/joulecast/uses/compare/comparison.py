@@ -1,4 +1,4 @@
-"""The records of a comparison: combinations of a device and a setup, and where they stand."""
+"""Records of a comparison of devices and setups."""
 
 from __future__ import annotations
 
@@ -12,71 +12,72 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One combination of a device and a setup.
+    """A device and a setup, with the energy and duration per sample.
 
     Attributes:
-        asked: What the device was called; ``device`` is its profile's own name.
-        estimate: Of a step; None where nobody could answer.
-        why: Why it is not ranked; empty where it is.
-        rank: Place among those whose meters cover the same, 1 the fewest joules a sample.
-        on_front: None of those is better in joules and in seconds.
-        chance_next: Probability that it is really cheaper than the next one.
+        requested_device: Name by which the device was requested.
+        setup: How the network is trained.
+        device: Device name in the profile; empty without a profile.
+        covers: What the device's meter covers.
+        estimate: Estimate of one step; None if it could not be made.
+        reason: Why the row is not ranked; empty if it is.
+        rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
+        is_on_front: Whether no row of the same coverage has both less energy and less time.
+        probability_below_next: Probability that it uses less energy than the next row.
     """
 
-    asked: str
+    requested_device: str
     setup: Setup
     device: str = ""
     covers: str = ""
     estimate: Estimate | None = None
-    why: str = ""
+    reason: str = ""
     rank: int | None = None
-    on_front: bool = False
-    chance_next: float | None = None
+    is_on_front: bool = False
+    probability_below_next: float | None = None
 
     @property
     def energy_j(self) -> float:
-        """Joules of a sample."""
-        return self._share(0.0 if self.estimate is None else self.estimate.energy_j)
+        """Energy per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
 
     @property
     def duration_s(self) -> float:
-        """Seconds of a sample."""
-        return self._share(0.0 if self.estimate is None else self.estimate.duration_s)
+        """Duration per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.duration_s)
 
     @property
     def interval_j(self) -> tuple[float, float]:
-        """Where these joules are."""
-        ends = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
-        return self._share(ends[0]), self._share(ends[1])
+        """Interval of the energy per sample."""
+        low_j, high_j = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
+        return self._per_sample(low_j), self._per_sample(high_j)
 
     @property
     def duration_interval_s(self) -> tuple[float, float] | None:
-        """Where these seconds are; None where nobody knows."""
+        """Interval of the duration per sample; None if the estimator gives none."""
         ends = None if self.estimate is None else self.estimate.duration_interval_s
-        return None if ends is None else (self._share(ends[0]), self._share(ends[1]))
-
-    def _share(self, of_a_step: float) -> float:
-        return of_a_step / self.setup.batch
+        return None if ends is None else (self._per_sample(ends[0]), self._per_sample(ends[1]))
 
     def to_dict(self) -> Json:
+        """Return the row as JSON values."""
         data: Json = {
-            "device": self.device or self.asked,
+            "device": self.device or self.requested_device,
             "setup": self.setup.to_dict(),
             "covers": self.covers,
             "rank": self.rank,
-            "on_front": self.on_front,
-            "chance_cheaper_than_next": self.chance_next,
-            "why_not_ranked": self.why,
+            "on_front": self.is_on_front,
+            "probability_below_next": self.probability_below_next,
+            "reason_not_ranked": self.reason,
         }
         if self.estimate is None:
             return data
-        seconds = self.duration_interval_s
+        interval_s = self.duration_interval_s
         return {
             **data,
             "energy_j_per_sample": self.energy_j,
             "interval_j_per_sample": list(self.interval_j),
             "duration_s_per_sample": self.duration_s,
-            "duration_interval_s_per_sample": None if seconds is None else list(seconds),
+            "duration_interval_s_per_sample": None if interval_s is None else list(interval_s),
             "step": {
                 "energy_j": self.estimate.energy_j,
                 "interval_j": list(self.estimate.interval_j),
@@ -84,16 +85,19 @@ class ComparisonRow:
             },
             "peak_memory_bytes": self.estimate.peak_memory_bytes,
             "unseen_share": self.estimate.unseen_share,
-            "basis": self.estimate.basis,
+            "provenance": self.estimate.provenance,
         }
+
+    def _per_sample(self, per_step: float) -> float:
+        return per_step / self.setup.batch
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Combinations, ranked within what their meters cover.
+    """Devices and setups, ranked separately for each meter coverage.
 
     Attributes:
-        rows: The ranked ones by coverage and rank, then those that are not ranked.
+        rows: Ranked rows by coverage and rank, then the rows that are not ranked.
     """
 
     net: str
@@ -103,7 +107,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:
-        """What meters cover → ranked rows."""
+        """Ranked rows by meter coverage."""
         found: dict[str, list[ComparisonRow]] = {}
         for row in self.rows:
             if row.rank is not None:
@@ -116,6 +120,7 @@ class Comparison:
         return tuple(row for row in self.rows if row.rank is None)
 
     def to_dict(self) -> Json:
+        """Return the comparison as JSON values."""
         return {
             "net": self.net,
             "estimator": self.estimator,

@@ -1,4 +1,4 @@
-"""A comparison as a picture: joules of a sample against its seconds, a panel for each coverage."""
+"""Plot a comparison: energy against time per sample, one panel for each meter coverage."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from joulecast.units import format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
 
-def draw_comparison(found: Comparison) -> Picture:
-    """Every ranked combination, with the front.
+def draw_comparison(comparison: Comparison) -> Picture:
+    """Return a plot of all ranked rows and their Pareto front.
 
     Raises:
-        MissingError: None could be ranked.
+        MissingError: No row could be ranked.
     """
-    if not found.groups:
-        raise MissingError("no combination could be ranked, so there is nothing to draw")
-    pictures = [_draw_group(covers, rows) for covers, rows in found.groups.items()]
-    apart = "; panels are not comparable" if len(pictures) > 1 else ""
-    about = f"bars hold with {format_share(found.level)}{apart}"
-    return join_pictures(f"{found.net}: joules and seconds of a sample", pictures, about)
+    if not comparison.groups:
+        raise MissingError("no combination could be ranked, so there is nothing to plot")
+    panels = [_draw_group(covers, rows) for covers, rows in comparison.groups.items()]
+    note = "; panels are not comparable" if len(panels) > 1 else ""
+    caption = f"bars: {format_share(comparison.level)} interval{note}"
+    return join_pictures(f"{comparison.net}: energy and time per sample", panels, caption)
 
 
 def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Picture:
@@ -36,14 +36,14 @@ def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Picture:
         )
         for row in rows
     ]
-    basis = weakest_provenance(row.estimate.basis for row in rows if row.estimate)
+    provenance = weakest_provenance(row.estimate.provenance for row in rows if row.estimate)
     return draw_front(
         points,
-        worth="time of a sample",
+        worth="time per sample",
         unit="s",
         more_is_better=False,
-        energy="energy of a sample",
+        energy="energy per sample",
         others="other combinations",
-        title=f"meters cover {covers}" + ("" if basis == "measured" else f" ({basis})"),
-        provenance=basis,
+        title=f"meter covers {covers}" + ("" if provenance == "measured" else f" ({provenance})"),
+        provenance=provenance,
     )

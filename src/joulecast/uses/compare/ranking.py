@@ -1,22 +1,21 @@
-"""Asking and ranking: one question a device, places by joules of a sample, chances between them."""
+"""Rank devices and setups by the energy per sample."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError, JoulecastError
-from joulecast.estimators import Estimates, open_profile
+from joulecast.estimators import Estimates, fit_profile
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_bytes, format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
 DISTINGUISHABLE_PROBABILITY = 0.9
-"""Below this chance two combinations cannot be told apart."""
-_MUCH_GUESSED = 0.5
-# A row, the answers of its device, and its place there.
-Placed = tuple[ComparisonRow, Estimates, int]
+"""Below this probability of a lower energy, two rows are reported as indistinguishable."""
+_MAX_UNSEEN_SHARE = 0.5
+_COMPARED_FIELDS = ("phase", "precision", "optimizer", "batch")
 
 
 def compare(
@@ -26,89 +25,113 @@ def compare(
     estimator: str = "additive",
     level: float = 0.95,
 ) -> Comparison:
-    """Rank devices and setups by joules of a sample.
+    """Rank devices and setups by the energy per sample.
 
     Args:
-        network: The net.
-        profiles: What each device is called → its profile, or why there is none.
-        setups: How the net may be trained.
-        estimator: Which method answers.
-        level: How probable each interval shall be.
+        network: The network to train.
+        profiles: Profile of each device by requested name, or the reason why there is none.
+        setups: Ways to train the network.
+        estimator: Method that estimates energy.
+        level: Probability of each interval.
 
     Raises:
-        InputError: There is no device, or no setup.
+        InputError: There is no device or no setup.
     """
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
-    left_out: list[ComparisonRow] = []
-    groups: dict[str, list[Placed]] = {}
-    for asked, profile in profiles.items():
+    unranked: list[ComparisonRow] = []
+    groups: dict[str, list[_EstimatedRow]] = {}
+    for name, profile in profiles.items():
         if isinstance(profile, str):
-            left_out += [ComparisonRow(asked, setup, why=profile) for setup in setups]
+            unranked += [ComparisonRow(name, setup, reason=profile) for setup in setups]
             continue
-        rows, answers = _ask(asked, profile, network, setups, estimator, level)
-        left_out += [row for row in rows if row.why]
+        blank = [
+            ComparisonRow(name, setup, profile.device.name, profile.covers) for setup in setups
+        ]
+        rows, estimates = _estimate_rows(blank, profile, network, estimator, level)
+        unranked += [row for row in rows if row.reason]
         group = groups.setdefault(profile.covers, [])
-        if answers is not None:
-            group += [(row, answers, at) for at, row in enumerate(rows) if not row.why]
-    ranked = [row for group in groups.values() for row in _rank(group)]
-    return Comparison(network.name, estimator, level, (*ranked, *left_out))
+        if estimates is not None:
+            group += [
+                _EstimatedRow(row, estimates, index)
+                for index, row in enumerate(rows)
+                if not row.reason
+            ]
+    ranked = [row for group in groups.values() for row in _rank_rows(group)]
+    return Comparison(network.name, estimator, level, (*ranked, *unranked))
 
 
-def _ask(
-    asked: str,
+@dataclass(frozen=True)
+class _EstimatedRow:
+    """A row, the joint estimates of its device, and its index in them."""
+
+    row: ComparisonRow
+    estimates: Estimates
+    index: int
+
+
+def _estimate_rows(
+    rows: Sequence[ComparisonRow],
     profile: Profile,
     network: Network,
-    setups: Sequence[Setup],
     estimator: str,
     level: float,
 ) -> tuple[list[ComparisonRow], Estimates | None]:
-    """All setups on one device, in one question."""
-    rows = [ComparisonRow(asked, setup, profile.device.name, profile.covers) for setup in setups]
+    """Return the rows of one device with their estimates, which are made jointly."""
     try:
-        pairs = [(network, setup) for setup in setups]
-        answers = open_profile(profile, estimator).ask(pairs, level, joint=True)
+        setups = [row.setup for row in rows]
+        fitted = fit_profile(profile, estimator)
+        estimates = fitted.estimate([network] * len(rows), setups, level, joint=True)
     except JoulecastError as error:
-        return [replace(row, why=str(error)) for row in rows], None
+        return [replace(row, reason=str(error)) for row in rows], None
     return [
-        replace(row, estimate=found, why=_refuse(found, profile, row.setup))
-        for row, found in zip(rows, answers.each, strict=True)
-    ], answers
+        replace(row, estimate=one, reason=_find_reason(one, profile, row.setup))
+        for row, one in zip(rows, estimates, strict=True)
+    ], estimates
 
 
-def _refuse(found: Estimate, profile: Profile, setup: Setup) -> str:
-    """Why an estimate is not to be ranked with others; empty where it may be."""
-    memory_bytes = profile.device.memory_bytes
-    if memory_bytes and found.peak_memory_bytes > memory_bytes:
-        needs, has = format_bytes(found.peak_memory_bytes), format_bytes(memory_bytes)
-        return f"does not fit: it needs about {needs}, and {profile.device.name} has {has}"
-    if found.unseen_share <= _MUCH_GUESSED:
+def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
+    """Return why an estimate must not be ranked, or an empty string."""
+    device, memory_bytes = profile.device.name, profile.device.memory_bytes
+    if memory_bytes and estimate.peak_memory_bytes > memory_bytes:
+        needed, available = format_bytes(estimate.peak_memory_bytes), format_bytes(memory_bytes)
+        return f"does not fit: needs about {needed}, but {device} has {available}"
+    if estimate.unseen_share <= _MAX_UNSEEN_SHARE:
         return ""
     seen = [one.trial.setup for one in profile.observations if one.trial.network.layers]
-    for name in ("phase", "precision", "optimizer", "batch"):
+    for name in _COMPARED_FIELDS:
         known = dict.fromkeys(str(getattr(one, name)) for one in seen)
-        if str(getattr(setup, name)) not in known:
-            said = f"{name} {getattr(setup, name)} was never profiled on {profile.device.name}"
-            return f"a guess: {said} (only {', '.join(known)})"
-    share = format_share(found.unseen_share)
-    return f"a guess: layers with {share} of the energy were never profiled so on this device"
+        value = str(getattr(setup, name))
+        if value not in known:
+            return (
+                f"a guess: {name} {value} was never profiled on {device} (only {', '.join(known)})"
+            )
+    share = format_share(estimate.unseen_share)
+    return f"a guess: layers with {share} of the energy were never profiled on {device}"
 
 
-def _rank(group: Sequence[Placed]) -> list[ComparisonRow]:
-    """Rows by joules of a sample, with how surely each is cheaper than the next."""
-    order = sorted(group, key=lambda item: (item[0].energy_j, item[0].duration_s))
-    on = find_front([(row.duration_s, row.energy_j) for row, _, _ in order])
+def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
+    """Return the rows in order of energy, each with the probability of using less than the next."""
+    order = sorted(group, key=lambda one: (one.row.energy_j, one.row.duration_s))
+    on_front = find_front([(one.row.duration_s, one.row.energy_j) for one in order])
     ranked = []
-    for place, (row, _, _) in enumerate(order):
-        after = order[place + 1] if place + 1 < len(order) else None
-        chance = None if after is None else _weigh(order[place], after)
-        ranked.append(replace(row, rank=place + 1, on_front=on[place], chance_next=chance))
+    for place, one in enumerate(order):
+        is_last = place + 1 == len(order)
+        probability = None if is_last else _compare_energy(one, order[place + 1])
+        ranked.append(
+            replace(
+                one.row,
+                rank=place + 1,
+                is_on_front=on_front[place],
+                probability_below_next=probability,
+            )
+        )
     return ranked
 
 
-def _weigh(one: Placed, two: Placed) -> float:
-    """Probability that one combination is really cheaper than another."""
-    (row, answers, at), (other, others, there) = one, two
-    # Joules of a sample are those of a step over its batch.
-    return answers.chance_below(at, others, there, row.setup.batch / other.setup.batch)
+def _compare_energy(one: _EstimatedRow, other: _EstimatedRow) -> float:
+    """Return the probability that one row uses less energy per sample than another."""
+    # Energy per sample is that of a step over its batch.
+    ratio = one.row.setup.batch / other.row.setup.batch
+    return one.estimates.probability_less(one.index, other.estimates, other.index, ratio)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from math import ceil
 
 from joulecast.errors import InputError
-from joulecast.kinds.channel_groups import Group
+from joulecast.kinds.channel_groups import ChannelGroup
 from joulecast.records import Network
 
 
@@ -47,7 +47,7 @@ class ChannelLimits:
 
 def make_channel_limits(
     network: Network,
-    groups: Sequence[Group],
+    groups: Sequence[ChannelGroup],
     floor: float = 0.1,
     keep: Sequence[str] = (),
     multiple: int = 1,
@@ -84,9 +84,7 @@ def make_channel_limits(
     )
 
 
-def _check_patterns(
-    keep: Sequence[str], network: Network, names: Mapping[str, set[str]]
-) -> None:
+def _check_patterns(keep: Sequence[str], network: Network, names: Mapping[str, set[str]]) -> None:
     known = {layer.name for layer in network.layers}.union(*names.values())
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in known):
@@ -95,7 +93,7 @@ def _check_patterns(
             )
 
 
-def _list_names(network: Network, group: Group) -> set[str]:
+def _list_names(network: Network, group: ChannelGroup) -> set[str]:
     """Return the names of a group and of the layers and modules that output its channels."""
     outputs = {path for path, side in group.members if side != "in"}
     sizes = ("cout", "width", "heads", "shape")
@@ -103,7 +101,7 @@ def _list_names(network: Network, group: Group) -> set[str]:
     return {group.name, *outputs}
 
 
-def _list_counts(group: Group, floor: float, multiple: int) -> tuple[int, ...]:
+def _list_counts(group: ChannelGroup, floor: float, multiple: int) -> tuple[int, ...]:
     least = ceil(floor * group.channels - 1e-9) if floor < 1 else int(floor)
     counts = range(group.step, group.channels + 1, group.step)
     fine = [n for n in counts if n >= least and (n % multiple == 0 or n == group.channels)]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from joulecast.budgets import EnergyBudget
 from joulecast.errors import InputError
-from joulecast.estimators import FittedProfile, open_profile
+from joulecast.estimators import FittedProfile, fit_profile
 from joulecast.kinds import output_shape
-from joulecast.kinds.channel_groups import Group
+from joulecast.kinds.channel_groups import ChannelGroup
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
 from joulecast.uses.prune.channel_limits import make_channel_limits
@@ -27,7 +27,7 @@ from joulecast.uses.prune_options import PruneOptions
 
 def prune_network(
     network: Network,
-    groups: Sequence[Group],
+    groups: Sequence[ChannelGroup],
     setup: Setup,
     budget: EnergyBudget,
     profile: Profile | None = None,
@@ -51,12 +51,12 @@ def prune_network(
         raise InputError("the objective flops needs a share as budget: give one like 50%")
     if not groups:
         raise InputError(f"{network.name or 'the network'} has no channels that can be pruned")
-    opened = open_profile(profile, options.estimator) if profile else None
+    fitted_profile = fit_profile(profile, options.estimator) if profile else None
     problem = PruningProblem(
         network,
         tuple(groups),
         make_channel_limits(network, groups, options.floor, options.keep, options.multiple),
-        _make_objective(options.objective, opened, setup),
+        _make_objective(options.objective, fitted_profile, setup),
         budget,
         options.confidence,
         options.seed,
@@ -64,19 +64,17 @@ def prune_network(
     )
     _check_reachable(problem)
     counts = _choose_counts(problem, options.strategy)
-    return _make_result(problem, counts, options, opened, setup)
+    return _make_result(problem, counts, options, fitted_profile, setup)
 
 
-def _make_objective(
-    name: str, opened: FittedProfile | None, setup: Setup
-) -> PruningObjective:
+def _make_objective(name: str, fitted_profile: FittedProfile | None, setup: Setup) -> PruningObjective:
     if name == "flops":
         return FlopsObjective(setup)
-    if opened is None:
+    if fitted_profile is None:
         raise InputError(
             "the objective energy needs a device profile: give one, or use the objective flops"
         )
-    return EnergyObjective(opened, setup)
+    return EnergyObjective(fitted_profile, setup)
 
 
 def _check_reachable(problem: PruningProblem) -> None:
@@ -122,12 +120,12 @@ def _make_result(
     problem: PruningProblem,
     counts: dict[str, int],
     options: PruneOptions,
-    opened: FittedProfile | None,
+    fitted_profile: FittedProfile | None,
     setup: Setup,
 ) -> PruningResult:
     network, pruned = problem.network, problem.narrow_network(counts)
     before, after = (
-        opened.ask([(one, setup)], options.level).each[0] if opened else None
+        fitted_profile.estimate([one], setup, options.level)[0] if fitted_profile else None
         for one in (network, pruned)
     )
     cost_before, cost_after = problem.compute_costs([problem.limits.full, counts])
@@ -142,7 +140,7 @@ def _make_result(
         unit=problem.objective.unit,
         cost_before=cost_before,
         cost_after=cost_after,
-        budget_probability=_compute_energy_probability(problem, counts, opened, setup),
+        budget_probability=_compute_energy_probability(problem, counts, fitted_profile, setup),
         confidence=options.confidence,
         importance_share=sum(shares) / len(shares),
         candidate_count=len(problem.known_costs),
@@ -153,13 +151,13 @@ def _make_result(
 
 
 def _compute_energy_probability(
-    problem: PruningProblem, counts: Counts, opened: FittedProfile | None, setup: Setup
+    problem: PruningProblem, counts: Counts, fitted_profile: FittedProfile | None, setup: Setup
 ) -> float | None:
     """Return the probability that the energy stays within the budget, for any objective."""
-    if opened is None:
+    if fitted_profile is None:
         return None
     if not isinstance(problem.objective, EnergyObjective):
-        problem = replace(problem, objective=EnergyObjective(opened, setup), known_costs={})
+        problem = replace(problem, objective=EnergyObjective(fitted_profile, setup), known_costs={})
     return problem.compute_budget_probability(counts)
 
 

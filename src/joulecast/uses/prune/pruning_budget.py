@@ -6,7 +6,9 @@ from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import InputError
 
 
-def parse_pruning_budget(text: str, length: RunLength | None = None, batch: int = 1) -> EnergyBudget:
+def parse_pruning_budget(
+    text: str, length: RunLength | None = None, batch: int = 1
+) -> EnergyBudget:
     """Return a budget for one training step.
 
     Args:

@@ -44,20 +44,19 @@ class EnergyObjective:
 
     unit = "J"
 
-    def __init__(self, opened: FittedProfile, setup: Setup) -> None:
-        self.opened = opened
+    def __init__(self, fitted_profile: FittedProfile, setup: Setup) -> None:
+        self.fitted_profile = fitted_profile
         self.setup = setup
 
     def compute_costs(self, networks: Sequence[Network]) -> Floats:
         """Return mean energies. No variances are computed, which is twice as fast."""
-        return self.opened.ask_means([(network, self.setup) for network in networks])
+        return self.fitted_profile.predict_means(networks, self.setup)
 
     def compute_log_sd(self, before: Network, after: Network, budget: EnergyBudget) -> float:
         """Return the deviation of the ratio for a share, of the pruned network for joules."""
-        pairs = [(before, self.setup), (after, self.setup)]
-        found = self.opened.ask(pairs, joint=True, details=False)
+        found = self.fitted_profile.estimate([before, after], self.setup, joint=True, details=False)
         is_share = budget.share is not None
-        variance = found.vary_ratios(0, [1])[0] if is_share else found.vary()[1]
+        variance = found.log_ratio_variance(0, [1])[0] if is_share else found.log_variance[1]
         return math.sqrt(max(float(variance), 0.0))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from joulecast.budgets import EnergyBudget
 from joulecast.gp.lognormal import lognormal_quantile, probability_below
-from joulecast.kinds.channel_groups import Group, narrow
+from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
 from joulecast.records import Network
 from joulecast.uses.prune.channel_limits import ChannelLimits
 from joulecast.uses.prune.pruning_objectives import PruningObjective
@@ -33,7 +33,7 @@ class PruningProblem:
     """
 
     network: Network
-    groups: tuple[Group, ...]
+    groups: tuple[ChannelGroup, ...]
     limits: ChannelLimits
     objective: PruningObjective
     budget: EnergyBudget
@@ -56,7 +56,7 @@ class PruningProblem:
 
     def narrow_network(self, counts: Counts) -> Network:
         """Return the network with these channel counts."""
-        return narrow(self.network, self.groups, counts)
+        return narrow_network(self.network, self.groups, counts)
 
     def compute_cost(self, counts: Counts) -> float:
         """Return the cost of one step of a candidate."""
@@ -79,9 +79,7 @@ class PruningProblem:
 
     def compute_log_sd(self, counts: Counts) -> float:
         """Return the standard deviation of the logarithm of the quantity the budget limits."""
-        return self.objective.compute_log_sd(
-            self.network, self.narrow_network(counts), self.budget
-        )
+        return self.objective.compute_log_sd(self.network, self.narrow_network(counts), self.budget)
 
     def compute_budget_probability(self, counts: Counts) -> float:
         """Return the probability that a candidate stays within the budget."""
@@ -101,12 +99,12 @@ class PruningProblem:
         return tuple(counts[group.name] for group in self.groups)
 
 
-def compute_log_importance(group: Group, count: int) -> float:
+def compute_log_importance(group: ChannelGroup, count: int) -> float:
     """Return the logarithm of the importance share that ``count`` channels keep."""
     return math.log(max(kept_importance_share(group, count), 1e-12))
 
 
-def kept_importance_share(group: Group, count: int) -> float:
+def kept_importance_share(group: ChannelGroup, count: int) -> float:
     """Return the share of a group's importance in its ``count`` most important channels."""
     ranked = sorted(group.importance, reverse=True)
     return sum(ranked[: count // group.step]) / sum(ranked)

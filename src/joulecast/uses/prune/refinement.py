@@ -38,9 +38,7 @@ def refine_counts(problem: PruningProblem, counts: Counts, spend: bool) -> Count
             if len(moves) == 1:
                 rejected.update(moves)
             moves = moves[: len(moves) // 2]
-        if not moves and not (
-            rejected and _list_moves(problem, counts, target * spend, rejected)
-        ):
+        if not moves and not (rejected and _list_moves(problem, counts, target * spend, rejected)):
             break
         if moves:
             # The uncertainty depends slightly on the network, so the target moves with it.
