@@ -1,1 +1,11 @@
-"""The Python API: one function per verb, shared by the package root and the command line."""
+"""The Python API: one module per verb, the option records, and how nets and devices are found.
+
+    inspect.py  measure.py  profile.py  estimate.py  compare.py
+    search.py   prune.py    plan.py     evaluate.py             the verbs
+    options.py                           option records, and keywords that become option records
+    nets.py  profiles.py  measurers.py   names that become networks, profiles and measurers
+    command_cost.py                      any command under a meter
+
+``import joulecast`` offers the verbs; the command line parses options, calls these modules and
+prints. Nothing here prints.
+"""

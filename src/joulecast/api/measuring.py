@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from joulecast.api.nets import NamedNet, need_torch
+from joulecast.api.nets import ResolvedNet, require_torch
 from joulecast.devices import detect_device, find_gpu, parse_on
 from joulecast.errors import InputError, MissingError
 from joulecast.measurer import Measurer, make_measurer
@@ -74,7 +74,7 @@ def open_rig(
     return make_measurer(_make_torch(on, device, loaded), found_meter, rounds=rounds, run=run)
 
 
-def observe_net(found: NamedNet, setup: Setup, on: str, meter: str, **rig: Any) -> Observation:
+def observe_net(found: ResolvedNet, setup: Setup, on: str, meter: str, **rig: Any) -> Observation:
     """Measure a net: the user's own module where there is one, else the network built anew."""
     loaded = found.load() if found.load and not _is_simulated(on) else None
     if loaded is not None and loaded.loss is not None:
@@ -91,7 +91,7 @@ class Budget:
     points: int | None = None
     seconds: float | None = None
     uncertainty_share: float = 0.05
-    guide: str = "target"
+    acquisition: str = "target"
     estimator: str = "additive"
 
     def limit_s(self) -> float | None:
@@ -100,7 +100,7 @@ class Budget:
 
 
 def learn_net(
-    found: NamedNet,
+    found: ResolvedNet,
     setup: Setup,
     budget: Budget,
     rig: Mapping[str, Any],
@@ -123,7 +123,7 @@ def learn_net(
     from joulecast.store import open_store
 
     target = Target(
-        found.network, setup, budget.guide, budget.uncertainty_share, networks=found.members
+        found.network, setup, budget.acquisition, budget.uncertainty_share, networks=found.members
     )
     with open_rig(**rig) as opened, open_store(store) as kept:
         result = run_campaign(
@@ -139,10 +139,10 @@ def learn_net(
 
 
 def probe_net(
-    found: NamedNet, setup: Setup, rig: Mapping[str, Any], store: str | None, estimator: str
+    found: ResolvedNet, setup: Setup, rig: Mapping[str, Any], store: str | None, estimator: str
 ) -> Profile:
     """Look at the layers of a net that the device has not seen yet: what it knows then."""
-    budget = Budget(seconds=DEFAULT_SECONDS, guide="probe", estimator=estimator)
+    budget = Budget(seconds=DEFAULT_SECONDS, acquisition="probe", estimator=estimator)
     return probe_networks((found.network,), setup, budget, rig, store)
 
 
@@ -155,8 +155,8 @@ def probe_networks(
 ) -> Profile:
     """Look at the layers of networks that the device has not seen yet: what it knows then."""
     _check_joules(rig, store)
-    alone = NamedNet(networks[0], setup.batch, members=networks)
-    return learn_net(alone, setup, replace(budget, guide="probe"), rig, store, None)[1]
+    alone = ResolvedNet(networks[0], setup.batch, members=networks)
+    return learn_net(alone, setup, replace(budget, acquisition="probe"), rig, store, None)[1]
 
 
 def _check_joules(rig: Mapping[str, Any], store: str | None) -> None:
@@ -192,7 +192,7 @@ def _is_simulated(on: str) -> bool:
 
 
 def _make_torch(on: str, device: Device, loaded: LoadedNet | None) -> Runtime:
-    need_torch(f"measuring on {on}")
+    require_torch(f"measuring on {on}")
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
     runtime = TorchRuntime(on, device)
@@ -211,4 +211,6 @@ def _make_simulated(on: str, meter: str, device_name: str, rounds: int, run: str
         raise InputError(f"a simulated device has a meter of its own: leave --meter {meter} out")
     world = make_simulated_device(int(seed or 0), device_name)
     clock: Any = {"now": world.now, "sleep": world.sleep}
-    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), rounds=rounds, run=run, **clock)
+    return make_measurer(
+        SimulatedRuntime(world), SimulatedMeter(world), rounds=rounds, run=run, **clock
+    )

@@ -1,12 +1,12 @@
-"""Which net a person means: a family, a callable that makes one, a network's file.
+"""Find the net that a name, a Network or a PyTorch module stands for.
 
-    cnn5:16,32,64,128        a family            no framework
-    net.json                 a network's file    no framework
-    file.py:make_net         a callable          PyTorch, imported when it is asked for
+    cnn5:16,32,64,128        a family            needs no framework
+    net.json                 a network file      needs no framework
+    file.py:make_net         a callable          needs PyTorch, imported on first use
     package.module:make_net
 
-Takes a name, gives a NamedNet: the Network, its batch, and how to get the user's own module where
-there is one, since that is what ``measure`` runs.
+The result is a ResolvedNet: the Network, its batch, and how to load the user's own module where
+there is one, because that is what ``measure`` runs.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
-from joulecast.records import Network
+from joulecast.records import Network, Setup
+from joulecast.units import format_shape
 
 DEFAULT_BATCH = 32
-_MEMBERS = 24
+# Random narrower members that a campaign for a family also targets.
+_MEMBER_COUNT = 24
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class NamedNet:
-    """A net that somebody asked for.
+class ResolvedNet:
+    """A network, and how to load the module behind it.
 
     Attributes:
-        batch: The batch asked for, else the net's own.
-        load: Makes the user's own module, inputs and loss; None where Joulecast builds the net.
-        members: What to be good at: the net itself, and of a family random narrower ones.
+        batch: The requested batch size, else the net's own.
+        load: Returns the user's module, inputs and loss; None where Joulecast builds the module.
+        members: The networks that a campaign targets: the net, and random narrower members of its
+            family.
     """
 
     network: Network
@@ -44,17 +47,58 @@ class NamedNet:
     members: tuple[Network, ...] = ()
 
 
-def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None = None) -> NamedNet:
-    """The net behind a name.
+@dataclass(frozen=True)
+class NetRequest:
+    """A net and how it is trained, as a caller specifies it.
+
+    Attributes:
+        net: A name, a Network, or a module.
+        inputs: For a module, what it is called on: a tensor, a tuple or a dict of tensors.
+        setup: How the net is trained; the net's own batch, SGD and fp32 by default.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        setup_options: Fields that replace those of ``setup``. For a module, ``loss`` may be a
+            callable from its output to a scalar.
+    """
+
+    net: Any
+    inputs: Any = None
+    setup: Setup | None = None
+    input_shape: Shape | None = None
+    setup_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the net; empty where it is a module or a Network."""
+        return os.fspath(self.net) if isinstance(self.net, (str, os.PathLike)) else ""
+
+    def resolve(self) -> tuple[ResolvedNet, Setup]:
+        """Return the net, and its setup with the batch size that applies."""
+        options = dict(self.setup_options)
+        loss = options.pop("loss") if callable(options.get("loss")) else None
+        setup = replace(self.setup or Setup(), **options)
+        batch = setup.batch if self.setup is not None or "batch" in options else None
+        if self.name:
+            found = resolve_name(self.name, batch, self.input_shape)
+        elif isinstance(self.net, Network):
+            found = ResolvedNet(self.net, batch or DEFAULT_BATCH)
+        else:
+            found = _read_module(self.net, self.inputs, loss, batch)
+        return found, replace(setup, batch=found.batch)
+
+
+def resolve_name(
+    name: str, batch: int | None = None, input_shape: Shape | None = None
+) -> ResolvedNet:
+    """Return the net that a name stands for.
 
     Args:
         name: A family with widths, ``file.py:make_net``, ``package.module:make_net`` or ``x.json``.
-        batch: Samples of a step; the net's own by default.
-        input_shape: Shape of one sample, where the net allows another than its own.
+        batch: Batch size; the net's own by default.
+        input_shape: Shape of one sample, where the net accepts another than its own.
 
     Raises:
         NetError: There is no such net, or it does not import or run.
-        FileError: The network's file is damaged.
+        FileError: The network file is damaged.
         MissingError: It needs PyTorch, which is not installed.
     """
     if batch is not None and batch < 1:
@@ -62,7 +106,7 @@ def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None =
     if is_family(name):
         default = FAMILIES[name.partition(":")[0]].batch
         network = make_family(name, input_shape)
-        return NamedNet(network, batch or default, members=_draw_members(name, network))
+        return ResolvedNet(network, batch or default, members=_draw_members(name, network))
     if name.endswith(".json"):
         return _read_file(name, batch, input_shape)
     if ":" in name:
@@ -73,103 +117,79 @@ def resolve_net(name: str, batch: int | None = None, input_shape: Shape | None =
     )
 
 
-def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
-    """A member of a family stands for all narrower ones too, as in the paper."""
-    rng = random.Random(0)
-    drawn = (draw_family(name, rng.randint, network.input.shape) for _ in range(_MEMBERS))
-    return (network, *drawn)
-
-
-def take_net(
-    net: Any,
-    inputs: Any = None,
-    loss: Any = None,
-    batch: int | None = None,
-    input_shape: Shape | None = None,
-) -> NamedNet:
-    """The net that a program hands over: a name, a Network, or a module with example inputs.
-
-    Args:
-        net: One of those.
-        inputs: For a module: a tensor, a tuple of positional ones or a dict of named ones.
-        loss: For a module: its output → a scalar to run backward from.
-        batch: Samples of a step; the net's own by default.
-        input_shape: For a name: shape of one sample, where the net allows another than its own.
-    """
-    if isinstance(net, (str, os.PathLike)):
-        return resolve_net(os.fspath(net), batch, input_shape)
-    if isinstance(net, Network):
-        return NamedNet(net, batch or DEFAULT_BATCH)
-    if inputs is None:
-        raise InputError(
-            f"a {type(net).__name__} comes without inputs: give an example of what it is called on"
-        )
-    need_torch("reading a module")
-    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net, with_batch
-
-    loaded = LoadedNet(net, with_batch(inputs, batch) if batch else inputs, loss)
-    network = read_loaded_net(type(net).__name__, loaded)
-    return NamedNet(network, loaded.batch, lambda: loaded)
+def check_family(name: str) -> None:
+    """Raise InputError unless a name stands for a family, with or without widths."""
+    if not is_family(name):
+        raise InputError(f"{name!r} is not a family: give one of {', '.join(FAMILIES)}")
 
 
 def has_torch() -> bool:
-    """Whether PyTorch is installed; it is not imported."""
+    """Return whether PyTorch is installed, without importing it."""
     return importlib.util.find_spec("torch") is not None
 
 
-def need_torch(what: str) -> None:
-    """Complain unless PyTorch is installed."""
+def require_torch(purpose: str, extra: str = "torch") -> None:
+    """Raise MissingError unless PyTorch is installed.
+
+    Args:
+        purpose: What needs it, for the message.
+        extra: The extra of Joulecast that installs it.
+    """
     if not has_torch():
-        raise MissingError(f"{what} needs PyTorch: run pip install 'joulecast[torch]'")
+        raise MissingError(f"{purpose} needs PyTorch: run pip install 'joulecast[{extra}]'")
 
 
 def find_training(name: str) -> Callable[..., Any]:
-    """The training function that ``file.py:score`` or ``package.module:score`` means."""
-    need_torch(f"building nets for {name}")
+    """Return the training function named by ``file.py:score`` or ``package.module:score``."""
+    require_torch(f"building nets for {name}")
     from joulecast.runtimes.torch.load import find_callable
 
     return find_callable(name, "trains a net and returns its score")
 
 
 def build_module(network: Network, seed: int) -> Any:
-    """A module of a network, its first weights drawn by a seed."""
-    need_torch("building a net")
+    """Build the module of a network, with first weights drawn from a seed."""
+    require_torch("building a net")
     from joulecast.runtimes.torch.build import build_seeded
 
     return build_seeded(network, seed)
 
 
-def _read_file(name: str, batch: int | None, input_shape: Shape | None) -> NamedNet:
+def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
+    """Return the network and random narrower members of its family, as the paper profiles them."""
+    rng = random.Random(0)
+    drawn = (draw_family(name, rng.randint, network.input.shape) for _ in range(_MEMBER_COUNT))
+    return (network, *drawn)
+
+
+def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> ResolvedNet:
+    if inputs is None:
+        raise InputError(
+            f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
+        )
+    require_torch("reading a module")
+    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net, resize_batch
+
+    loaded = LoadedNet(net, resize_batch(inputs, batch) if batch else inputs, loss)
+    network = read_loaded_net(type(net).__name__, loaded)
+    return ResolvedNet(network, loaded.batch, lambda: loaded)
+
+
+def _read_file(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:
     from joulecast.files import read_network
 
     network = read_network(name)
     if input_shape not in (None, network.input.shape):
         raise NetError(
-            f"{name} is a network for inputs of {show_shape(network.input.shape)}: leave --input "
-            "out, or write it again from its net with another"
+            f"{name} holds a network for inputs of {format_shape(network.input.shape)}: leave the "
+            "input shape out, or write the file again for another shape"
         )
-    return NamedNet(network, batch or DEFAULT_BATCH)
+    return ResolvedNet(network, batch or DEFAULT_BATCH)
 
 
-def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> NamedNet:
-    need_torch(f"reading {name}")
+def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:
+    require_torch(f"reading {name}")
     from joulecast.runtimes.torch.load import load_net, read_named_net
 
     network, own_batch = read_named_net(name, batch, input_shape)
-    return NamedNet(network, own_batch, lambda: load_net(name, batch, input_shape))
-
-
-def parse_shape(text: str) -> Shape:
-    """Sizes of a text like ``3x96x96``."""
-    try:
-        shape = tuple(int(word) for word in text.lower().split("x"))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise InputError(f"{text!r} is no input shape: give sizes of one sample, like 3x96x96")
-    return shape
-
-
-def show_shape(shape: Shape) -> str:
-    """``3x96x96``; a dash for a single number."""
-    return "x".join(map(str, shape)) or "-"
+    return ResolvedNet(network, own_batch, lambda: load_net(name, batch, input_shape))

@@ -82,7 +82,11 @@ def shrink_net(
     """
     require_torch("pruning")
     from joulecast.runtimes.torch.load import build_example_net
-    from joulecast.runtimes.torch.channel_pruning import prune_channels, find_channel_groups, list_removed_channels
+    from joulecast.runtimes.torch.channel_pruning import (
+        prune_channels,
+        find_channel_groups,
+        list_removed_channels,
+    )
     from joulecast.runtimes.torch.importance import run_backward, compute_importance
 
     loaded = found.load() if found.load else build_example_net(found.network, found.batch)
@@ -130,7 +134,11 @@ def measure_both(
     pairs = ((pruning.network, shrunk.loaded.net), (pruning.pruned, shrunk.net))
     before, after = (
         observe_net(
-            ResolvedNet(network, setup.batch, _make_load(shrunk, net)), setup, on, meter, rounds=rounds
+            ResolvedNet(network, setup.batch, _make_load(shrunk, net)),
+            setup,
+            on,
+            meter,
+            rounds=rounds,
         )
         for network, net in pairs
     )

@@ -1,0 +1,79 @@
+"""Rank devices and setups by the energy and duration of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from joulecast.api.nets import NetRequest, ResolvedNet, Shape
+from joulecast.api.options import EstimateOptions, split_options
+from joulecast.api.profiles import find_profiles
+from joulecast.records import Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.uses.compare import Comparison
+
+
+@dataclass(frozen=True)
+class SetupGrid:
+    """Setups to compare: every combination of batch sizes, precisions and optimizers.
+
+    Attributes:
+        batch: Batch sizes; the net's own where empty.
+    """
+
+    batch: tuple[int, ...] = ()
+    precision: tuple[str, ...] = ("fp32",)
+    optimizer: tuple[str, ...] = ("sgd",)
+    phase: str = "train"
+    loss: str = "cross_entropy"
+    threads: int = 0
+
+    def list_setups(self, own_batch: int) -> list[Setup]:
+        """Return every combination."""
+        grid = product(self.batch or (own_batch,), self.precision, self.optimizer)
+        return [
+            Setup(batch, self.phase, precision, optimizer, self.loss, self.threads)
+            for batch, precision, optimizer in grid
+        ]
+
+
+def compare(
+    net: Any,
+    inputs: Any = None,
+    *,
+    devices: Sequence[str | Profile] = (),
+    setups: Sequence[Setup] = (),
+    input_shape: Shape | None = None,
+    **options: Any,
+) -> Comparison:
+    """Rank devices and setups by the energy and duration of one sample of a net.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``.
+        inputs: For a module, what it is called on.
+        devices: Devices with profiles (see ``load_profile``), or profiles; this machine by default.
+        setups: How the net may be trained; instead of fields of ``SetupGrid``.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of
+            ``EstimateOptions``: ``estimator``, ``level``, ``store``.
+    """
+    grid, estimating = split_options(compare, options, SetupGrid, EstimateOptions)
+    resolved = NetRequest(net, inputs, input_shape=input_shape).resolve()[0]
+    wanted = [*setups] or SetupGrid(**grid).list_setups(resolved.batch)
+    how = EstimateOptions(**estimating)
+    return compare_setups(resolved, find_profiles(devices, how.store), wanted, how)
+
+
+def compare_setups(
+    net: ResolvedNet,
+    profiles: dict[str, Profile | str],
+    setups: Sequence[Setup],
+    options: EstimateOptions,
+) -> Comparison:
+    """Rank the combinations of profiles and setups."""
+    from joulecast.uses.compare import compare as rank_combinations
+
+    return rank_combinations(net.network, profiles, setups, options.estimator, options.level)

@@ -1,0 +1,110 @@
+"""Evaluate estimators on held-out random nets of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from joulecast.api.measurers import open_measurer
+from joulecast.api.nets import NetRequest, Shape
+from joulecast.api.options import EvaluateOptions, MeasureOptions, split_options
+from joulecast.api.profiles import find_profile
+from joulecast.records import Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.uses.evaluate import Evaluation, EvaluationPlan, Stage
+
+
+def evaluate(
+    family: str,
+    *,
+    setup: Setup | None = None,
+    input_shape: Shape | None = None,
+    device: str | Profile = "",
+    store: str | None = None,
+    on_progress: Callable[[Stage], None] | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Measure random nets of a family and compare the estimators' predictions with them.
+
+    Every observation is stored at once, so an interrupted evaluation resumes where it stopped.
+
+    Args:
+        family: Name of the family, without widths.
+        setup: How its nets are trained.
+        input_shape: Shape of one sample, where it differs from the family's.
+        device: With ``offline=True``, a device with a profile, or the profile itself; by default
+            the profile of the device ``on`` and its meter.
+        store: Path or URL of the store, if not the usual one.
+        on_progress: Called before every measurement.
+        options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
+            ``EvaluateOptions``: ``estimators``, ``nets``, ``seconds``, ``seed``, ``offline``.
+    """
+    setup_options, measuring, evaluating = split_options(
+        evaluate, options, Setup, MeasureOptions, EvaluateOptions
+    )
+    request = NetRequest(family, None, setup, input_shape, setup_options)
+    how, where = EvaluateOptions(**evaluating), MeasureOptions(**measuring)
+    plan = make_evaluation_plan(request, how)
+    if how.offline:
+        return evaluate_offline(plan, device, where, store)
+    return run_evaluation(plan, where, store, on_progress)
+
+
+def make_evaluation_plan(request: NetRequest, options: EvaluateOptions) -> EvaluationPlan:
+    """Return what is to be evaluated."""
+    from joulecast.uses.evaluate import EvaluationPlan, check_family, list_estimators
+
+    check_family(request.name)
+    return EvaluationPlan(
+        request.name,
+        request.resolve()[1],
+        request.input_shape,
+        options.estimators or list_estimators(),
+        options.nets,
+        options.seconds,
+        options.seed,
+    )
+
+
+def run_evaluation(
+    plan: EvaluationPlan,
+    measuring: MeasureOptions,
+    store: str | None = None,
+    on_progress: Callable[[Stage], None] | None = None,
+) -> Evaluation:
+    """Measure what the store does not hold yet, then evaluate."""
+    from joulecast.store import open_store
+    from joulecast.uses.evaluate import evaluate as measure_and_evaluate
+
+    with open_measurer(measuring) as measurer, open_store(store) as opened:
+        return measure_and_evaluate(measurer, opened, plan, on_progress)
+
+
+def evaluate_offline(
+    plan: EvaluationPlan,
+    device: str | Profile,
+    measuring: MeasureOptions,
+    store: str | None = None,
+) -> Evaluation:
+    """Evaluate stored observations without measuring.
+
+    Args:
+        plan: What is evaluated.
+        device: A device with a profile, or the profile; the device of ``measuring`` where empty.
+        measuring: Device and meter whose observations are evaluated.
+        store: Path or URL of the store.
+    """
+    from joulecast.campaign import find_profile_key
+    from joulecast.store import open_store
+    from joulecast.uses.evaluate import evaluate_stored
+
+    if device:
+        return evaluate_stored(find_profile(device, store), plan)
+    # Never opened: it only identifies the device and the meter.
+    measurer = open_measurer(measuring)
+    runtime, meter = measurer.runtime, measurer.meter
+    with open_store(store, create=False) as opened:
+        observations = opened.observations(find_profile_key(measurer))
+    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, observations)
+    return evaluate_stored(profile, plan)

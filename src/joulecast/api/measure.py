@@ -1,0 +1,59 @@
+"""Measure one training step of a net."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from joulecast.api.measurers import is_simulated, open_measurer
+from joulecast.api.nets import NetRequest, ResolvedNet, Shape
+from joulecast.api.options import MeasureOptions, split_options
+from joulecast.records import OWN_NET, Observation, Setup, Trial
+
+
+def measure(
+    net: Any,
+    inputs: Any = None,
+    *,
+    setup: Setup | None = None,
+    input_shape: Shape | None = None,
+    store: str | None = None,
+    **options: Any,
+) -> Observation:
+    """Train a net under a meter and return what one step took.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``, whose weights will be trained.
+        inputs: For a module, what it is called on.
+        setup: How the net is trained.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        store: Path or URL of a store to add the observation to; by default it is only returned.
+        options: Fields of ``Setup`` (``batch=128``) and of ``MeasureOptions``: ``on``, ``meter``,
+            ``rounds``, ``device_name``. For a module, ``loss`` may be a callable from its output to
+            a scalar.
+    """
+    setup_options, measuring = split_options(measure, options, Setup, MeasureOptions)
+    request = NetRequest(net, inputs, setup, input_shape, setup_options)
+    observation = measure_net(*request.resolve(), MeasureOptions(**measuring))
+    if store is not None:
+        save_observation(observation, store)
+    return observation
+
+
+def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
+    """Measure the user's own module where there is one, else the network built anew."""
+    loaded = net.load() if net.load and not is_simulated(options.on) else None
+    if loaded is not None and loaded.loss is not None:
+        setup = replace(setup, loss="own")
+    with open_measurer(options, loaded) as measurer:
+        observation = measurer.measure(Trial(net.network, setup))
+    return observation if loaded is None else replace(observation, source=OWN_NET)
+
+
+def save_observation(observation: Observation, store: str | None = None) -> str:
+    """Add an observation to the store and return where the store is."""
+    from joulecast.store import open_store
+
+    with open_store(store) as opened:
+        opened.add_observation(observation)
+        return str(opened.place)

@@ -1,0 +1,172 @@
+"""The option records of the verbs, and how keyword arguments become option records.
+
+Every verb takes its options as flat keywords, like ``batch=128, rounds=5``. ``split_options`` sorts
+them by the record that has a field of that name. The command line fills the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from typing import Any
+
+from joulecast.errors import InputError
+from joulecast.uses.prune_options import PruneOptions as PruneOptions
+from joulecast.uses.search_options import SearchOptions as SearchOptions
+
+DEFAULT_PROFILE_SECONDS = 600.0
+DEFAULT_PROBE_SECONDS = 20.0
+
+
+def split_options(
+    verb: Callable[..., Any], options: Mapping[str, Any], *records: type
+) -> tuple[dict[str, Any], ...]:
+    """Return the options that belong to each record, in the order of the records.
+
+    Args:
+        verb: The function that was called; its own parameters are suggested as well.
+        options: Keyword arguments as they were given.
+        records: Dataclasses whose fields are options.
+
+    Raises:
+        InputError: No record has a field of that name.
+    """
+    names = [{field.name for field in fields(record)} for record in records]
+    for name in options:
+        if not any(name in known for known in names):
+            raise InputError(_describe_unknown(verb, name, set().union(*names)))
+    return tuple({name: options[name] for name in options if name in known} for known in names)
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Where and how a net is measured.
+
+    Attributes:
+        on: ``cpu``, ``cuda:0`` or ``simulated:SEED``.
+        meter: Name of a meter, as ``joulecast detect`` lists them; ``nvml+rapl`` adds two up.
+        rounds: Measured windows; the result is their median.
+        device_name: Name to record for the device instead of the detected one.
+    """
+
+    on: str = "cpu"
+    meter: str = "auto"
+    rounds: int = 3
+    device_name: str = ""
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What a profiling campaign measures, and when it stops.
+
+    Attributes:
+        points: Largest number of measurements.
+        seconds: Longest duration; 600 s where neither limit is given.
+        interval_share: Stop when the interval is within this share of the estimate.
+        acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
+            totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
+            only what was never seen of the net.
+        estimator: Name of the estimator to measure for.
+    """
+
+    points: int | None = None
+    seconds: float | None = None
+    interval_share: float = 0.05
+    acquisition: str = "target"
+    estimator: str = "additive"
+
+    @property
+    def limit_s(self) -> float | None:
+        """Longest duration in seconds; None where only ``points`` limits the campaign."""
+        if self.points is None and self.seconds is None:
+            return DEFAULT_PROFILE_SECONDS
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where observations and profiles are stored.
+
+    Attributes:
+        store: Path or URL of the store, if not the usual one.
+    """
+
+    store: str | None = None
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """How an estimate is made.
+
+    Attributes:
+        estimator: Name of the estimator.
+        level: Probability of the credible interval.
+        store: Path or URL of the store, if not the usual one.
+    """
+
+    estimator: str = "additive"
+    level: float = 0.95
+    store: str | None = None
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Whether the net's unseen layers are measured on the device first.
+
+    Attributes:
+        probe: Measure isolated layers before estimating; the device is ``on``.
+        probe_seconds: Longest duration of a probe; by default as long as the verb allows.
+    """
+
+    probe: bool = False
+    probe_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a plan is made.
+
+    Attributes:
+        confidence: Plan with energies and durations that each job stays below with this
+            probability.
+        time_limit_s: Longest duration of the search for a plan.
+        now: Time at which the plan starts; the present by default.
+        estimator: Name of the estimator.
+        store: Path or URL of the store, if not the usual one.
+    """
+
+    confidence: float = 0.5
+    time_limit_s: float = 60.0
+    now: datetime | None = None
+    estimator: str = "additive"
+    store: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Which estimators are compared, on how many random nets.
+
+    Attributes:
+        estimators: Names; ``NAME-noprobe`` is NAME without probes; all but one where empty.
+        nets: Held-out random nets of the family.
+        seconds: Device time of each estimator's campaign.
+        seed: Seed that draws the nets.
+        offline: Evaluate stored observations without measuring.
+    """
+
+    estimators: tuple[str, ...] = ()
+    nets: int = 20
+    seconds: float = 60.0
+    seed: int = 1
+    offline: bool = False
+
+
+def _describe_unknown(verb: Callable[..., Any], name: str, names: set[str]) -> str:
+    own = signature(verb).parameters.values()
+    known = sorted(names | {one.name for one in own if one.kind is not Parameter.VAR_KEYWORD})
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    return f"joulecast.{verb.__name__} has no option {name!r}; {hint}"

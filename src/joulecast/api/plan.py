@@ -1,0 +1,69 @@
+"""Plan which job runs when on which device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from joulecast.api.nets import resolve_name
+from joulecast.api.options import PlanOptions, split_options
+from joulecast.api.profiles import load_profile
+from joulecast.errors import FileError, InputError, JoulecastError
+from joulecast.records import Network, Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.uses.plan import Ask, Job, Plan
+
+
+def plan(jobs: str | os.PathLike[str], **options: Any) -> Plan:
+    """Plan the jobs of a TOML file on its devices with the least total energy.
+
+    Args:
+        jobs: Path of a file with ``[[job]]`` and ``[[device]]`` tables.
+        options: Fields of ``PlanOptions``: ``confidence``, ``time_limit_s``, ``now``,
+            ``estimator``, ``store``.
+
+    Raises:
+        FileError: The file is not valid; the message names the table and the key.
+    """
+    (planning,) = split_options(plan, options, PlanOptions)
+    return make_plan(os.fspath(jobs), PlanOptions(**planning))
+
+
+def make_plan(path: str, options: PlanOptions) -> Plan:
+    """Plan the jobs of a TOML file."""
+    from joulecast.uses.plan import estimate_jobs, plan_jobs, read_ask
+
+    now = options.now or datetime.now().replace(microsecond=0)
+    ask = read_ask(path, now)
+    nets = {job.name: _resolve_job(job, path) for job in ask.jobs}
+    profiles = _find_profiles(ask, path, options.store)
+    costs = estimate_jobs(ask, nets, profiles, options.estimator)
+    try:
+        return plan_jobs(ask, costs, profiles, now, options.confidence, options.time_limit_s)
+    except InputError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def _resolve_job(job: Job, path: str) -> tuple[Network, Setup]:
+    """Return the network of a job, and its setup with the batch size that applies."""
+    try:
+        found = resolve_name(job.net, job.setup.get("batch"), job.input_shape)
+        return found.network, replace(Setup(**job.setup), batch=found.batch)
+    except InputError as error:
+        raise FileError(f"{path}: [[job]] {job.name}: {error}") from error
+
+
+def _find_profiles(ask: Ask, path: str, store: str | None) -> Mapping[str, Profile]:
+    """Return the profiles of the devices without a stated power, by the name of the device."""
+    found = {}
+    for station in ask.stations:
+        if station.power_w is None:
+            try:
+                found[station.name] = load_profile(station.profile or station.name, store=store)
+            except JoulecastError as error:
+                raise type(error)(f"{path}: [[device]] {station.name}: {error}") from error
+    return found

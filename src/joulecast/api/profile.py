@@ -1,0 +1,152 @@
+"""Profile a device: measure layers like those of a net, and fit an estimator to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from joulecast.api.measurers import open_measurer
+from joulecast.api.nets import NetRequest, ResolvedNet, Shape
+from joulecast.api.options import (
+    DEFAULT_PROFILE_SECONDS,
+    MeasureOptions,
+    ProfileOptions,
+    split_options,
+)
+from joulecast.errors import MissingError
+from joulecast.records import Network, Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.campaign import CampaignResult, Progress
+
+# A probe measures each layer in one window and stops at this interval.
+_PROBE_INTERVAL_SHARE = 0.005
+
+
+def profile(
+    net: Any,
+    inputs: Any = None,
+    *,
+    setup: Setup | None = None,
+    input_shape: Shape | None = None,
+    store: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Profile:
+    """Measure layers like those of a net on a device and return the device's profile.
+
+    Every observation is stored at once, so an interrupted campaign resumes where it stopped.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``; layers are profiled up to its widths.
+        inputs: For a module, what it is called on.
+        setup: How the net is trained.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        store: Path or URL of the store, if not the usual one.
+        on_progress: Called before every measurement and at the end.
+        options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
+            ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
+            ``estimator``.
+    """
+    setup_options, measuring, profiling = split_options(
+        profile, options, Setup, MeasureOptions, ProfileOptions
+    )
+    request = NetRequest(net, inputs, setup, input_shape, setup_options)
+    return run_profiling(
+        *request.resolve(),
+        MeasureOptions(**measuring),
+        ProfileOptions(**profiling),
+        store,
+        on_progress,
+    )[1]
+
+
+def run_profiling(
+    net: ResolvedNet,
+    setup: Setup,
+    measuring: MeasureOptions,
+    profiling: ProfileOptions,
+    store: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[CampaignResult, Profile]:
+    """Run a profiling campaign; return how it ended and the device's profile.
+
+    Args:
+        net: The net whose widths are the largest that are profiled.
+        setup: How it is trained.
+        measuring: Device, meter and rounds.
+        profiling: What is measured, and when to stop.
+        store: Path or URL of the store that receives every observation at once.
+        on_progress: Called before every measurement and at the end.
+    """
+    from joulecast.campaign import run_campaign
+    from joulecast.estimators import find_estimator
+    from joulecast.estimators.base import Target
+    from joulecast.store import open_store
+
+    target = Target(
+        net.network,
+        setup,
+        profiling.acquisition,
+        profiling.interval_share,
+        networks=net.members,
+    )
+    with open_measurer(measuring) as measurer, open_store(store) as opened:
+        result = run_campaign(
+            measurer,
+            opened,
+            find_estimator(profiling.estimator),
+            target,
+            points=profiling.points,
+            seconds=profiling.limit_s,
+            on_progress=on_progress,
+        )
+        return result, opened.profile(result.profile_key)
+
+
+def probe_layers(
+    networks: tuple[Network, ...],
+    setup: Setup,
+    measuring: MeasureOptions,
+    store: str | None = None,
+    options: ProfileOptions | None = None,
+) -> Profile:
+    """Measure the layers of networks that the device has not seen; return its profile.
+
+    Args:
+        networks: Networks whose layers are measured.
+        setup: How they are trained.
+        measuring: Device and meter.
+        store: Path or URL of the store.
+        options: When to stop, and for which estimator.
+
+    Raises:
+        MissingError: No energy was ever measured on the device.
+    """
+    measuring = replace(measuring, rounds=1)
+    options = options or ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS)
+    _check_has_energy(measuring, store)
+    net = ResolvedNet(networks[0], setup.batch, members=networks)
+    return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
+
+
+def make_short_probe(seconds: float) -> ProfileOptions:
+    """Return the options of a short probe, which ends when the estimate is nearly exact."""
+    return ProfileOptions(seconds=seconds, interval_share=_PROBE_INTERVAL_SHARE)
+
+
+def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
+    """Raise MissingError where a probe, which mostly measures time, would leave no energy."""
+    from joulecast.campaign import find_profile_key
+    from joulecast.store import open_store
+
+    # Never opened: it only identifies the device and the meter.
+    measurer = open_measurer(measuring)
+    with open_store(store, create=False) as opened:
+        observations = opened.observations(find_profile_key(measurer))
+    if not any(one.energy_j for one in observations if one.trial.network.layers):
+        raise MissingError(
+            f"no layer's energy was measured on {measurer.runtime.device.name} yet: run "
+            "`joulecast profile NET` there first"
+        )
