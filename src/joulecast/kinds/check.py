@@ -1,7 +1,7 @@
-"""What a network must keep to so that its costs can be told, and so that it can be rebuilt.
+"""Check that a network can be costed and, if it is marked buildable, rebuilt.
 
-Takes records that somebody may have written by hand, gives nothing, or one InputError that names
-the layer and the value. Sizes are looked at by name, since a name means the same in every row.
+Networks may be written by hand, so every error names the layer and the value. Sizes are checked by
+name, since a name means the same for every kind.
 """
 
 from __future__ import annotations
@@ -12,56 +12,57 @@ from functools import partial
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.kinds.contractions import CONVOLUTION_AXES
 from joulecast.kinds.cost import layer_work
-from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.kind_table import find_kind
+from joulecast.kinds.operators import input_shape, output_shape
+from joulecast.kinds.widths import width_divisor
 from joulecast.kinds.work import Shape
 from joulecast.records import JOINS, Input, Layer, Network, Op, Setup
+
+IMAGE_AXES = (3, 4)
+"""Axes of a sample that can be channels last: an image or a volume with its channels."""
 
 _FLAGS = {"affine", "bias", "bidirectional", "causal", "ceil"}
 _LISTS = {"axes", "dilation", "kernel", "lead", "order", "out", "output_padding", "padding"}
 _LISTS |= {"shape", "space", "stride"}
 _FROM_ZERO = {"axes", "order", "output_padding", "padding", "params"}
-# One for each axis of the space that a convolution sweeps.
-_PER_AXIS = ("dilation", "kernel", "output_padding", "padding", "space", "stride")
-# Beyond these no device could hold it, and counting would take forever or overflow.
+# No device could hold larger sizes, and counting them would take forever or overflow.
 _LARGEST = 10**12
 _DEEPEST = 1000
 _MOST_AXES = 16
-IMAGE_AXES = (3, 4)
-"""Axes of a sample that can lie channels last: an image or a volume with its channels."""
 
 
 def check_network(network: Network) -> None:
-    """Complain about the first thing in a network that cannot be.
+    """Raise an error for the first invalid value in a network.
 
     Raises:
-        InputError: It names the layer and the value.
+        InputError: A value is invalid; the message names the layer and the value.
     """
     _check_input(network.input)
     for number, layer in enumerate(network.layers, start=1):
-        _locate(number, layer, check_layer)
+        _name_layer_in_errors(number, layer, check_layer)
     _check_groups(network)
     if network.buildable and network.layers:
         check_chain(network)
 
 
 def check_chain(network: Network) -> None:
-    """Complain unless every layer is called once and takes the shape that what it reads gives.
+    """Raise an error unless layers are called once and fit the shapes of the layers they read.
 
     Raises:
-        InputError: It names the layer and both shapes.
+        InputError: A layer does not fit; the message names it and both shapes.
     """
     shapes: list[Shape] = []
     for index, layer in enumerate(network.layers):
         sources = [index - back for back in layer.reads]
-        found = [network.input.shape if s < 0 else shapes[s] for s in sources]
-        _locate(index + 1, layer, partial(_check_place, found=found))
+        read = [network.input.shape if s < 0 else shapes[s] for s in sources]
+        _name_layer_in_errors(index + 1, layer, partial(_check_reads, shapes=read))
         shapes.append(output_shape(layer))
 
 
 def check_layer(layer: Layer) -> None:
-    """Complain about a layer whose sizes, shapes or flags cannot be."""
+    """Raise an error for a layer with invalid sizes, shapes or flags."""
     for part in layer.parts:
         check_layer(part)
     _check_flags(layer)
@@ -73,15 +74,15 @@ def check_layer(layer: Layer) -> None:
         raise InputError(f"it needs {error}") from error
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
         first = str(error).split("\n", 1)[0]
-        raise InputError(f"its sizes ({layer.sizes}) do not fit each other: {first}") from error
+        raise InputError(f"its sizes ({layer.sizes}) do not fit together: {first}") from error
 
 
-def _locate(number: int, layer: Layer, check: Callable[[Layer], None]) -> None:
+def _name_layer_in_errors(number: int, layer: Layer, check: Callable[[Layer], None]) -> None:
     try:
         check(layer)
     except InputError as error:
         name = f"{layer.name}, " if layer.name and isinstance(layer.name, str) else ""
-        raise InputError(f"layer {number} ({name}{layer.kind}) cannot be: {error}") from error
+        raise InputError(f"layer {number} ({name}{layer.kind}) is invalid: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------
@@ -93,36 +94,42 @@ def _check_flags(layer: Layer) -> None:
         if not isinstance(getattr(layer, key), bool):
             raise InputError(f"{key} is {getattr(layer, key)!r}; give true or false")
     if not isinstance(layer.name, str):
-        raise InputError(f"its name is {layer.name!r}; give a word")
+        raise InputError(f"its name is {layer.name!r}; give a string")
     if layer.join not in JOINS:
         raise InputError(f"join is {layer.join!r}; give one of {', '.join(JOINS)}")
-    _check_whole("calls", layer.calls, 1)
+    _check_integer("calls", layer.calls, 1)
     for back in layer.reads:
-        _check_whole("reads", back, 1)
+        _check_integer("reads", back, 1)
 
 
 def _check_work(layer: Layer) -> None:
     _check_sizes(layer)
     shape = input_shape(layer)
     _check_shape("its input", shape)
-    _check_layout(layer, len(shape))
-    for place, op in enumerate((layer, *layer.tail)):
-        if place and not find_kind(op.kind).can_be_in_tail:
-            raise InputError(f"{op.kind} stands in its tail; make it a layer of its own")
-        if place:
+    _check_memory_format(layer, len(shape))
+    for number, op in enumerate((layer, *layer.tail)):
+        row = find_kind(op.kind)
+        if number and not row.can_be_in_tail:
+            raise InputError(f"{op.kind} cannot be in a tail; make it a layer")
+        if number:
             _check_sizes(op)
-        weights = sum(find_kind(op.kind).params(op.sizes, shape))
-        _check_whole(f"the number of weights of {op.kind}", weights, 0)
-        shape = find_kind(op.kind).out_shape(op.sizes, shape)
-        _check_shape(f"what {op.kind} gives", shape)
+        weights = sum(row.params(op.sizes, shape))
+        _check_integer(f"the number of weights of {op.kind}", weights, 0)
+        shape = row.out_shape(op.sizes, shape)
+        _check_shape(f"the output of {op.kind}", shape)
     layer_work(layer, Setup())
 
 
-def _check_layout(layer: Layer, axes: int) -> None:
+def _check_memory_format(layer: Layer, axes: int) -> None:
     if layer.channels_last and axes not in IMAGE_AXES:
-        raise InputError(f"channels_last is true, but its input has {axes} axes and is no image")
-    if layer.channels_last_weights and not (layer.kind.startswith("conv") and axes in IMAGE_AXES):
-        raise InputError(f"channels_last_weights is true; {layer.kind} has no weights that can be")
+        raise InputError(
+            f"channels_last is true, but its input has {axes} axes and is not an image"
+        )
+    has_image_weights = find_kind(layer.kind).is_convolution and axes in IMAGE_AXES
+    if layer.channels_last_weights and not has_image_weights:
+        raise InputError(
+            f"channels_last_weights is true, but {layer.kind} has no weights in that format"
+        )
 
 
 def _check_sizes(op: Op) -> None:
@@ -135,7 +142,8 @@ def _check_sizes(op: Op) -> None:
     for name, default in row.sizes.items():
         if default is not None and name not in op.sizes:
             raise InputError(f"{op.kind} needs the size {name!r}")
-    _check_fit(op)
+    _check_spatial_sizes(op)
+    _check_widths(op)
 
 
 def _check_size(name: str, value: Any) -> None:
@@ -149,44 +157,43 @@ def _check_size(name: str, value: Any) -> None:
         if value not in (0, 1):
             raise InputError(f"{name} is {value!r}; give 0 or 1")
     elif name in _LISTS:
-        _check_list(name, value, 0 if name in _FROM_ZERO else 1)
+        _check_integers(name, value, 0 if name in _FROM_ZERO else 1)
     else:
         most = _DEEPEST if name == "depth" else _LARGEST
-        _check_whole(name, value, 0 if name in _FROM_ZERO else 1, most)
+        _check_integer(name, value, 0 if name in _FROM_ZERO else 1, most)
 
 
-def _check_fit(op: Op) -> None:
-    """Sizes that depend on each other."""
-    sizes = op.sizes
-    if op.kind.startswith("conv"):
-        axes = int(op.kind[-2])
-        for name in _PER_AXIS:
-            if name in sizes and len(sizes[name]) != axes:
-                raise InputError(f"{name} is {sizes[name]}; {op.kind} needs {axes} numbers there")
-        for name in ("cin", "cout"):
-            if sizes[name] % sizes["groups"]:
-                raise InputError(f"{name} is {sizes[name]}; give a multiple of its groups")
-    if op.kind == "attention" and sizes["width"] % sizes["heads"]:
-        raise InputError(
-            f"width is {sizes['width']}; give a multiple of its {sizes['heads']} heads"
-        )
+def _check_spatial_sizes(op: Op) -> None:
+    dims = find_kind(op.kind).spatial_dims
+    for name in CONVOLUTION_AXES if dims else ():
+        if name in op.sizes and len(op.sizes[name]) != dims:
+            raise InputError(f"{name} is {op.sizes[name]}; {op.kind} needs {dims} numbers")
 
 
-def _check_list(name: str, value: Any, least: int) -> None:
+def _check_widths(op: Op) -> None:
+    row, divisor = find_kind(op.kind), width_divisor(op)
+    for name in row.widths:
+        if name in op.sizes and op.sizes[name] % divisor:
+            raise InputError(
+                f"{name} is {op.sizes[name]}; give a multiple of its {divisor} {row.width_divisor}"
+            )
+
+
+def _check_integers(name: str, value: Any, least: int) -> None:
     if not isinstance(value, tuple) or len(value) > _MOST_AXES:
-        raise InputError(f"{name} is {value!r}; give a list of at most {_MOST_AXES} whole numbers")
+        raise InputError(f"{name} is {value!r}; give a list of at most {_MOST_AXES} integers")
     for one in value:
-        _check_whole(name, one, least)
+        _check_integer(name, one, least)
 
 
-def _check_whole(name: str, value: Any, least: int, most: int = _LARGEST) -> None:
+def _check_integer(name: str, value: Any, least: int, most: int = _LARGEST) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(f"{name} is {value!r}; give a whole number from {least} to {most:,}")
+        raise InputError(f"{name} is {value!r}; give an integer from {least} to {most:,}")
 
 
-def _check_shape(what: str, shape: Shape) -> None:
-    _check_list(f"the shape of {what}", shape, 1)
-    _check_whole(f"the number of elements of {what}", math.prod(shape), 1)
+def _check_shape(owner: str, shape: Shape) -> None:
+    _check_integers(f"the shape of {owner}", shape, 1)
+    _check_integer(f"the number of elements of {owner}", math.prod(shape), 1)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -195,38 +202,39 @@ def _check_shape(what: str, shape: Shape) -> None:
 
 def _check_input(sample: Input) -> None:
     _check_shape("the network's input", sample.shape)
-    _check_whole("the input's vocabulary", sample.vocabulary, 0)
+    _check_integer("the input's vocabulary", sample.vocabulary, 0)
 
 
 def _check_groups(network: Network) -> None:
     last = 0
     for group in network.groups:
         for edge in group:
-            _check_whole("an edge of a group", edge, 0)
+            _check_integer("a group's bound", edge, 0)
         start, stop = group
         if not last <= start < stop <= len(network.layers):
             raise InputError(
-                f"group {list(group)} cannot be: give ranges within 0 to {len(network.layers)} in "
-                "order and apart from each other"
+                f"group {list(group)} is invalid: give ranges within 0 to {len(network.layers)}, "
+                "in order and without overlap"
             )
         last = stop
 
 
-def _check_place(layer: Layer, found: Sequence[Shape]) -> None:
-    if layer.calls > 1 or layer.tied or not found:
+def _check_reads(layer: Layer, shapes: Sequence[Shape]) -> None:
+    if layer.calls > 1 or layer.tied or not shapes:
         wrong = f"calls is {layer.calls}" if layer.calls > 1 else "tied is true"
-        wrong = wrong if found else "reads is empty"
-        raise InputError(f"{wrong}, which cannot be rebuilt; say that buildable is false")
-    # A product takes two inputs of different shapes; only the first is in its sizes.
-    if layer.kind != "matmul" and _join_shapes(found, layer.join) != input_shape(layer):
-        read = ", ".join(str(list(shape)) for shape in found)
+        wrong = wrong if shapes else "reads is empty"
+        raise InputError(f"{wrong}, which cannot be rebuilt; set buildable to false")
+    if find_kind(layer.kind).second_shape is not None:
+        return
+    if _join_shapes(shapes, layer.join) != input_shape(layer):
+        read = ", ".join(str(list(shape)) for shape in shapes)
         raise InputError(
-            f"it takes {list(input_shape(layer))} and reads {read} (join {layer.join})"
+            f"its input is {list(input_shape(layer))}, but it reads {read} (join {layer.join})"
         )
 
 
 def _join_shapes(shapes: Sequence[Shape], join: str) -> Shape | None:
-    """The shape that several become; None where they do not go together."""
+    """Return the shape of joined inputs, or None if they do not fit together."""
     first = shapes[0]
     if join == "concat":
         fits = all(shape and shape[1:] == first[1:] for shape in shapes)

@@ -21,9 +21,7 @@ def define_convolution(dims: int, transposed: bool = False) -> Kind:
 
     def fill_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
         per_axis = {name: sizes[name] for name in CONVOLUTION_AXES if name in sizes}
-        spread = {
-            name: (size,) * dims for name, size in per_axis.items() if isinstance(size, int)
-        }
+        spread = {name: (size,) * dims for name, size in per_axis.items() if isinstance(size, int)}
         return {**sizes, **spread}
 
     @lru_cache(maxsize=1024)  # forward, backward and the next layer need it one after the other

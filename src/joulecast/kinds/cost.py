@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.autocast import is_half
 from joulecast.kinds.kind_table import find_kind
+from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
 from joulecast.records import Layer, Network, Op, Setup
 

@@ -108,7 +108,7 @@ def define_sdpa() -> Kind:
         return float(c.batch * (2 * queries + 2 * keys)) * c.item_bytes
 
     def flops(s: Sizes) -> float:
-        return 4.0 * s["heads"] * s["head_dim"] * s["tokens"] * s["kv_tokens"]
+        return float(4 * s["heads"] * s["head_dim"] * s["tokens"] * s["kv_tokens"])
 
     def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         return Work(c.batch * flops(s), moved_bytes(s, c), 1, moved_bytes(s, c))

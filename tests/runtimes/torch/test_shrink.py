@@ -13,7 +13,7 @@ from torch import nn
 
 from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
-from joulecast.kinds.narrow import Group, narrow
+from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
 from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
 from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
 from joulecast.runtimes.torch.channel_pruning import (
@@ -192,7 +192,7 @@ def find(name: str) -> tuple[nn.Module, torch.Tensor, PrunableChannels]:
     return _FOUND[name]
 
 
-def draw_counts(groups: tuple[Group, ...], shares: list[float]) -> dict[str, int]:
+def draw_counts(groups: tuple[ChannelGroup, ...], shares: list[float]) -> dict[str, int]:
     return {
         group.name: group.step * max(1, round(share * len(group.importance)))
         for group, share in zip(groups, shares * len(groups), strict=False)
@@ -208,7 +208,7 @@ def test_records_say_what_the_smaller_net_is(name, shares):
     counts = draw_counts(channels.groups, shares)
     smaller = prune_channels(net, channels.groups, counts)
     read = read_loaded_net("", LoadedNet(smaller, inputs, None))
-    assert read == narrow(channels.network, channels.groups, counts)
+    assert read == narrow_network(channels.network, channels.groups, counts)
 
 
 @pytest.mark.parametrize("name", [*NETS, *FAMILIES])
@@ -293,14 +293,14 @@ def test_counts_that_cannot_be_are_refused():
         with pytest.raises(InputError):
             prune_channels(net, channels.groups, counts)
         with pytest.raises(InputError):
-            narrow(channels.network, channels.groups, counts)
+            narrow_network(channels.network, channels.groups, counts)
 
 
 def test_what_is_written_is_made_again(tmp_path):
     net, inputs, channels = find("vit")
     counts = draw_counts(channels.groups, [0.5])
     smaller = prune_channels(net, channels.groups, counts).eval()
-    network = narrow(channels.network, channels.groups, counts)
+    network = narrow_network(channels.network, channels.groups, counts)
     removed = list_removed_channels(channels.groups, counts)
     save_pruned(smaller, tmp_path, network=network, removed=removed, source="a module")
     again = load_pruned(tmp_path, net).eval()
@@ -315,6 +315,6 @@ def test_a_net_that_joulecast_builds_needs_no_source(tmp_path):
     net, inputs, channels = find("resnet18:8,1,1,1,1")
     counts = draw_counts(channels.groups, [0.5])
     smaller = prune_channels(net, channels.groups, counts).eval()
-    network = narrow(channels.network, channels.groups, counts)
+    network = narrow_network(channels.network, channels.groups, counts)
     save_pruned(smaller, tmp_path, network=network, removed={})
     assert torch.equal(load_pruned(tmp_path).eval()(inputs), smaller(inputs))

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from joulecast.errors import InputError
-from joulecast.kinds.narrow import Coupling, Group, check_counts
+from joulecast.kinds.channel_groups import Coupling, ChannelGroup, check_counts
 from joulecast.records import Network
 from joulecast.runtimes.torch.channel_dependencies import (
     Places,
@@ -46,7 +46,7 @@ class PrunableChannels:
     """
 
     network: Network
-    groups: tuple[Group, ...]
+    groups: tuple[ChannelGroup, ...]
     whole: tuple[str, ...]
 
 
@@ -91,7 +91,7 @@ def find_channel_groups(
 
 def prune_channels(
     net: nn.Module,
-    groups: Sequence[Group],
+    groups: Sequence[ChannelGroup],
     counts: Mapping[str, int],
 ) -> nn.Module:
     """A copy of the net with so many channels left in each group, the most important ones.
@@ -103,7 +103,7 @@ def prune_channels(
 
 
 def list_removed_channels(
-    groups: Sequence[Group], counts: Mapping[str, int]
+    groups: Sequence[ChannelGroup], counts: Mapping[str, int]
 ) -> dict[str, dict[str, list[int]]]:
     """For every module and side which of its channels go."""
     check_counts(groups, counts)
@@ -113,7 +113,7 @@ def list_removed_channels(
         for step in group.rank()[:steps]:
             for one in group.couplings:
                 gone = removed.setdefault(one.path, {}).setdefault(one.side, set())
-                gone.update(one.places[step])
+                gone.update(one.channels_by_step[step])
     return {
         path: {side: sorted(gone) for side, gone in sides.items()}
         for path, sides in removed.items()
@@ -226,12 +226,12 @@ def _survives(loaded: LoadedNet, ties: Sequence[ChannelDependency]) -> bool:
         return False
 
 
-def _read_cut(loaded: LoadedNet, groups: Sequence[Group], counts: Mapping[str, int]) -> Network:
+def _read_cut(loaded: LoadedNet, groups: Sequence[ChannelGroup], counts: Mapping[str, int]) -> Network:
     smaller = prune_channels(loaded.net, groups, counts)
     return read_loaded_net("", replace(loaded, net=smaller))
 
 
-def _make_group(tie: ChannelDependency) -> Group:
+def _make_group(tie: ChannelDependency) -> ChannelGroup:
     """A group in the steps that its tie asks for."""
     channels, width = tie.channels, len(tie.channels)
     if tie.head_dim:
@@ -244,7 +244,7 @@ def _make_group(tie: ChannelDependency) -> Group:
         for path, side, places in tie.items
     )
     name = f"{tie.name}[{channels[0]}]"
-    return Group(name, len(steps[0]), couplings, (), (1.0 / len(steps),) * len(steps))
+    return ChannelGroup(name, len(steps[0]), couplings, (), (1.0 / len(steps),) * len(steps))
 
 
 def _bare_name(name: str) -> str:
@@ -255,9 +255,9 @@ def _gather(places: Places, step: Sequence[int]) -> tuple[int, ...]:
     return tuple(index for channel in step for index in places[channel])
 
 
-def _name_groups(groups: Sequence[Group], names: Network) -> tuple[Group, ...]:
+def _name_groups(groups: Sequence[ChannelGroup], names: Network) -> tuple[ChannelGroup, ...]:
     """Groups under the name of the first layer that makes their channels."""
-    named: list[Group] = []
+    named: list[ChannelGroup] = []
     taken: set[str] = set()
     ordered = sorted(groups, key=lambda group: min(slot.layer for slot in group.slots))
     for group in ordered:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from joulecast.errors import JoulecastError
-from joulecast.kinds.narrow import Group, Slot, list_slots, narrow
+from joulecast.kinds.channel_groups import ChannelGroup, ChannelSlot, list_slots, narrow_network
 from joulecast.records import Network
 
 Place = tuple[int, int, str, int]
@@ -24,8 +24,8 @@ Falls = dict[Place, dict[str, int]]
 
 
 def find_channel_slots(
-    base: Network, groups: Sequence[Group], read: Read
-) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    base: Network, groups: Sequence[ChannelGroup], read: Read
+) -> tuple[tuple[ChannelGroup, ...], tuple[str, ...]]:
     """Groups with their slots, and the names of those whose sizes do not follow their channels.
 
     Args:
@@ -53,7 +53,7 @@ def find_channel_slots(
     return tuple(usable), tuple(sorted(lost))
 
 
-def _reads(group: Group, read: Read) -> bool:
+def _reads(group: ChannelGroup, read: Read) -> bool:
     try:
         read({group.name: group.channels - group.step})
         return True
@@ -61,7 +61,7 @@ def _reads(group: Group, read: Read) -> bool:
         return False
 
 
-def _measure_falls(base: Network, groups: Sequence[Group], read: Read) -> Falls:
+def _measure_falls(base: Network, groups: Sequence[ChannelGroup], read: Read) -> Falls:
     """What one step of each group takes from each size."""
     whole = list_slots(base)
     words = _make_words(len(groups))
@@ -86,7 +86,7 @@ def _measure_falls(base: Network, groups: Sequence[Group], read: Read) -> Falls:
     return falls
 
 
-def _measure(whole: Mapping[Place, int], some: Sequence[Group], read: Read) -> dict[Place, int]:
+def _measure(whole: Mapping[Place, int], some: Sequence[ChannelGroup], read: Read) -> dict[Place, int]:
     """By how much each size falls where one step of some groups is cut."""
     left = list_slots(read({group.name: group.channels - group.step for group in some}))
     return {p: size - left[p] for p, size in whole.items() if p in left and left[p] != size}
@@ -100,14 +100,14 @@ def _make_words(count: int) -> list[tuple[int, ...]]:
     return list(combinations(range(readings), readings // 2 or 1))[:count]
 
 
-def _fill(group: Group, falls: Falls) -> Group:
+def _fill(group: ChannelGroup, falls: Falls) -> ChannelGroup:
     slots = [
-        Slot(*place, found[group.name]) for place, found in falls.items() if group.name in found
+        ChannelSlot(*place, found[group.name]) for place, found in falls.items() if group.name in found
     ]
     return replace(group, slots=tuple(sorted(slots, key=lambda slot: (slot.layer, slot.op))))
 
 
-def _find_wrong(base: Network, groups: Sequence[Group], read: Read) -> set[str]:
+def _find_wrong(base: Network, groups: Sequence[ChannelGroup], read: Read) -> set[str]:
     """Groups that change layers which turn out otherwise than their slots say, or nothing."""
     idle = {group.name for group in groups if not group.slots}
     if idle:
@@ -119,7 +119,7 @@ def _find_wrong(base: Network, groups: Sequence[Group], read: Read) -> set[str]:
         for at, group in enumerate(groups)
         if len(group.importance) > 2
     }
-    said, seen = narrow(base, groups, counts), read(counts)
+    said, seen = narrow_network(base, groups, counts), read(counts)
     if len(said.layers) != len(seen.layers):
         return {group.name for group in groups}
     off = {

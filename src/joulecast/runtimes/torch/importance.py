@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from joulecast.errors import InputError
-from joulecast.kinds.narrow import Coupling, Group
+from joulecast.kinds.channel_groups import Coupling, ChannelGroup
 from joulecast.runtimes.torch.load import LoadedNet
 from joulecast.runtimes.torch.net_reader import cross_entropy_loss
 from joulecast.runtimes.torch.training_step import call_net
@@ -26,8 +26,8 @@ IMPORTANCES = ("magnitude", "taylor")
 
 
 def compute_importance(
-    net: nn.Module, groups: Sequence[Group], by: str = "magnitude"
-) -> tuple[Group, ...]:
+    net: nn.Module, groups: Sequence[ChannelGroup], by: str = "magnitude"
+) -> tuple[ChannelGroup, ...]:
     """The same groups with the importance of their steps in this net.
 
     Raises:
@@ -47,7 +47,7 @@ def run_backward(loaded: LoadedNet) -> None:
     loss(call_net(loaded.net, loaded.inputs)).backward()
 
 
-def _weigh_group(net: nn.Module, group: Group, by: str) -> tuple[float, ...]:
+def _weigh_group(net: nn.Module, group: ChannelGroup, by: str) -> tuple[float, ...]:
     total = torch.zeros(len(group.importance), dtype=torch.float64)
     for one in group.couplings:
         for value, axis in _list_weights(net, one):
@@ -74,8 +74,8 @@ def _score(value: torch.Tensor, axis: int, by: str) -> Any:
 
 
 def _sum_places(scores: torch.Tensor, one: Coupling) -> torch.Tensor:
-    sizes = [len(places) for places in one.places]
-    flat = torch.tensor([index for places in one.places for index in places], dtype=torch.long)
+    sizes = [len(places) for places in one.channels_by_step]
+    flat = torch.tensor([index for places in one.channels_by_step for index in places], dtype=torch.long)
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     # A grouped convolution has one column for the same channel of all its groups.
     found = torch.zeros(len(sizes), dtype=torch.float64)
