@@ -8,21 +8,21 @@ from typing import Any
 
 import click
 
-from joulecast.api.nets import NamedNet, has_torch, show_shape
+from joulecast.api.nets import ResolvedNet, has_torch
 from joulecast.cli import options
-from joulecast.cli.show import make_console, print_json, print_notes, print_table
+from joulecast.cli.terminal import make_console, print_json, print_notes, print_table
 from joulecast.files import write_network
 from joulecast.kinds import (
-    VIEWS,
     StepWork,
     Work,
+    find_kind,
     layer_work,
     network_work,
     output_shape,
     peak_memory,
 )
 from joulecast.records import Layer, Network, Op, Setup, fold_blocks
-from joulecast.units import format_bytes, format_count, format_share
+from joulecast.units import format_bytes, format_count, format_shape, format_share
 
 Json = dict[str, Any]
 STAGES = ("forward", "backward", "update")
@@ -54,17 +54,17 @@ def inspect(asked: options.Asked, blocks: bool, out: str | None, json: bool) -> 
         _print_network(seen, network, setup, sums)
 
 
-def count_totals(found: NamedNet, setup: Setup) -> Network:
+def count_totals(found: ResolvedNet, setup: Setup) -> Network:
     """The network with an independent count of its step, where PyTorch is there to make one."""
     network = found.network
     if network.totals or not (network.buildable and network.layers and has_torch()):
         return network
-    from joulecast.runtimes.torch.recount import recount
+    from joulecast.runtimes.torch.independent_count import count_step_totals
 
-    return replace(network, totals=recount(network, setup.batch))
+    return replace(network, totals=count_step_totals(network, setup.batch))
 
 
-def is_counted(found: NamedNet, network: Network, setup: Setup) -> bool:
+def is_counted(found: ResolvedNet, network: Network, setup: Setup) -> bool:
     """Whether a network's totals are a count of this very step.
 
     They are of training in numbers of four bytes. A file does not say at which batch they were
@@ -156,7 +156,7 @@ _WORDS = {
 def _print_network(seen: Network, network: Network, setup: Setup, sums: Json) -> None:
     console = make_console()
     phase = "inference" if setup.phase == "inference" else "one training step"
-    shape = show_shape(network.input.shape)
+    shape = format_shape(network.input.shape)
     console.print(f"{network.name}: {phase}, input {shape}, {options.say_setup(setup)}\n")
     work = network_work(network, setup)
     columns = ("layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels")
@@ -173,8 +173,8 @@ def _show_layer(layer: Layer, setup: Setup) -> tuple[str, ...]:
     operator += f" x{layer.calls}" if layer.calls > 1 else ""
     operator += " (frozen)" if work.params and not layer.trains else ""
     name = layer.name if len(layer.name) <= _NAME_SIZE else "…" + layer.name[1 - _NAME_SIZE :]
-    tail = " ".join(show_operator(op) for op in layer.tail if op.kind not in VIEWS)
-    return (name or "-", operator, tail, show_shape(output_shape(layer)), *_show_work(work))
+    tail = " ".join(show_operator(op) for op in layer.tail if not find_kind(op.kind).is_view)
+    return (name or "-", operator, tail, format_shape(output_shape(layer)), *_show_work(work))
 
 
 def _show_work(work: StepWork) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def show_operator(op: Op) -> str:
         words.append("x".join(str(sizes[key]) for key in ("count", "m", "k", "n")))
     if "kernel" in sizes and "cin" in sizes:
         square = len(set(sizes["kernel"])) == 1
-        words.append("k" + show_shape(sizes["kernel"][:1] if square else sizes["kernel"]))
+        words.append("k" + format_shape(sizes["kernel"][:1] if square else sizes["kernel"]))
         words += [f"/{max(sizes['stride'])}"] if max(sizes["stride"]) > 1 else []
     if sizes.get("groups", 1) > 1:
         words.append(f"groups {sizes['groups']}")

@@ -44,6 +44,7 @@ class Kind:
         is_recurrent: It runs token by token, but the host issues all tokens with one call.
         reads_tokens: Its input is token numbers, which have no gradient.
         second_shape: Shape of a sample of its second input, if that differs from the first.
+        packs_inputs: It reads several inputs side by side, such as queries, keys and values.
         autocast: The precision of its output under autocast.
         can_be_in_tail: It may follow another operator inside a layer.
         is_function: Networks call it as a function, so a layer is named after the function.
@@ -72,6 +73,7 @@ class Kind:
     is_recurrent: bool = False
     reads_tokens: bool = False
     second_shape: Callable[[Sizes], Shape] | None = None
+    packs_inputs: bool = False
     autocast: Callable[[Sizes], OutputPrecision] = field(default=lambda s: "input")
     can_be_in_tail: bool = False
     is_function: bool = False

@@ -139,6 +139,7 @@ def define_sdpa() -> Kind:
         widths=("head_dim",),
         input_widths=("head_dim",),
         channel_axis=-1,
+        packs_inputs=True,
         autocast=gives_half,
         is_function=True,
     )

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from joulecast.errors import InputError
-from joulecast.kinds import Work, input_shape, layer_work, output_shape
+from joulecast.kinds import Work, find_kind, input_shape, layer_work, output_shape
 from joulecast.records import Layer, Setup, Sizes, Trial
 
-_RECURRENT = ("lstm", "gru", "rnn")
 
 
 class StepCost(NamedTuple):
@@ -196,10 +195,11 @@ def _measure_grid(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
     names = ("cout", "hidden", "width", "head_dim", "n")
     width = next((int(sizes[name]) for name in names if name in sizes), out[0] if out else 1)
     depth = next((int(sizes[n]) for n in ("cin", "width", "head_dim", "k") if n in sizes), width)
-    if layer.kind in _RECURRENT:
+    row = find_kind(layer.kind)
+    if row.is_recurrent:
         return batch, width, depth, False
     rows = max(1, batch * math.prod(out) // width)
-    groups = int(sizes.get("groups", 1)) if layer.kind.startswith("conv") else 1
+    groups = int(sizes.get("groups", 1)) if row.is_convolution else 1
     return rows, max(1, width // groups), max(1, depth // groups), groups > 1 and width < 8 * groups
 
 

@@ -17,9 +17,11 @@ import numpy as np
 
 from joulecast.estimators.additive.decompose import Look
 from joulecast.estimators.additive.pieces import AXES, OVERHEAD, Count, Piece, merge_counts
+from joulecast.estimators.base import UNIT_SD_SHARE
 from joulecast.gp.joint import Field, Prior, Rows
 from joulecast.gp.kernels import Floats, Ints
 from joulecast.gp.queries import Nets
+from joulecast.kinds import KINDS
 
 Words = dict[str, Any]
 
@@ -50,9 +52,6 @@ IMPORTED_ENERGY = {
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _SHARE_WIDTH = 1.0
 _OVERHEAD_SHARE = 0.1
-# How far units of one device differ in joules, one deviation: two H200s took 5.5 % apart for one
-# net, in the same seconds.
-UNIT_SPREAD = 0.04
 # Power of busy seconds over that of the waiting device.
 _BUSY_TIMES, _BUSY_WIDTH = 3.0, 0.6
 # Launches are short up to so many times the quickest one, and up to so many seconds.
@@ -163,12 +162,13 @@ def make_rows(
 def lend_units(looks: Sequence[Look], unit: str) -> Floats:
     """How looks at other units than the one in question are off together, N x U."""
     others = sorted({look.unit for look in looks} - {unit})
-    marks = [[UNIT_SPREAD * (look.unit == other) for other in others] for look in looks]
+    marks = [[UNIT_SD_SHARE * (look.unit == other) for other in others] for look in looks]
     return np.array(marks, float).reshape(len(looks), len(others))
 
 
 def _is_recurrent(count: Count) -> bool:
-    return count[0].label.startswith(("lstm", "gru", "rnn"))
+    row = KINDS.get(count[0].kind_name)
+    return row is not None and row.is_recurrent
 
 
 def lend_kinds(

@@ -12,16 +12,18 @@ Tails, kernels, strides, groups and missing gradients all show in the last two.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.kinds import (
     CALLS,
-    VIEWS,
     Work,
     add_calls,
+    channel_axis,
     count_calls,
+    find_kind,
     input_shape,
     is_half,
     layer_work,
@@ -33,7 +35,6 @@ from joulecast.variants import (
     BLOCK,
     Part,
     Place,
-    channels_at,
     settle_part,
     split_blocks,
     split_network,
@@ -77,6 +78,11 @@ class Piece:
     launches: int
     place: tuple[float, ...]
     calls: tuple[float, ...]
+
+    @property
+    def kind_name(self) -> str:
+        """The kind of its first layer, or the function of an elementwise one."""
+        return re.split(r"[ +]", self.label, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -255,8 +261,7 @@ def _list_structure(part: Part) -> Structure:
 
 
 def _list_tail(tail: Sequence[Op]) -> tuple[str, ...]:
-    names = [op.sizes.get("fn", op.kind) for op in tail]
-    return tuple(name for name in names if name not in VIEWS)
+    return tuple(op.sizes.get("fn", op.kind) for op in tail if not find_kind(op.kind).is_view)
 
 
 # Layers of all sizes share a few structures.
@@ -266,7 +271,7 @@ _hash_words = lru_cache(maxsize=4096)(stable_hash)
 def _place(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
     first = part.layers[0]
     inside, outside = input_shape(first), output_shape(part.layers[-1])
-    inflow = max(1, inside[channels_at(first)] if inside else 1)
+    inflow = max(1, inside[channel_axis(first)] if inside else 1)
     positions = setup.batch * math.prod(inside) / inflow
     outflow = setup.batch * math.prod(outside) / positions
     moved = positions * (inflow + outflow)
@@ -285,6 +290,6 @@ def _align(part: Part) -> float:
 
     Products of rows that do not fill 16 bytes take other kernels; convolutions pad by themselves.
     """
-    layers = [layer for layer in part.layers if not layer.kind.startswith("conv")]
+    layers = [layer for layer in part.layers if not find_kind(layer.kind).pads_widths]
     widths = [int(layer.sizes.get(name, _ROW)) for layer in layers for name in _WIDTHS]
     return _ALIGN_SCALE * math.log2(min((math.gcd(width, _ROW) for width in widths), default=_ROW))

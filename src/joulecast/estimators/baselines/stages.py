@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from joulecast.kinds import VIEWS, Work, layer_work
+from joulecast.kinds import KINDS, Work, layer_work
 from joulecast.records import Layer, Observation, Setup, Trial, name_layout, stable_hash
 from joulecast.variants import BLOCK, Part, make_isolated, read_isolated, settle_part
 
@@ -105,7 +105,7 @@ def _frame_layer(layer: Layer) -> dict[str, Any]:
         "kind": layer.kind,
         "words": {name: size for name, size in layer.sizes.items() if isinstance(size, str)},
         "groups": "one" if groups == 1 else "each" if groups == channels else "some",
-        "tail": [op.to_dict() for op in layer.tail if op.kind not in VIEWS],
+        "tail": [op.to_dict() for op in layer.tail if not KINDS[op.kind].is_view],
         "trains": layer.trains,
         "input_grad": layer.input_grad,
         "inputs": len(layer.reads),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from joulecast.budgets import EnergyBudget
 from joulecast.errors import InputError
 from joulecast.estimators import FittedProfile, fit_profile
-from joulecast.kinds import output_shape
+from joulecast.kinds import count_output_channels
 from joulecast.kinds.channel_groups import ChannelGroup
 from joulecast.records import Estimate, Layer, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
@@ -67,7 +67,9 @@ def prune_network(
     return _make_result(problem, counts, options, fitted_profile, setup)
 
 
-def _make_objective(name: str, fitted_profile: FittedProfile | None, setup: Setup) -> PruningObjective:
+def _make_objective(
+    name: str, fitted_profile: FittedProfile | None, setup: Setup
+) -> PruningObjective:
     if name == "flops":
         return FlopsObjective(setup)
     if fitted_profile is None:
@@ -171,19 +173,12 @@ def _list_changes(
     rows = zip(network.layers, pruned.layers, *energies, strict=True)
     return tuple(
         LayerChange(
-            old.name or old.kind, old.kind, _count_channels(old), _count_channels(new), old_j, new_j
+            old.name or old.kind,
+            old.kind,
+            count_output_channels(old),
+            count_output_channels(new),
+            old_j,
+            new_j,
         )
         for old, new, old_j, new_j in rows
     )
-
-
-def _count_channels(layer: Layer) -> int:
-    """Return the number of output channels of a layer."""
-    for size in ("cout", "width", "hidden"):
-        if size in layer.sizes:
-            return int(layer.sizes[size])
-    if layer.kind == "sdpa":
-        return int(layer.sizes["heads"] * layer.sizes["head_dim"])
-    shape = output_shape(layer)
-    token_wise = layer.kind in ("layer_norm", "rms_norm") or len(shape) == 2
-    return int(shape[-1 if token_wise else 0]) if shape else 0
