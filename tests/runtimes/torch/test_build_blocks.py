@@ -82,8 +82,8 @@ def test_what_a_net_repeats_runs_alone_and_multiplies_as_much(make):
     assert len(blocks) == 2
     trial = make_isolated(blocks[0], SETUP)
     step = TorchRuntime("cpu", Device("here")).prepare(trial)
-    inner = step.copies[0].net
-    again = read_net(inner, step.copies[0].inputs)
+    inner = step.replicas[0].net
+    again = read_net(inner, step.replicas[0].inputs)
     step.close()
     alone = sum(layer_work(layer, SETUP).total.flops for layer in again.layers)
     assert alone == sum(layer_work(layer, SETUP).total.flops for layer in blocks[0].layers)

@@ -9,7 +9,8 @@ from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.kinds import KINDS, layer_work, make_layer, make_op, network_work
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
+from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
+from joulecast.runtimes.torch.net_reader import read_net
 
 BATCH = 3
 RELU = make_op("elementwise", fn="relu")

@@ -13,14 +13,15 @@ from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup, name_layout
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.independent_count import count_step_totals
+from joulecast.runtimes.torch.load import resize_batch
+from joulecast.runtimes.torch.losses import mean_square_loss
 from joulecast.runtimes.torch.memory_format import (
-    to_channels_last,
     is_channels_last,
     make_empty_input,
+    to_channels_last,
 )
-from joulecast.runtimes.torch.load import resize_batch
-from joulecast.runtimes.torch.net_reader import mean_square_loss, read_net
-from joulecast.runtimes.torch.independent_count import count_step_totals
+from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
     BLOCK,
@@ -228,7 +229,7 @@ def test_an_isolated_block_lies_in_memory_as_it_does_in_its_net() -> None:
     part = next(place.part for place in split_blocks(network) if place.part.role == BLOCK)
     runtime = TorchRuntime("cpu", Device("here"))
     step = runtime.prepare(make_isolated(part, Setup(batch=BATCH)))
-    alone = watch_strides(step.copies[0].net, lambda: step.run(1))
+    alone = watch_strides(step.replicas[0].net, lambda: step.run(1))
     step.close()
     assert any(name == "Conv2d" for name, *_ in real)
     assert alone == real

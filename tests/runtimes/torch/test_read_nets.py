@@ -15,7 +15,8 @@ from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.load import resize_batch
-from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
+from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
+from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.variants import make_variant, plan_curves, resize_part
 
@@ -326,7 +327,8 @@ def test_a_net_of_seven_billion_weights_is_read_in_little_memory() -> None:
     pytest.importorskip("transformers")
     code = """
 import resource, torch, transformers
-from joulecast.runtimes.torch.net_reader import read_net, cross_entropy_loss
+from joulecast.runtimes.torch.losses import cross_entropy_loss
+from joulecast.runtimes.torch.net_reader import read_net
 with torch.device("meta"):
     net = transformers.LlamaForCausalLM(transformers.LlamaConfig())
 network = read_net(net, {"input_ids": torch.zeros(1, 64, dtype=torch.long)}, cross_entropy_loss)

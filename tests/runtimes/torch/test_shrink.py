@@ -14,15 +14,15 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
 from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
-from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
-from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
 from joulecast.runtimes.torch.channel_pruning import (
     PrunableChannels,
-    prune_channels,
     find_channel_groups,
     list_removed_channels,
+    prune_channels,
 )
-from joulecast.runtimes.torch.importance import run_backward, compute_importance
+from joulecast.runtimes.torch.importance import compute_importance, run_backward
+from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
+from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
 
 
 class Residual(nn.Module):

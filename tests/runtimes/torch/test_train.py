@@ -70,9 +70,9 @@ def test_a_stage_does_that_stage_only(runtime: TorchRuntime, stage: str) -> None
 def test_copies_have_their_own_weights(runtime: TorchRuntime) -> None:
     network = make_family(SMALL["har"])
     step = runtime.prepare(Trial(network, SETUP, Execution(copies=3, upstream="random")))
-    assert len(step.copies) == 3
-    assert len(step.weights) == 3 * len(list(step.copies[0].net.parameters()))
-    first, second = (copy.net.state_dict() for copy in step.copies[:2])
+    assert len(step.replicas) == 3
+    assert len(step.weights) == 3 * len(list(step.replicas[0].net.parameters()))
+    first, second = (copy.net.state_dict() for copy in step.replicas[:2])
     assert any(not torch.equal(first[key], second[key]) for key in first)
     step.run(1)
 
@@ -85,11 +85,11 @@ def test_the_same_trial_builds_the_same_net(runtime: TorchRuntime) -> None:
 
 def test_inference_updates_nothing(runtime: TorchRuntime) -> None:
     step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), replace(SETUP, phase="inference")))
-    before = [w.clone() for w in step.copies[0].net.parameters()]
+    before = [w.clone() for w in step.replicas[0].net.parameters()]
     step.run(2)
-    after = step.copies[0].net.parameters()
+    after = step.replicas[0].net.parameters()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert all(w.grad is None for w in step.copies[0].net.parameters())
+    assert all(w.grad is None for w in step.replicas[0].net.parameters())
 
 
 def test_half_precision_trains() -> None:
@@ -227,7 +227,7 @@ def test_named_nets_are_read(net_file: str) -> None:
         ("{file}:wrong", "int"),
         ("{file}:nothing", "nothing"),
         ("{file}.py:alone", "no file"),
-        ("no.such.package:make", "does not import"),
+        ("no.such.package:make", "fails to import"),
         ("something", "family"),
     ],
 )

@@ -1,1 +1,1 @@
-"""PyTorch: read, build and train nets. The only room that imports torch."""
+"""The PyTorch runtime: read, build, train and prune modules. No other package imports torch."""

@@ -1,14 +1,14 @@
-"""What one framework operator costs, counted where the framework dispatches it.
+"""Count FLOPs, bytes and launches of one ATen operator as PyTorch dispatches it.
 
-This is the independent witness of ``kinds``: it never looks at layers, only at the operators that
-really run and the shapes of their tensors. FLOPs come from torch's own registry; the entries that
-are wrong or missing there (grouped convolutions backward, CPU attention, CPU recurrences) are ours.
+This count is independent of ``kinds``: it knows nothing of layers, only the operators that run and
+the shapes of their tensors. FLOPs come from torch's registry, except for entries that are wrong or
+missing there (backward of grouped convolutions, attention and recurrent layers on the CPU).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from joulecast.kinds import Work
 
 aten = torch.ops.aten
 
-# Operators that hand out memory or another view of it: nothing runs.
+# Operators that allocate memory or return another view of it: no kernel runs.
 _FREE = {
     "alias",
     "detach",
@@ -36,7 +36,7 @@ _FREE = {
 
 
 def count_op_cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Work:
-    """FLOPs, bytes and launches of one dispatched operator; nothing for views."""
+    """Return the FLOPs, bytes and launches of one dispatched operator; zero for views."""
     if func.namespace not in ("aten", "prims") or _is_free(func):
         return Work()
     flops = _count_flops(func, args, kwargs, out)
@@ -44,7 +44,7 @@ def count_op_cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out:
 
 
 def matmul_sizes(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """``count, m, k, n`` of a matrix product; all zero for any other operator."""
+    """Return ``count, m, k, n`` of a matrix product; all zero for any other operator."""
     packet = func.overloadpacket
     if packet in (aten.mm, aten.bmm):
         left, right = args[0].shape, args[1].shape
@@ -70,58 +70,58 @@ def _is_free(func: Any) -> bool:
 
 def _count_flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     packet = func.overloadpacket
-    if packet in _OWN_FLOPS:
-        return float(_OWN_FLOPS[packet](args, out))
+    if packet in _CORRECTED_FLOPS:
+        return float(_CORRECTED_FLOPS[packet](args))
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=out))
     return 0.0
 
 
 def _count_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
-    written = sum(_tensor_bytes(value) for value in _tensors(out))
+    written = sum(_tensor_bytes(tensor) for tensor in _iterate_tensors(out))
     if func.overloadpacket in (aten.embedding, aten.index_select, aten.gather):
-        return 2.0 * written  # reads only the rows that it gives
-    values = (*args, *kwargs.values())
-    return float(written + sum(_tensor_bytes(value) for value in _tensors(values)))
+        return 2.0 * written  # reads only the rows that it returns
+    inputs = (*args, *kwargs.values())
+    return float(written + sum(_tensor_bytes(tensor) for tensor in _iterate_tensors(inputs)))
 
 
-def _tensors(value: Any) -> Any:
+def _iterate_tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from _iterate_tensors(item)
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _convolution_backward(args: tuple[Any, ...], out: Any) -> float:
-    gradient, inside, weight, *_ = args
-    transposed, groups, wanted = args[7], args[9], args[10]
-    swept = inside.shape[2:] if transposed else gradient.shape[2:]
-    forward = 2.0 * inside.shape[0] * math.prod(weight.shape) * math.prod(swept)
-    del groups  # the weight's shape already holds cin / groups
-    return forward * (bool(wanted[0]) + bool(wanted[1]))
+def _convolution_backward_flops(args: tuple[Any, ...]) -> float:
+    grad_output, x, weight, *_ = args
+    transposed, output_mask = args[7], args[10]
+    positions = x.shape[2:] if transposed else grad_output.shape[2:]
+    # The weight's shape already contains cin / groups.
+    forward = 2.0 * x.shape[0] * math.prod(weight.shape) * math.prod(positions)
+    return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
-def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:
-    batch, heads, tokens, width = queries.shape
-    return 2.0 * batch * heads * tokens * keys.shape[-2] * (width + values.shape[-1])
+def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> float:
+    batch, heads, tokens, width = query.shape
+    return 2.0 * batch * heads * tokens * key.shape[-2] * (width + value.shape[-1])
 
 
-def _recur(args: tuple[Any, ...]) -> float:
-    inside, into, across = args[0], args[1], args[2]
-    return 2.0 * inside.shape[0] * inside.shape[1] * (into.numel() + across.numel())
+def _recurrent_flops(args: tuple[Any, ...]) -> float:
+    x, input_weight, hidden_weight = args[0], args[1], args[2]
+    return 2.0 * x.shape[0] * x.shape[1] * (input_weight.numel() + hidden_weight.numel())
 
 
-_OWN_FLOPS: dict[Any, Callable[[tuple[Any, ...], Any], float]] = {
-    aten.convolution_backward: _convolution_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda args, out: _attend(*args[:3]),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda args, out: (
-        2.5 * _attend(*args[1:4])
+_CORRECTED_FLOPS: dict[Any, Callable[[tuple[Any, ...]], float]] = {
+    aten.convolution_backward: _convolution_backward_flops,
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda args: _attention_flops(*args[:3]),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda args: (
+        2.5 * _attention_flops(*args[1:4])
     ),
-    aten.mkldnn_rnn_layer: lambda args, out: _recur(args),
-    aten.mkldnn_rnn_layer_backward: lambda args, out: 2.0 * _recur(args),
+    aten.mkldnn_rnn_layer: _recurrent_flops,
+    aten.mkldnn_rnn_layer_backward: lambda args: 2.0 * _recurrent_flops(args),
 }

@@ -1,4 +1,4 @@
-"""Which events of a trace belong together: hand-written activations, and repeated blocks."""
+"""Group traced events: fuse hand-written activations, and find repeated blocks of layers."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from dataclasses import replace
 
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.build import Block
-from joulecast.runtimes.torch.ops import PACKED_SDPA, function_name
-from joulecast.runtimes.torch.tracer import Event, ModuleCall, Trace
+from joulecast.runtimes.torch.event_arguments import function_name
+from joulecast.runtimes.torch.op_readers import PACKED_SDPA
+from joulecast.runtimes.torch.trace_events import Event, ModuleCall, Trace
 
 _CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
-_STANDING = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear"}
+_NEVER_FUSED = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear", PACKED_SDPA}
+# A class that covers this share of the heavy events of the best class competes with it.
+_COVERAGE_SHARE = 0.9
 
 
 def fuse_plain_modules(trace: Trace) -> list[Event]:
-    """Modules without weights, children and products become one elementwise event each.
+    """Return the events with each module without weights, children and products as one event.
 
-    This is what hand-written activations look like: several small functions in a row.
+    Hand-written activations are such modules: several small functions in a row.
     """
     events = list(trace.events)
     for call in trace.calls:
-        inside = [event for event in trace.events[call.start : call.stop] if event.dynamic]
-        if not call.leaf or len(inside) < 2 or not _is_plain(inside):
+        inside = [event for event in trace.events[call.start : call.stop] if event.is_dynamic]
+        if not call.is_leaf or len(inside) < 2 or not all(map(_is_plain, inside)):
             continue
-        made = {number for event in inside for number in event.outputs}
-        read = tuple(dict.fromkeys(n for event in inside for n in event.inputs if n not in made))
+        computed = {value for event in inside for value in event.output_ids}
+        read = [v for event in inside for v in event.input_ids if v not in computed]
         events[call.start] = replace(
             inside[-1],
-            name=call.kind.lower(),
+            name=call.class_name.lower(),
             args=inside[0].args,
             kwargs={},
-            inputs=read,
+            input_ids=tuple(dict.fromkeys(read)),
             forward=sum((event.forward for event in inside), Work()),
             backward=sum((event.backward for event in inside), Work()),
-            input_grad=inside[0].input_grad,
-            folded=True,
+            needs_input_grad=inside[0].needs_input_grad,
+            is_fused=True,
         )
-        for place in range(call.start + 1, call.stop):
-            events[place] = replace(events[place], dynamic=False)
+        for index in range(call.start + 1, call.stop):
+            events[index] = replace(events[index], is_dynamic=False)
     return events
 
 
-def _is_plain(events: list[Event]) -> bool:
-    return all(not event.params and not event.products and _is_light(event) for event in events)
-
-
-def _is_light(event: Event) -> bool:
-    """Whether an event is no operator with a row of its own."""
-    name = function_name(event)
-    return name not in _STANDING and name != PACKED_SDPA and "attention" not in name
-
-
 def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
-    """Event ranges of the module class that a net repeats.
+    """Return the event ranges of the module class that a network repeats.
 
-    Among the classes called at least twice whose calls hold at least two heavy events each, those
-    that cover nearly as much of the net as the best one compete, and the most often called wins.
+    Candidates are classes that are called at least twice, with at least two heavy events per call.
+    Of those that cover nearly as many heavy events as the best one, the most often called wins.
     """
-    heavy = [event.forward.flops > 0 for event in events]
+    is_heavy = [event.forward.flops > 0 for event in events]
     by_class: dict[str, list[ModuleCall]] = {}
     for call in trace.calls:
-        if call.path and call.kind not in _CONTAINERS and sum(heavy[call.start : call.stop]) > 1:
-            by_class.setdefault(call.kind, []).append(call)
+        is_candidate = call.path and call.class_name not in _CONTAINERS
+        if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
+            by_class.setdefault(call.class_name, []).append(call)
     if Block.__name__ in by_class:
         return sorted((call.start, call.stop) for call in by_class[Block.__name__])
-    repeated = {kind: calls for kind, calls in by_class.items() if len(calls) > 1}
+    repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
     if not repeated:
         return []
-    cover = {
-        kind: sum(sum(heavy[call.start : call.stop]) for call in calls)
-        for kind, calls in repeated.items()
+    coverage = {
+        name: sum(sum(is_heavy[call.start : call.stop]) for call in calls)
+        for name, calls in repeated.items()
     }
-    best = max(cover.values())
-    rivals = [kind for kind in repeated if cover[kind] >= 0.9 * best]
-    chosen = max(rivals, key=lambda kind: (len(repeated[kind]), cover[kind]))
+    best = max(coverage.values())
+    rivals = [name for name in repeated if coverage[name] >= _COVERAGE_SHARE * best]
+    chosen = max(rivals, key=lambda name: (len(repeated[name]), coverage[name]))
     ranges = sorted((call.start, call.stop) for call in repeated[chosen])
+    # Drop ranges inside another one: a class may contain instances of itself.
     return [r for r in ranges if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)]
+
+
+def _is_plain(event: Event) -> bool:
+    """Return whether an event has no weights, no products and no kind of its own."""
+    name = function_name(event)
+    has_own_kind = name in _NEVER_FUSED or "attention" in name
+    return not event.param_names and not event.matmuls and not has_own_kind

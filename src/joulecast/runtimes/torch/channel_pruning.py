@@ -19,18 +19,19 @@ import torch
 from torch import nn
 
 from joulecast.errors import InputError
-from joulecast.kinds.channel_groups import Coupling, ChannelGroup, check_counts
+from joulecast.kinds import find_kind
+from joulecast.kinds.channel_groups import ChannelGroup, Coupling, check_counts
 from joulecast.records import Network
 from joulecast.runtimes.torch.channel_dependencies import (
-    Places,
     ChannelDependency,
+    Places,
     find_channel_dependencies,
     import_pruning,
     refuse_recurrent,
 )
+from joulecast.runtimes.torch.channel_slots import find_channel_slots
 from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 from joulecast.runtimes.torch.modules import PackedSdpa
-from joulecast.runtimes.torch.channel_slots import find_channel_slots
 from joulecast.runtimes.torch.training_step import call_net
 
 Removed = Mapping[str, Mapping[str, Sequence[int]]]
@@ -207,7 +208,7 @@ def _find_way(tie: ChannelDependency, loaded: LoadedNet, base: Network) -> Chann
 
 def _list_heads(network: Network) -> list[tuple[int, int]]:
     """Heads and their dimension of every attention."""
-    sizes = [layer.sizes for layer in network.layers if layer.kind == "sdpa"]
+    sizes = [layer.sizes for layer in network.layers if find_kind(layer.kind).has_head_dim]
     return [(one["heads"], one["head_dim"]) for one in sizes]
 
 
@@ -226,7 +227,9 @@ def _survives(loaded: LoadedNet, ties: Sequence[ChannelDependency]) -> bool:
         return False
 
 
-def _read_cut(loaded: LoadedNet, groups: Sequence[ChannelGroup], counts: Mapping[str, int]) -> Network:
+def _read_cut(
+    loaded: LoadedNet, groups: Sequence[ChannelGroup], counts: Mapping[str, int]
+) -> Network:
     smaller = prune_channels(loaded.net, groups, counts)
     return read_loaded_net("", replace(loaded, net=smaller))
 

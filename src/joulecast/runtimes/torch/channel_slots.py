@@ -86,7 +86,9 @@ def _measure_falls(base: Network, groups: Sequence[ChannelGroup], read: Read) ->
     return falls
 
 
-def _measure(whole: Mapping[Place, int], some: Sequence[ChannelGroup], read: Read) -> dict[Place, int]:
+def _measure(
+    whole: Mapping[Place, int], some: Sequence[ChannelGroup], read: Read
+) -> dict[Place, int]:
     """By how much each size falls where one step of some groups is cut."""
     left = list_slots(read({group.name: group.channels - group.step for group in some}))
     return {p: size - left[p] for p, size in whole.items() if p in left and left[p] != size}
@@ -102,7 +104,9 @@ def _make_words(count: int) -> list[tuple[int, ...]]:
 
 def _fill(group: ChannelGroup, falls: Falls) -> ChannelGroup:
     slots = [
-        ChannelSlot(*place, found[group.name]) for place, found in falls.items() if group.name in found
+        ChannelSlot(*place, found[group.name])
+        for place, found in falls.items()
+        if group.name in found
     ]
     return replace(group, slots=tuple(sorted(slots, key=lambda slot: (slot.layer, slot.op))))
 

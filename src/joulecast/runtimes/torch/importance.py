@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from joulecast.errors import InputError
-from joulecast.kinds.channel_groups import Coupling, ChannelGroup
+from joulecast.kinds.channel_groups import ChannelGroup, Coupling
 from joulecast.runtimes.torch.load import LoadedNet
-from joulecast.runtimes.torch.net_reader import cross_entropy_loss
+from joulecast.runtimes.torch.losses import cross_entropy_loss
 from joulecast.runtimes.torch.training_step import call_net
 
 IMPORTANCES = ("magnitude", "taylor")
@@ -75,7 +75,9 @@ def _score(value: torch.Tensor, axis: int, by: str) -> Any:
 
 def _sum_places(scores: torch.Tensor, one: Coupling) -> torch.Tensor:
     sizes = [len(places) for places in one.channels_by_step]
-    flat = torch.tensor([index for places in one.channels_by_step for index in places], dtype=torch.long)
+    flat = torch.tensor(
+        [index for places in one.channels_by_step for index in places], dtype=torch.long
+    )
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     # A grouped convolution has one column for the same channel of all its groups.
     found = torch.zeros(len(sizes), dtype=torch.float64)

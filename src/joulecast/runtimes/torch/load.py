@@ -1,8 +1,8 @@
-"""Finds a user's net by name: ``path/to/file.py:make_net`` or ``package.module:make_net``.
+"""Load a user's module by name: ``path/to/file.py:make_net`` or ``package.module:make_net``.
 
-The callable returns the module, or module and example inputs, or module, inputs and loss. For
-reading it is called on ``meta``, so that a net of any size costs no memory; where that fails, and
-for measuring, it is called as it is.
+The callable returns the module, or ``(module, inputs)``, or ``(module, inputs, loss)``. To read a
+network it is called under ``torch.device("meta")``, so that no weights are allocated. Where that
+fails, and to measure, it is called normally.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from torch.utils import _pytree as pytree
 from joulecast.errors import NetError
 from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.memory_format import match_memory_format
-from joulecast.runtimes.torch.net_reader import cross_entropy_loss, mean_square_loss, read_net
+from joulecast.runtimes.torch.net_reader import read_net
+
+RETURNS_NET = "returns a module"
+_DEFAULT_BATCH = 32
 
 
 @dataclass(frozen=True)
 class LoadedNet:
-    """A user's net with what it is called on."""
+    """A user's module with its example inputs and its loss."""
 
     net: nn.Module
     inputs: Any
-    loss: Callable[[Any], torch.Tensor] | None
+    loss: LossFunction | None
 
     @property
     def batch(self) -> int:
-        first = next(t for t in pytree.tree_leaves(self.inputs) if isinstance(t, torch.Tensor))
-        return int(first.shape[0])
+        """Batch size of the example inputs."""
+        return int(_first_tensor(self.inputs).shape[0])
 
 
 def load_net(
@@ -50,7 +54,7 @@ def load_net(
     """Call the callable that ``name`` points at.
 
     Raises:
-        NetError: It cannot be found, does not import, fails, or gives something else.
+        NetError: It is not found, fails to import, raises, or returns something else.
     """
     make = find_callable(name)
     try:
@@ -60,14 +64,14 @@ def load_net(
         raise NetError(f"{name} fails: {type(error).__name__}: {_one_line(error)}") from error
     net, inputs, loss = _unpack(name, made)
     if inputs is None or input_shape is not None:
-        inputs = _default_inputs(name, batch, input_shape)
+        inputs = _make_default_inputs(name, batch, input_shape)
     elif batch is not None:
         inputs = resize_batch(inputs, batch)
     return LoadedNet(net, inputs, loss)
 
 
 def build_example_net(network: Network, batch: int) -> LoadedNet:
-    """A net built of a network and a batch for it: always the same weights and numbers."""
+    """Build a network with a batch for it, always with the same weights and values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = build_net(network)
@@ -80,7 +84,7 @@ def build_example_net(network: Network, batch: int) -> LoadedNet:
 def read_named_net(
     name: str, batch: int | None = None, input_shape: tuple[int, ...] | None = None
 ) -> tuple[Network, int]:
-    """The Network behind a name, and the batch it was read with."""
+    """Return the Network of a named module, and the batch size it was read with."""
     try:
         loaded = load_net(name, batch, input_shape, on_meta=True)
         return read_loaded_net(name, loaded), loaded.batch
@@ -90,7 +94,7 @@ def read_named_net(
 
 
 def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
-    """The Network of a net with its own loss, else cross-entropy, else the mean square."""
+    """Read a module with its own loss, else with cross-entropy, else with the mean square."""
     if loaded.loss is not None:
         return read_net(loaded.net, loaded.inputs, loaded.loss, name)
     try:
@@ -99,33 +103,56 @@ def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
         return read_net(loaded.net, loaded.inputs, mean_square_loss, name)
 
 
-MAKES_NET = "makes a net"
-
-
-def find_callable(name: str, what: str = MAKES_NET) -> Callable[..., Any]:
-    """The callable that ``file.py:name`` or ``package.module:name`` means.
+def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:
+    """Return the callable that ``file.py:name`` or ``package.module:name`` points at.
 
     Args:
         name: Where it is.
-        what: What it does, for whoever reads that there is none.
+        what: What it does, for error messages.
+
+    Raises:
+        NetError: There is none, or its module fails to import.
     """
-    place, _, attribute = name.rpartition(":")
-    if not place:
+    location, _, attribute = name.rpartition(":")
+    if not location:
         raise NetError(
-            f"{name!r} names no function that {what}: give file.py:name, package.module:name"
-            + (", a family (cnn5) or a network's .json" if what == MAKES_NET else "")
+            f"{name!r} does not name a function that {what}: give file.py:name or "
+            "package.module:name"
+            + (", a family (cnn5) or a network's .json file" if what == RETURNS_NET else "")
         )
-    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    module = _import_file(Path(location)) if location.endswith(".py") else _import_module(location)
     make = getattr(module, attribute, None)
     if not callable(make):
-        raise NetError(f"{place} has no function {attribute!r} that {what}")
+        raise NetError(f"{location} has no function {attribute!r} that {what}")
     found: Callable[..., Any] = make
     return found
 
 
+def resize_batch(inputs: Any, batch: int) -> Any:
+    """Return inputs with another batch size: samples are repeated or dropped.
+
+    Only tensors as long as the first one hold samples; masks and positions are not changed.
+    """
+    length = _first_tensor(inputs).shape[:1]
+
+    def resize(value: torch.Tensor) -> torch.Tensor:
+        if not value.shape or value.shape[:1] != length or not value.shape[0]:
+            return value
+        if value.device.type == "meta":
+            return match_memory_format(value.new_empty(batch, *value.shape[1:]), value)
+        indices = torch.arange(batch) % value.shape[0]
+        return match_memory_format(value[indices], value)
+
+    return pytree.tree_map_only(torch.Tensor, resize, inputs)
+
+
+def _first_tensor(inputs: Any) -> torch.Tensor:
+    return next(t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
+
+
 def _import_file(path: Path) -> Any:
     if not path.is_file():
-        raise NetError(f"there is no file {path}")
+        raise NetError(f"there is no file {path}: check the path")
     spec = importlib.util.spec_from_file_location(f"joulecast_net_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -134,20 +161,20 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _import_module(place: str) -> Any:
-    with _importing(place, Path.cwd()):
-        return importlib.import_module(place)
+def _import_module(name: str) -> Any:
+    with _importing(name, Path.cwd()):
+        return importlib.import_module(name)
 
 
 @contextmanager
 def _importing(what: str, folder: Path) -> Iterator[None]:
-    """Modules beside it can be found, and whatever it raises is one line."""
+    """Put a folder on the import path, and report any failure in one line."""
     sys.path.insert(0, str(folder))
     try:
         yield
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {_one_line(error)}"
-        raise NetError(f"{what} does not import: {reason}") from error
+        raise NetError(f"{what} fails to import: {reason}") from error
     finally:
         sys.path.pop(0)
 
@@ -156,41 +183,22 @@ def _unpack(name: str, made: Any) -> tuple[nn.Module, Any, Any]:
     parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise NetError(
-            f"{name} must return a module, or module and inputs, or module, inputs and loss; "
-            f"it returned {type(made).__name__}"
+            f"{name} returned {type(made).__name__}: it must return a module, (module, inputs) or "
+            "(module, inputs, loss)"
         )
     net, inputs, loss = (*parts, None, None)[:3]
     return net, inputs, loss
 
 
-def _default_inputs(
+def _make_default_inputs(
     name: str, batch: int | None, input_shape: tuple[int, ...] | None
 ) -> torch.Tensor:
     if input_shape is None:
         raise NetError(
-            f"{name} returns no example inputs: give --input (like 3x96x96), or return "
-            "the net and its inputs"
+            f"{name} returns no example inputs: give --input (such as 3x96x96), or return "
+            "(module, inputs)"
         )
-    return torch.zeros(batch or 32, *input_shape)
-
-
-def resize_batch(inputs: Any, batch: int) -> Any:
-    """The same inputs at another batch: samples are repeated or dropped.
-
-    Only tensors as long as the first one hold samples; a mask or positions stay as they are.
-    """
-    first = next(t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
-    before = first.shape[:1]
-
-    def resize(value: torch.Tensor) -> torch.Tensor:
-        if not value.shape or value.shape[:1] != before or not value.shape[0]:
-            return value
-        if value.device.type == "meta":
-            return match_memory_format(value.new_empty(batch, *value.shape[1:]), value)
-        places = torch.arange(batch) % value.shape[0]
-        return match_memory_format(value[places], value)
-
-    return pytree.tree_map_only(torch.Tensor, resize, inputs)
+    return torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""How images lie in memory: channels first, as is usual, or innermost, as other kernels want them.
+"""Detect and set the channels-last memory format of images, volumes and weights.
 
-What counts is what the framework itself looks at when it chooses a kernel: strides, not flags. A
-tensor lies channels last because somebody converted it, because it was permuted from one that holds
-its channels innermost, or because whatever made it handed on the layout that it was given.
+A tensor's format is read from its strides, as PyTorch does when it chooses a kernel. A tensor is
+channels-last because it was converted, because it was permuted from a tensor whose last axis holds
+the channels, or because an operator propagated the format of its input.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(x: torch.Tensor) -> bool:
-    """Whether a batch of images or volumes, or a weight, has its channels innermost in memory."""
+    """Return whether a batch of images or volumes, or a weight, is in channels-last format."""
     return x.dim() in _FORMATS and suggest_memory_format(x) in _FORMATS.values()
 
 
 def to_channels_last(x: torch.Tensor) -> torch.Tensor:
-    """The same tensor with its channels innermost in memory."""
+    """Return the tensor in channels-last format."""
     return x.to(memory_format=_FORMATS[x.dim()])
 
 
 def convert_weights_to_channels_last(module: nn.Module) -> None:
-    """Put the weights of a convolution as they lie in a net that was converted as a whole."""
+    """Convert the weights of a convolution, as ``module.to(memory_format=...)`` does."""
     for weight in module.parameters():
         if weight.dim() in _FORMATS:
             weight.data = to_channels_last(weight.data)
 
 
 def match_memory_format(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The same tensor in the layout of another one of as many axes."""
+    """Return ``x`` in the memory format of another tensor with as many axes."""
     return to_channels_last(x) if is_channels_last(other) else x
 
 
 def format_input(x: torch.Tensor, network: Network) -> torch.Tensor:
-    """A batch as the layers of a network that read it first want it to lie."""
+    """Return a batch in the memory format that the network's first layers expect."""
     readers = (
         layer for i, layer in enumerate(network.layers) if layer.reads and layer.reads[0] > i
     )
-    wanted = x.dim() in _FORMATS and any(layer.channels_last for layer in readers)
-    return to_channels_last(x) if wanted else x
+    expected = x.dim() in _FORMATS and any(layer.channels_last for layer in readers)
+    return to_channels_last(x) if expected else x
 
 
 def make_empty_input(network: Network, batch: int) -> torch.Tensor:
-    """A batch for a network that holds no numbers yet."""
+    """Return an uninitialised batch for a network, in the expected memory format."""
     dtype = torch.long if network.input.vocabulary else torch.float32
     return format_input(torch.empty(batch, *network.input.shape, dtype=dtype), network)
 
 
 def find_image(values: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The batch of images or volumes of this shape among the arguments of a function.
+    """Return the batch of images or volumes of this sample shape among a function's arguments.
 
-    Beside it may stand a weight, or what is spread over it; where inputs are joined none has the
-    shape, and the first image stands for all.
+    Other arguments may be weights or tensors that are broadcast. Where inputs are concatenated none
+    of them has the shape, and the first image is returned.
     """
     axes = len(shape) + 1
     tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     images = [x for x in tensors if x.dim() == axes in _FORMATS and x.is_floating_point()]
-    whole = [x for x in images if tuple(x.shape[1:]) == shape]
-    return next(iter(whole or images), None)
+    matching = [x for x in images if tuple(x.shape[1:]) == shape]
+    return next(iter(matching or images), None)

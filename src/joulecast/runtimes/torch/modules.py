@@ -1,27 +1,24 @@
-"""Small modules that operators are built of, where the framework has none that fits."""
+"""Modules for operators that ``torch.nn`` has no module for."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.torch.memory_format import is_channels_last
-
-Shape = tuple[int, ...]
+from joulecast.runtimes.torch.input_adapters import Shape, fit_channels, fit_shape
 
 
 class PackedSdpa(nn.Module):
-    """Attention on queries, keys and values that stand side by side on the last axis."""
+    """Scaled dot-product attention whose query, key and value are concatenated on the last axis."""
 
     def __init__(self, op: Op) -> None:
         super().__init__()
-        self.joulecast_sdpa = Op(op.kind, op.sizes)
+        self.op = Op(op.kind, op.sizes)
         self.heads, self.kv_heads = op.sizes["heads"], op.sizes["kv_heads"]
         self.head_dim = op.sizes["head_dim"]
         self.causal = bool(op.sizes["causal"])
@@ -29,43 +26,43 @@ class PackedSdpa(nn.Module):
         self.kv_tokens = op.sizes["kv_tokens"]
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        query, key, value = self._take(inputs)
-        grouped = self.heads != self.kv_heads
+        query, key, value = self._split_inputs(inputs)
+        is_grouped = self.heads != self.kv_heads
         out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=self.causal, enable_gqa=grouped
+            query, key, value, is_causal=self.causal, enable_gqa=is_grouped
         )
         return out.transpose(1, 2).reshape(out.shape[0], self.tokens, -1)
 
     def drop_heads(self, count: int) -> None:
-        """Attend with fewer heads; whoever feeds it gives that many less."""
-        sizes = dict(self.joulecast_sdpa.sizes)
+        """Remove heads; the layers before and after must lose the same channels."""
+        sizes = dict(self.op.sizes)
         self.heads = sizes["heads"] = self.heads - count
         self.kv_heads = sizes["kv_heads"] = self.kv_heads - count
-        self.joulecast_sdpa = Op(self.joulecast_sdpa.kind, Sizes(sizes))
+        self.op = Op(self.op.kind, Sizes(sizes))
 
-    def _take(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values by heads, from one input that holds all or from several."""
+    def _split_inputs(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Return query, key and value by heads, from one packed input or from several."""
         sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
         if len(inputs) == 1 and inputs[0].shape[1:] == (self.tokens, sum(sizes)):
             inputs = inputs[0].split(sizes, dim=-1)
         query, key, value = inputs[0], inputs[min(1, len(inputs) - 1)], inputs[-1]
         return (
-            self._spread(query, self.tokens, self.heads),
-            self._spread(key, self.kv_tokens, self.kv_heads),
-            self._spread(value, self.kv_tokens, self.kv_heads),
+            self._split_heads(query, self.tokens, self.heads),
+            self._split_heads(key, self.kv_tokens, self.kv_heads),
+            self._split_heads(value, self.kv_tokens, self.kv_heads),
         )
 
-    def _spread(self, x: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
+    def _split_heads(self, x: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
         if x.shape[1:] == (heads, tokens, self.head_dim):
             return x
         if x.shape[1:] != (tokens, heads * self.head_dim):
-            # Another sequence, or lost views: other elements stand in for those.
+            # Another sequence, or a view was lost on reading: any elements will do.
             x = fit_shape(x, (tokens, heads * self.head_dim))
         return x.view(x.shape[0], tokens, heads, self.head_dim).transpose(1, 2)
 
 
-class Recurrent(nn.Module):
-    """A recurrence whose output is its sequence of states."""
+class RecurrentOutput(nn.Module):
+    """A recurrent module that returns its output sequence without the final states."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -77,7 +74,7 @@ class Recurrent(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence to itself."""
+    """Multi-head self-attention without attention weights."""
 
     def __init__(self, width: int, heads: int, bias: bool) -> None:
         super().__init__()
@@ -89,7 +86,7 @@ class SelfAttention(nn.Module):
 
 
 class DecomposedRMSNorm(nn.Module):
-    """A norm by the root of mean squares in elementary operators, as libraries write it."""
+    """RMSNorm in elementary operators, as model libraries write it."""
 
     def __init__(self, width: int, affine: bool) -> None:
         super().__init__()
@@ -102,11 +99,32 @@ class DecomposedRMSNorm(nn.Module):
         return out if self.weight is None else self.weight * out
 
 
-class ElementwisePlaceholder(nn.Module):
-    """As many passes over its input as a function makes that nobody can rebuild.
+class NewGELUActivation(nn.Module):
+    """GELU with the tanh approximation in elementary operators; under autocast pow runs in fp32."""
 
-    What is measured is moved memory, not meaning: a hand-written activation costs what its passes
-    cost. A net with such a function is not ``buildable``, but a variant can still show its layer.
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
+        return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+class QuickGELUActivation(nn.Module):
+    """GELU with the sigmoid approximation in elementary operators."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+# Keys are the lower-case class names that reading gives them, here and in model libraries.
+DECOMPOSED_ACTIVATIONS = {
+    cls.__name__.lower(): cls for cls in (NewGELUActivation, QuickGELUActivation)
+}
+
+
+class ElementwisePlaceholder(nn.Module):
+    """As many elementwise passes as a function makes that cannot be rebuilt.
+
+    It reproduces memory traffic, not values: a hand-written activation costs what its passes cost.
+    A network with such a function is not ``buildable``, but a variant can still contain its layer.
     """
 
     def __init__(self, passes: int, out: Shape) -> None:
@@ -123,29 +141,8 @@ class ElementwisePlaceholder(nn.Module):
         return x if tuple(x.shape[1:]) == self.out else fit_shape(x, self.out)
 
 
-class NewGELUActivation(nn.Module):
-    """GELU by its tanh, spelled out as libraries do: under autocast its power runs in fp32."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
-        return 0.5 * x * (1.0 + torch.tanh(inner))
-
-
-class QuickGELUActivation(nn.Module):
-    """GELU by a sigmoid, spelled out."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.sigmoid(1.702 * x)
-
-
-# By the names that reading gives them: what the classes are called, here and in the libraries.
-DECOMPOSED_ACTIVATIONS = {
-    cls.__name__.lower(): cls for cls in (NewGELUActivation, QuickGELUActivation)
-}
-
-
 class ConcatPlaceholder(nn.Module):
-    """Joining along an axis that nobody can rebuild: the same elements, copied once."""
+    """Concatenation along an axis that cannot be rebuilt: the same elements, copied once."""
 
     def __init__(self, out: Shape) -> None:
         super().__init__()
@@ -156,60 +153,23 @@ class ConcatPlaceholder(nn.Module):
             return fit_shape(inputs[0].clone(), self.out)
         flat = [x.flatten(1) for x in inputs]
         if sum(x.shape[1] for x in flat) > math.prod(self.out):
-            # Only slices of them were joined.
+            # The module concatenated only slices of them.
             flat = [x[:, : max(1, math.prod(self.out) // len(flat))] for x in flat]
         flat = list(fit_channels(flat, math.prod(self.out)))
         return torch.cat(flat, dim=1).reshape(-1, *self.out)
 
 
 class MatrixProduct(nn.Module):
-    """A matrix product of two results, or of one result with itself."""
+    """A matrix product of two inputs, or of one input with itself."""
 
-    def __init__(self, second: Shape) -> None:
+    def __init__(self, right_shape: Shape) -> None:
         super().__init__()
-        self.second = second
+        self.right_shape = right_shape
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        one = inputs[0]
-        two = inputs[1] if len(inputs) > 1 else fit_shape(one, self.second)
-        return torch.matmul(one, two)
-
-
-def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """The same elements in another shape, cut or repeated to fit.
-
-    They are taken as they lie: a view that was lost on reading copied nothing.
-    """
-    flat = (x.movedim(1, -1) if is_channels_last(x) else x).flatten(1)
-    wanted = math.prod(shape)
-    if wanted > flat.shape[1]:
-        flat = flat.repeat(1, -(-wanted // flat.shape[1]))
-    return flat[:, :wanted].reshape(x.shape[0], *shape)
-
-
-def fit_channels(inputs: Sequence[torch.Tensor], wanted: int) -> tuple[torch.Tensor, ...]:
-    """Inputs that together have as many channels as wanted: a few come once more, or are cut.
-
-    What comes once more gets no gradient: cutting one would cost more than joining it.
-    """
-    fitted: list[torch.Tensor] = []
-    inputs = [x for x in inputs if x.shape[1]]
-    for x in itertools.chain(inputs, itertools.cycle([x.detach() for x in inputs])):
-        if not wanted:
-            break
-        fitted.append(x if x.shape[1] <= wanted else x[:, :wanted])
-        wanted -= fitted[-1].shape[1]
-    return tuple(fitted)
-
-
-def fit_channels_last(x: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """The same elements as an image that lies channels last."""
-    return fit_shape(x, (*shape[1:], shape[0])).movedim(-1, 1)
-
-
-def take_one_element(x: torch.Tensor, dims: int) -> torch.Tensor:
-    """One element a sample, to be broadcast over that many axes."""
-    return x.flatten(1)[:, :1].reshape(x.shape[0], *([1] * dims))
+        left = inputs[0]
+        right = inputs[1] if len(inputs) > 1 else fit_shape(left, self.right_shape)
+        return torch.matmul(left, right)
 
 
 class FunctionModule(nn.Module):

@@ -20,8 +20,8 @@ from torch import nn
 from joulecast.errors import FileError, InputError, MissingError
 from joulecast.records import Network, load_record
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.load import load_net
 from joulecast.runtimes.torch.channel_pruning import Removed, remove_channels
+from joulecast.runtimes.torch.load import load_net
 
 FORMAT = "joulecast-pruned"
 WEIGHTS, ARCHITECTURE = "weights.safetensors", "architecture.json"

@@ -1,13 +1,13 @@
-"""PyTorch on one device, as a runtime: Trial → Step, and a user's own net → Step.
+"""The PyTorch runtime on one device: turn a Trial, or a user's module, into a Step.
 
-Weights and batches come from a seed that belongs to the trial, so that two runs build the same
-thing. A narrow net may be born dead (a ReLU that passes nothing): another seed is tried a few times
-before the trial is refused.
+Weights and batches are drawn from a seed that belongs to the trial, so that two runs build the same
+network. A narrow network may start with a dead ReLU: other seeds are tried before the trial is
+rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,27 +23,26 @@ from joulecast.errors import (
 )
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.losses import LossFunction, make_loss
 from joulecast.runtimes.torch.memory_format import format_input
+from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings
 from joulecast.runtimes.torch.training_step import (
-    HALF,
     Replica,
     TorchStep,
-    apply_settings,
     call_net,
     is_out_of_memory,
-    make_loss,
     prepare_step,
 )
 
-_SEEDS = 5
+_MAX_SEEDS = 5
 
 
 class TorchRuntime:
-    """See ``runtimes.base.Runtime``.
+    """PyTorch on one device: see ``runtimes.base.Runtime``.
 
     Args:
         on: ``cpu``, ``cuda`` or ``cuda:N``.
-        device: What the device is called and has; part of every observation.
+        device: Name and properties of the device, stored with every observation.
     """
 
     def __init__(self, on: str, device: Device) -> None:
@@ -53,12 +52,13 @@ class TorchRuntime:
         self.modes: tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
 
     def prepare(self, trial: Trial) -> TorchStep:
+        """Build a trial's network and return its checked step."""
         seed = int(trial.key[:8], 16)
-        for attempt in range(_SEEDS):
+        for attempt in range(_MAX_SEEDS):
             try:
                 return self._prepare_seeded(trial, seed + attempt)
             except NotTrainingError:
-                if attempt == _SEEDS - 1:
+                if attempt == _MAX_SEEDS - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -66,72 +66,60 @@ class TorchRuntime:
         self,
         net: nn.Module,
         inputs: Any,
-        loss: Callable[[Any], torch.Tensor] | None,
+        loss: LossFunction | None,
         setup: Setup,
         execution: Execution = Execution(),
     ) -> TorchStep:
-        """A step of a net that somebody else built. Its weights will train."""
+        """Return a checked step of a user's module, whose weights the step will change."""
         generator = torch.Generator().manual_seed(0)
-        copy = self._place(net, inputs, loss, setup, generator)
-        return prepare_step([copy], setup, execution, self.torch_device)
+        replica = self._make_replica(net, inputs, loss, setup, generator)
+        return prepare_step([replica], setup, execution, self.torch_device)
 
     def _prepare_seeded(self, trial: Trial, seed: int) -> TorchStep:
-        # Made where it runs: drawing a large batch on a processor takes longer than measuring it.
+        # Drawn on the device: drawing a large batch on the CPU takes longer than measuring it.
         device = self.torch_device
         generator = torch.Generator(device).manual_seed(seed)
-        copies: list[Replica] = []
+        replicas: list[Replica] = []
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             for _ in range(trial.execution.copies):
-                with _explaining(device), device:
+                with _one_line_errors(device), device:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
-                copies.append(self._place(net, inputs, None, trial.setup, generator))
-        return prepare_step(copies, trial.setup, trial.execution, device)
+                replicas.append(self._make_replica(net, inputs, None, trial.setup, generator))
+        return prepare_step(replicas, trial.setup, trial.execution, device)
 
-    def _place(
+    def _make_replica(
         self,
         net: nn.Module,
         inputs: Any,
-        loss: Callable[[Any], torch.Tensor] | None,
+        loss: LossFunction | None,
         setup: Setup,
         generator: torch.Generator,
     ) -> Replica:
-        with _explaining(self.torch_device):
+        with _one_line_errors(self.torch_device):
             net = net.to(self.torch_device).train(setup.phase == "train")
-            inputs = move(inputs, self.torch_device)
+            inputs = move_inputs(inputs, self.torch_device)
             if loss is None:
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
         return Replica(net, inputs, loss)
 
 
-@contextmanager
-def _explaining(device: torch.device) -> Iterator[None]:
-    """Says in one line why a net cannot be made or called on a device."""
-    try:
-        yield
-    except JoulecastError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"the net does not fit into the memory of {device}: use a smaller batch or net"
-            ) from error
-        text = " ".join(str(error).split())[:300]
-        raise NetError(f"the net's forward fails: {type(error).__name__}: {text}") from error
-
-
 def find_torch_device(on: str) -> torch.device:
-    """The framework's device for ``cpu``, ``cuda`` or ``cuda:N``."""
+    """Return the torch device for ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        InputError: There is no such device.
+    """
     if on == "cpu":
         return torch.device("cpu")
     try:
         device = torch.device(on)
     except RuntimeError:
-        raise InputError(f"there is no device {on!r}: give cpu or cuda:0") from None
+        raise InputError(f"unknown device {on!r}: give cpu or cuda:0") from None
     if device.type != "cuda":
-        raise InputError(f"Joulecast does not run on {on!r} yet: give cpu or cuda:0")
+        raise InputError(f"device {on!r} is not supported yet: give cpu or cuda:0")
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise InputError(f"PyTorch sees {count} CUDA devices, so there is no {on}: try --on cpu")
@@ -139,26 +127,43 @@ def find_torch_device(on: str) -> torch.device:
 
 
 def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> torch.Tensor:
-    """A batch for a network: N(0, 1), or tokens; with a gradient where the first layer needs it."""
+    """Draw a batch: N(0, 1) or tokens, with a gradient if the first layers need one."""
     shape = (setup.batch, *network.input.shape)
     if network.input.vocabulary:
-        words = network.input.vocabulary
-        return torch.randint(0, words, shape, generator=generator, device=generator.device)
+        vocabulary = network.input.vocabulary
+        return torch.randint(0, vocabulary, shape, generator=generator, device=generator.device)
     x = torch.randn(shape, generator=generator, device=generator.device)
     if network.input.half:
-        x = x.to(HALF.get(setup.precision, x.dtype))
+        x = x.to(HALF_DTYPES.get(setup.precision, x.dtype))
     x = format_input(x, network)
     first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)
     return x.requires_grad_(any(layer.input_grad for layer in first))
 
 
-def move(inputs: Any, device: torch.device) -> Any:
-    """Inputs on a device, leaf tensors staying leaves that keep their need for a gradient."""
+def move_inputs(inputs: Any, device: torch.device) -> Any:
+    """Return inputs on a device as leaf tensors that keep ``requires_grad``."""
     if isinstance(inputs, torch.Tensor):
         moved = inputs.detach().to(device)
         return moved.requires_grad_(inputs.requires_grad) if inputs.requires_grad else moved
     if isinstance(inputs, dict):
-        return {key: move(value, device) for key, value in inputs.items()}
+        return {key: move_inputs(value, device) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
-        return tuple(move(value, device) for value in inputs)
+        return tuple(move_inputs(value, device) for value in inputs)
     return inputs
+
+
+@contextmanager
+def _one_line_errors(device: torch.device) -> Iterator[None]:
+    """Raise one line that explains why a module cannot be built or called on a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"the network does not fit into the memory of {device}: use a smaller batch or "
+                "network"
+            ) from error
+        text = " ".join(str(error).split())[:300]
+        raise NetError(f"forward() fails: {type(error).__name__}: {text}") from error

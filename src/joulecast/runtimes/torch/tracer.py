@@ -1,11 +1,11 @@
-"""Runs a net once on tensors that hold no numbers and writes down what it called.
+"""Trace one training step of a module on fake tensors and record every function it calls.
 
-    hooks            which module is running: names, blocks, calls
-    function mode    which function it called with which tensors: one Event each
-    dispatch mode    which operators that function ran: FLOPs, bytes and launches of the Event
+    module hooks        which module is running
+    function mode       which function it calls on which tensors: one Event each
+    dispatch mode       which ATen operators that function runs: FLOPs, bytes and launches
 
-Backward is run too. Its operators are given back to the Event that made them by autograd's sequence
-numbers, so that every operator of the step has an owner or is counted as having none.
+The backward pass runs too. Its operators are attributed to the Event that created them by autograd
+sequence numbers; the rest is counted as unattributed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import bisect
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,99 +24,74 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from joulecast.errors import NetError
 from joulecast.kinds import Work
-from joulecast.runtimes.torch.aten_costs import matmul_sizes, count_op_cost
+from joulecast.runtimes.torch.aten_costs import count_op_cost, matmul_sizes
+from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
+from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
 
-INPUT = -1
+LeafNamer = Callable[[nn.Module], str]
 
 
-@dataclass
-class Event:
-    """One function that the net called.
+def trace_on_fake_tensors(
+    net: nn.Module, inputs: Any, loss: LossFunction, name_leaf: LeafNamer
+) -> Trace:
+    """Trace a step without memory or arithmetic; the module is not changed.
 
-    Attributes:
-        path: The module that called it; ``call`` numbers that module's calls.
-        inputs: Numbers of the values it read (``INPUT`` and below are the net's inputs).
-        outputs: Numbers of the values it made, with their tensors in ``results``.
-        params: Names of the parameters that it read.
-        dynamic: It depends on the net's input or on parameters.
-        products: ``count, m, k, n`` of the matrix products inside.
-        module: The module that the event stands for as a whole, if any.
-        folded: It stands for several functions in a row.
+    Args:
+        net: Any module; its weights may be on the meta device.
+        inputs: Example inputs.
+        loss: Computes a scalar from the output, to run backward from.
+        name_leaf: Returns the name under which a module is traced as one call, else ``""``.
     """
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    path: str
-    call: int
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    results: tuple[torch.Tensor, ...] = ()
-    params: tuple[str, ...] = ()
-    dynamic: bool = True
-    input_grad: bool = False
-    trains: bool = False
-    forward: Work = Work()
-    backward: Work = Work()
-    products: list[tuple[int, int, int, int]] = field(default_factory=list)
-    module: nn.Module | None = None
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class ModuleCall:
-    """A call of a module: the half-open range of events that it made."""
-
-    path: str
-    kind: str
-    number: int
-    start: int
-    stop: int
-    leaf: bool
-
-
-@dataclass
-class Trace:
-    """What one step of a net did."""
-
-    events: list[Event]
-    calls: list[ModuleCall]
-    params: dict[str, torch.Tensor]
-    inputs: list[torch.Tensor]
-    total: Work
-    loss: Work
-    output: int
-
-
-Leaf = Callable[[nn.Module], str]
-
-
-def trace_on_fake_tensors(net: nn.Module, inputs: Any, loss: Any, name_leaf_module: Leaf) -> Trace:
-    """Trace on fake tensors: no memory, no arithmetic; the net itself is left as it is."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {name: _fake(mode, value) for name, value in _named_state(net).items()}
-    fake_inputs = pytree.tree_map_only(torch.Tensor, lambda x: _fake(mode, x), inputs)
-    with mode, _training(net), _quiet("torch._subclasses.fake_tensor"):
-        return _trace(net, state, fake_inputs, loss, name_leaf_module)
+    state = {name: _make_fake(mode, value) for name, value in _named_state(net).items()}
+    fake_inputs = pytree.tree_map_only(torch.Tensor, lambda x: _make_fake(mode, x), inputs)
+    with mode, _training_mode(net), _mute_logger("torch._subclasses.fake_tensor"):
+        return _trace(net, state, fake_inputs, loss, name_leaf)
 
 
-def trace_on_real_tensors(net: nn.Module, inputs: Any, loss: Any, name_leaf_module: Leaf) -> Trace:
-    """Trace on real tensors, for nets whose way depends on the numbers."""
+def trace_on_real_tensors(
+    net: nn.Module, inputs: Any, loss: LossFunction, name_leaf: LeafNamer
+) -> Trace:
+    """Trace a step on real tensors, for modules whose control flow depends on values."""
     state = {
         name: value.detach().clone().requires_grad_(value.requires_grad)
         for name, value in _named_state(net).items()
     }
-    with _training(net):
-        return _trace(net, state, inputs, loss, name_leaf_module)
+    with _training_mode(net):
+        return _trace(net, state, inputs, loss, name_leaf)
+
+
+def _trace(
+    net: nn.Module,
+    state: dict[str, torch.Tensor],
+    inputs: Any,
+    loss: LossFunction,
+    name_leaf: LeafNamer,
+) -> Trace:
+    tracer = _Tracer(net, state, inputs, name_leaf)
+    args, kwargs = _as_arguments(inputs)
+    with tracer.installed():
+        output = torch.func.functional_call(net, state, args, kwargs)
+        output_id = tracer.find_id(first_float_tensor(output))
+        tracer.enter_loss()
+        value = loss(output)
+        if value.requires_grad:
+            value.backward()
+    return tracer.finish(output_id)
+
+
+def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
 
 
 def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(net.named_parameters()), **dict(net.named_buffers())}
 
 
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+def _make_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, FakeTensor):
         return tensor
     if tensor.device.type == "meta":
@@ -126,8 +101,8 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Mute a logger: it prints tracebacks of what is tried and may well fail."""
+def _mute_logger(name: str) -> Iterator[None]:
+    """Mute a logger that prints tracebacks of attempts that are allowed to fail."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -137,7 +112,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _training(net: nn.Module) -> Iterator[None]:
+def _training_mode(net: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in net.modules()]
     net.train()
     try:
@@ -147,183 +122,167 @@ def _training(net: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _trace(
-    net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, loss: Any, name_leaf_module: Leaf
-) -> Trace:
-    tracer = Tracer(net, state, inputs, name_leaf_module)
-    args, kwargs = _as_call(inputs)
-    with tracer.watching():
-        output = torch.func.functional_call(net, state, args, kwargs)
-        last = tracer.number_of(first_float_tensor(output))
-        tracer.enter_loss()
-        value = loss(output)
-        if value.requires_grad:
-            value.backward()
-    return tracer.finish(last)
+@dataclass(frozen=True)
+class _OpenCall:
+    """A module call that has not returned yet."""
+
+    path: str
+    index: int
+    start: int
+    class_name: str
+    is_leaf: bool
 
 
-def _as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)), {}
-
-
-def first_float_tensor(output: Any) -> torch.Tensor:
-    """The tensor of a net's output that a loss is taken of.
-
-    Raises:
-        NetError: There is none.
-    """
-    leaves = [getattr(output, "logits", None), getattr(output, "last_hidden_state", None)]
-    for leaf in [*leaves, *pytree.tree_leaves(output)]:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            return leaf
-    raise NetError(
-        "the net's forward gives no floating-point tensor to train on; return one, or a "
-        "structure that holds one"
-    )
-
-
-class Tracer:
-    """Collects events while hooks and both modes are in place."""
+class _Tracer:
+    """Collects events while the hooks and both modes are installed."""
 
     def __init__(
-        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, name_leaf_module: Leaf
+        self, net: nn.Module, state: dict[str, torch.Tensor], inputs: Any, name_leaf: LeafNamer
     ) -> None:
         self.net = net
-        self.name_leaf_module = name_leaf_module
+        self.name_leaf = name_leaf
         self.inputs = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
         self.state_names = {id(value): name for name, value in state.items()}
-        trainable = {name for name, _ in net.named_parameters()}
-        self.params = {name: value for name, value in state.items() if name in trainable}
-        self.numbers = {id(t): INPUT - i for i, t in enumerate(self.inputs)}
-        self.constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
-        self.alive: list[Any] = [*self.inputs]  # ids stay unique while the tensors live
-        self.stack: list[tuple[str, int, int, str, bool]] = []
+        param_names = {name for name, _ in net.named_parameters()}
+        self.params = {name: value for name, value in state.items() if name in param_names}
+        self.value_ids = {id(t): INPUT - i for i, t in enumerate(self.inputs)}
+        self.is_constant: dict[int, bool] = {INPUT - i: False for i in range(len(self.inputs))}
+        # Holding the tensors keeps Python from reusing their id().
+        self.alive: list[Any] = [*self.inputs]
+        self.open_calls: list[_OpenCall] = []
         self.call_counts: dict[str, int] = {}
         self.calls: list[ModuleCall] = []
         self.events: list[Event] = []
-        self.sequence: list[int] = []
+        self.first_sequence_numbers: list[int] = []
         self.current: Event | None = None
-        self.folding: Event | None = None
+        self.leaf_event: Event | None = None
         self.total = Work()
         self.loss = Work()
         self.in_loss = False
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Hooks on every module, the dispatch mode, and on top the function mode."""
+    def installed(self) -> Iterator[None]:
+        """Install hooks on every module, the dispatch mode, and on top the function mode."""
         with contextlib.ExitStack() as stack:
             for path, module in self.net.named_modules():
-                enter = self._make_enter(path)
+                enter = self._make_enter_hook(path)
                 before = module.register_forward_pre_hook(enter, with_kwargs=True)
-                after = module.register_forward_hook(self._make_leave(path), always_call=True)
+                after = module.register_forward_hook(self._exit_module, always_call=True)
                 stack.callback(before.remove)
                 stack.callback(after.remove)
-            stack.enter_context(_Operators(self))
-            stack.enter_context(_Functions(self))
+            stack.enter_context(_DispatchMode(self))
+            stack.enter_context(_FunctionMode(self))
             yield
 
-    def number_of(self, tensor: torch.Tensor) -> int:
-        return self.numbers.get(id(tensor), INPUT)
+    def find_id(self, tensor: torch.Tensor) -> int:
+        """Return the value id of a tensor."""
+        return self.value_ids.get(id(tensor), INPUT)
 
     def enter_loss(self) -> None:
+        """Attribute everything from here on to the loss."""
         self.in_loss = True
-        self.sequence.append(_sequence_number())
+        self.first_sequence_numbers.append(_next_sequence_number())
 
-    def finish(self, last: int) -> Trace:
-        return Trace(self.events, self.calls, self.params, self.inputs, self.total, self.loss, last)
+    def finish(self, output_id: int) -> Trace:
+        """Return what was recorded."""
+        return Trace(
+            self.events, self.calls, self.params, self.inputs, self.total, self.loss, output_id
+        )
 
     # -- modules ---------------------------------------------------------------------------
 
-    def _make_enter(self, path: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            number = self.call_counts.get(path, 0)
-            self.call_counts[path] = number + 1
-            leaf = not any(True for _ in module.children())
-            self.stack.append((path, number, len(self.events), type(module).__name__, leaf))
-            name = self.name_leaf_module(module)
-            if name and self.folding is None and not self.in_loss:
-                self.folding = self._open(name, args, kwargs, module)
+    def _make_enter_hook(self, path: str) -> Callable[..., None]:
+        def enter_module(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            index = self.call_counts.get(path, 0)
+            self.call_counts[path] = index + 1
+            is_leaf = not any(True for _ in module.children())
+            class_name = type(module).__name__
+            self.open_calls.append(_OpenCall(path, index, len(self.events), class_name, is_leaf))
+            name = self.name_leaf(module)
+            if name and self.leaf_event is None and not self.in_loss:
+                self.leaf_event = self._open_event(name, args, kwargs, module)
 
-        return enter
+        return enter_module
 
-    def _make_leave(self, path: str) -> Callable[..., None]:
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            path_, number, start, kind, leaf = self.stack.pop()
-            if self.folding is not None and self.folding.module is module:
-                event, self.folding = self.folding, None
-                self._close(event, output)
-            self.calls.append(ModuleCall(path_, kind, number, start, len(self.events), leaf))
-
-        return leave
+    def _exit_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        call = self.open_calls.pop()
+        if self.leaf_event is not None and self.leaf_event.leaf_module is module:
+            event, self.leaf_event = self.leaf_event, None
+            self._close_event(event, output)
+        self.calls.append(
+            ModuleCall(
+                call.path, call.class_name, call.index, call.start, len(self.events), call.is_leaf
+            )
+        )
 
     # -- functions -------------------------------------------------------------------------
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that the module calls, and record it as an event."""
         if self.in_loss or self.current is not None:
             return func(*args, **kwargs)
-        if self.folding is not None:
-            self._read(self.folding, (args, kwargs))
+        if self.leaf_event is not None:
+            self._record_inputs(self.leaf_event, (args, kwargs))
             return func(*args, **kwargs)
-        event = self._open(getattr(func, "__name__", str(func)), args, kwargs, None)
+        event = self._open_event(getattr(func, "__name__", str(func)), args, kwargs, None)
         self.current = event
         try:
             out = func(*args, **kwargs)
         finally:
             self.current = None
-        self._close(event, out)
+        self._close_event(event, out)
         return out
 
-    def _open(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: nn.Module | None
+    def _open_event(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: nn.Module | None
     ) -> Event:
-        path, number = self.stack[-1][:2] if self.stack else ("", 0)
-        event = Event(name, args, kwargs, path, number, module=module)
-        event.dynamic = False
-        self._read(event, (args, kwargs))
-        self.sequence.append(_sequence_number())
+        call = self.open_calls[-1] if self.open_calls else None
+        path, index = (call.path, call.index) if call else ("", 0)
+        event = Event(name, args, kwargs, path, index, is_dynamic=False, leaf_module=leaf)
+        self._record_inputs(event, (args, kwargs))
+        self.first_sequence_numbers.append(_next_sequence_number())
         self.events.append(event)
         return event
 
-    def _read(self, event: Event, values: Any) -> None:
-        """Add what a call reads; values made inside a folded module do not count."""
+    def _record_inputs(self, event: Event, values: Any) -> None:
+        """Add what a call reads; values computed inside a leaf module have no id and are skipped."""
         for tensor in pytree.tree_leaves(values):
             if not isinstance(tensor, torch.Tensor):
                 continue
             if id(tensor) in self.state_names:
-                self._read_state(event, self.state_names[id(tensor)])
-            elif id(tensor) in self.numbers:
-                number = self.numbers[id(tensor)]
-                if event.module is None or number not in event.inputs:
-                    event.inputs += (number,)
-                if not self.constant[number]:
-                    event.dynamic = True
-                    event.input_grad |= tensor.requires_grad
+                self._record_state(event, self.state_names[id(tensor)])
+            elif id(tensor) in self.value_ids:
+                value_id = self.value_ids[id(tensor)]
+                if event.leaf_module is None or value_id not in event.input_ids:
+                    event.input_ids += (value_id,)
+                if not self.is_constant[value_id]:
+                    event.is_dynamic = True
+                    event.needs_input_grad |= tensor.requires_grad
 
-    def _read_state(self, event: Event, name: str) -> None:
-        if name in self.params and name not in event.params:
-            event.params += (name,)
-            event.dynamic = True
-            event.trains |= self.params[name].requires_grad
+    def _record_state(self, event: Event, name: str) -> None:
+        if name in self.params and name not in event.param_names:
+            event.param_names += (name,)
+            event.is_dynamic = True
+            event.has_trainable_params |= self.params[name].requires_grad
 
-    def _close(self, event: Event, out: Any) -> None:
+    def _close_event(self, event: Event, out: Any) -> None:
         tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
         if not tensors and event is self.events[-1]:
             self.events.pop()
-            self.sequence.pop()
+            self.first_sequence_numbers.pop()
             return
         for tensor in tensors:
-            number = len(self.alive)
+            value_id = len(self.alive)
             self.alive.append(tensor)
-            self.numbers[id(tensor)] = number
-            self.constant[number] = not event.dynamic
-            event.outputs += (number,)
-            event.results += (tensor,)
+            self.value_ids[id(tensor)] = value_id
+            self.is_constant[value_id] = not event.is_dynamic
+            event.output_ids += (value_id,)
+            event.outputs += (tensor,)
 
     # -- operators -------------------------------------------------------------------------
 
-    def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def count_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Add the cost of a dispatched operator to the event that it belongs to."""
         work = count_op_cost(func, args, kwargs, out)
         if not work.launches:
             return
@@ -337,44 +296,44 @@ class Tracer:
             self._count_forward(func, args, work)
 
     def _count_forward(self, func: Any, args: tuple[Any, ...], work: Work) -> None:
-        event = self.folding or self.current
+        event = self.leaf_event or self.current
         if event is None:
             return
         event.forward += work
         sizes = matmul_sizes(func, args)
         if sizes[0]:
-            event.products.append(sizes)
+            event.matmuls.append(sizes)
 
-    def _count_backward(self, sequence: int, work: Work) -> None:
-        """A node that was made while event i was open has a number between those of i and i + 1."""
-        index = bisect.bisect_right(self.sequence, sequence) - 1
+    def _count_backward(self, sequence_number: int, work: Work) -> None:
+        # A node created while event i was open has a number between those of i and i + 1.
+        index = bisect.bisect_right(self.first_sequence_numbers, sequence_number) - 1
         if index >= len(self.events):
             self.loss += work
         elif index >= 0:
             self.events[index].backward += work
 
 
-def _sequence_number() -> int:
-    """The number that autograd gives to the next node it makes."""
+def _next_sequence_number() -> int:
+    """Return the number that autograd gives to the next node it creates."""
     number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
     return number
 
 
-class _Functions(TorchFunctionMode):
-    def __init__(self, tracer: Tracer) -> None:
+class _FunctionMode(TorchFunctionMode):
+    def __init__(self, tracer: _Tracer) -> None:
         super().__init__()
         self.tracer = tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.tracer.call(func, args, kwargs or {})
+        return self.tracer.call_function(func, args, kwargs or {})
 
 
-class _Operators(TorchDispatchMode):
-    def __init__(self, tracer: Tracer) -> None:
+class _DispatchMode(TorchDispatchMode):
+    def __init__(self, tracer: _Tracer) -> None:
         super().__init__()
         self.tracer = tracer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.tracer.count(func, args, kwargs or {}, out)
+        self.tracer.count_op(func, args, kwargs or {}, out)
         return out

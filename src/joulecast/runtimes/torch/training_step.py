@@ -1,251 +1,267 @@
-"""From a net to steps that can be run again and again.
+"""Run training steps of a module again and again on one batch that stays on the device.
 
-A step is forward, loss, backward and update on one resident batch. ``prepare_step`` also checks it:
-after two steps the loss must be finite and every trainable weight must have moved, so that nothing
-is ever measured that only looks like training.
+A step is forward, loss, backward and update. ``prepare_step`` checks it first: after two steps the
+loss must be finite and every trainable weight must have changed, so that only real training is
+measured.
 
-Stages run apart keep what they need from a whole step before them: ``backward`` repeats the
-backward of one kept forward, ``update`` repeats the update with kept gradients.
+Stages that run alone reuse results of a whole step before them: ``backward`` repeats the backward
+pass of one retained graph, ``update`` repeats the update with the same gradients.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
 from joulecast.records import Execution, Setup
-from joulecast.runtimes.torch.tracer import first_float_tensor
+from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
+from joulecast.runtimes.torch.step_settings import apply_settings
 
-_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_WARM_STEPS = 3
-# While steps are measured, weights move by this share of a usual step: trained again and again on
-# one batch, a net's units die and its energy falls (a wide CNN's on a GPU by 6 % within 2 s).
-_STILL_SHARE = 1e-4
+_LEARNING_RATES = {"sgd": 0.01, "adam": 1e-3, "adamw": 1e-3}
+_GRAPH_WARMUP_STEPS = 3
+# Learning rate while steps are measured, as a share of the usual one. Trained again and again on
+# one batch, a network's units die and its energy falls (a wide CNN on a GPU: by 6 % within 2 s).
+_MEASURED_LEARNING_RATE_SHARE = 1e-4
 
 
 @dataclass
 class Replica:
-    """One net with its own resident batch."""
+    """A module with its own batch and loss."""
 
     net: nn.Module
     inputs: Any
-    loss: Callable[[Any], torch.Tensor]
+    loss: LossFunction
 
 
-def make_loss(setup: Setup, output: Any, generator: torch.Generator) -> Callable[..., torch.Tensor]:
-    """A loss against targets drawn once, in the shape that the net's output asks for."""
-    logits = first_float_tensor(output)
-    if setup.loss == "mse":
-        aim = torch.randn(logits.shape, generator=generator, device=generator.device)
-        aim = aim.to(logits.device)
-        return lambda out: F.mse_loss(first_float_tensor(out).float(), aim)
-    classes = logits.shape[-1]
-    shape = (math.prod(logits.shape[:-1]),)
-    aims = torch.randint(0, classes, shape, generator=generator, device=generator.device)
-    aims = aims.to(logits.device)
-    return lambda out: F.cross_entropy(first_float_tensor(out).reshape(-1, classes).float(), aims)
+def prepare_step(
+    replicas: list[Replica], setup: Setup, execution: Execution, device: torch.device
+) -> TorchStep:
+    """Return a checked step, ready to be repeated.
+
+    Raises:
+        NotTrainingError: The step does not train.
+        OutOfMemoryError: The step does not fit into the device's memory.
+    """
+    if execution.mode == "graph" and device.type != "cuda":
+        raise InputError(f"graph capture needs a CUDA device, not {device}: use eager mode")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    step = None
+    try:
+        step = TorchStep(replicas, setup, execution, device)
+        step.check()
+        step.prepare()
+        return step
+    except BaseException as error:
+        if step is not None:
+            step.close()
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"the step does not fit into the memory of {device}: use a smaller batch or network"
+            ) from error
+        raise
 
 
 class TorchStep:
-    """A checked step on one device: see ``runtimes.base.Step``."""
+    """A step on one device: see ``runtimes.base.Step``."""
 
     def __init__(
-        self, copies: list[Replica], setup: Setup, execution: Execution, device: torch.device
+        self, replicas: list[Replica], setup: Setup, execution: Execution, device: torch.device
     ) -> None:
-        self.copies = copies
+        self.replicas = replicas
         self.setup = setup
         self.execution = execution
         self.device = device
-        self.training = setup.phase == "train"
-        weights = [w for copy in copies for w in copy.net.parameters() if w.requires_grad]
-        self.weights = weights if self.training else []
+        self.is_training = setup.phase == "train"
+        weights = [w for replica in replicas for w in replica.net.parameters() if w.requires_grad]
+        self.weights = weights if self.is_training else []
         self.optimizer = _make_optimizer(self.weights, setup, execution, device)
-        # Scaling needs a loss, and looks at gradients from the host, which no graph can capture.
-        whole = execution.upstream == "loss" and execution.mode == "eager"
-        fp16 = whole and self.training and setup.precision == "fp16" and device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(device.type) if fp16 else None
-        self.feeds = [x for copy in copies for x in list_grad_inputs(copy.inputs)]
-        self.upstream: list[torch.Tensor] = []
+        # GradScaler needs a loss and reads gradients from the host, which no graph can capture.
+        has_scalable_loss = execution.upstream == "loss" and execution.mode == "eager"
+        is_fp16 = setup.precision == "fp16" and device.type == "cuda"
+        needs_scaler = has_scalable_loss and self.is_training and is_fp16
+        self.scaler = torch.amp.GradScaler(device.type) if needs_scaler else None
+        self.grad_inputs = [x for replica in replicas for x in list_grad_inputs(replica.inputs)]
+        self.output_grads: list[torch.Tensor] = []
         self.last_losses: list[torch.Tensor] = []
-        self.kept: list[torch.Tensor] = []
+        self.retained_roots: list[torch.Tensor] = []
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.body = self._choose_body()
+        self.run_once = self._choose_stage()
 
-    # -- what a Step offers ----------------------------------------------------------------
+    # -- the interface of a Step -----------------------------------------------------------
 
     def run(self, count: int) -> None:
+        """Issue ``count`` steps without waiting for them."""
         if self.graph is not None:
             for _ in range(count):
                 self.graph.replay()
             return
         with apply_settings(self.setup, self.device):
             for _ in range(count):
-                self.body()
+                self.run_once()
 
     def wait(self) -> None:
+        """Wait until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def peak_memory_bytes(self) -> int:
+        """Return the peak of allocated device memory; 0 where it is unknown."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return 0
 
     def close(self) -> None:
-        self.copies, self.weights, self.feeds, self.upstream, self.kept = [], [], [], [], []
-        self.last_losses = []
+        """Release all tensors."""
+        self.replicas, self.weights, self.grad_inputs = [], [], []
+        self.output_grads, self.retained_roots, self.last_losses = [], [], []
         self.optimizer = None
         self.graph = None
-        self.body = _closed
+        self.run_once = _raise_closed
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    # -- making it trustworthy -------------------------------------------------------------
+    # -- checks and preparation ------------------------------------------------------------
 
     def check(self) -> None:
-        """Run two whole steps and refuse what does not train.
+        """Run two whole steps and reject a step that does not train.
 
         Raises:
-            NotTrainingError: With the reason and the weight's name.
+            NotTrainingError: With the reason and the name of the weight.
         """
-        if not self.training:
+        if not self.is_training or self.is_forward_only:
             with apply_settings(self.setup, self.device):
                 self._infer()
             return
-        if self.is_forward_only:
-            with apply_settings(self.setup, self.device):
-                self.body()
-            return
-        if not self.weights and not (self.feeds and self.execution.upstream == "random"):
-            raise NotTrainingError(
-                "no weight of the net needs a gradient: there is nothing to train"
-            )
+        has_input_grads = bool(self.grad_inputs) and self.execution.upstream == "random"
+        if not self.weights and not has_input_grads:
+            raise NotTrainingError("no weight requires a gradient: there is nothing to train")
         before = [weight.detach().clone() for weight in self.weights]
         with apply_settings(self.setup, self.device):
             self._step()
             self._step()
         self.wait()
-        self._slow_down()
+        self._lower_learning_rate()
         for loss in self.last_losses:
             if not math.isfinite(float(loss)):
                 raise NotTrainingError(f"the loss is {float(loss)} after two steps: not measured")
-        self._check_moved(before)
+        self._check_weights_changed(before)
 
-        # What holds no weights is alive if a gradient comes through to its input.
-        if not self.weights and not any(x.grad is not None and x.grad.any() for x in self.feeds):
-            raise NotTrainingError("no gradient reaches the input of the layer: not measured")
+        # A layer without weights works if a gradient arrives at its input.
+        arrived = (x.grad is not None and x.grad.any() for x in self.grad_inputs)
+        if not self.weights and not any(arrived):
+            raise NotTrainingError("no gradient reaches the layer's input: not measured")
 
-    def _slow_down(self) -> None:
-        """Keep the numbers in the net as they are from here on; the work is the same."""
+    def prepare(self) -> None:
+        """Make what the stage or the mode needs before it can be repeated."""
+        with apply_settings(self.setup, self.device):
+            if self.execution.stage == "backward":
+                self.retained_roots = self._forward()
+            if self.execution.mode == "graph":
+                self._capture_graph()
+
+    def _lower_learning_rate(self) -> None:
+        """Keep the weights nearly constant from here on; the work stays the same."""
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
-            group["lr"] *= _STILL_SHARE
+            group["lr"] *= _MEASURED_LEARNING_RATE_SHARE
 
-    def _check_moved(self, before: list[torch.Tensor]) -> None:
-        """Every weight moved, or has a gradient too small to show beside a sibling that moved.
+    def _check_weights_changed(self, before: list[torch.Tensor]) -> None:
+        """Raise unless each weight changed, or has a tiny gradient and a sibling that changed.
 
-        A bias in front of a norm, and that of attention's keys, change nothing that follows: their
+        A bias before a norm, and the bias of attention's keys, do not affect the output: their
         gradient is zero up to rounding although they train.
         """
         names = [
             f"{number}.{name}"
-            for number, copy in enumerate(self.copies)
-            for name, weight in copy.net.named_parameters()
+            for number, replica in enumerate(self.replicas)
+            for name, weight in replica.net.named_parameters()
             if weight.requires_grad
         ]
-        still = [
-            torch.equal(old, new.detach()) for old, new in zip(before, self.weights, strict=False)
+        unchanged = [
+            torch.equal(old, new.detach()) for old, new in zip(before, self.weights, strict=True)
         ]
-        moved = {_owner(name) for name, stands in zip(names, still, strict=False) if not stands}
-        rate = _RATES[self.setup.optimizer]
-        for name, stands, weight in zip(names, still, self.weights, strict=False):
-            excused = weight.grad is not None and _owner(name) in moved
-            if stands and not excused and not _too_small_to_move(weight, rate):
+        changed_modules = {
+            _module_path(name)
+            for name, is_same in zip(names, unchanged, strict=True)
+            if not is_same
+        }
+        rate = _LEARNING_RATES[self.setup.optimizer]
+        for name, is_same, weight in zip(names, unchanged, self.weights, strict=True):
+            is_excused = weight.grad is not None and _module_path(name) in changed_modules
+            if is_same and not is_excused and not _is_update_below_precision(weight, rate):
                 raise NotTrainingError(
-                    f"weight {name.partition('.')[2]} did not move in two steps: not measured; if "
-                    "it is not meant to train, set requires_grad to False"
+                    f"weight {name.partition('.')[2]} did not change in two steps: not measured; "
+                    "if it should not train, set requires_grad=False"
                 )
 
-    def make_ready(self) -> None:
-        """What the chosen stage or mode needs before it can be repeated."""
-        with apply_settings(self.setup, self.device):
-            if self.execution.stage == "backward":
-                self.kept = self._forward()
-            if self.execution.mode == "graph":
-                self._capture()
-
-    def _capture(self) -> None:
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_STEPS):
-                self.body()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+    def _capture_graph(self) -> None:
+        side_stream = torch.cuda.Stream(self.device)
+        side_stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side_stream):
+            for _ in range(_GRAPH_WARMUP_STEPS):
+                self.run_once()
+        torch.cuda.current_stream(self.device).wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.body()
+            self.run_once()
         self.graph = graph
 
-    # -- the step --------------------------------------------------------------------------
+    # -- stages ----------------------------------------------------------------------------
 
     @property
     def is_forward_only(self) -> bool:
-        """A frozen layer alone that needs no gradient of its input: forward is all it does."""
-        return self.execution.upstream == "random" and not self.weights and not self.feeds
+        """Whether it is a frozen layer alone, without a gradient of its input."""
+        return self.execution.upstream == "random" and not self.weights and not self.grad_inputs
 
-    def _choose_body(self) -> Callable[[], Any]:
-        if self.training and self.is_forward_only:
-            if self.execution.stage not in ("step", "forward"):
-                raise InputError(f"a frozen layer has no stage {self.execution.stage!r}")
+    def _choose_stage(self) -> Callable[[], Any]:
+        stage = self.execution.stage
+        if not self.is_training or self.is_forward_only:
+            if stage not in ("step", "forward"):
+                what = "a frozen layer" if self.is_training else "inference"
+                raise InputError(f"{what} has no stage {stage!r}: use step or forward")
             return self._infer
-        if not self.training:
-            if self.execution.stage not in ("step", "forward"):
-                raise InputError(
-                    f"inference has no stage {self.execution.stage!r}: use step or forward"
-                )
-            return self._infer
-        bodies: dict[str, Callable[[], Any]] = {
+        stages: dict[str, Callable[[], Any]] = {
             "step": self._step,
             "forward": self._forward,
-            "backward": self._backward_again,
+            "backward": self._repeat_backward,
             "update": self._update,
         }
-        return bodies[self.execution.stage]
+        return stages[stage]
 
     def _infer(self) -> None:
         with torch.no_grad():
-            for copy in self.copies:
-                call_net(copy.net, copy.inputs)
+            for replica in self.replicas:
+                call_net(replica.net, replica.inputs)
 
     def _forward(self) -> list[torch.Tensor]:
-        """What backward starts from, for each copy: its loss, or its output."""
-        ends = []
-        for copy in self.copies:
-            output = call_net(copy.net, copy.inputs)
-            random = self.execution.upstream == "random"
-            ends.append(first_float_tensor(output) if random else copy.loss(output))
-        return ends
+        """Return what backward starts from, for each replica: its loss, or its output."""
+        roots = []
+        for replica in self.replicas:
+            output = call_net(replica.net, replica.inputs)
+            is_random = self.execution.upstream == "random"
+            roots.append(first_float_tensor(output) if is_random else replica.loss(output))
+        return roots
 
-    def _backward(self, ends: list[torch.Tensor], keep: bool = False) -> None:
+    def _backward(self, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
         if self.execution.upstream == "random":
-            if not self.upstream:
-                self.upstream = [torch.randn_like(end) / math.sqrt(end.numel()) for end in ends]
-            torch.autograd.backward(ends, self.upstream, retain_graph=keep)
+            if not self.output_grads:
+                self.output_grads = [
+                    torch.randn_like(root) / math.sqrt(root.numel()) for root in roots
+                ]
+            torch.autograd.backward(roots, self.output_grads, retain_graph=retain_graph)
             return
-        for end in ends:
-            (self.scaler.scale(end) if self.scaler else end).backward(retain_graph=keep)
+        for root in roots:
+            (self.scaler.scale(root) if self.scaler else root).backward(retain_graph=retain_graph)
 
-    def _backward_again(self) -> None:
-        self._clear()
-        self._backward(self.kept, keep=True)
+    def _repeat_backward(self) -> None:
+        self._clear_grads()
+        self._backward(self.retained_roots, retain_graph=True)
 
     def _update(self) -> None:
         if self.optimizer is None:
@@ -256,62 +272,38 @@ class TorchStep:
         else:
             self.optimizer.step()
 
-    def _clear(self) -> None:
-        # Gradients are made anew, as in ordinary training; a captured graph makes them once, in its
-        # own memory, and every replay writes there. Inputs inside a net never add gradients up.
+    def _clear_grads(self) -> None:
+        # Gradients are allocated anew, as in ordinary training; a captured graph allocates them
+        # once, in its own memory pool. Inputs inside a network never accumulate gradients.
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
-        for x in self.feeds:
+        for x in self.grad_inputs:
             x.grad = None
 
     def _step(self) -> None:
-        self._clear()
-        ends = self._forward()
-        self._backward(ends)
+        self._clear_grads()
+        roots = self._forward()
+        self._backward(roots)
         self._update()
-        self.last_losses = [end.detach() for end in ends if end.numel() == 1]
+        self.last_losses = [root.detach() for root in roots if root.numel() == 1]
 
 
 def call_net(net: nn.Module, inputs: Any) -> Any:
-    """Call a net with one tensor, a tuple of positional or a dict of named inputs."""
+    """Call a module on one tensor, a tuple of positional or a dict of named inputs."""
     if isinstance(inputs, dict):
         return net(**inputs)
     return net(*inputs) if isinstance(inputs, (tuple, list)) else net(inputs)
 
 
 def list_grad_inputs(inputs: Any) -> list[torch.Tensor]:
-    """The inputs that get a gradient."""
+    """Return the inputs that require a gradient."""
     tensors = inputs.values() if isinstance(inputs, dict) else inputs
     tensors = tensors if isinstance(inputs, (dict, tuple, list)) else [inputs]
     return [x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
-def prepare_step(
-    copies: list[Replica], setup: Setup, execution: Execution, device: torch.device
-) -> TorchStep:
-    """A checked step, ready to be repeated."""
-    if execution.mode == "graph" and device.type != "cuda":
-        raise InputError(f"graph capture needs a CUDA device, not {device}; use eager")
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    step = None
-    try:
-        step = TorchStep(copies, setup, execution, device)
-        step.check()
-        step.make_ready()
-        return step
-    except BaseException as error:
-        if step is not None:
-            step.close()
-        if is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"the step does not fit into the memory of {device}: use a smaller batch or net"
-            ) from error
-        raise
-
-
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the framework or Python says that memory ran out."""
+    """Return whether PyTorch or Python ran out of memory."""
     text = str(error).lower()
     return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError)
@@ -319,17 +311,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _closed() -> None:
-    raise InputError("this step is closed; prepare it again")
+def _raise_closed() -> None:
+    raise InputError("this step is closed: prepare it again")
 
 
-def _owner(name: str) -> str:
-    """The module that a weight belongs to."""
-    return name.rpartition(".")[0]
+def _module_path(weight_name: str) -> str:
+    return weight_name.rpartition(".")[0]
 
 
-def _too_small_to_move(weight: torch.Tensor, rate: float) -> bool:
-    """Its gradient is there but below what the weight's precision can show."""
+def _is_update_below_precision(weight: torch.Tensor, rate: float) -> bool:
+    """Return whether its gradient is not zero but too small to change the weight in fp32."""
     gradient = weight.grad
     if gradient is None or not bool(gradient.any()):
         return False
@@ -343,44 +334,11 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer | None:
     if not weights:
         return None
-    rate = _RATES[setup.optimizer]
-    on_gpu = device.type == "cuda"
+    rate = _LEARNING_RATES[setup.optimizer]
+    is_cuda = device.type == "cuda"
     if setup.optimizer == "sgd":
         return torch.optim.SGD(weights, lr=rate, momentum=0.9)
-    capturable = on_gpu and execution.mode == "graph"
+    is_capturable = is_cuda and execution.mode == "graph"
     if setup.optimizer == "adam":
-        return torch.optim.Adam(weights, lr=rate, capturable=capturable)
-    return torch.optim.AdamW(weights, lr=rate, fused=on_gpu, capturable=capturable)
-
-
-@contextlib.contextmanager
-def apply_settings(setup: Setup, device: torch.device) -> Iterator[None]:
-    """Threads, TF32, cudnn.benchmark and autocast as the Setup says; put back afterwards."""
-    with contextlib.ExitStack() as stack:
-        if setup.threads:
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(setup.threads)
-        if device.type == "cuda":
-            stack.enter_context(_cuda_settings(setup))
-        if setup.precision in HALF:
-            half = HALF[setup.precision]
-            # A captured graph must not hold the cache of casts of another step.
-            stack.enter_context(torch.autocast(device.type, dtype=half, cache_enabled=False))
-        yield
-
-
-@contextlib.contextmanager
-def _cuda_settings(setup: Setup) -> Iterator[None]:
-    backends: tuple[tuple[Any, str, Any], ...] = (
-        (torch.backends.cuda.matmul, "allow_tf32", setup.precision == "tf32"),
-        (torch.backends.cudnn, "allow_tf32", setup.precision == "tf32"),
-        (torch.backends.cudnn, "benchmark", setup.cudnn_benchmark),
-    )
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in backends]
-    for owner, name, value in backends:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
+        return torch.optim.Adam(weights, lr=rate, capturable=is_capturable)
+    return torch.optim.AdamW(weights, lr=rate, fused=is_cuda, capturable=is_capturable)

@@ -1,0 +1,355 @@
+"""Assemble a Network from the events of a trace.
+
+A layer is an operator with parameters and the operators that follow it: an operator without
+weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
+where two operators read a result, where a repeated block ends, and where an operator reads two
+results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from joulecast.errors import InputError
+from joulecast.kinds import Shape, check_chain, find_kind, output_shape
+from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
+from joulecast.runtimes.torch.event_arguments import function_name, sample_shape
+from joulecast.runtimes.torch.memory_format import find_image, is_channels_last
+from joulecast.runtimes.torch.op_builders import can_build_op
+from joulecast.runtimes.torch.op_readers import read_op
+from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
+
+_JOINS = {"add", "mul", "concat"}
+
+
+def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
+    """Return the Network of a trace, and how many function calls lie between its layers."""
+    assembler = _NetworkAssembler(trace, batch)
+    network = assembler.assemble(name)
+    return network, assembler.calls_between
+
+
+@dataclass
+class _LayerDraft:
+    """A layer that may still grow.
+
+    Attributes:
+        block: Index of its block; -1 outside of blocks.
+        sources: Indices of the layers that it reads; -1 for the network's input.
+        last_value: Id of its newest result.
+        position: The calling module and the number of layers before it in that call.
+        shape: Sample shape of its newest result.
+    """
+
+    op: Op
+    event: Event
+    block: int
+    sources: tuple[int, ...]
+    join: str
+    position: tuple[str, int]
+    last_value: int = -1
+    shape: Shape = ()
+    tail: list[Op] = field(default_factory=list)
+    is_tied: bool = False
+    calls: int = 1
+
+
+class _NetworkAssembler:
+    """One pass over the events of a trace."""
+
+    def __init__(self, trace: Trace, batch: int) -> None:
+        self.trace = trace
+        self.batch = batch
+        self.events = fuse_plain_modules(trace)
+        self.blocks = find_blocks(trace, self.events)
+        self.drafts: list[_LayerDraft] = []
+        self.layer_of_value: dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
+        self.claimed_params: set[str] = set()
+        self.params_of_view: dict[int, tuple[str, ...]] = {}
+        self.buildable = len(trace.inputs) == 1
+        self.reader_counts = Counter(
+            value for event in self.events if event.is_dynamic for value in set(event.input_ids)
+        )
+        self.layers_of_call: dict[tuple[str, int], int] = Counter()
+        self.calls_between = sum(_is_between_layers(event) for event in trace.events)
+
+    def assemble(self, name: str) -> Network:
+        for index, event in enumerate(self.events):
+            if event.is_dynamic and event.outputs:
+                self._add_event(index, event)
+        if self.drafts and self.trace.output_id != self.drafts[-1].last_value:
+            self.buildable = False
+        self.drafts = self._merge_repeated_calls()
+        layers = tuple(_finish_layer(i, draft) for i, draft in enumerate(self.drafts))
+        network = Network(layers, self._make_input(), self._list_groups(), name=name)
+        buildable = self.buildable and _can_build(network)
+        if not buildable:
+            self.calls_between += sum(len(layer.tail) for layer in layers)
+            layers = tuple(map(_drop_views, layers, self._list_shapes(layers)))
+            self.calls_between -= sum(len(layer.tail) for layer in layers)
+        return replace(network, layers=layers, buildable=buildable)
+
+    # -- events ----------------------------------------------------------------------------
+
+    def _add_event(self, index: int, event: Event) -> None:
+        for value in event.input_ids:
+            event.param_names += self.params_of_view.get(value, ())
+        op = read_op(event, self.batch)
+        is_sole_reader = self._is_sole_reader(index, event)
+        if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
+            self._skip_view(event)
+            self.buildable = False
+        elif is_sole_reader and self._fits_in_tail(op, event):
+            self._append_to_tail(op, event)
+        else:
+            self._start_layer(index, op, event)
+
+    def _skip_view(self, event: Event) -> None:
+        """Let the result of a view belong to the layer that computed its input."""
+        self.calls_between += 1
+        if event.param_names:
+            self.params_of_view.update((value, event.param_names) for value in event.output_ids)
+        values = self._list_layer_inputs(event)
+        if not values:
+            return
+        layer = self.layer_of_value[values[0]]
+        for value in event.output_ids:
+            self.layer_of_value[value] = layer
+        is_only_result = self.reader_counts[values[0]] == 1 and len(event.output_ids) == 1
+        if layer >= 0 and is_only_result and self.drafts[layer].last_value == values[0]:
+            self._set_result(self.drafts[layer], event)
+
+    def _is_sole_reader(self, index: int, event: Event) -> bool:
+        """Return whether only this event reads the newest result of one layer of its block."""
+        values = self._list_layer_inputs(event)
+        if len(values) != 1:
+            return False
+        value = values[0]
+        layer = self.layer_of_value[value]
+        if layer < 0 or self.reader_counts[value] != 1 or self.drafts[layer].last_value != value:
+            return False
+        return self.drafts[layer].block == self._find_block(index)
+
+    def _fits_in_tail(self, op: Op, event: Event) -> bool:
+        kind = find_kind(op.kind)
+        if not kind.can_be_in_tail:
+            return False
+        if not event.param_names:
+            return True
+        # A norm joins only a layer that is trainable, or frozen, as the norm is.
+        draft = self.drafts[self.layer_of_value[self._list_layer_inputs(event)[0]]]
+        return not kind.counts_params and _is_trainable(draft.event) == event.has_trainable_params
+
+    def _append_to_tail(self, op: Op, event: Event) -> None:
+        layer = self.layer_of_value[self._list_layer_inputs(event)[0]]
+        draft = self.drafts[layer]
+        # In a tail the shape follows from the operators before.
+        sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+        draft.tail.append(Op(op.kind, Sizes(sizes)))
+        self._claim_params(event)
+        self._set_result(draft, event)
+        self.layer_of_value.update((value, layer) for value in event.output_ids)
+
+    def _start_layer(self, index: int, op: Op, event: Event) -> None:
+        kind = find_kind(op.kind)
+        fn = function_name(event)
+        sources = [self.layer_of_value[value] for value in self._list_layer_inputs(event)]
+        if not kind.combines_inputs:
+            sources = list(dict.fromkeys(sources))
+        join = "none"
+        if kind.combines_inputs and len(sources) > 1:
+            join = fn if fn in _JOINS else "add"
+            op = _with_size(op, "inputs", 1 if fn == "concat" else len(sources))
+        params, is_tied = self._claim_params(event)
+        if kind.counts_params and params:
+            op = _with_size(op, "params", params)
+        call = (event.module_path, event.module_call)
+        position = (event.module_path, self.layers_of_call[call])
+        self.layers_of_call[call] += 1
+        draft = _LayerDraft(op, event, self._find_block(index), tuple(sources), join, position)
+        draft.is_tied = is_tied or _find_computed_weight(event) is not None
+        self.layer_of_value.update((value, len(self.drafts)) for value in event.output_ids)
+        self.drafts.append(draft)
+        self._set_result(draft, event)
+
+    def _list_layer_inputs(self, event: Event) -> list[int]:
+        """Return the ids of its inputs that layers or the network's input gave."""
+        return [value for value in event.input_ids if value in self.layer_of_value]
+
+    def _set_result(self, draft: _LayerDraft, event: Event) -> None:
+        draft.last_value = event.output_ids[0]
+        draft.shape = sample_shape(event.outputs[0].shape, self.batch)
+
+    def _claim_params(self, event: Event) -> tuple[int, bool]:
+        """Return how many parameters this event is the first to use, and whether it uses others'."""
+        new = [name for name in event.param_names if name not in self.claimed_params]
+        self.claimed_params.update(new)
+        count = sum(self.trace.params[name].numel() for name in new)
+        return count, bool(event.param_names) and not new
+
+    # -- layers ----------------------------------------------------------------------------
+
+    def _merge_repeated_calls(self) -> list[_LayerDraft]:
+        """Merge equal layers of repeated calls of one module into one with a call count."""
+        first: dict[Any, int] = {}
+        merged: list[_LayerDraft] = []
+        new_index: dict[int, int] = {-1: -1}
+        for index, draft in enumerate(self.drafts):
+            event = draft.event
+            flags = (
+                event.has_trainable_params,
+                event.needs_input_grad,
+                _reads_channels_last(draft),
+            )
+            key = (draft.position, draft.op, tuple(draft.tail), flags)
+            if key in first:
+                merged[first[key]].calls += 1
+                self.buildable = False
+            else:
+                first[key] = len(merged)
+                merged.append(draft)
+            new_index[index] = first[key]
+        for draft in merged:
+            draft.sources = tuple(new_index[source] for source in draft.sources)
+        return merged
+
+    def _list_shapes(self, layers: tuple[Layer, ...]) -> list[Shape | None]:
+        """Return output shapes where views matter: permutes determine the memory format."""
+        views_matter = any(layer.channels_last for layer in layers)
+        return [draft.shape if views_matter else None for draft in self.drafts]
+
+    def _find_block(self, index: int) -> int:
+        for block, (start, stop) in enumerate(self.blocks):
+            if start <= index < stop:
+                return block
+        return -1
+
+    def _list_groups(self) -> tuple[tuple[int, int], ...]:
+        layers_of_block: dict[int, list[int]] = {}
+        for index, draft in enumerate(self.drafts):
+            if draft.block >= 0:
+                layers_of_block.setdefault(draft.block, []).append(index)
+        groups = [(found[0], found[-1] + 1) for _, found in sorted(layers_of_block.items())]
+        return tuple((start, stop) for start, stop in groups if stop - start > 1)
+
+    def _make_input(self) -> Input:
+        first = self.trace.inputs[0]
+        vocabulary = 0
+        if not first.is_floating_point():
+            for draft in self.drafts:
+                if find_kind(draft.op.kind).reads_tokens and INPUT in draft.event.input_ids:
+                    vocabulary = draft.op.sizes["vocabulary"]
+                    break
+        return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
+
+
+def _is_between_layers(event: Event) -> bool:
+    """Return whether it handles masks or positions; a norm's batch counter is not counted."""
+    return not event.is_dynamic and bool(event.input_ids or event.name != "add_")
+
+
+def _with_size(op: Op, name: str, value: int) -> Op:
+    return Op(op.kind, Sizes({**op.sizes, name: value}))
+
+
+def _finish_layer(index: int, draft: _LayerDraft) -> Layer:
+    event = draft.event
+    return Layer(
+        draft.op.kind,
+        draft.op.sizes,
+        tail=tuple(draft.tail),
+        trains=_is_trainable(event),
+        input_grad=_needs_input_grad(event),
+        reads=tuple(index - source for source in draft.sources),
+        join=draft.join,
+        calls=draft.calls,
+        tied=draft.is_tied,
+        channels_last=_reads_channels_last(draft),
+        channels_last_weights=_has_channels_last_weights(draft),
+        name=_name_layer(draft),
+    )
+
+
+def _is_trainable(event: Event) -> bool:
+    """Return whether its weights get a gradient, as parameters or as values computed from some."""
+    computed = _find_computed_weight(event)
+    if computed is not None:
+        return computed.requires_grad
+    return event.has_trainable_params or not event.param_names
+
+
+def _needs_input_grad(event: Event) -> bool:
+    """Return whether its input gets a gradient; a computed weight is not an input."""
+    if _find_computed_weight(event) is None:
+        return event.needs_input_grad
+    return bool(event.args[0].requires_grad)
+
+
+def _reads_channels_last(draft: _LayerDraft) -> bool:
+    shape = find_kind(draft.op.kind).in_shape(draft.op.sizes)
+    image = find_image((draft.event.args, draft.event.kwargs), shape)
+    return image is not None and is_channels_last(image)
+
+
+def _has_channels_last_weights(draft: _LayerDraft) -> bool:
+    if not find_kind(draft.op.kind).is_convolution:
+        return False
+    event = draft.event
+    weight = event.kwargs.get("weight", event.args[1] if len(event.args) > 1 else None)
+    return isinstance(weight, torch.Tensor) and is_channels_last(weight)
+
+
+def _find_computed_weight(event: Event) -> torch.Tensor | None:
+    """Return the weight of a convolution or linear layer if it is not a parameter (weight norm)."""
+    has_weight = event.name == "linear" or event.name.startswith("conv")
+    if not has_weight or event.param_names or len(event.args) < 2:
+        return None
+    return event.args[1] if isinstance(event.args[1], torch.Tensor) else None
+
+
+def _name_layer(draft: _LayerDraft) -> str:
+    event, kind = draft.event, draft.op.kind
+    path = event.module_path
+    names_itself = event.leaf_module is not None or kind in path.rsplit(".", 1)[-1]
+    if find_kind(kind).is_function and not names_itself:
+        function = draft.op.sizes.get("fn", kind)
+        return f"{path}.{function}" if path else str(function)
+    return path or kind
+
+
+def _drop_views(layer: Layer, shape: Shape | None) -> Layer:
+    """Return a layer without its views, unless they are known to give the shape that they gave."""
+    if shape is not None and _find_output_shape(layer) == shape:
+        return layer
+    kept = (op for op in layer.tail if not _only_reshapes(op))
+    return replace(layer, tail=tuple(kept))
+
+
+def _only_reshapes(op: Op) -> bool:
+    kind = find_kind(op.kind)
+    return kind.is_view and not kind.selects_elements
+
+
+def _find_output_shape(layer: Layer) -> Shape | None:
+    try:
+        return output_shape(layer)
+    except (InputError, IndexError):
+        return None
+
+
+def _can_build(network: Network) -> bool:
+    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
+    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
+    shared = any(layer.calls > 1 or layer.tied or not layer.reads for layer in network.layers)
+    if not ops or shared or not all(map(can_build_op, ops)):
+        return False
+    try:
+        check_chain(network)
+    except InputError:
+        return False
+    return True
