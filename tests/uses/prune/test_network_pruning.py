@@ -43,7 +43,10 @@ def make_groups(seed: int = 0) -> tuple[ChannelGroup, ...]:
     for place, layer in enumerate(NETWORK.layers[:-1]):
         count = layer.sizes["cout"]
         inputs_per_channel = NETWORK.layers[place + 1].sizes["cin"] // count
-        slots = (ChannelSlot(place, 0, "cout", -1, 1), ChannelSlot(place + 1, 0, "cin", -1, inputs_per_channel))
+        slots = (
+            ChannelSlot(place, 0, "cout", -1, 1),
+            ChannelSlot(place + 1, 0, "cin", -1, inputs_per_channel),
+        )
         drawn = [rng.random() for _ in range(count)]
         importance = tuple(one / sum(drawn) for one in drawn)
         groups.append(ChannelGroup(layer.name, 1, (), slots, importance))

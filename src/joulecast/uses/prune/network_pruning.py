@@ -10,7 +10,7 @@ from joulecast.errors import InputError
 from joulecast.estimators import FittedProfile, fit_profile
 from joulecast.kinds import count_output_channels
 from joulecast.kinds.channel_groups import ChannelGroup
-from joulecast.records import Estimate, Layer, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Profile, Setup
 from joulecast.units import format_count, format_energy, format_share
 from joulecast.uses.prune.channel_limits import make_channel_limits
 from joulecast.uses.prune.pruning_objectives import (

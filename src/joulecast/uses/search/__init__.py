@@ -1,52 +1,58 @@
-"""Searching nets and how they train, under an energy budget.
+"""Search for networks and training setups with a high score within an energy budget.
 
-    Space ──any sampler──▶ candidates ──Screen: many at once──▶ those within the budget
-                                                                   │ one is trained: your score
+    SearchSpace ──any sampler──▶ candidates ──BudgetScreener──▶ those within the budget
+                                                                   │ your function trains one
                                                                    ▼
-                                        Search: the front of quality against joules, intervals
+                                  SearchResult: Pareto front of score against energy
 
-    dimensions.py  ranges and choices, as people type them
-    space.py       what may vary: widths, depths, batch, precision, optimizer, anything of yours
-    screen.py      ``BudgetScreener``: candidates → verdicts, in one question to the profile
-    survey.py      ``survey``: which share of a space fits, without training anything
-    sampling.py    any of Optuna's samplers, asked until a candidate fits
-    study.py       ``search``: Optuna's studies, storage and dashboard; these two alone know it
-    identity.py    what a study is about, and must not change in it
-    result.py      the records of a result, and the front
-    pictures.py    the front as a picture
+    dimensions.py         numeric ranges and choices
+    search_space.py       widths, depths, batch, precision, optimizer and your own parameters
+    screening.py          ``BudgetScreener``: estimates candidates in batches
+    random_screening.py   the share of a space within the budget, without training
+    screening_sampler.py  an Optuna sampler that proposes only candidates within the budget
+    study.py              ``search``: runs an Optuna study
+    study_identity.py     options that must not change when a study is continued
+    search_result.py      records of a result, and the front
+    search_plot.py        the front as a plot
 
-The estimate rules a candidate out before a single step is trained. Samplers are asked again while
-their candidates cost too much, so that no trial is wasted on one: what is trained was drawn as the
-sampler draws, on condition that it fits (sampling.py). Nothing is measured here. What a budget is
-and how long a run is, say ``joulecast.budgets``.
+Screening means to estimate the energy of a candidate and to rule it out before training if it
+exceeds the budget. The wrapped sampler is asked again until a candidate fits, so no trial is wasted
+on a network that is too expensive. Nothing is measured here. ``joulecast.budgets`` defines budgets
+and run lengths, ``uses/search_options.py`` the options.
 """
 
-from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, parse_dimension
-from joulecast.uses.search.search_result import TrainedTrial, SearchResult, make_trained_trials, hide_password
-from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate, count_work, make_screener
+from joulecast.uses.search.random_screening import (
+    RandomScreening,
+    check_reachable,
+    screen_randomly,
+)
+from joulecast.uses.search.screening import (
+    BudgetScreener,
+    ScreenedCandidate,
+    count_work,
+    make_screener,
+)
+from joulecast.uses.search.search_result import SearchResult, TrainedTrial, hide_password
 from joulecast.uses.search.search_space import SearchSpace, make_search_space
-from joulecast.uses.search.random_screening import RandomScreening, check_reachable, survey
+from joulecast.uses.search_options import SearchOptions
 
 __all__ = [
+    "BudgetScreener",
     "Choice",
     "Dimension",
-    "EnergyBudget",
-    "Point",
-    "Range",
-    "RunLength",
-    "Screen",
-    "Search",
-    "Space",
-    "Survey",
-    "Verdict",
+    "NumberRange",
+    "RandomScreening",
+    "ScreenedCandidate",
+    "SearchOptions",
+    "SearchResult",
+    "SearchSpace",
+    "TrainedTrial",
     "check_reachable",
     "count_work",
-    "find_points",
     "hide_password",
-    "make_space",
-    "open_screen",
-    "parse_budget",
+    "make_screener",
+    "make_search_space",
     "parse_dimension",
-    "survey",
+    "screen_randomly",
 ]

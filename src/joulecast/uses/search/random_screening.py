@@ -1,7 +1,4 @@
-"""Which share of a space fits a budget, without training anything.
-
-How large a net is can be counted; how good it will be cannot: a survey ranks nothing by quality.
-"""
+"""Screen random candidates to see which share of a space meets a budget, without training."""
 
 from __future__ import annotations
 
@@ -16,102 +13,109 @@ from joulecast.units import format_share
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate, count_work
 
 Json = dict[str, Any]
-BATCH = 256
-"""Candidates of one question: larger ones are no faster and take more memory."""
+BATCH_SIZE = 256
+"""Candidates estimated together: larger batches are no faster and take more memory."""
 
 
 @dataclass(frozen=True)
 class RandomScreening:
-    """Random candidates of a space and what they would cost.
+    """Random candidates of a space and their estimated cost.
 
     Attributes:
-        verdicts: Of all candidates, in the order they were drawn.
-        seconds: What drawing and judging them took.
+        candidates: All candidates, in the order they were drawn.
+        duration_s: Time it took to draw and estimate them.
     """
 
-    screen: BudgetScreener
-    verdicts: tuple[ScreenedCandidate, ...]
+    screener: BudgetScreener
+    candidates: tuple[ScreenedCandidate, ...]
     seed: int
-    seconds: float
+    duration_s: float
 
     @property
-    def fitting(self) -> tuple[ScreenedCandidate, ...]:
-        """Those within the budget, the largest net first."""
-        found = [verdict for verdict in self.verdicts if verdict.within]
-        return tuple(sorted(found, key=lambda verdict: -count_work(verdict)[0]))
+    def within_budget(self) -> tuple[ScreenedCandidate, ...]:
+        """Candidates that meet the budget, the one with most parameters first."""
+        found = [candidate for candidate in self.candidates if candidate.is_within_budget]
+        return tuple(sorted(found, key=lambda candidate: -count_work(candidate)[0]))
 
     def to_dict(self) -> Json:
+        """Return the screening as JSON values."""
         return {
-            **describe_screen(self.screen),
+            **describe_screener(self.screener),
             "seed": self.seed,
-            "screened": len(self.verdicts),
-            "within_budget": sum(verdict.within for verdict in self.verdicts),
-            "seconds": self.seconds,
-            "candidates": [_describe(verdict) for verdict in self.verdicts],
+            "screened": len(self.candidates),
+            "within_budget": sum(candidate.is_within_budget for candidate in self.candidates),
+            "duration_s": self.duration_s,
+            "candidates": [_describe_candidate(candidate) for candidate in self.candidates],
         }
 
 
-def survey(
-    screen: BudgetScreener,
+def screen_randomly(
+    screener: BudgetScreener,
     count: int = 1000,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RandomScreening:
-    """Draw random candidates evenly and judge them, many at a time.
+    """Draw random candidates and screen them in batches.
 
     Args:
-        screen: The space, the budget and whose profile answers.
-        count: How many candidates.
-        seed: Which ones.
-        clock: Tells seconds.
+        screener: Space, budget and estimator.
+        count: Number of candidates.
+        seed: Seed of the draws.
+        clock: Returns the time in seconds.
     """
     if count < 1:
-        raise InputError(f"{count} candidates: give at least 1")
+        raise InputError(f"the number of candidates is {count}: give at least 1")
     rng, begin_s = random.Random(seed), clock()
-    drawn = [screen.space.draw(rng) for _ in range(count)]
-    verdicts: list[ScreenedCandidate] = []
-    for start in range(0, count, BATCH):
-        verdicts += screen.judge(drawn[start : start + BATCH])
-    return RandomScreening(screen, tuple(verdicts), seed, clock() - begin_s)
+    drawn = [screener.space.draw(rng) for _ in range(count)]
+    candidates: list[ScreenedCandidate] = []
+    for start in range(0, count, BATCH_SIZE):
+        candidates += screener.screen(drawn[start : start + BATCH_SIZE])
+    return RandomScreening(screener, tuple(candidates), seed, clock() - begin_s)
 
 
-def check_reachable(screen: BudgetScreener, seed: int = 0) -> None:
-    """Complain where no candidate keeps the budget.
+def check_reachable(screener: BudgetScreener, seed: int = 0) -> None:
+    """Check that some candidate meets the budget.
 
     Raises:
-        InputError: Neither the smallest nets nor random ones keep it; it says what the best takes.
+        InputError: Neither the smallest networks nor random ones do; the message names the one
+            that comes closest.
     """
     rng = random.Random(seed)
-    smallest = screen.judge(screen.space.list_smallest()[:BATCH])
-    if any(verdict.within for verdict in smallest):
+    smallest = screener.screen(screener.space.list_smallest()[:BATCH_SIZE])
+    if any(candidate.is_within_budget for candidate in smallest):
         return
-    found = [*smallest, *screen.judge([screen.space.draw(rng) for _ in range(BATCH)])]
-    if any(verdict.within for verdict in found):
+    drawn = [screener.space.draw(rng) for _ in range(BATCH_SIZE)]
+    found = [*smallest, *screener.screen(drawn)]
+    if any(candidate.is_within_budget for candidate in found):
         return
-    best = max(found, key=lambda verdict: (verdict.chance, -verdict.energy_j))
-    least = format_share(screen.confidence)
+    best = max(found, key=lambda candidate: (candidate.budget_probability, -candidate.energy_j))
     raise InputError(
-        f"nothing in this space keeps {screen.budget} with {least}: {best.network.name} is nearest "
-        f"with {screen.say_cost(best)}; give a larger budget or smaller nets"
+        f"no candidate meets {screener.budget} with probability "
+        f"{format_share(screener.confidence)}: {best.network.name} comes closest with "
+        f"{screener.describe_cost(best)}; give a larger budget or smaller networks"
     )
 
 
-def describe_screen(screen: BudgetScreener) -> Json:
-    """What was asked, of whom, for programs."""
-    profile = screen.opened.profile
+def describe_screener(screener: BudgetScreener) -> Json:
+    """Return the space, the budget and the estimator as JSON values."""
+    profile = screener.fitted_profile.profile
     return {
-        "space": screen.space.to_dict(),
-        "budget": {**screen.budget.to_dict(), "text": str(screen.budget), "joules": screen.limit_j},
-        "confidence": screen.confidence,
-        "length": screen.length.to_dict(),
+        "space": screener.space.to_dict(),
+        "budget": {
+            **screener.budget.to_dict(),
+            "text": str(screener.budget),
+            "limit_j": screener.limit_j,
+        },
+        "confidence": screener.confidence,
+        "length": screener.length.to_dict(),
         "device": profile.device.name,
         "covers": profile.covers,
-        "basis": screen.opened.basis,
-        "estimator": screen.opened.method.name,
-        "level": screen.level,
+        "provenance": screener.fitted_profile.provenance,
+        "estimator": screener.fitted_profile.estimator.name,
+        "level": screener.level,
     }
 
 
-def _describe(verdict: ScreenedCandidate) -> Json:
-    params, flops = count_work(verdict)
-    return {**verdict.to_dict(), "parameters": params, "flops": flops}
+def _describe_candidate(candidate: ScreenedCandidate) -> Json:
+    params, flops = count_work(candidate)
+    return {**candidate.to_dict(), "parameters": params, "flops": flops}

@@ -1,7 +1,8 @@
-"""Candidates → verdicts: what each will cost, and how surely it keeps the budget.
+"""Screen candidates: estimate their cost and the probability that they meet the budget.
 
-All candidates of a round are one question to the profile: most of what asking takes, it takes once.
-A share of the original is judged by the joint covariance: both would be off alike.
+All candidates of a round are estimated together, which takes hardly longer than one. For a budget
+that is a share of the original, the probability comes from the joint covariance, because the errors
+of both networks are correlated.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from joulecast.budgets import EnergyBudget, RunLength
 from joulecast.errors import InputError
-from joulecast.estimators import Estimates, OpenProfile, open_profile
+from joulecast.estimators import Estimates, FittedProfile, fit_profile
 from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
 from joulecast.records import Estimate, Network, Profile, Setup
@@ -25,14 +26,13 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class ScreenedCandidate:
-    """What is said of a candidate before it is trained.
+    """A candidate with its estimated cost, before it is trained.
 
     Attributes:
-        energy_j: Of the run where it has a length, else of a step; likewise the interval and the
-            seconds.
-        steps: How many steps that is.
-        chance: Probability that the budget is kept.
-        within: Whether that is enough.
+        estimate: Estimate of one step.
+        steps: Steps of the run; 1 if the run has no length.
+        budget_probability: Probability that the budget is met.
+        is_within_budget: Whether that probability reaches the required confidence.
     """
 
     params: Params
@@ -40,26 +40,27 @@ class ScreenedCandidate:
     setup: Setup
     estimate: Estimate
     steps: int
-    chance: float
-    within: bool
+    budget_probability: float
+    is_within_budget: bool
 
     @property
     def energy_j(self) -> float:
-        """Joules of all steps."""
+        """Energy of all steps."""
         return self.estimate.energy_j * self.steps
 
     @property
     def interval_j(self) -> Interval:
-        """Where these joules are with the estimate's level."""
-        low, high = self.estimate.interval_j
-        return low * self.steps, high * self.steps
+        """Interval of the energy of all steps, at the estimate's level."""
+        low_j, high_j = self.estimate.interval_j
+        return low_j * self.steps, high_j * self.steps
 
     @property
     def duration_s(self) -> float:
-        """Seconds of all steps."""
+        """Duration of all steps."""
         return self.estimate.duration_s * self.steps
 
     def to_dict(self) -> Json:
+        """Return the candidate as JSON values."""
         return {
             "net": self.network.name,
             "params": dict(self.params),
@@ -68,101 +69,111 @@ class ScreenedCandidate:
             "interval_j": list(self.interval_j),
             "duration_s": self.duration_s,
             "steps": self.steps,
-            "chance": self.chance,
-            "within_budget": self.within,
+            "budget_probability": self.budget_probability,
+            "within_budget": self.is_within_budget,
             "unseen_share": self.estimate.unseen_share,
-            "basis": self.estimate.basis,
+            "provenance": self.estimate.provenance,
         }
 
 
 @dataclass(frozen=True)
 class BudgetScreener:
-    """A space, a budget and whoever knows what nets cost.
+    """A search space, a budget and the estimator that decides which candidates meet it.
 
     Attributes:
-        opened: The profile, ready to be asked.
-        length: How long a run is.
-        confidence: How probable it has to be that the budget is kept; 0.5 is the estimate itself.
-        level: How probable each interval is.
-        original_j: What the original takes of the run, or of a step; None unless the budget is a
-            share of it.
+        length: Length of a training run.
+        confidence: Probability with which a candidate must meet the budget.
+        level: Probability of each interval.
+        original_energy_j: Energy of the original network, of the run if it has a length; None
+            unless the budget is a share of it.
     """
 
     space: SearchSpace
     budget: EnergyBudget
-    opened: OpenProfile
+    fitted_profile: FittedProfile
     length: RunLength = field(default_factory=RunLength)
     confidence: float = 0.5
     level: float = 0.95
-    original_j: float | None = None
+    original_energy_j: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
-            raise InputError(f"confidence is {self.confidence}: give a probability, like 0.9")
+            raise InputError(
+                f"confidence is {self.confidence}: give a probability between 0 and 1, like 0.9"
+            )
 
     @property
     def limit_j(self) -> float:
-        """The budget in joules: of a step or of a run, as it says; a share of the estimate."""
-        return self.budget.limit(self.original_j or 0.0)
+        """The budget in joules, per step or per run as the budget says."""
+        return self.budget.limit(self.original_energy_j or 0.0)
 
-    def limit_total(self, steps: int) -> float:
-        """The budget in joules of all steps of a run."""
+    def compute_run_limit_j(self, steps: int) -> float:
+        """Return the budget in joules for all steps of a run."""
         return self.limit_j * (steps if self.budget.per == "step" else 1)
 
-    def judge(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
-        """A verdict for each candidate, in one question."""
-        pairs = [self.space.build(params) for params in candidates]
-        steps = [self.length.count_steps(setup.batch) for _, setup in pairs]
-        shared = self.budget.share is not None
-        if shared:
-            answers = self._ask([*pairs, self.space.original], joint=True)
-            chances = self._weigh_share(answers, steps)
+    def screen(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
+        """Return every candidate with its estimate, made in one batch."""
+        built = [self.space.build(params) for params in candidates]
+        steps = [self.length.count_steps(setup.batch) for _, setup in built]
+        if self.budget.share is not None:
+            estimates = self._estimate([*built, self.space.original], joint=True)
+            probabilities = self._compare_to_original(estimates, steps)
         else:
-            answers = self._ask(pairs)
-            limits = [self._limit_step(count) for count in steps]
-            chances = answers.chance_within(limits)
-        least = self.confidence
+            estimates = self._estimate(built)
+            limits_j = [self._compute_step_limit_j(count) for count in steps]
+            probabilities = estimates.probability_within(limits_j)
         return tuple(
-            ScreenedCandidate(params, *pair, answer, count, float(chance), bool(chance >= least))
-            for params, pair, answer, count, chance in zip(
-                candidates, pairs, answers.each[: len(pairs)], steps, chances, strict=True
+            ScreenedCandidate(
+                params,
+                network,
+                setup,
+                estimate,
+                count,
+                float(probability),
+                bool(probability >= self.confidence),
+            )
+            for params, (network, setup), estimate, count, probability in zip(
+                candidates, built, estimates[: len(built)], steps, probabilities, strict=True
             )
         )
 
-    def ask_jointly(self, candidates: Sequence[Params]) -> Estimates:
-        """What a step of each costs, with how their errors go together."""
-        pairs = [self.space.build(params) for params in candidates]
-        return self._ask(pairs, joint=True)
+    def estimate_jointly(self, candidates: Sequence[Params]) -> Estimates:
+        """Return estimates of one step of each candidate, with their joint covariance."""
+        return self._estimate([self.space.build(params) for params in candidates], joint=True)
 
-    def explain(self, verdict: ScreenedCandidate) -> str:
-        """Why a candidate is ruled out, in a sentence."""
-        chance, least = format_share(verdict.chance), format_share(self.confidence)
+    def explain_rejection(self, candidate: ScreenedCandidate) -> str:
+        """Return one sentence that says why a candidate is not trained."""
+        probability = format_share(candidate.budget_probability)
         return (
-            f"{verdict.network.name} would take {self.say_cost(verdict)} and keeps {self.budget} "
-            f"with {chance}, not {least}"
+            f"{candidate.network.name} would need {self.describe_cost(candidate)} and meets "
+            f"{self.budget} with probability {probability}, not {format_share(self.confidence)}"
         )
 
-    def say_cost(self, verdict: ScreenedCandidate) -> str:
-        """What a candidate takes, of what the budget is of, in words."""
-        steps = verdict.steps if self.budget.per == "run" else 1
-        low, high = (format_energy(end * steps) for end in verdict.estimate.interval_j)
+    def describe_cost(self, candidate: ScreenedCandidate) -> str:
+        """Return a candidate's energy per step or per run, whichever the budget limits."""
+        steps = candidate.steps if self.budget.per == "run" else 1
+        low, high = (format_energy(end_j * steps) for end_j in candidate.estimate.interval_j)
         return (
-            f"{format_energy(verdict.estimate.energy_j * steps)} a {self.budget.per} "
-            f"({low} to {high}, {verdict.estimate.basis})"
+            f"{format_energy(candidate.estimate.energy_j * steps)} per {self.budget.per} "
+            f"({format_share(self.level)} interval {low} to {high}, "
+            f"{candidate.estimate.provenance})"
         )
 
-    def _ask(self, pairs: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
-        return self.opened.ask(pairs, self.level, joint, details=False)
+    def _estimate(self, built: Sequence[tuple[Network, Setup]], joint: bool = False) -> Estimates:
+        networks, setups = [network for network, _ in built], [setup for _, setup in built]
+        return self.fitted_profile.estimate(
+            networks, setups, self.level, joint=joint, details=False
+        )
 
-    def _limit_step(self, steps: int) -> float:
-        """The budget as joules of one step."""
+    def _compute_step_limit_j(self, steps: int) -> float:
         return self.limit_j / (steps if self.budget.per == "run" else 1)
 
-    def _weigh_share(self, answers: Estimates, steps: Sequence[int]) -> Floats:
-        last = len(steps)
-        runs = self.length.count_steps(self.space.setup.batch)
-        ratios = [(self.budget.share or 0.0) * runs / count for count in steps]
-        return answers.chance_ratio_within(last, range(last), ratios)
+    def _compare_to_original(self, estimates: Estimates, steps: Sequence[int]) -> Floats:
+        """Return the probability that each run takes at most its share of the last one."""
+        original = len(steps)
+        original_steps = self.length.count_steps(self.space.setup.batch)
+        ratios = [(self.budget.share or 0.0) * original_steps / count for count in steps]
+        return estimates.probability_ratio_within(original, range(original), ratios)
 
 
 def make_screener(
@@ -175,29 +186,32 @@ def make_screener(
     estimator: str = "additive",
     level: float = 0.95,
 ) -> BudgetScreener:
-    """A screen that asks a profile.
+    """Return a screener that estimates energy from a profile.
 
     Args:
-        profile: What the device has learnt.
+        profile: Profile of the device.
         space: What may vary.
-        budget: What a net may cost.
-        length: How long a run is.
-        confidence: How probable it has to be that the budget is kept.
-        estimator: Which method answers.
-        level: How probable each interval shall be.
+        budget: Limit of the energy.
+        length: Length of a training run.
+        confidence: Probability with which a candidate must meet the budget.
+        estimator: Method that estimates energy.
+        level: Probability of each interval.
 
     Raises:
-        MissingError: The profile is empty, or the estimator cannot use what it holds.
+        MissingError: The profile is empty, or the estimator cannot use what it contains.
     """
-    opened, run = open_profile(profile, estimator), length or RunLength()
-    original_j = None
+    fitted_profile, length = fit_profile(profile, estimator), length or RunLength()
+    original_energy_j = None
     if budget.share is not None:
-        steps = run.count_steps(space.setup.batch)
-        original_j = steps * opened.ask([space.original]).each[0].energy_j
-    return BudgetScreener(space, budget, opened, run, confidence, level, original_j)
+        network, setup = space.original
+        estimate = fitted_profile.estimate([network], setup)[0]
+        original_energy_j = length.count_steps(setup.batch) * estimate.energy_j
+    return BudgetScreener(
+        space, budget, fitted_profile, length, confidence, level, original_energy_j
+    )
 
 
-def count_work(verdict: ScreenedCandidate) -> tuple[int, float]:
-    """Parameters, and FLOPs of a step: how large a candidate is, which is not how good."""
-    work = network_work(verdict.network, verdict.setup)
+def count_work(candidate: ScreenedCandidate) -> tuple[int, float]:
+    """Return a candidate's parameters and the FLOPs of a step."""
+    work = network_work(candidate.network, candidate.setup)
     return work.params, work.total.flops

@@ -1,15 +1,15 @@
-"""A sampler around any of Optuna's: it asks for candidates until one keeps the budget.
+"""An Optuna sampler that wraps another one and proposes only candidates within the budget.
 
-    candidates, 4, then 16 ... at a time ──one question to the profile──▶ the first within
-                                          after ``tries``: the nearest one, made narrower
+    candidates, 4, then 16 ... at a time ──estimated together──▶ the first within the budget
+                                           after ``tries``: the closest one, made narrower
 
-Why a sampler around the sampler, and neither a constraint nor ask-and-tell alone: a constraint is
-learnt from trials that were already run, and trials that are asked for and thrown away fill the
-storage with thousands of rows and mislead samplers that count trials. Asked again until a candidate
-fits, any sampler draws from its own belief, on condition of the budget. Some believe so firmly in
-what costs too much that they would be asked for ever: then the widths of the nearest candidate
-shrink towards the smallest net, all by the same share, as far as they must. So every trial of the
-study is one that was trained, unless its setup is too dear for the smallest net.
+Why a wrapper instead of an Optuna constraint or plain ask-and-tell: a constraint is learnt from
+trials that were already run, and trials that are asked for and discarded fill the storage with
+thousands of rows and mislead samplers that count trials. Asked repeatedly until a candidate fits,
+any sampler draws from its own distribution, conditioned on the budget. Some samplers concentrate on
+candidates that exceed the budget and would be asked forever: after ``tries`` candidates, the widths
+of the closest one shrink by a common factor until it fits. So every trial of the study is trained,
+unless its setup is too expensive even for the smallest network.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
 from joulecast.uses.search.search_space import SETUP_NAMES, Params
+from joulecast.uses.search_options import MAX_CANDIDATES
 
 try:
     import optuna
@@ -29,7 +30,7 @@ except ImportError as error:
     raise MissingError("search needs Optuna: run pip install 'joulecast[search]'") from error
 
 Json = dict[str, Any]
-Judged = tuple[dict[str, Any], ScreenedCandidate]
+_Proposal = tuple[dict[str, Any], ScreenedCandidate]
 SAMPLERS = {
     "nsga2": "NSGAIISampler",
     "nsga3": "NSGAIIISampler",
@@ -37,167 +38,173 @@ SAMPLERS = {
     "gp": "GPSampler",
     "random": "RandomSampler",
 }
-TRIES = 32
-"""Candidates that a sampler is asked for at most for one trial."""
-_FIRST_ROUND, _GROWTH = 4, 4
-_SHRINKS = 24
+_FIRST_ROUND_SIZE, _GROWTH = 4, 4
+_SHRINK_STEPS = 24
 
 
 def make_sampler(
     sampler: str | optuna.samplers.BaseSampler, seed: int
 ) -> optuna.samplers.BaseSampler:
-    """A sampler by name, with a seed; one that is made already stays as it is."""
+    """Return a sampler by name, with a seed, or the given sampler itself."""
     if not isinstance(sampler, str):
         return sampler
     make = getattr(optuna.samplers, SAMPLERS.get(sampler, sampler), None)
     if not (isinstance(make, type) and issubclass(make, optuna.samplers.BaseSampler)):
         known = ", ".join(SAMPLERS)
-        raise InputError(
-            f"there is no sampler {sampler!r}: give {known} or a class of optuna.samplers"
-        )
+        raise InputError(f"no sampler {sampler!r}: give {known} or a class of optuna.samplers")
     try:
         made: optuna.samplers.BaseSampler = make(seed=seed)  # type: ignore[call-arg]
     except (TypeError, ImportError) as error:
-        raise InputError(f"{sampler} cannot be made by its name alone ({error})") from error
+        raise InputError(
+            f"the sampler {sampler} cannot be created from its name ({error}): pass an instance"
+        ) from error
     return made
 
 
 @dataclass(frozen=True)
-class ScreeningRecord:
-    """What was said before a trial began.
+class TrialScreening:
+    """The candidate of a trial, and how many were screened to find it.
 
     Attributes:
-        screened: Candidates that were judged for it; ``ruled_out`` how many cost too much.
+        screened_count: Candidates that were screened for the trial.
+        ruled_out_count: How many of them exceed the budget.
     """
 
-    verdict: ScreenedCandidate
-    screened: int
-    ruled_out: int
+    candidate: ScreenedCandidate
+    screened_count: int
+    ruled_out_count: int
 
 
 class ScreeningSampler(optuna.samplers.BaseSampler):
-    """Asks another sampler until a candidate keeps the budget.
+    """Samples from another sampler until a candidate is within the budget.
 
     Args:
-        inner: Whoever proposes.
-        screen: Whoever judges.
-        tries: Candidates to ask for at most for one trial.
+        inner: Sampler that proposes candidates.
+        screener: Estimates candidates.
+        tries: Largest number of candidates to draw for one trial.
     """
 
     def __init__(
-        self, inner: optuna.samplers.BaseSampler, screen: BudgetScreener, tries: int = TRIES
+        self,
+        inner: optuna.samplers.BaseSampler,
+        screener: BudgetScreener,
+        tries: int = MAX_CANDIDATES,
     ) -> None:
-        self.inner, self.screen, self.tries = inner, screen, tries
-        self.space = {
+        self.inner, self.screener, self.tries = inner, screener, tries
+        self.distributions = {
             name: _make_distribution(dimension)
-            for name, dimension in screen.space.dimensions.items()
+            for name, dimension in screener.space.dimensions.items()
         }
-        self._looks: dict[int, ScreeningRecord] = {}
+        self._screenings: dict[int, TrialScreening] = {}
 
     def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> Json:
-        """The whole space at once, and whatever else the other sampler draws together."""
-        return {**self.inner.infer_relative_search_space(study, trial), **self.space}
+        """Return the whole space, and whatever else the inner sampler draws jointly."""
+        return {**self.inner.infer_relative_search_space(study, trial), **self.distributions}
 
     def sample_relative(self, study: optuna.Study, trial: Any, search_space: Json) -> Json:
-        """Candidates in growing rounds, until one keeps the budget; else one that was shrunk."""
-        known = self.inner.infer_relative_search_space(study, trial)
-        judged: list[Judged] = []
-        size = _FIRST_ROUND
-        while len(judged) < self.tries and not any(verdict.within for _, verdict in judged):
-            count = min(size, self.tries - len(judged))
-            judged += self._judge([self._propose(study, trial, known) for _ in range(count)])
+        """Return the first candidate within the budget, or the closest one made narrower."""
+        relative = self.inner.infer_relative_search_space(study, trial)
+        proposals: list[_Proposal] = []
+        size = _FIRST_ROUND_SIZE
+        while len(proposals) < self.tries and not any(one.is_within_budget for _, one in proposals):
+            count = min(size, self.tries - len(proposals))
+            drawn = [self._draw(study, trial, relative) for _ in range(count)]
+            proposals += self._screen(drawn)
             size *= _GROWTH
-        params, verdict = max(judged, key=_rank)
-        if not verdict.within:
-            shrunk = self._judge([{**params, **narrow} for narrow in self._shrink(params)])
-            judged += shrunk
-            params, verdict = max(shrunk, key=_rank)
-        out = sum(not verdict.within for _, verdict in judged)
-        self._looks[trial.number] = ScreeningRecord(verdict, len(judged), out)
+        params, candidate = max(proposals, key=_rate_proposal)
+        if not candidate.is_within_budget:
+            narrower = self._screen([{**params, **sizes} for sizes in self._list_narrower(params)])
+            proposals += narrower
+            params, candidate = max(narrower, key=_rate_proposal)
+        ruled_out = sum(not one.is_within_budget for _, one in proposals)
+        self._screenings[trial.number] = TrialScreening(candidate, len(proposals), ruled_out)
         return params
 
     def sample_independent(
         self, study: optuna.Study, trial: Any, param_name: str, param_distribution: Any
     ) -> Any:
-        """What the training function asks for besides."""
+        """Return a value for a parameter that the training function suggests."""
         return self.inner.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: optuna.Study, trial: Any) -> None:
-        """The other sampler's."""
+        """Delegate to the inner sampler."""
         self.inner.before_trial(study, trial)
 
     def after_trial(
         self, study: optuna.Study, trial: Any, state: Any, values: Sequence[float] | None
     ) -> None:
-        """The other sampler's."""
+        """Delegate to the inner sampler."""
         self.inner.after_trial(study, trial, state, values)
 
     def reseed_rng(self) -> None:
-        """The other sampler's."""
+        """Delegate to the inner sampler."""
         self.inner.reseed_rng()
 
-    def recall(self, number: int, params: Params) -> ScreeningRecord:
-        """What was said of a trial; judged now where somebody enqueued another candidate."""
-        look = self._looks.pop(number, None)
-        if look is not None and dict(look.verdict.params) == dict(params):
-            return look
-        verdict = self.screen.judge([params])[0]
-        return ScreeningRecord(verdict, 1, int(not verdict.within))
+    def pop_screening(self, number: int, params: Params) -> TrialScreening:
+        """Return the screening of a trial; an enqueued candidate is screened now."""
+        screening = self._screenings.pop(number, None)
+        if screening is not None and dict(screening.candidate.params) == dict(params):
+            return screening
+        candidate = self.screener.screen([params])[0]
+        return TrialScreening(candidate, 1, int(not candidate.is_within_budget))
 
-    def _propose(self, study: optuna.Study, trial: Any, known: Json) -> Json:
-        """All values of one candidate, as the other sampler draws them."""
-        found = dict(self.inner.sample_relative(study, trial, known)) if known else {}
-        for name, distribution in self.space.items():
+    def _draw(self, study: optuna.Study, trial: Any, relative: Json) -> Json:
+        """Return all values of one candidate, drawn by the inner sampler."""
+        drawn = dict(self.inner.sample_relative(study, trial, relative)) if relative else {}
+        for name, distribution in self.distributions.items():
             if distribution.single():
-                found[name] = _first_value(self.screen.space.dimensions[name])
-            elif name not in found:
-                found[name] = self.inner.sample_independent(study, trial, name, distribution)
-        return found
+                drawn[name] = _find_single_value(self.screener.space.dimensions[name])
+            elif name not in drawn:
+                drawn[name] = self.inner.sample_independent(study, trial, name, distribution)
+        return drawn
 
-    def _judge(self, drawn: Sequence[Json]) -> list[Judged]:
-        own = [{name: params[name] for name in self.space} for params in drawn]
-        return list(zip(drawn, self.screen.judge(own), strict=True))
+    def _screen(self, drawn: Sequence[Json]) -> list[_Proposal]:
+        own = [{name: params[name] for name in self.distributions} for params in drawn]
+        return list(zip(drawn, self.screener.screen(own), strict=True))
 
-    def _shrink(self, params: Json) -> list[Json]:
-        """A candidate's widths and depths on the way to the smallest ones, the widest first."""
+    def _list_narrower(self, params: Json) -> list[Json]:
+        """Return a candidate's widths and depths on the way to the smallest, widest first."""
         sizes = {
             name: dimension
-            for name, dimension in self.screen.space.dimensions.items()
-            if isinstance(dimension, NumberRange) and name not in SETUP_NAMES and dimension.whole
+            for name, dimension in self.screener.space.dimensions.items()
+            if isinstance(dimension, NumberRange)
+            and name not in SETUP_NAMES
+            and dimension.is_integer
         }
-        shares = [1.0 - place / _SHRINKS for place in range(1, _SHRINKS + 1)]
+        shares = [1.0 - place / _SHRINK_STEPS for place in range(1, _SHRINK_STEPS + 1)]
         return [
             {name: one.shrink(params[name], share) for name, one in sizes.items()}
             for share in shares
         ]
 
 
-def _rank(found: Judged) -> tuple[bool, float]:
-    """Within the budget is best, and there the first one; outside, whoever is nearest."""
-    verdict = found[1]
-    return verdict.within, 0.0 if verdict.within else verdict.chance
-
-
-def _make_distribution(dimension: Dimension) -> Any:
-    if isinstance(dimension, Choice):
-        return optuna.distributions.CategoricalDistribution(dimension.values)
-    low, high = dimension.ends
-    if dimension.whole:
-        step = dimension.step
-        return optuna.distributions.IntDistribution(int(low), int(high), dimension.log, step)
-    return optuna.distributions.FloatDistribution(low, high, dimension.log)
-
-
-def suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Value:
-    """The value of a dimension in a trial."""
+def suggest_value(trial: optuna.Trial, name: str, dimension: Dimension) -> Value:
+    """Return the value of a dimension in a trial."""
     if isinstance(dimension, Choice):
         return trial.suggest_categorical(name, dimension.values)  # type: ignore[return-value]
-    low, high = dimension.ends
-    if dimension.whole:
+    low, high = dimension.bounds
+    if dimension.is_integer:
         step = dimension.step
         return trial.suggest_int(name, int(low), int(high), step=step, log=dimension.log)
     return trial.suggest_float(name, low, high, log=dimension.log)
 
 
-def _first_value(dimension: Dimension) -> Value:
+def _rate_proposal(proposal: _Proposal) -> tuple[bool, float]:
+    """Return a sort key: within the budget all are equal, outside the most probable is best."""
+    candidate = proposal[1]
+    is_within = candidate.is_within_budget
+    return is_within, 0.0 if is_within else candidate.budget_probability
+
+
+def _make_distribution(dimension: Dimension) -> Any:
+    if isinstance(dimension, Choice):
+        return optuna.distributions.CategoricalDistribution(dimension.values)
+    low, high = dimension.bounds
+    if dimension.is_integer:
+        step = dimension.step
+        return optuna.distributions.IntDistribution(int(low), int(high), dimension.log, step)
+    return optuna.distributions.FloatDistribution(low, high, dimension.log)
+
+
+def _find_single_value(dimension: Dimension) -> Value:
     return dimension.values[0] if isinstance(dimension, Choice) else dimension.low

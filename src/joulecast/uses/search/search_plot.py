@@ -1,4 +1,4 @@
-"""A search as a picture: quality against joules, with intervals, the front and the budget."""
+"""Plot a search: score against energy with intervals, the Pareto front and the budget."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from joulecast.units import format_share
 from joulecast.uses.search.search_result import SearchResult
 
 
-def draw_search(found: SearchResult) -> Picture:
-    """The front among all trials.
+def draw_search(result: SearchResult) -> Picture:
+    """Return a plot of all trained networks and their Pareto front.
 
     Raises:
-        MissingError: Nothing was trained yet.
+        MissingError: No network was trained yet.
     """
-    if not found.points:
-        raise MissingError("no trial was trained, so there is nothing to draw: give more trials")
+    if not result.trials:
+        raise MissingError("no network was trained, so there is nothing to plot: run more trials")
     points = [
         Priced(
-            f"trial {point.number}: {point.verdict.network.name}",
-            point.score,
-            point.verdict.energy_j,
-            point.verdict.interval_j,
+            f"trial {trial.number}: {trial.candidate.network.name}",
+            trial.score,
+            trial.candidate.energy_j,
+            trial.candidate.interval_j,
         )
-        for point in found.points
+        for trial in result.trials
     ]
-    screen, profile = found.screen, found.screen.opened.profile
-    steps = {point.verdict.steps for point in found.points}
-    one = len(steps) == 1 or screen.budget.per == "run"
-    level = format_share(screen.level)
+    screener, profile = result.screener, result.screener.fitted_profile.profile
+    steps = {trial.candidate.steps for trial in result.trials}
+    has_one_limit = len(steps) == 1 or screener.budget.per == "run"
+    period = "run" if screener.length.is_run else "step"
+    level = format_share(screener.level)
     return draw_front(
         points,
-        budget_j=screen.limit_total(min(steps)) if one else None,
-        energy="estimated energy of a run"
-        if screen.length.is_run
-        else "estimated energy of a step",
-        title=f"{screen.space.family}: score against energy",
-        about=f"{profile.device.name}, meter covers {profile.covers}; bars hold with {level}",
-        provenance=screen.opened.basis,
+        budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
+        energy=f"estimated energy per {period}",
+        title=f"{screener.space.family}: score against energy",
+        about=f"{profile.device.name}, meter covers {profile.covers}; bars: {level} interval",
+        provenance=screener.fitted_profile.provenance,
     )

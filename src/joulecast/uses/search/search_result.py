@@ -1,7 +1,7 @@
-"""The records of a result: every trial that was trained, and the front among them.
+"""Records of a search: trained networks and their Pareto front.
 
-The front is told twice: by the estimates themselves, and by draws of what all nets may really cost,
-their errors going together: in how many of them each net is on the front.
+The front is given twice: for the mean energies, and as the share of joint draws of all energies in
+which a network is on it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.fronts import find_front
+from joulecast.uses.search.random_screening import describe_screener
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
-from joulecast.uses.search.random_screening import describe_screen
+from joulecast.uses.search.search_space import Params
 
 Json = dict[str, Any]
 _DRAWS = 400
@@ -23,101 +24,113 @@ _DRAWS = 400
 
 @dataclass(frozen=True)
 class TrainedTrial:
-    """A trial that was trained.
+    """A trial whose network was trained.
 
     Attributes:
-        number: Which trial of the study.
-        score: What the training function returned; more is better.
-        on_front: No other trial has as good a score for fewer joules, by the estimates.
-        front_chance: Probability of that, as far as joules are in doubt; scores are taken as they
-            are.
+        number: Number of the trial in the study.
+        score: Value that the training function returned; higher is better.
+        is_on_front: Whether no other trial has at least this score for less estimated energy.
+        front_probability: Probability of that under the uncertainty of the energies; scores are
+            taken as exact.
     """
 
     number: int
     score: float
-    verdict: ScreenedCandidate
-    on_front: bool = False
-    front_chance: float = 0.0
+    candidate: ScreenedCandidate
+    is_on_front: bool = False
+    front_probability: float = 0.0
 
     def to_dict(self) -> Json:
-        own = {
+        """Return the trial as JSON values."""
+        return {
             "trial": self.number,
             "score": self.score,
-            "on_front": self.on_front,
-            "front_chance": self.front_chance,
+            "on_front": self.is_on_front,
+            "front_probability": self.front_probability,
+            **self.candidate.to_dict(),
         }
-        return {**own, **self.verdict.to_dict()}
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search has found so far.
+    """The state of a study.
 
     Attributes:
-        study: The study's name in its storage.
-        points: Every trial that was trained, in order.
-        screened: Candidates whose cost was estimated.
-        ruled_out: How many of them were not trained since they would cost too much.
-        pruned: Trials that ended there, since the sampler proposed nothing else.
-        failed: Trials whose training failed, or gave no finite score.
+        study: Name of the study in its storage.
+        trials: Trials whose network was trained, in order.
+        screened_count: Candidates whose cost was estimated.
+        ruled_out_count: Candidates that were not trained because they exceed the budget.
+        pruned_count: Trials that ended early: the sampler proposed no candidate within the budget,
+            or the training function stopped.
+        failed_count: Trials whose training failed or gave no finite score.
     """
 
     study: str
-    screen: BudgetScreener
-    points: tuple[TrainedTrial, ...]
-    screened: int
-    ruled_out: int
-    pruned: int
-    failed: int
+    screener: BudgetScreener
+    trials: tuple[TrainedTrial, ...]
+    screened_count: int
+    ruled_out_count: int
+    pruned_count: int
+    failed_count: int
     sampler: str = ""
 
     @property
     def front(self) -> tuple[TrainedTrial, ...]:
-        """Trials on the front, the cheapest first."""
-        best = [point for point in self.points if point.on_front]
-        return tuple(sorted(best, key=lambda point: point.verdict.energy_j))
+        """Trials on the Pareto front, the least energy first."""
+        best = [trial for trial in self.trials if trial.is_on_front]
+        return tuple(sorted(best, key=lambda trial: trial.candidate.energy_j))
 
     def to_dict(self) -> Json:
+        """Return the result as JSON values."""
         return {
-            **describe_screen(self.screen),
+            **describe_screener(self.screener),
             "study": self.study,
             "sampler": self.sampler,
-            "screened": self.screened,
-            "ruled_out": self.ruled_out,
-            "pruned": self.pruned,
-            "failed": self.failed,
-            "trials": [point.to_dict() for point in self.points],
-            "front": [point.to_dict() for point in self.front],
+            "screened": self.screened_count,
+            "ruled_out": self.ruled_out_count,
+            "pruned": self.pruned_count,
+            "failed": self.failed_count,
+            "trials": [trial.to_dict() for trial in self.trials],
+            "front": [trial.to_dict() for trial in self.front],
         }
 
 
-def hide_password(url: str) -> str:
-    """A storage's URL as it may be shown."""
-    return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", url)
+def make_trained_trials(
+    screener: BudgetScreener, trained: Sequence[tuple[int, float, Params]]
+) -> tuple[TrainedTrial, ...]:
+    """Return trials with their estimates and their place relative to the front.
 
-
-def make_trained_trials(screen: BudgetScreener, trained: Sequence[tuple[int, float, Json]]) -> tuple[TrainedTrial, ...]:
-    """Trials with where they stand: number, score and the values that each was trained at."""
+    Args:
+        screener: Estimates the energy of each trial.
+        trained: Number, score and values of each trial.
+    """
     if not trained:
         return ()
-    candidates = [params for _, _, params in trained]
-    verdicts = screen.judge(candidates)
-    points = [
-        TrainedTrial(number, score, verdict)
-        for (number, score, _), verdict in zip(trained, verdicts, strict=True)
+    params = [values for _, _, values in trained]
+    trials = [
+        TrainedTrial(number, score, candidate)
+        for (number, score, _), candidate in zip(trained, screener.screen(params), strict=True)
     ]
-    on = find_front([(-point.score, point.verdict.energy_j) for point in points])
-    chances = _weigh(screen, points, candidates)
+    on_front = find_front([(-trial.score, trial.candidate.energy_j) for trial in trials])
+    probabilities = _compute_front_probabilities(screener, trials)
     return tuple(
-        replace(point, on_front=best, front_chance=chance)
-        for point, best, chance in zip(points, on, chances, strict=True)
+        replace(trial, is_on_front=is_on_front, front_probability=probability)
+        for trial, is_on_front, probability in zip(trials, on_front, probabilities, strict=True)
     )
 
 
-def _weigh(screen: BudgetScreener, points: Sequence[TrainedTrial], candidates: Sequence[Json]) -> list[float]:
-    """In how many draws of all nets' joules each is on the front."""
-    steps = np.array([point.verdict.steps for point in points])
-    drawn = screen.ask_jointly(candidates).draw(_DRAWS) * steps
-    losses = [-point.score for point in points]
-    fronts = [find_front(list(zip(losses, row, strict=True))) for row in drawn.tolist()]
+def hide_password(url: str) -> str:
+    """Return a storage URL without its password."""
+    return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", url)
+
+
+def _compute_front_probabilities(
+    screener: BudgetScreener, trials: Sequence[TrainedTrial]
+) -> list[float]:
+    """Return the share of joint draws in which each trial is on the front."""
+    steps = np.array([trial.candidate.steps for trial in trials])
+    estimates = screener.estimate_jointly([trial.candidate.params for trial in trials])
+    energies_j = estimates.draw(_DRAWS) * steps
+    losses = [-trial.score for trial in trials]
+    fronts = [find_front(list(zip(losses, row, strict=True))) for row in energies_j.tolist()]
     return [float(share) for share in np.mean(fronts, axis=0)]

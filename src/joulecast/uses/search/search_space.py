@@ -1,12 +1,12 @@
-"""What may vary: a family's widths and depths, how it is trained, and hyper-parameters of yours.
+"""Search spaces: widths and depths of a family, fields of the setup, and other hyper-parameters.
 
-    Space ─┬─ dimensions   name → NumberRange(low, high, step) or Choice(values)
-           ├─ family       widths and depths that are no dimension keep the family's own
-           └─ setup        batch, precision and optimizer that are no dimension stay as they are
+    SearchSpace ─┬─ dimensions   name → NumberRange(low, high, step) or Choice(values)
+                 ├─ family       supplies widths and depths
+                 └─ setup        batch, precision and optimizer, unless they are dimensions
 
-A name that is neither the family's nor the setup's (``lr``) is handed to the training function and
-changes no estimate. One that only looks like theirs (``C1``, ``batchsize``) is refused: it would
-change nothing without a word.
+A name that belongs neither to the family nor to the setup, such as ``lr``, is passed to the
+training function and does not change the estimate. A name that resembles one of theirs (``C1``,
+``batchsize``) is rejected, because it would silently have no effect.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.records import OPTIMIZERS, PRECISIONS, Network, Setup
-from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_ends
+from joulecast.records.codec import Record
+from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_bounds
 
-Json = dict[str, Any]
 Shape = tuple[int, ...]
 Params = Mapping[str, Value]
 
-_WORDS = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
-SETUP_NAMES = ("batch", *_WORDS)
+_CHOICES = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
+SETUP_NAMES = ("batch", *_CHOICES)
 """Fields of a setup that a space may vary."""
 _FIXED_NAMES = tuple(one.name for one in fields(Setup) if one.name not in SETUP_NAMES)
 
 
 @dataclass(frozen=True)
-class SearchSpace:
-    """Nets of a family and how they are trained.
+class SearchSpace(Record):
+    """Networks of a family and the ways they are trained.
 
     Attributes:
-        family: Its name; with widths, they are the largest ones and the original.
-        setup: What holds where no dimension says otherwise.
-        input_shape: Shape of one sample, where it is not the family's own.
-        dimensions: What varies.
+        family: Name of the family; widths in the name, if any, are the largest ones.
+        setup: Values of the setup's fields that are not dimensions.
+        input_shape: Shape of one sample, if it is not the family's default.
+        dimensions: What varies, by name.
     """
 
     family: str
@@ -50,40 +50,32 @@ class SearchSpace:
 
     @property
     def original(self) -> tuple[Network, Setup]:
-        """The family's largest net as the setup says: what shares of a budget refer to."""
+        """The family's largest network and its setup, which a budget's share refers to."""
         return make_family(self.family, self.input_shape), self.setup
 
     def build(self, params: Params) -> tuple[Network, Setup]:
-        """The net that some values mean, and how it is trained."""
-        bare = self.family.partition(":")[0]
-        widths = {name: int(params[name]) for name in FAMILIES[bare].params}
-        words: Json = {name: params[name] for name in SETUP_NAMES if name in params}
-        return build_family(bare, widths, self.input_shape), replace(self.setup, **words)
+        """Return the network and setup that these values describe."""
+        family = self.family.partition(":")[0]
+        widths = {name: int(params[name]) for name in FAMILIES[family].params}
+        varied: dict[str, Any] = {name: params[name] for name in SETUP_NAMES if name in params}
+        return build_family(family, widths, self.input_shape), replace(self.setup, **varied)
 
     def draw(self, rng: random.Random) -> dict[str, Value]:
-        """Random values, each dimension evenly."""
+        """Return a random value for every dimension."""
         return {name: dimension.draw(rng) for name, dimension in self.dimensions.items()}
 
     def list_smallest(self) -> list[dict[str, Value]]:
-        """The smallest net at every choice of how it is trained."""
+        """Return the smallest network with every choice of the setup."""
         found: list[dict[str, Value]] = [{}]
         for name, dimension in self.dimensions.items():
             values: tuple[Value, ...] = dimension.values if isinstance(dimension, Choice) else ()
             if isinstance(dimension, NumberRange):
-                # Of a batch both ends: a small one is cheap a step, a large one a sample.
-                values = dimension.ends if name == "batch" else dimension.ends[:1]
+                # Both ends of a batch: a small one is cheap per step, a large one per sample.
+                values = dimension.bounds if name == "batch" else dimension.bounds[:1]
             elif name not in SETUP_NAMES:
-                values = (min(values, key=_rank),)
+                values = (min(values, key=_order_value),)
             found = [{**one, name: value} for one in found for value in dict.fromkeys(values)]
         return found
-
-    def to_dict(self) -> Json:
-        return {
-            "family": self.family,
-            "setup": self.setup.to_dict(),
-            "input_shape": None if self.input_shape is None else list(self.input_shape),
-            "dimensions": {name: one.to_dict() for name, one in self.dimensions.items()},
-        }
 
 
 def make_search_space(
@@ -93,81 +85,81 @@ def make_search_space(
     input_shape: Shape | None = None,
     trains: bool = True,
 ) -> SearchSpace:
-    """A family's widths and depths, each 1 to its original, and whatever else shall vary.
+    """Return the space of a family's widths and depths, from 1 to the original, and more.
 
     Args:
-        family: Its name, like ``cnn5`` or ``cnn5:16,32,64,128``.
-        setup: How its nets are trained; the family's own batch by default.
-        vary: Other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions; a tuple
-            is a choice, and a choice of one value fixes it.
-        input_shape: Shape of one sample, where it is not the family's own.
-        trains: Whether there is a training function, which other names are for.
+        family: Name of the family, like ``cnn5`` or ``cnn5:16,32,64,128``.
+        setup: How networks are trained; the family's batch size by default.
+        vary: Other bounds of widths (``{"c1": NumberRange(8, 64, 8)}``), and more dimensions. A
+            tuple is a choice, and a choice of one value fixes it.
+        input_shape: Shape of one sample, if it is not the family's default.
+        trains: Whether a training function will receive names that are not ours.
 
     Raises:
-        InputError: There is no such family, a dimension cannot be what it says, or its name is
-            nobody's.
+        InputError: There is no such family, a dimension has impossible values, or its name would
+            have no effect.
     """
-    bare, largest = _read_family(family, input_shape)
-    kind, dimensions = FAMILIES[bare], dict[str, Dimension]()
-    for name, most in largest.items():
-        step = kind.steps.get(name, 1)
-        fixed = name in kind.fixed
-        dimensions[name] = Choice((most,)) if fixed else NumberRange(step, most, step)
-    for name, said in (vary or {}).items():
-        dimension = Choice(said) if isinstance(said, tuple) else said
-        _check_name(bare, name, trains)
-        _check_dimension(bare, name, dimension)
-        dimensions[name] = dimension
-    space = SearchSpace(family, setup or Setup(batch=kind.batch), input_shape, dimensions)
-    # Both ends are built once, so that a wrong width is said now and not in some trial.
+    name, largest = _parse_family(family, input_shape)
+    definition, dimensions = FAMILIES[name], dict[str, Dimension]()
+    for param, most in largest.items():
+        step = definition.steps.get(param, 1)
+        is_fixed = param in definition.fixed
+        dimensions[param] = Choice((most,)) if is_fixed else NumberRange(step, most, step)
+    for param, given in (vary or {}).items():
+        dimension = Choice(given) if isinstance(given, tuple) else given
+        _check_name(name, param, trains)
+        _check_values(name, param, dimension)
+        dimensions[param] = dimension
+    space = SearchSpace(family, setup or Setup(batch=definition.batch), input_shape, dimensions)
+    # Building both ends reports an impossible width now instead of in some trial.
     for end in (0, -1):
-        space.build({name: list_ends(one)[end] for name, one in dimensions.items()})
+        space.build({param: list_bounds(one)[end] for param, one in dimensions.items()})
     return space
 
 
-def _read_family(family: str, input_shape: Shape | None) -> tuple[str, dict[str, int]]:
-    """The bare name, and the largest width or depth of each name."""
+def _parse_family(family: str, input_shape: Shape | None) -> tuple[str, dict[str, int]]:
+    """Return the family's name and the largest value of each of its parameters."""
     network = make_family(family, input_shape)
-    bare, _, widths = network.name.partition(":")
-    return bare, dict(zip(FAMILIES[bare].params, map(int, widths.split(",")), strict=True))
+    name, _, widths = network.name.partition(":")
+    return name, dict(zip(FAMILIES[name].params, map(int, widths.split(",")), strict=True))
 
 
 def _check_name(family: str, name: str, trains: bool) -> None:
-    """Complain of a name that would change nothing, though somebody means it to."""
+    """Raise InputError for a name that would have no effect."""
     known = (*FAMILIES[family].params, *SETUP_NAMES)
     if name in known:
         return
     if name in _FIXED_NAMES:
-        raise InputError(f"{name} cannot vary within a search: it is part of the setup")
-    near = [one for one in known if _reduce(one) == _reduce(name)]
-    near += get_close_matches(name.lower(), known)
-    if near:
+        raise InputError(f"{name} cannot vary within a search: set it for the whole search")
+    similar = [one for one in known if _keep_letters(one) == _keep_letters(name)]
+    similar += get_close_matches(name.lower(), known)
+    if similar:
         raise InputError(
-            f"{name!r} is nothing of {family}, did you mean {near[0]}? Where it is your own, give "
-            "it a name that is less alike"
+            f"{name!r} is not a parameter of {family}, did you mean {similar[0]}? For a parameter "
+            "of your training function choose a less similar name"
         )
     if not trains:
         raise InputError(
-            f"{name!r} is nothing of {family} and would change nothing: give {', '.join(known)}, "
-            "or --train a function that uses it"
+            f"{name!r} is not a parameter of {family} and would have no effect: vary "
+            f"{', '.join(known)}, or --train a function that uses it"
         )
 
 
-def _reduce(name: str) -> str:
-    """What is alike in ``c1``, ``C1`` and ``c_5``."""
+def _keep_letters(name: str) -> str:
+    """Return what ``c1``, ``C1`` and ``c_5`` have in common."""
     return "".join(letter for letter in name.lower() if letter.isalpha())
 
 
-def _check_dimension(family: str, name: str, dimension: Dimension) -> None:
-    whole = name == "batch" or name in FAMILIES[family].params
-    values = list_ends(dimension)
-    if whole and not all(isinstance(value, int) and value > 0 for value in values):
-        raise InputError(f"{name} is {', '.join(map(str, values))}: give whole numbers above 0")
-    if name in _WORDS and not set(values) <= set(_WORDS[name]):
-        known = ", ".join(_WORDS[name])
-        raise InputError(f"{name} is {', '.join(map(str, values))}: choose of {known}")
+def _check_values(family: str, name: str, dimension: Dimension) -> None:
+    values = list_bounds(dimension)
+    shown = ", ".join(map(str, values))
+    is_count = name == "batch" or name in FAMILIES[family].params
+    if is_count and not all(isinstance(value, int) and value > 0 for value in values):
+        raise InputError(f"{name} is {shown}: give whole numbers above 0")
+    if name in _CHOICES and not set(values) <= set(_CHOICES[name]):
+        raise InputError(f"{name} is {shown}: choose from {', '.join(_CHOICES[name])}")
 
 
-def _rank(value: Value) -> tuple[bool, float, str]:
-    """Numbers by size, then words."""
+def _order_value(value: Value) -> tuple[bool, float, str]:
+    """Return a sort key: numbers by size, then strings."""
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")

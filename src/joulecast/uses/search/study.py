@@ -1,13 +1,14 @@
-"""Optuna drives: its samplers propose, its storage keeps, its dashboard shows.
+"""Run a search as an Optuna study.
 
-    ScreeningSampler ── a candidate that keeps the budget, before there is a trial (sampling.py)
+    ScreeningSampler ── a candidate within the budget, found before the trial starts
         ▼
-    objective ── attributes: energy_j, interval_j, chance, within_budget ...
-        ├─ outside the budget: TrialPruned, before a step is trained; the sampler is told how far
-        └─ inside: build, train, score ──▶ (score, joules): two objectives, or the score alone
+    objective ── user attributes: energy_j, interval_j, budget_probability, within_budget ...
+        ├─ exceeds the budget: TrialPruned before training; the constraint tells the sampler
+        └─ within the budget: build, train, score ──▶ (score, energy_j), or the score alone
 
-Outside are trials only where a sampler keeps to its candidate (a grid), where somebody enqueued
-one, or where nothing fitted after ``tries`` candidates. Only this file and sampling.py know Optuna.
+A trial can exceed the budget only if the sampler ignores the wrapper's candidate (a grid), if it
+was enqueued, or if nothing fitted after ``tries`` candidates. Only this module and
+``screening_sampler`` import Optuna.
 """
 
 from __future__ import annotations
@@ -18,170 +19,77 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from joulecast.errors import InputError, JoulecastError, NetError, StoreError
+from joulecast.errors import JoulecastError, NetError, StoreError
 from joulecast.records import Network
-from joulecast.uses.search.study_identity import check_same, describe_study
-from joulecast.uses.search.search_result import SearchResult, make_trained_trials, hide_password
-from joulecast.uses.search.screening_sampler import TRIES, ScreeningRecord, ScreeningSampler, make_sampler, suggest
-from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
+from joulecast.uses.progress_report import ProgressReport, ReportProgress
 from joulecast.uses.search.random_screening import check_reachable
+from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
+from joulecast.uses.search.screening_sampler import (
+    ScreeningSampler,
+    TrialScreening,
+    make_sampler,
+    suggest_value,
+)
+from joulecast.uses.search.search_result import SearchResult, hide_password, make_trained_trials
+from joulecast.uses.search.study_identity import check_same_study, describe_study
+from joulecast.uses.search_options import SearchOptions
 
-# Behind sampling.py, which says what to do where it is not installed.
+# After screening_sampler, which says what to install if Optuna is missing.
 import optuna  # isort: skip
 
-Json = dict[str, Any]
 ScoreFunction = Callable[[Any, optuna.Trial], float]
-Build = Callable[[Network, int], Any]
-OBJECTIVES = ("pareto", "score")
+BuildFunction = Callable[[Network, int], Any]
 _CONSTRAINT = "energy budget"
-_ABOUT = "joulecast"
-# What it raises where a sampler cannot do what is asked, or a storage breaks in between.
-_OPTUNAS = (optuna.exceptions.OptunaError, ValueError, NotImplementedError)
+_IDENTITY = "joulecast"
+# Raised by Optuna if a sampler cannot do what is asked, or if a storage breaks.
+_OPTUNA_ERRORS = (optuna.exceptions.OptunaError, ValueError, NotImplementedError)
+_MAX_MESSAGE_SIZE = 300
 
 
 def search(
-    screen: BudgetScreener,
+    screener: BudgetScreener,
     score: ScoreFunction,
-    *,
-    trials: int = 50,
-    sampler: str | optuna.samplers.BaseSampler = "nsga2",
-    objective: str = "pareto",
-    storage: str | optuna.storages.BaseStorage | None = None,
-    study_name: str = "",
-    seed: int = 0,
-    tries: int = TRIES,
-    build: Build | None = None,
-    on_trial: Callable[[optuna.Study, optuna.trial.FrozenTrial], None] | None = None,
+    options: SearchOptions | None = None,
+    build: BuildFunction | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> SearchResult:
-    """Search for nets that are good and within the budget.
+    """Search for networks with a high score within the budget.
 
     Args:
-        screen: The space, the budget and whose profile answers.
-        score: The training function: the net and Optuna's trial → how good it is; more is better.
-            ``trial.params`` has all values, ``trial.user_attrs`` the estimate.
-        trials: How many more to train.
-        sampler: One of ``SAMPLERS``, the name of a class of ``optuna.samplers``, or a sampler.
-        objective: ``pareto``: the score and the joules; ``score``: the score alone, which also
-            lets a training function report and be pruned.
-        storage: Where Optuna keeps the study, like ``sqlite:///search.db``; in memory by default.
-        study_name: Its name there: what is there already goes on.
-        seed: Of the sampler, and of each net's first weights.
-        tries: Candidates to ask for at most for one trial.
-        build: Makes of a Network and a seed what ``score`` gets; the Network itself by default.
-        on_trial: Is told of every trial that ends.
+        screener: Space, budget and estimator; its confidence is used, not that of ``options``.
+        score: Training function: takes a network and Optuna's trial and returns a score; higher
+            is better. ``trial.params`` has all values, ``trial.user_attrs`` the estimate.
+        options: Number of trials, sampler, objective and storage.
+        build: Builds from a Network and a seed what ``score`` receives; the Network by default.
+        on_progress: Called after every trial.
 
     Raises:
-        InputError: Nothing in the space keeps the budget, or the study is about something else.
-        NetError: The training function fails, or returns no number.
+        InputError: No candidate meets the budget, or the study was started with other options.
+        NetError: The training function fails, or does not return a number.
         StoreError: The storage cannot be opened.
     """
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective is {objective!r}: choose one of {', '.join(OBJECTIVES)}")
-    check_reachable(screen, seed)
-    study = _open_study(screen, objective, storage, study_name)
-    # A study that goes on is not to be asked for the same candidates again.
-    inner = make_sampler(sampler, seed + len(study.get_trials(deepcopy=False)))
-    study.sampler = screening = ScreeningSampler(inner, screen, tries)
-    run = _Objective(screen, screening, score, objective, build, seed)
-    with _at_the_door("the study", _OPTUNAS):
-        study.optimize(run, n_trials=trials, callbacks=[on_trial] if on_trial else None)
-    if run.error is not None:
-        raise run.error
-    return summarise_study(study, screen, type(inner).__name__)
+    options = options or SearchOptions()
+    check_reachable(screener, options.seed)
+    study = _open_study(screener, options)
+    # The seed differs when a study is continued, so that the same candidates do not return.
+    inner = make_sampler(options.sampler, options.seed + len(study.get_trials(deepcopy=False)))
+    study.sampler = sampler = ScreeningSampler(inner, screener, options.tries)
+    objective = _Objective(screener, sampler, score, options, build)
+    callbacks = [_make_callback(on_progress, options.trials)] if on_progress else None
+    with _translate_errors("the study", _OPTUNA_ERRORS):
+        study.optimize(objective, n_trials=options.trials, callbacks=callbacks)
+    if objective.error is not None:
+        raise objective.error
+    return summarise_study(study, screener, type(inner).__name__)
 
 
-class _Objective:
-    """What Optuna calls for every trial."""
-
-    def __init__(
-        self,
-        screen: BudgetScreener,
-        sampler: ScreeningSampler,
-        score: ScoreFunction,
-        objective: str,
-        build: Build | None,
-        seed: int,
-    ) -> None:
-        self.screen, self.sampler, self.score = screen, sampler, score
-        self.objective, self.build, self.seed = objective, build, seed
-        self.error: JoulecastError | None = None
-
-    def __call__(self, trial: optuna.Trial) -> float | tuple[float, float]:
-        params = {
-            name: suggest(trial, name, dimension)
-            for name, dimension in self.screen.space.dimensions.items()
-        }
-        look = self.sampler.recall(trial.number, params)
-        verdict = look.verdict
-        _note(trial, self.screen, look)
-        if not verdict.within:
-            reason = self.screen.explain(verdict)
-            trial.set_user_attr("reason", reason)
-            raise optuna.TrialPruned(reason)
-        try:
-            score = self._train(verdict, trial)
-        except JoulecastError as error:
-            # Raised from here, Optuna would print a traceback; the trial fails, the search ends.
-            self.error, score = error, math.nan
-            trial.set_user_attr("reason", str(error))
-            trial.study.stop()
-        return score if self.objective == "score" else (score, verdict.energy_j)
-
-    def _train(self, verdict: ScreenedCandidate, trial: optuna.Trial) -> float:
-        net: Any = verdict.network
-        try:
-            if self.build is not None:
-                net = self.build(verdict.network, self.seed + trial.number)
-            score = self.score(net, trial)
-        except (optuna.TrialPruned, JoulecastError):
-            raise
-        except Exception as error:
-            text = " ".join(str(error).split())[:300]
-            raise NetError(
-                f"training {verdict.network.name} in trial {trial.number} fails: "
-                f"{type(error).__name__}: {text}"
-            ) from error
-        try:
-            value = float(score)
-        except (TypeError, ValueError):
-            raise NetError(
-                f"the training function returned {type(score).__name__} in trial {trial.number}: "
-                "return one number, the score; more is better"
-            ) from None
-        # Not a number is Optuna's word for a trial that failed and shall not stop the others.
-        return value if math.isfinite(value) else math.nan
-
-
-def _note(trial: optuna.Trial, screen: BudgetScreener, look: ScreeningRecord) -> None:
-    """What the estimate says, where the dashboard and everybody else finds it."""
-    verdict = look.verdict
-    said = verdict.to_dict()
-    for name in ("params", "setup"):
-        said.pop(name)
-    said.update(
-        device=screen.opened.profile.device.name,
-        covers=screen.opened.profile.covers,
-        budget=str(screen.budget),
-        screened=look.screened,
-        ruled_out=look.ruled_out,
-    )
-    for name, value in said.items():
-        trial.set_user_attr(name, value)
-    # From Optuna 5 on samplers are told so; earlier ones see the trial pruned.
-    if hasattr(trial, "set_constraint"):
-        trial.set_constraint(_CONSTRAINT, screen.confidence - verdict.chance)
-
-
-def silence_optuna() -> None:
-    """Let Optuna say errors only: for programs that tell of trials and failures themselves."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-def summarise_study(study: optuna.Study, screen: BudgetScreener, sampler: str = "") -> SearchResult:
-    """What a study holds so far: also that of a storage that others fill."""
+def summarise_study(
+    study: optuna.Study, screener: BudgetScreener, sampler: str = ""
+) -> SearchResult:
+    """Return the state of a study, which other processes may still be adding trials to."""
     states = optuna.trial.TrialState
     ended = study.get_trials(deepcopy=False)
-    names = screen.space.dimensions
+    names = screener.space.dimensions
     trained = [
         (one.number, float(one.values[0]), {name: one.params[name] for name in names})
         for one in ended
@@ -189,60 +97,160 @@ def summarise_study(study: optuna.Study, screen: BudgetScreener, sampler: str = 
     ]
     return SearchResult(
         study=study.study_name,
-        screen=screen,
-        points=make_trained_trials(screen, trained),
-        screened=sum(one.user_attrs.get("screened", 0) for one in ended),
-        ruled_out=sum(one.user_attrs.get("ruled_out", 0) for one in ended),
-        pruned=sum(one.state == states.PRUNED for one in ended),
-        failed=sum(one.state == states.FAIL for one in ended),
+        screener=screener,
+        trials=make_trained_trials(screener, trained),
+        screened_count=sum(one.user_attrs.get("screened", 0) for one in ended),
+        ruled_out_count=sum(one.user_attrs.get("ruled_out", 0) for one in ended),
+        pruned_count=sum(one.state == states.PRUNED for one in ended),
+        failed_count=sum(one.state == states.FAIL for one in ended),
         sampler=sampler,
     )
 
 
-def _open_study(
-    screen: BudgetScreener,
-    objective: str,
-    storage: str | optuna.storages.BaseStorage | None,
-    name: str,
-) -> optuna.Study:
-    about = describe_study(screen, objective)
+def silence_optuna() -> None:
+    """Let Optuna log errors only, for programs that report trials and failures themselves."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+class _Objective:
+    """The function that Optuna calls for every trial."""
+
+    def __init__(
+        self,
+        screener: BudgetScreener,
+        sampler: ScreeningSampler,
+        score: ScoreFunction,
+        options: SearchOptions,
+        build: BuildFunction | None,
+    ) -> None:
+        self.screener, self.sampler, self.score = screener, sampler, score
+        self.options, self.build = options, build
+        self.error: JoulecastError | None = None
+
+    def __call__(self, trial: optuna.Trial) -> float | tuple[float, float]:
+        params = {
+            name: suggest_value(trial, name, dimension)
+            for name, dimension in self.screener.space.dimensions.items()
+        }
+        screening = self.sampler.pop_screening(trial.number, params)
+        candidate = screening.candidate
+        _set_attributes(trial, self.screener, screening)
+        if not candidate.is_within_budget:
+            reason = self.screener.explain_rejection(candidate)
+            trial.set_user_attr("reason", reason)
+            raise optuna.TrialPruned(reason)
+        try:
+            score = self._train(candidate, trial)
+        except JoulecastError as error:
+            # If it were raised here, Optuna would print a traceback. The trial fails, and the
+            # search stops and raises it.
+            self.error, score = error, math.nan
+            trial.set_user_attr("reason", str(error))
+            trial.study.stop()
+        return score if self.options.objective == "score" else (score, candidate.energy_j)
+
+    def _train(self, candidate: ScreenedCandidate, trial: optuna.Trial) -> float:
+        net: Any = candidate.network
+        try:
+            if self.build is not None:
+                net = self.build(candidate.network, self.options.seed + trial.number)
+            score = self.score(net, trial)
+        except (optuna.TrialPruned, JoulecastError):
+            raise
+        except Exception as error:
+            raise NetError(
+                f"training {candidate.network.name} failed in trial {trial.number}: "
+                f"{type(error).__name__}: {_flatten_message(error)}"
+            ) from error
+        try:
+            value = float(score)
+        except (TypeError, ValueError):
+            raise NetError(
+                f"the training function returned {type(score).__name__} in trial {trial.number}: "
+                "return one number, the score; higher is better"
+            ) from None
+        # Optuna records a trial that returns NaN as failed, and continues.
+        return value if math.isfinite(value) else math.nan
+
+
+def _set_attributes(
+    trial: optuna.Trial, screener: BudgetScreener, screening: TrialScreening
+) -> None:
+    """Store the estimate as user attributes, which the dashboard shows."""
+    candidate = screening.candidate
+    attributes = candidate.to_dict()
+    for name in ("params", "setup"):
+        attributes.pop(name)
+    attributes.update(
+        device=screener.fitted_profile.profile.device.name,
+        covers=screener.fitted_profile.profile.covers,
+        budget=str(screener.budget),
+        screened=screening.screened_count,
+        ruled_out=screening.ruled_out_count,
+    )
+    for name, value in attributes.items():
+        trial.set_user_attr(name, value)
+    # Optuna 5 passes constraints to samplers; earlier versions show them a pruned trial.
+    if hasattr(trial, "set_constraint"):
+        trial.set_constraint(_CONSTRAINT, screener.confidence - candidate.budget_probability)
+
+
+def _make_callback(
+    on_progress: ReportProgress, total: int
+) -> Callable[[optuna.Study, optuna.trial.FrozenTrial], None]:
+    done = 0
+
+    def report(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        nonlocal done
+        done += 1
+        on_progress(ProgressReport(done, total, "trials"))
+
+    return report
+
+
+def _open_study(screener: BudgetScreener, options: SearchOptions) -> optuna.Study:
+    identity = describe_study(screener, options.objective)
     both = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
-    directions = both if objective == "pareto" else both[:1]
-    chosen = name or f"{screen.space.family} on {about['device']}"
+    directions = both if options.objective == "pareto" else both[:1]
+    name = options.study or f"{screener.space.family} on {identity['device']}"
+    storage = options.storage
     where = f"the storage {hide_password(storage)}" if isinstance(storage, str) else "the study"
-    with _at_the_door(where, (Exception,)):
+    with _translate_errors(where, (Exception,)):
         study = optuna.create_study(
             storage=storage,
-            study_name=chosen,
+            study_name=name,
             directions=directions,
             load_if_exists=True,
         )
-        before = study.user_attrs.get(_ABOUT)
-        if before is None:
-            study.set_user_attr(_ABOUT, about)
+        stored = study.user_attrs.get(_IDENTITY)
+        if stored is None:
+            study.set_user_attr(_IDENTITY, identity)
             _name_metrics(study, ("score", "energy_j")[: len(directions)])
-    if before is not None:
-        check_same(chosen, before, about)
+    if stored is not None:
+        check_same_study(name, stored, identity)
     return study
 
 
 def _name_metrics(study: optuna.Study, names: tuple[str, ...]) -> None:
-    """Words for the dashboard's axes."""
+    """Set the labels of the dashboard's axes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names(list(names))
 
 
 @contextmanager
-def _at_the_door(what: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Whatever Optuna raises is one line."""
+def _translate_errors(what: str, types: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Raise errors of Optuna as a StoreError with a one-line message."""
     try:
         yield
     except JoulecastError:
         raise
-    except kinds as error:
-        text = " ".join(str(error).split())[:300]
+    except types as error:
         raise StoreError(
-            f"{what} cannot be used ({type(error).__name__}: {text}): give another storage, study "
-            "or sampler"
+            f"{what} cannot be used ({type(error).__name__}: {_flatten_message(error)}): give "
+            "another storage, study or sampler"
         ) from error
+
+
+def _flatten_message(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MAX_MESSAGE_SIZE]
