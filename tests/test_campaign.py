@@ -13,7 +13,7 @@ from joulecast.errors import (
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.measure import make_measurer
+from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup
 from joulecast.runtimes.simulated import SimulatedRuntime
@@ -38,8 +38,8 @@ def rig():
 
 def make_simulated_rig(run="first", **options):
     world = make_simulated_device(5, **options)
-    clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=run, **clocks)
+    clock = MeasureClock(world.now, world.sleep, world.now)
+    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=run, clock=clock)
 
 
 def profile(rig, store, target=SMALL, **limits):
@@ -127,7 +127,7 @@ def test_progress_tells_points_doubt_and_time_left(rig, store):
     assert told[-1].left_s == 0.0
     # As many points as are left, at the pace so far.
     assert told[12].left_s == pytest.approx(told[12].elapsed_s)
-    assert all(progress.why for progress in told)
+    assert all(progress.reason for progress in told)
 
 
 def test_a_trial_that_does_not_fit_is_skipped_and_the_range_shrinks(store):

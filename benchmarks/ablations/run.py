@@ -24,19 +24,19 @@ from typing import Any
 
 from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
-from joulecast.estimators import make_interval
-from joulecast.estimators.base import Estimator, Prediction, Proposal, Target
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.figures import draw_budget, save_svg
-from joulecast.measurer import Measurer, make_measurer
+from joulecast.gp.lognormal import lognormal_interval
+from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
-from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.records import Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 from joulecast.variants import Part, make_variant, plan_curves, resize_part
-from joulecast.simulation import make_simulated_device
 
 Json = dict[str, Any]
 
@@ -76,7 +76,7 @@ class RandomGuide:
 
     def __init__(self, inner: Estimator, seed: int, bounds_first: bool) -> None:
         self.inner, self.seed, self.bounds_first = inner, seed, bounds_first
-        self.name = inner.name
+        self.name, self.version = inner.name, inner.version
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """A random trial; the same one for the same observations."""
@@ -104,19 +104,13 @@ class RandomGuide:
         """Whatever the other uses."""
         return self.inner.uses(observation)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """Those of the other."""
-        return self.inner.list_probes(target, observations)
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """As the other does."""
+    def fit(self, observations: Sequence[Observation]) -> Fitted:
+        """Fit the other estimator."""
         return self.inner.fit(observations)
 
-    def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
-    ) -> Prediction:
-        """As the other does."""
-        return self.inner.predict(fitted, networks, setup, joint)
+    def load(self, data: Json) -> Fitted:
+        """Restore a fit of the other estimator."""
+        return self.inner.load(data)
 
 
 def make_trial(target: Target, part: Part, widths: Sequence[int]) -> Trial:
@@ -197,8 +191,10 @@ def parse_arguments() -> argparse.Namespace:
 def open_rig(seed: int) -> Measurer:
     """A rig in a fresh copy of a world."""
     world = make_simulated_device(seed)
-    clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=f"world {seed}", **clocks)
+    clock = MeasureClock(world.now, world.sleep, world.now)
+    return make_measurer(
+        SimulatedRuntime(world), SimulatedMeter(world), run=f"world {seed}", clock=clock
+    )
 
 
 def measure_truths(seed: int, nets: int) -> list[Observation]:
@@ -244,11 +240,11 @@ def judge(
     except MissingError:
         return None
     nets, setup = [seen.trial.network for seen in truths], truths[0].trial.setup
-    answer = estimator.predict(fitted, nets, setup, joint=False)
+    answer = fitted.predict(nets, [setup] * len(nets))
     errors, held = [], []
     for seen, mean, sd in zip(truths, answer.energy_j, answer.energy_sd_j, strict=True):
         took = seen.energy_j or 0.0
-        low, high = make_interval(float(mean), float(sd) ** 2, 0.95)
+        low, high = lognormal_interval(float(mean), float(sd) ** 2, 0.95)
         errors.append(abs(float(mean) / took - 1))
         held.append(low <= took <= high)
     return 100 * statistics.fmean(errors), 100 * statistics.fmean(held)

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from judging import (
     ESTIMATORS,
@@ -55,18 +55,24 @@ from reading import (
 
 from joulecast.api.measuring import OwnNetRuntime, open_rig
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.cli.show import make_console, mark_basis, print_table
+from joulecast.cli.terminal import make_console, label_provenance, print_table
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.acquisition import choose_aim
 from joulecast.estimators.additive.estimator import fit_state
-from joulecast.estimators.base import Estimator, Proposal, Target
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.files import read_profile, write_profile
 from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, is_budget_spent, sum_work_s
+from joulecast.uses.evaluate.evaluation_log import (
+    PASSES,
+    BudgetedEstimator,
+    EvaluationLog,
+    is_budget_spent,
+    sum_work_s,
+)
 
 Json = dict[str, Any]
 
@@ -274,7 +280,7 @@ class Work:
         rig = replace(self.rig, run=self.book.tag(LOOKS))
         if not any(not seen.trial.network.layers for seen in self.book.list_of(LOOKS)):
             self.wake()
-            self.book.add(rig.idle())
+            self.book.add(rig.measure_idle())
         while sum_work_s(self.book.list_of(LOOKS)) < seconds:
             parcel = find_next_look(self.parcels, self.tally, self.refused)
             if parcel is None:
@@ -410,8 +416,16 @@ class Allowance(BudgetedEstimator):
             return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
         return self._method.propose(target, observations)
 
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Nothing: whoever judges fits, and no device waits for it."""
+    def fit(self, observations: Sequence[Observation]) -> Fitted:
+        """Return an empty fit: the estimator is fitted later, when no device waits for it."""
+        return cast(Fitted, NoFit())
+
+
+class NoFit:
+    """A fit that holds nothing, for campaigns that only measure."""
+
+    def to_dict(self) -> Json:
+        """Return nothing to store."""
         return {}
 
 
@@ -561,7 +575,7 @@ def print_result(result: Json) -> None:
     """Scores, then residuals net by net."""
     console = make_console()
     console.width = max(console.width, 200)
-    basis = mark_basis(result["provenance"])
+    basis = label_provenance(result["provenance"])
     noise = result["noise_percent"]
     known = f"{result['known_observations']} observations known before"
     title = f"{len(result['nets'])} nets of {result['which']} on {result['device']['name']}{basis}"

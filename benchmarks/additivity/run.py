@@ -94,7 +94,7 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
     ):
         own = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
         store.add_observation(rig.measure(trials[0]))
-        store.add_observation(rig.idle())
+        store.add_observation(rig.measure_idle())
         known = {seen.trial.key for seen in store.observations(own.key)}
         for trial in trials:
             if trial.key not in known and time.monotonic() - started_s < args.seconds:
@@ -105,7 +105,7 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
         for trial in list_issues(nets):
             if trial.key not in probed and time.monotonic() - started_s < args.seconds:
                 store.add_observation(rig.time(trial))
-        store.add_observation(rig.idle())
+        store.add_observation(rig.measure_idle())
         return store.profile(own.key)
 
 

@@ -28,22 +28,23 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulecast.campaign import run_campaign
-from joulecast.estimators import ESTIMATORS, find_estimator, make_interval
+from joulecast.estimators import ESTIMATORS, find_estimator
 from joulecast.estimators.base import Estimator, Prediction, Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measurer import Measurer, make_measurer
+from joulecast.gp.lognormal import lognormal_interval
+from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Network, Observation, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.testing.commits import find_commit
 from joulecast.simulation import SimulatedDevice, make_simulated_device
+from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
@@ -153,7 +154,7 @@ def run_world(list_arms: ListArms, family: str, seed: int) -> list[Json]:
     # A fit that barely converges is judged like any other.
     warnings.simplefilter("ignore")
     case = make_case(family, seed)
-    law = make_simulated_device(seed).law
+    law = make_simulated_device(seed).true_cost
     truths = [law(Trial(net, case.setup)).energy_j for net in case.test]
     return [row for arm in list_arms(case) for row in judge(*arm, case, truths)]
 
@@ -164,12 +165,12 @@ def list_additive(case: Case) -> Iterator[Arm]:
     world = make_simulated_device(case.seed)
     with open_rig(world) as rig:
         seen = run_budget(rig, estimator, case.target(case.learn), MANY_S)
-        wanted = case.target(case.test)
+        wanted = replace(case.target(case.test), acquisition="probe")
         few = cut_budget(seen, FEW_S)
-        probes = {trial.key: rig.time(trial) for trial in estimator.list_probes(wanted, few)}
+        probes = {trial.key: rig.time(trial) for trial in estimator.propose(wanted, few).probes}
 
     def probe(known: Sequence[Observation]) -> list[Observation]:
-        missing = estimator.list_probes(wanted, known)
+        missing = estimator.propose(wanted, known).probes
         return [*known, *(probes[trial.key] for trial in missing)]
 
     yield f"additive, {FEW_S:.0f} s", estimator, few
@@ -207,12 +208,14 @@ PARTS: dict[str, tuple[ListArms, dict[str, int]]] = {
 
 def open_rig(world: SimulatedDevice) -> Measurer:
     """A rig in a world; one round of each trial, as many trials as fit."""
-    clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
+    clock = MeasureClock(world.now, world.sleep, world.now)
     runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
-    return make_measurer(runtime, meter, rounds=1, run=world.name, **clocks)
+    return make_measurer(runtime, meter, rounds=1, run=world.name, clock=clock)
 
 
-def run_budget(rig: Measurer, estimator: Estimator, target: Target, seconds: float) -> list[Observation]:
+def run_budget(
+    rig: Measurer, estimator: Estimator, target: Target, seconds: float
+) -> list[Observation]:
     """What a campaign measures within a budget."""
     shelf = Shelf()
     run_campaign(rig, shelf, estimator, target, seconds=seconds)
@@ -244,7 +247,7 @@ def judge(
     truths: Sequence[float],
 ) -> Iterator[Json]:
     """Estimates of the test nets beside the truth."""
-    answer = estimator.predict(estimator.fit(seen), case.test, case.setup, joint=False)
+    answer = estimator.fit(seen).predict(case.test, [case.setup] * len(case.test))
     for at, (net, truth_j) in enumerate(zip(case.test, truths, strict=True)):
         yield {
             "arm": name,
@@ -259,7 +262,7 @@ def judge(
 def compare(answer: Prediction, at: int, truth_j: float) -> Json:
     """How far one estimate is off, in percent and in its own deviations."""
     mean_j, var = float(answer.energy_j[at]), float(answer.energy_sd_j[at]) ** 2
-    ends = [make_interval(mean_j, var, level / 100) for level in LEVELS]
+    ends = [lognormal_interval(mean_j, var, level / 100) for level in LEVELS]
     low, high = ends[LEVELS.index(95)]
     spread = math.sqrt(math.log1p(var / mean_j**2)) if mean_j > 0 else math.inf
     return {

@@ -24,13 +24,13 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.measurer import make_measurer
+from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Observation, Profile, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.simulation import make_simulated_device
 
 FAMILY = "cnn5"
 # Settings of the estimator were chosen in worlds 100 to 115: none of these.
@@ -79,9 +79,9 @@ def run_world(seed: int, points: int, nets: int) -> Json:
     world = make_simulated_device(seed)
     setup = Setup(batch=FAMILIES[FAMILY].batch)
     meter = SimulatedMeter(world)
-    clocks: Json = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
+    clock = MeasureClock(world.now, world.sleep, world.now)
     with (
-        make_measurer(SimulatedRuntime(world), meter, run=f"world {seed}", **clocks) as rig,
+        make_measurer(SimulatedRuntime(world), meter, run=f"world {seed}", clock=clock) as rig,
         open_store(":memory:") as store,
     ):
         target = Target(make_family(FAMILY), setup)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from joulecast.campaign import run_campaign
-from joulecast.estimators import make_interval
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
-from joulecast.measure import make_measurer
+from joulecast.gp.lognormal import lognormal_interval
+from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.store import open_store
 from joulecast.simulation import make_simulated_device
+from joulecast.store import open_store
 
 FAMILY, SETUP = "cnn5", Setup(batch=32)
 WORLDS = range(300, 306)
@@ -36,15 +36,15 @@ def judge_world(seed):
     target = Target(make_family(FAMILY), SETUP, uncertainty_share=0.0, networks=learn)
     wanted = Target(make_family(FAMILY), SETUP, networks=test, modes=MODES)
     runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
-    clocks = {"now": world.now, "sleep": world.sleep, "wall_clock": world.now}
-    with make_measurer(runtime, meter, rounds=1, **clocks) as rig, open_store(":memory:") as store:
+    clock = MeasureClock(world.now, world.sleep, world.now)
+    with make_measurer(runtime, meter, rounds=1, clock=clock) as rig, open_store(":memory:") as store:
         done = run_campaign(rig, store, estimator, target, seconds=SECONDS)
         seen = store.observations(done.profile_key)
         probes = [rig.time(trial) for trial in estimator.list_probes(wanted, seen)]
-    costs = [world.law(Trial(net, SETUP)) for net in test]
+    costs = [world.true_cost(Trial(net, SETUP)) for net in test]
     energies_j, durations_s = [c.energy_j for c in costs], [c.duration_s for c in costs]
     answers = [
-        estimator.predict(estimator.fit([*seen, *more]), test, SETUP, joint=False)
+        estimator.fit([*seen, *more]).predict(test, [SETUP] * len(test))
         for more in ((), probes)
     ]
     joules = [list(zip(energies_j, a.energy_j, a.energy_sd_j, strict=True)) for a in answers]
@@ -60,7 +60,7 @@ def judged():
 
 
 def hold(triples, level):
-    ends = [make_interval(mean, sd**2, level) for _, mean, sd in triples]
+    ends = [lognormal_interval(mean, sd**2, level) for _, mean, sd in triples]
     return np.mean([low <= t[0] <= high for (low, high), t in zip(ends, triples, strict=True)])
 
 

@@ -13,6 +13,7 @@ from joulecast.families import make_family
 from joulecast.gp.regression import fit_gp
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Observation, Setup, StepTotals, Trial
+from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import (
     FAMILY,
     SETUP,
@@ -23,7 +24,6 @@ from joulecast.testing.estimators import (
     run_short_campaign,
 )
 from joulecast.variants import curve_key, part_widths, plan_curves, read_variant, split_network
-from joulecast.simulation import make_simulated_device
 
 TARGET = Target(make_family(FAMILY), SETUP)
 
@@ -44,7 +44,7 @@ def additive_cost(network):
 class AdditiveWorld:
     """A device that keeps the law; its time is a tenth of its energy."""
 
-    def law(self, trial):
+    def true_cost(self, trial):
         energy_j = additive_cost(trial.network)
         return type("Cost", (), {"energy_j": energy_j, "duration_s": energy_j / 10})
 
@@ -57,7 +57,7 @@ def additive():
 def test_it_recovers_a_law_that_adds_up(additive):
     networks = draw_networks(10)
     estimator = SubtractiveEstimator()
-    answer = estimator.predict(estimator.fit(additive), networks, SETUP)
+    answer = estimator.fit(additive).predict(networks, [SETUP] * len(networks))
     truth = [additive_cost(network) for network in networks]
     assert answer.energy_j == pytest.approx(truth, rel=0.02)
     assert answer.duration_s == pytest.approx(answer.energy_j / 10, rel=0.02)
@@ -67,8 +67,8 @@ def test_it_recovers_a_law_that_adds_up(additive):
 def test_in_a_simulated_world_intervals_hold_what_nets_take():
     estimator, world = SubtractiveEstimator(), make_simulated_device(11, noise=0.0)
     networks = draw_networks(30, seed=5)
-    answer = estimator.predict(estimator.fit(make_observations()), networks, SETUP)
-    truth = np.array([world.law(Trial(network, SETUP)).energy_j for network in networks])
+    answer = estimator.fit(make_observations()).predict(networks, [SETUP] * len(networks))
+    truth = np.array([world.true_cost(Trial(network, SETUP)).energy_j for network in networks])
     inside = np.abs(answer.energy_j - truth) < 1.96 * np.sqrt(np.diag(answer.energy_cov))
     assert np.mean(np.abs(answer.energy_j / truth - 1)) < 0.1
     assert inside.mean() > 0.85
@@ -100,12 +100,12 @@ def test_it_stops_when_every_curve_is_known(additive):
     easy = replace(TARGET, uncertainty_share=0.6)
     proposal = SubtractiveEstimator().propose(easy, additive)
     assert proposal.trial is None
-    assert "known within 60%" in proposal.why
+    assert "known within 60%" in proposal.reason
     assert proposal.uncertainty_share < 0.6
 
 
 def test_time_guides_where_energy_cannot_be_read():
-    by_time = replace(TARGET, guide="time", uncertainty_share=0.0)
+    by_time = replace(TARGET, acquisition="time", uncertainty_share=0.0)
     seen = []
     for _ in range(24):
         proposal = SubtractiveEstimator().propose(by_time, seen)
@@ -191,7 +191,7 @@ def test_a_layer_wider_than_profiled_is_carried_on_and_unseen():
     estimator = SubtractiveEstimator()
     fitted = estimator.fit(make_observations())
     narrow, wide = make_family(FAMILY), make_family("lenet5:4,6,24,64")
-    answer = estimator.predict(fitted, [narrow, wide], SETUP)
+    answer = fitted.predict([narrow, wide], [SETUP] * 2)
     assert [row.seen for row in answer.layers[1]] == [True, True, True, False, True]
     assert answer.energy_j[1] > answer.energy_j[0]
     assert answer.energy_cov[1, 1] > answer.energy_cov[0, 0]
@@ -203,9 +203,7 @@ def test_a_kind_that_was_never_profiled_is_guessed_and_says_so():
     network = make_family(FAMILY)
     strange = make_layer("layer_norm", shape=(24,))
     layers = (*network.layers[:3], strange, *network.layers[3:])
-    answer = estimator.predict(
-        estimator.fit(make_observations()), [network, replace(network, layers=layers)], SETUP
-    )
+    answer = estimator.fit(make_observations()).predict([network, replace(network, layers=layers)], [SETUP] * 2)
     rows = answer.layers[1]
     assert [row.seen for row in rows] == [True, True, True, False, True, True]
     assert rows[3].energy_j > 0
@@ -217,7 +215,7 @@ def test_networks_that_share_layers_err_together():
     estimator = SubtractiveEstimator()
     one, two = make_family("lenet5:4,6,24,10"), make_family("lenet5:4,6,24,11")
     other = make_family("lenet5:1,1,2,2")
-    cov = estimator.predict(estimator.fit(make_observations()), [one, two, other], SETUP).energy_cov
+    cov = estimator.fit(make_observations()).predict([one, two, other], [SETUP] * 3).energy_cov
     sds = np.sqrt(np.diag(cov))
     correlation = cov / np.outer(sds, sds)
     assert correlation[0, 1] > correlation[0, 2]
@@ -228,8 +226,8 @@ def test_setups_are_never_mixed():
     target = replace(TARGET, setup=Setup(batch=64))
     other = run_short_campaign(SubtractiveEstimator(), target, 20, world)
     estimator, networks = SubtractiveEstimator(), draw_networks(3)
-    alone = estimator.predict(estimator.fit(make_observations()), networks, SETUP)
-    both = estimator.predict(estimator.fit([*make_observations(), *other]), networks, SETUP)
+    alone = estimator.fit(make_observations()).predict(networks, [SETUP] * len(networks))
+    both = estimator.fit([*make_observations(), *other]).predict(networks, [SETUP] * len(networks))
     assert both.energy_j == pytest.approx(alone.energy_j)
 
 
@@ -249,9 +247,9 @@ def strange_observations():
 
 def test_what_joulecast_did_not_build_teaches_nothing():
     estimator, networks, known = SubtractiveEstimator(), draw_networks(3), make_observations()
-    before = estimator.predict(estimator.fit(known), networks, SETUP)
+    before = estimator.fit(known).predict(networks, [SETUP] * len(networks))
     for strange in strange_observations():
-        after = estimator.predict(estimator.fit([*known, strange]), networks, SETUP)
+        after = estimator.fit([*known, strange]).predict(networks, [SETUP] * len(networks))
         assert not estimator.uses(strange)
         assert (after.energy_j == before.energy_j).all()
         # Nor does it stand in for a point that is still to be measured.
@@ -275,12 +273,12 @@ def blur(fitted, energy):
 def test_a_layer_that_drowns_in_noise_is_not_free(energy):
     estimator, network = SubtractiveEstimator(), make_family(FAMILY)
     fitted = estimator.fit(make_observations())
-    answer = estimator.predict(blur(fitted, energy), [network], SETUP)
+    answer = blur(fitted, energy).predict([network], [SETUP])
     for place, row in zip(split_network(network), answer.layers[0], strict=True):
         guess, _, _ = guess_cost(fitted["rates"]["energy"], place.part, SETUP)
         if place.part.role == "hidden":
             assert 0 < row.energy_j <= guess
-    assert answer.energy_cov[0, 0] > estimator.predict(fitted, [network], SETUP).energy_cov[0, 0]
+    assert answer.energy_cov[0, 0] > fitted.predict([network], [SETUP]).energy_cov[0, 0]
 
 
 def test_weights_are_updated_once_however_often_they_are_called():
@@ -290,7 +288,7 @@ def test_weights_are_updated_once_however_often_they_are_called():
 
     def cost(**change):
         changed = (*layers[:2], replace(layers[2], **change), *layers[3:])
-        answer = estimator.predict(fitted, [replace(network, layers=changed)], SETUP)
+        answer = fitted.predict([replace(network, layers=changed)], [SETUP])
         return answer.layers[0][2].energy_j
 
     once, tied = cost(), cost(tied=True)

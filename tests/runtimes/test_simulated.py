@@ -15,14 +15,14 @@ from joulecast.testing.runtimes import SMALL, RuntimeContract
 
 class TestSimulated(RuntimeContract):
     @pytest.fixture(autouse=True)
-    def world(self):
-        self._world = make_simulated_device(3, memory_bytes=2**28)
+    def simulated(self):
+        self._simulated = make_simulated_device(3, memory_bytes=2**28)
 
     def make_runtime(self):
-        return SimulatedRuntime(self._world)
+        return SimulatedRuntime(self._simulated)
 
     def now(self):
-        return self._world.now()
+        return self._simulated.now()
 
     def make_huge_trial(self):
         return Trial(make_family("cnn5"), Setup(batch=2**14))
@@ -33,25 +33,25 @@ def make_still_world(seed=3):
 
 
 def test_issuing_takes_the_host_s_time_and_waiting_the_rest():
-    world = make_still_world()
+    simulated = make_still_world()
     trial = Trial(make_family("cnn5"), Setup())
-    cost = world.law(trial)
-    step = SimulatedRuntime(world).prepare(trial)
-    begun = world.now()
+    cost = simulated.true_cost(trial)
+    step = SimulatedRuntime(simulated).prepare(trial)
+    begun = simulated.now()
     step.run(10)
-    assert world.now() - begun == pytest.approx(10 * cost.issue_s)
+    assert simulated.now() - begun == pytest.approx(10 * cost.issue_s)
     step.wait()
-    assert world.now() - begun == pytest.approx(10 * cost.duration_s)
+    assert simulated.now() - begun == pytest.approx(10 * cost.duration_s)
 
 
 def test_steps_cost_what_the_law_says():
-    world = make_still_world()
-    cost = world.law(SMALL)
-    step = SimulatedRuntime(world).prepare(SMALL)
-    begun = world.energy_at(world.now())
+    simulated = make_still_world()
+    cost = simulated.true_cost(SMALL)
+    step = SimulatedRuntime(simulated).prepare(SMALL)
+    begun = simulated.energy_at(simulated.now())
     step.run(100)
     step.wait()
-    assert world.energy_at(world.now()) - begun == pytest.approx(100 * cost.energy_j)
+    assert simulated.energy_at(simulated.now()) - begun == pytest.approx(100 * cost.energy_j)
 
 
 def test_memory_is_that_of_all_copies():
@@ -61,9 +61,9 @@ def test_memory_is_that_of_all_copies():
 
 
 def test_the_error_of_a_full_memory_says_what_to_do():
-    world = make_simulated_device(0, memory_bytes=2**20)
+    simulated = make_simulated_device(0, memory_bytes=2**20)
     with pytest.raises(OutOfMemoryError, match=r"MiB but simulated-0 has 1 MiB: take a smaller"):
-        SimulatedRuntime(world).prepare(Trial(make_family("cnn5"), Setup()))
+        SimulatedRuntime(simulated).prepare(Trial(make_family("cnn5"), Setup()))
 
 
 def test_a_frozen_network_does_not_train_but_infers():

@@ -26,7 +26,7 @@ class SimulatedMeter(GuardedMeter):
     provenance = "simulated"
 
     def __init__(
-        self, world: SimulatedDevice, period_s: float = 0.1, window_s: float = 1.0
+        self, simulated: SimulatedDevice, period_s: float = 0.1, window_s: float = 1.0
     ) -> None:
         """Make the meter.
 
@@ -37,14 +37,14 @@ class SimulatedMeter(GuardedMeter):
         """
         self.period_s = period_s
         self.window_s = window_s
-        self._world = world
+        self._simulated = simulated
         self._begun_s = 0.0
 
     def _start(self) -> None:
-        self._begun_s = self._world.now()
+        self._begun_s = self._simulated.now()
 
     def _stop(self) -> Reading:
-        begin_s, end_s = self._begun_s, self._world.now()
+        begin_s, end_s = self._begun_s, self._simulated.now()
         edges = [(time_s, self._count(time_s)) for time_s in self._moments(begin_s, end_s)]
         seen = [edge for edge in edges if not self._befalls("gap", edge[0])]
         if len(seen) < 2:
@@ -67,22 +67,22 @@ class SimulatedMeter(GuardedMeter):
     def _count(self, time_s: float) -> float:
         """The counter as it stands at a moment, whatever has befallen it."""
         stuck = self._befalls("stuck", time_s)
-        counted_j = self._world.energy_at(stuck.start_s if stuck else time_s)
-        for event in self._world.disturbances:
+        counted_j = self._simulated.energy_at(stuck.start_s if stuck else time_s)
+        for event in self._simulated.disturbances:
             if event.what == "reset" and event.start_s <= time_s:
-                counted_j = self._world.energy_at(time_s) - self._world.energy_at(event.start_s)
+                counted_j = self._simulated.energy_at(time_s) - self._simulated.energy_at(event.start_s)
             if event.what == "negative" and event.start_s <= time_s:
-                counted_j -= 2 * self._world.chip.limit_w * (self.window_s + event.start_s)
+                counted_j -= 2 * self._simulated.chip.limit_w * (self.window_s + event.start_s)
         return counted_j
 
     def _befalls(self, what: str, time_s: float) -> Disturbance | None:
-        events = (d for d in self._world.disturbances if d.what == what)
+        events = (d for d in self._simulated.disturbances if d.what == what)
         return next((d for d in events if d.start_s <= time_s < d.end_s), None)
 
     def _notice(self, begin_s: float, end_s: float) -> tuple[str, ...]:
         """What an instrument is told: throttling, and other programs on the device."""
         told = ("other load", "throttled")
-        events = (d for d in self._world.disturbances if d.what in told and d.noticed)
+        events = (d for d in self._simulated.disturbances if d.what in told and d.noticed)
         return tuple(d.what for d in events if d.start_s < end_s and d.end_s > begin_s)
 
 

@@ -1,7 +1,7 @@
-"""A runtime without a framework: steps that run in a simulated world, on its virtual clock.
+"""Run trials on a simulated device and its virtual clock, without a framework.
 
-Takes a World, gives Steps. Preparing takes virtual time as building does, runs two steps and
-refuses what a framework would refuse: what is tested against a world holds for a real runtime.
+Preparing a trial takes virtual time, runs two steps, and refuses what a framework would refuse, so
+that code tested here also works with a real runtime.
 """
 
 from __future__ import annotations
@@ -15,58 +15,66 @@ _BUILD_S = 0.02
 
 
 class SimulatedStep:
-    """A trial that is ready to run in a world."""
+    """A trial that is ready to run on a simulated device."""
 
-    def __init__(self, world: SimulatedDevice, trial: Trial, peak_bytes: int) -> None:
-        self._world = world
-        self._cost = world.law(trial)
+    def __init__(self, simulated: SimulatedDevice, trial: Trial, peak_bytes: int) -> None:
+        self._simulated = simulated
+        self._cost = simulated.true_cost(trial)
         self._peak_bytes = peak_bytes
         self._done = 0
 
     def run(self, count: int) -> None:
-        """Issue steps: the clock moves by the host's time only."""
-        self._world.issue(self._cost, count, self._done)
+        """Issue steps; the clock advances only by the host time."""
+        self._simulated.issue(self._cost, count, self._done)
         self._done += count
 
     def wait(self) -> None:
-        """Move the clock to the end of the last step."""
-        self._world.wait()
+        """Advance the clock to the end of the last step."""
+        self._simulated.wait()
 
     def peak_memory_bytes(self) -> int:
-        """What the table of kinds says that training holds."""
+        """Return the peak memory according to the table of kinds."""
         return self._peak_bytes
 
     def close(self) -> None:
-        """Wait for what is still running; there is nothing to free."""
-        self._world.wait()
+        """Wait for running steps; there is nothing to free."""
+        self._simulated.wait()
 
 
 class SimulatedRuntime:
-    """A world as a runtime."""
+    """A simulated device as a runtime."""
 
     name = "simulated"
 
-    def __init__(self, world: SimulatedDevice, modes: tuple[str, ...] = MODES) -> None:
-        self._world = world
+    def __init__(self, simulated: SimulatedDevice, modes: tuple[str, ...] = MODES) -> None:
+        self.simulated = simulated
         self.modes = modes
         self.device = Device(
-            world.name, processor="simulated", memory_bytes=world.memory_bytes, driver="simulated"
+            simulated.name,
+            processor="simulated",
+            memory_bytes=simulated.memory_bytes,
+            driver="simulated",
         )
 
     def prepare(self, trial: Trial) -> SimulatedStep:
-        """Build the trial in virtual time and run it twice."""
+        """Build the trial in virtual time and run it twice.
+
+        Raises:
+            NetError: The network is empty, or no layer trains.
+            OutOfMemoryError: The trial does not fit into the device's memory.
+        """
         _check_trains(trial)
         if trial.execution.mode not in self.modes:
-            raise InputError(f"{self._world.name} cannot run {trial.execution.mode}: use eager")
+            raise InputError(f"{self.simulated.name} cannot run {trial.execution.mode}: use eager")
         peak_bytes = peak_memory(trial.network, trial.setup) * trial.execution.copies
-        limit = self._world.memory_bytes
+        limit = self.simulated.memory_bytes
         if limit and peak_bytes > limit:
             raise OutOfMemoryError(
-                f"the step needs {peak_bytes / 2**20:.0f} MiB but {self._world.name} has "
-                f"{limit / 2**20:.0f} MiB: take a smaller batch or a narrower net"
+                f"the step needs {peak_bytes / 2**20:.0f} MiB but {self.simulated.name} has "
+                f"{limit / 2**20:.0f} MiB: use a smaller batch or a narrower network"
             )
-        step = SimulatedStep(self._world, trial, peak_bytes)
-        self._world.sleep(_BUILD_S)
+        step = SimulatedStep(self.simulated, trial, peak_bytes)
+        self.simulated.sleep(_BUILD_S)
         step.run(2)
         step.wait()
         return step
@@ -75,6 +83,6 @@ class SimulatedRuntime:
 def _check_trains(trial: Trial) -> None:
     layers = trial.network.layers
     if not layers:
-        raise NetError("the network is empty: there is nothing to run; give one with layers")
+        raise NetError("the network is empty: give one with layers")
     if trial.setup.phase == "train" and not any(layer.trains for layer in layers):
-        raise NetError("no layer of the network trains: unfreeze one, or ask for inference")
+        raise NetError("no layer of the network trains: unfreeze one, or use inference")

@@ -1,33 +1,42 @@
-"""Simulated devices: a seeded law from a Trial to joules and seconds, on a virtual clock.
+"""Simulate devices: draw one from a seed, and run steps on its virtual clock.
 
-Takes a seed, gives a World. ``SimulatedDevice.law`` is a pure function: what one step costs, without noise.
-Running steps advances the world's own clock and books joules, so that a meter can be read at any
-moment and no test ever sleeps:
+``SimulatedDevice.true_cost`` is a pure function: energy and duration of one step, without noise.
+Running steps advances the device's own clock and adds to its energy, so that a meter can be read at
+any moment and no test ever sleeps:
 
     host     ├─issue─┤                         ├─issue─┤
     device      ├──────── steps ────────┤         ├──────── steps ──── …
-    power    idle ▔▔▔▔▔▔▔ loaded ▔▔▔▔▔▔▔▔ idle at active clocks … asleep after a while
+    power    idle ▔▔▔▔▔▔▔ loaded ▔▔▔▔▔▔▔▔ idle at active clocks … asleep after 30 s
 
-The law walks over the operators of a step as a machine would, and shares no formula with any
-estimator, so that recovering it shows something:
+The cost follows the kernels of a step and shares no formula with any estimator, so that recovering
+it from measurements is a real test:
 
-- a contraction is cut into tiles, sizes round up to whole tiles (cliffs), tiles run in waves over
-  the workers (a layer that does not fill the machine costs the same until it does: a plateau),
-  and which of two algorithms runs jumps at sizes drawn from the seed;
-- memory has a latency, overlaps with arithmetic, and hands small activations on in the cache;
+- a matrix product is cut into tiles: sizes round up to whole tiles (cliffs), tiles run in waves
+  over the workers (a layer that does not fill the device costs the same until it does: a plateau),
+  and which of two algorithms runs changes at sizes drawn from the seed;
+- memory has a latency, overlaps with arithmetic, and keeps small activations in the cache;
 - the host issues every launch: a step takes about the longer of host and device time, and a
   waiting device draws idle power; a replayed graph needs no host;
-- what does not add up over layers is small: the cache, a power limit that lowers the clocks, heat.
+- what does not add up over layers is small: the cache, heat, and lower clocks at the power limit.
 
-Everything that comes out of here is simulated and says so.
+Observations made here have the provenance ``simulated``.
 """
 
+from joulecast.simulation.chip import Chip, draw_chip
 from joulecast.simulation.device import (
     DISTURBANCES,
     Disturbance,
     SimulatedDevice,
     make_simulated_device,
 )
-from joulecast.simulation.step_cost import Chip, StepCost, draw_chip
+from joulecast.simulation.step_cost import StepCost
 
-__all__ = ["DISTURBANCES", "Chip", "Cost", "Disturbance", "World", "draw_chip", "make_world"]
+__all__ = [
+    "DISTURBANCES",
+    "Chip",
+    "Disturbance",
+    "SimulatedDevice",
+    "StepCost",
+    "draw_chip",
+    "make_simulated_device",
+]

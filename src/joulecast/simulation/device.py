@@ -1,7 +1,4 @@
-"""The clock and the energy account of a simulated device, and what goes wrong on it.
-
-Takes costs of steps and gives moments and joules; noise comes from the world's own seed.
-"""
+"""Run steps on a simulated device: its clock, its energy, and disturbances."""
 
 from __future__ import annotations
 
@@ -12,21 +9,30 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.records import Trial
-from joulecast.simulation.step_cost import Chip, StepCost, cost_trial, draw_chip
+from joulecast.simulation.chip import Chip, draw_chip
+from joulecast.simulation.step_cost import StepCost, compute_step_cost
 
-# The first two slow the device down; the others befall its meter.
+# The first two slow the device down; the others disturb its meter.
 DISTURBANCES = ("other load", "throttled", "reset", "negative", "stuck", "gap")
-_WAKE_S = 30.0  # how long the clocks stay up after a load
+_WAKE_S = 30.0  # how long the clocks stay active after a load
+
+
+def make_simulated_device(
+    seed: int = 0, name: str = "", *, noise: float = 1.0, memory_bytes: int = 0
+) -> SimulatedDevice:
+    """Return a simulated device; the same seed gives the same costs and the same noise."""
+    return SimulatedDevice(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Something that goes wrong between two moments of the virtual clock.
+    """A disturbance between two moments of the virtual clock.
 
     Attributes:
+        what: One of ``DISTURBANCES``.
         slowdown: Steps take 1 + this times as long while it lasts.
-        power_w: What it draws itself.
-        noticed: Whether the meter can tell, as NVML names other processes and throttling.
+        power_w: Additional power while it lasts.
+        noticed: Whether the meter reports it, as NVML reports other processes and throttling.
     """
 
     what: str
@@ -38,7 +44,7 @@ class Disturbance:
 
 
 class SimulatedDevice:
-    """One simulated device with its clock, its energy account and what goes wrong on it."""
+    """A simulated device with its virtual clock and energy counter."""
 
     def __init__(
         self,
@@ -50,16 +56,15 @@ class SimulatedDevice:
         settle_share: float = 0.3,
         settle_steps: float = 3.0,
     ) -> None:
-        """Start the clock.
+        """Start the clock at 0.
 
         Args:
-            chip: The device's numbers.
-            name: What the device is called; "simulated-<seed>" by default.
-            noise: Scales all noise: 0 for none, 1 for half a percent of device time and 4 % of
-                host time.
-            memory_bytes: Limit of the device's memory; 0 for none.
-            settle_share: The first step of a fresh net takes this much longer.
-            settle_steps: It wears off within a few times as many steps.
+            chip: The device's constants.
+            name: Name of the device; "simulated-<seed>" by default.
+            noise: Scales all noise: 0 for none, 1 for 0.5 % of device time and 4 % of host time.
+            memory_bytes: Memory of the device; 0 for unlimited.
+            settle_share: Share by which the first step of a newly prepared network takes longer.
+            settle_steps: Number of steps in which that share falls to 1/e.
         """
         self.chip = chip
         self.name = name or f"simulated-{chip.seed}"
@@ -71,20 +76,20 @@ class SimulatedDevice:
         self._now_s = 0.0
         self._busy_until_s = 0.0
         self._awake_until_s = 0.0
-        # The account: joules used by each of these moments, straight lines between them.
+        # Energy used by each of these moments; it grows linearly in between.
         self._times_s = [0.0]
         self._energies_j = [0.0]
 
-    def law(self, trial: Trial) -> StepCost:
-        """What one step costs without noise; the empty network is a second of waiting, awake."""
-        return cost_trial(self.chip, trial)
+    def true_cost(self, trial: Trial) -> StepCost:
+        """Return the cost of one step without noise; see ``compute_step_cost``."""
+        return compute_step_cost(self.chip, trial)
 
     def now(self) -> float:
-        """Seconds of the virtual clock."""
+        """Return the seconds on the virtual clock."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let the host wait; the device goes on with what it was given."""
+        """Advance the host's clock; the device continues with issued steps."""
         self._now_s += max(0.0, seconds)
         self._idle_until(self._now_s)
 
@@ -97,20 +102,23 @@ class SimulatedDevice:
         power_w: float = 0.0,
         noticed: bool = True,
     ) -> None:
-        """Let something go wrong for a while, from now on by default."""
+        """Add a disturbance; it starts now by default."""
         if what not in DISTURBANCES:
-            raise InputError(f"there is no disturbance {what!r}: choose of {DISTURBANCES}")
+            choices = ", ".join(DISTURBANCES)
+            raise InputError(f"there is no disturbance {what!r}: choose one of {choices}")
         start_s = self._now_s if start_s is None else start_s
         event = Disturbance(what, start_s, start_s + duration_s, slowdown, power_w, noticed)
         self.disturbances.append(event)
 
     def issue(self, cost: StepCost, count: int, done: int = 0) -> None:
-        """Give the device ``count`` steps of a net that has done ``done``; the host moves on."""
-        # Host-bound steps have the host's noise, which is larger.
+        """Issue ``count`` steps of a network that has run ``done`` steps before."""
+        # Host-bound steps have the noise of the host, which is larger.
         host = (cost.issue_s / cost.duration_s) ** 8
         host_noise = self._rng.gauss(0.0, 0.04 * self._noise)
         noise = host * host_noise + (1 - host) * self._rng.gauss(0.0, 0.005 * self._noise)
-        settled_s = cost.duration_s * math.exp(noise) * (count + self._unsettled(done, count))
+        settled_s = (
+            cost.duration_s * math.exp(noise) * (count + self._count_extra_steps(done, count))
+        )
         energy_j = cost.energy_j * count * math.exp(self._rng.gauss(0.0, 0.006 * self._noise))
         energy_j += self.chip.idle_w * (settled_s - cost.duration_s * count)
         start_s = max(self._now_s, self._busy_until_s)
@@ -121,11 +129,11 @@ class SimulatedDevice:
         self._idle_until(self._busy_until_s)
 
     def wait(self) -> None:
-        """Let the host wait until the device has done what it was given."""
+        """Advance the host's clock until the device has finished all issued steps."""
         self._now_s = max(self._now_s, self._busy_until_s)
 
     def energy_at(self, time_s: float) -> float:
-        """Joules that the device has used by a moment that has passed."""
+        """Return the energy used by a moment in the past."""
         place = bisect.bisect_right(self._times_s, time_s)
         if place == len(self._times_s):
             return self._energies_j[-1]
@@ -133,20 +141,20 @@ class SimulatedDevice:
         e0, e1 = self._energies_j[place - 1 : place + 1]
         return e0 + (e1 - e0) * (time_s - t0) / (t1 - t0)
 
-    def _unsettled(self, done: int, count: int) -> float:
-        """Steps' worth of time that fresh steps take on top: a geometric sum."""
+    def _count_extra_steps(self, done: int, count: int) -> float:
+        """Return how many steps' worth of time the warm-up of a network adds: a geometric sum."""
         share, steps = self._settle
         fade = math.exp(-1.0 / steps)
         return share * fade**done * (1 - fade**count) / (1 - fade)
 
     def _load(self, start_s: float, work_s: float, power_w: float) -> None:
-        """Book undisturbed seconds of work; disturbances stretch them."""
+        """Run undisturbed seconds of work, which disturbances stretch."""
         while work_s > 1e-12:
-            speed, extra_w, until_s = self._conditions(start_s)
+            speed, extra_w, until_s = self._find_conditions(start_s)
             end_s = min(start_s + work_s / speed, until_s)
             work_s -= (end_s - start_s) * speed
             drawn_w = self.chip.idle_w + (power_w - self.chip.idle_w) * speed + extra_w
-            self._book(end_s, drawn_w)
+            self._add_energy(end_s, drawn_w)
             start_s = end_s
         self._busy_until_s = start_s
         self._awake_until_s = start_s + _WAKE_S
@@ -154,29 +162,22 @@ class SimulatedDevice:
     def _idle_until(self, end_s: float) -> None:
         while self._times_s[-1] < end_s:
             now_s = self._times_s[-1]
-            _, extra_w, until_s = self._conditions(now_s)
+            _, extra_w, until_s = self._find_conditions(now_s)
             awake = now_s < self._awake_until_s
             until_s = min(until_s, self._awake_until_s) if awake else until_s
             idle_w = self.chip.idle_w if awake else self.chip.asleep_w
-            self._book(min(end_s, until_s), idle_w + extra_w)
+            self._add_energy(min(end_s, until_s), idle_w + extra_w)
 
-    def _conditions(self, time_s: float) -> tuple[float, float, float]:
-        """Speed and extra power at a moment, and until when they hold."""
+    def _find_conditions(self, time_s: float) -> tuple[float, float, float]:
+        """Return speed and additional power at a moment, and until when they hold."""
         active = [d for d in self.disturbances if d.start_s <= time_s < d.end_s]
         edges = [d.end_s for d in active]
         edges += [d.start_s for d in self.disturbances if d.start_s > time_s]
         slow = math.prod(1 + d.slowdown for d in active)
         return 1 / slow, sum(d.power_w for d in active), min(edges, default=math.inf)
 
-    def _book(self, end_s: float, power_w: float) -> None:
+    def _add_energy(self, end_s: float, power_w: float) -> None:
         if end_s > self._times_s[-1]:
             energy_j = self._energies_j[-1] + power_w * (end_s - self._times_s[-1])
             self._times_s.append(end_s)
             self._energies_j.append(energy_j)
-
-
-def make_simulated_device(
-    seed: int = 0, name: str = "", *, noise: float = 1.0, memory_bytes: int = 0
-) -> SimulatedDevice:
-    """A simulated device; the same seed gives the same law and the same noise."""
-    return SimulatedDevice(draw_chip(seed), name=name, noise=noise, memory_bytes=memory_bytes)

@@ -1,0 +1,318 @@
+"""Measure a Trial and return an Observation.
+
+    prepare ─ warm-up ─────────── issue ────── round 1 ─ pause ─ round 2 ─ … ─ round n ─ close
+              chunks of steps     one step     ├─ window ─┤
+              until the last      at a time,   begin  run · wait  end      a rejected
+              three agree         not waited   meter ▔▔▔▔▔▔▔▔▔▔▔▔ meter    window is repeated
+
+    host      ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁     ▔▁ ▔▁ ▔▁     ▔▔▔▔▔▔▁▁▁▁
+    device    ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔     ▔▔ ▔▔ ▔▔     ▔▔▔▔▔▔▔▔▔▔
+
+A window contains as many steps as the meter needs for a good reading. Energy per step is the
+average power during the window times the seconds per step, so a meter may read a part of the window
+only. The observation has the median and the standard deviation over the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median, stdev
+from typing import Any
+
+from joulecast.errors import ContaminatedError, InputError
+from joulecast.measurer.windows import (
+    MeasuredWindow,
+    MeasureLimits,
+    TrialMeasurements,
+    make_window,
+)
+from joulecast.meters.base import Meter
+from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.runtimes.base import Runtime, Step
+
+_MAX_CHUNKS = 200
+_ADVICE = {
+    "other load": "close other programs on the device",
+    "throttled": "let the device cool down, or lower its power limit",
+    "gap": "close other programs, so that the meter can keep up",
+    "reset": "do not reload the driver while measuring",
+    "stuck": "check the meter with `joulecast detect`",
+    "negative": "check the meter with `joulecast detect`",
+    "too short": "use longer windows",
+}
+
+MeasureWindow = Callable[[Step, TrialMeasurements], MeasuredWindow]
+
+
+@dataclass(frozen=True)
+class MeasureClock:
+    """The clock of windows and pauses.
+
+    Attributes:
+        now: Returns seconds since any fixed moment.
+        sleep: Waits on that clock.
+        wall_time: Returns seconds since 1970.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    wall_time: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True)
+class Measurer:
+    """A runtime and a meter. Use it as a context manager: it opens and closes the meter.
+
+    Attributes:
+        rounds: Valid windows per trial.
+        pause_s: Pause between two rounds of ``measure``.
+        run: Identifies this run of Joulecast in observations.
+    """
+
+    runtime: Runtime
+    meter: Meter
+    rounds: int
+    pause_s: float
+    run: str
+    limits: MeasureLimits
+    clock: MeasureClock
+
+    def __enter__(self) -> Measurer:
+        self.meter.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.meter.close()
+
+    def now(self) -> float:
+        """Return the time on the clock of windows."""
+        return self.clock.now()
+
+    def measure(self, trial: Trial) -> Observation:
+        """Measure energy, duration, host time and memory of a trial.
+
+        Raises:
+            ContaminatedError: Something disturbed the device in too many windows.
+            MeasurementError: The runtime refuses the trial, or it does not fit on the device.
+        """
+        return self._repeat(trial, self._meter_window, self.limits.warm_s)
+
+    def time(self, trial: Trial) -> Observation:
+        """Measure duration and host time of a trial without its energy, which is quicker."""
+        return self._repeat(trial, self._time_window, self.limits.probe_warm_s)
+
+    def measure_idle(self) -> Observation:
+        """Measure the idle device: return the observation of the empty network over one second."""
+        measured = TrialMeasurements(Trial(Network(), Setup()), self.limits)
+        started_s = self.now()
+        while not measured.valid_windows():
+            measured.windows.append(self._meter_sleep(measured))
+            self._check_retries(measured)
+        measured.cost_s = self.now() - started_s
+        return self._make_observation(measured)
+
+    def measure_all(
+        self,
+        trials: Sequence[Trial],
+        on_done: Callable[[int, Observation], None] | None = None,
+        rng: random.Random | None = None,
+    ) -> list[Observation]:
+        """Measure many trials, with the rounds of each spread over the whole time.
+
+        Every round visits the trials in a new random order and prepares each anew, so that a slow
+        drift of the device affects all of them alike and none shares memory with another.
+
+        Args:
+            trials: What to measure.
+            on_done: Called with index and observation of every trial that is complete.
+            rng: Shuffles the order.
+        """
+        rng = rng or random.Random(0)
+        measured = [TrialMeasurements(trial, self.limits) for trial in trials]
+        done: list[Observation | None] = [None] * len(measured)
+        while True:
+            remaining = [index for index, seen in enumerate(done) if seen is None]
+            if not remaining:
+                return [seen for seen in done if seen is not None]
+            rng.shuffle(remaining)
+            for index in remaining:
+                observation = self._measure_round(measured[index])
+                done[index] = observation
+                if observation is not None and on_done is not None:
+                    on_done(index, observation)
+
+    def _measure_round(self, measured: TrialMeasurements) -> Observation | None:
+        """Measure one more round of a trial; return its observation after the last one."""
+        with self._running(measured, self.limits.warm_s) as step:
+            measured.windows.append(self._meter_window(step, measured))
+        return None if self._needs_windows(measured) else self._make_observation(measured)
+
+    @contextmanager
+    def _running(self, measured: TrialMeasurements, warm_s: float) -> Iterator[Step]:
+        """Yield a warm step, close it whatever happens, and record its cost."""
+        started_s = self.now()
+        step = self.runtime.prepare(measured.trial)
+        try:
+            measured.step_times_s.append(self._warm_up(step, warm_s))
+            # A graph is issued at once, whatever it contains: it tells nothing about the host.
+            if measured.trial.execution.mode != "graph":
+                measured.issues_s.extend(self._time_issue(step, measured.step_times_s[-1]))
+            yield step
+            measured.peak_bytes = max(measured.peak_bytes, step.peak_memory_bytes())
+        finally:
+            step.close()
+            measured.cost_s += self.now() - started_s
+
+    def _repeat(self, trial: Trial, measure_window: MeasureWindow, warm_s: float) -> Observation:
+        """Measure windows of a trial until enough of them are valid."""
+        measured = TrialMeasurements(trial, self.limits)
+        with self._running(measured, warm_s) as step:
+            measured.windows.append(measure_window(step, measured))
+            while self._needs_windows(measured):
+                self._pause(step, measured)
+                measured.windows.append(measure_window(step, measured))
+        return self._make_observation(measured)
+
+    def _pause(self, step: Step, measured: TrialMeasurements) -> None:
+        """Spread rounds over time or let a disturbance pass, then warm up again."""
+        pause_s = self.pause_s
+        if measured.find_faults(measured.windows[-1]):
+            doublings = min(measured.count_rejected() - 1, 3)
+            pause_s = max(pause_s, self.limits.recover_s * 2**doublings)
+        if pause_s:
+            self.clock.sleep(pause_s)
+            self._time_steps(step, _count_steps(self.limits.warm_s, measured.step_times_s[-1]))
+
+    def _warm_up(self, step: Step, warm_s: float) -> float:
+        """Run steps until their time settles; return the seconds of one step."""
+        started_s, count = self.now(), 1
+        step_times_s: list[float] = []
+        for _ in range(_MAX_CHUNKS):
+            step_times_s.append(self._time_steps(step, count) / count)
+            spent_s, last_s = self.now() - started_s, step_times_s[-3:]
+            agree = len(last_s) == 3 and max(last_s) <= min(last_s) * (1 + self.limits.settle_share)
+            if spent_s >= self.limits.settle_s or (agree and spent_s >= warm_s):
+                break
+            count = min(_count_steps(warm_s / 4, step_times_s[-1]), 10 * count)
+        return median(step_times_s[-3:])
+
+    def _time_steps(self, step: Step, count: int) -> float:
+        """Return the seconds of ``count`` steps; never 0, whatever the clock resolves."""
+        started_s = self.now()
+        step.run(count)
+        step.wait()
+        return max(self.now() - started_s, 1e-9)
+
+    def _time_issue(self, step: Step, step_s: float) -> Iterator[float]:
+        """Yield host seconds to issue one step to an idle device; fewer values for slow steps."""
+        for _ in range(max(1, min(self.limits.issues, int(self.limits.warm_s / step_s)))):
+            started_s = self.now()
+            step.run(1)
+            yield self.now() - started_s
+            step.wait()
+
+    def _meter_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
+        window_s = max(self.meter.window_s, self.limits.window_s) * measured.window_factor()
+        count = _count_steps(window_s, measured.step_times_s[-1])
+        self.meter.begin()
+        duration_s = self._time_steps(step, count) / count
+        return make_window(self.meter.end(), duration_s)
+
+    def _time_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
+        # If the runtime has graphs, eager steps are timed to learn about the host.
+        is_host = "graph" in self.runtime.modes and measured.trial.execution.mode == "eager"
+        window_s = self.limits.host_s if is_host else self.limits.probe_s
+        count = _count_steps(window_s, measured.step_times_s[-1])
+        return MeasuredWindow(None, self._time_steps(step, count) / count)
+
+    def _meter_sleep(self, measured: TrialMeasurements) -> MeasuredWindow:
+        self.meter.begin()
+        self.clock.sleep(max(self.meter.window_s, 1.0) * measured.window_factor())
+        # A modelled meter counts only work, and an idle device does none.
+        return make_window(self.meter.end(), 1.0, allows_zero=self.meter.provenance == "modelled")
+
+    def _needs_windows(self, measured: TrialMeasurements) -> bool:
+        self._check_retries(measured)
+        return len(measured.valid_windows()) < self.rounds
+
+    def _check_retries(self, measured: TrialMeasurements) -> None:
+        rejected = measured.count_rejected()
+        if rejected <= self.limits.retries:
+            return
+        faults = [fault for window in measured.windows for fault in measured.find_faults(window)]
+        names = Counter(fault.split(":")[0] for fault in faults).most_common()
+        counts = ", ".join(f"{name} ({count} times)" for name, count in names)
+        advice = _ADVICE.get(names[0][0], "check the device and the meter")
+        raise ContaminatedError(
+            f"{measured.trial.network.name or 'the trial'} could not be measured on "
+            f"{self.runtime.device.name}: {rejected} of {len(measured.windows)} windows were "
+            f'rejected because of {counts}, last "{faults[-1]}"; {advice} and try again'
+        )
+
+    def _make_observation(self, measured: TrialMeasurements) -> Observation:
+        windows, steps = measured.valid_windows(), measured.trial.execution.steps
+        energies_j = [one.energy_j * steps for one in windows if one.energy_j is not None]
+        durations_s = [one.duration_s * steps for one in windows]
+        issues_s = [issue_s * steps for issue_s in measured.issues_s]
+        return Observation(
+            measured.trial,
+            **_summarise("energy", "j", energies_j),
+            **_summarise("duration", "s", durations_s),
+            **_summarise("issue", "s", issues_s),
+            count=len(windows),
+            peak_memory_bytes=measured.peak_bytes or None,
+            run=self.run,
+            device=self.runtime.device,
+            runtime=self.runtime.name,
+            meter=self.meter.name,
+            covers=self.meter.covers,
+            provenance=self.meter.provenance,
+            taken_at_s=self.clock.wall_time(),
+            cost_s=measured.cost_s,
+        )
+
+
+def make_measurer(
+    runtime: Runtime,
+    meter: Meter,
+    *,
+    rounds: int = 3,
+    pause_s: float = 0.0,
+    run: str = "",
+    limits: MeasureLimits | None = None,
+    clock: MeasureClock | None = None,
+) -> Measurer:
+    """Return a measurer; use it in a ``with`` statement.
+
+    Args:
+        runtime: Builds and runs trials.
+        meter: Reads energy.
+        rounds: Valid windows per trial.
+        pause_s: Pause between two rounds of ``measure``, to spread them over time.
+        run: Identifies this run of Joulecast in observations.
+        limits: Durations of warm-ups and windows, and when a measurement fails.
+        clock: The clock of windows and pauses; that of the system by default.
+    """
+    if rounds < 1:
+        raise InputError(f"rounds is {rounds}: give a whole number of at least 1")
+    limits, clock = limits or MeasureLimits(), clock or MeasureClock()
+    return Measurer(runtime, meter, rounds, pause_s, run, limits, clock)
+
+
+def _count_steps(window_s: float, step_s: float) -> int:
+    """Return how many steps fill a window."""
+    return max(1, math.ceil(window_s / step_s))
+
+
+def _summarise(quantity: str, unit: str, values: list[float]) -> dict[str, Any]:
+    """Return median and standard deviation as fields of an Observation; empty for no values."""
+    if not values:
+        return {}
+    spread = stdev(values) if len(values) > 1 else None
+    return {f"{quantity}_{unit}": median(values), f"{quantity}_sd_{unit}": spread}

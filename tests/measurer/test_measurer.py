@@ -1,0 +1,455 @@
+"""The measurer on simulated devices: true costs are recovered, disturbances detected."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import ContaminatedError, InputError, MeasurementError, OutOfMemoryError
+from joulecast.families import FAMILIES, draw_family, make_family
+from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
+from joulecast.meters.base import FAULTS, Meter, Reading
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.records import Execution, Network, Setup, Trial
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+
+CNN = Trial(make_family("cnn5:16,32,64,128"), Setup())
+NETS = [Trial(make_family(name), Setup(batch=8)) for name in ("har", "lstm", "lenet5", "cnn5")]
+
+
+@pytest.fixture(autouse=True)
+def no_real_sleep(monkeypatch):
+    def refuse(seconds):
+        raise AssertionError(f"slept {seconds} s of real time")
+
+    monkeypatch.setattr(time, "sleep", refuse)
+
+
+def make_noiseless_device(seed=0, **options):
+    """Return a device without noise and without warm-up."""
+    return SimulatedDevice(draw_chip(seed), noise=0.0, **{"settle_share": 0.0, **options})
+
+
+def make_simulated_measurer(simulated, meter=None, runtime=None, **options):
+    return make_measurer(
+        runtime or SimulatedRuntime(simulated),
+        meter or SimulatedMeter(simulated),
+        clock=MeasureClock(simulated.now, simulated.sleep, lambda: 1e9 + simulated.now()),
+        **options,
+    )
+
+
+def measure_in(simulated, trial=CNN, **options):
+    with make_simulated_measurer(simulated, **options) as measurer:
+        return measurer.measure(trial)
+
+
+class CountingRuntime(SimulatedRuntime):
+    """A runtime that records prepared and closed steps, and can fail while it runs."""
+
+    def __init__(self, simulated, error=None):
+        super().__init__(simulated)
+        self.prepared, self.open, self._error = [], 0, error
+
+    def prepare(self, trial):
+        step = super().prepare(trial)
+        self.prepared.append(trial)
+        self.open += 1
+        close, run = step.close, step.run
+
+        def note_close():
+            self.open -= 1
+            close()
+
+        def fail_when_many(count):
+            if self._error and count > 10:
+                raise self._error
+            run(count)
+
+        step.close, step.run = note_close, fail_when_many
+        return step
+
+
+class ConstantMeter(Meter):
+    """A meter that always returns the same reading."""
+
+    name, covers, window_s = "scripted", "cpu", 0.2
+
+    def __init__(self, energy_j, duration_s=1.0, provenance="measured"):
+        self._reading = Reading(energy_j, duration_s)
+        self.provenance = provenance
+
+    def begin(self):
+        pass
+
+    def end(self):
+        return self._reading
+
+
+# ---------------------------------------------------------------------------------------------
+# One trial
+
+
+@given(
+    st.integers(0, 30),
+    st.sampled_from(["cnn5", "har", "lenet5", "lstm"]),
+    st.sampled_from(["eager", "graph"]),
+    st.randoms(use_true_random=False),
+)
+def test_measured_cost_is_true_cost_within_noise(seed, family, mode, rng):
+    simulated = make_simulated_device(seed)
+    trial = Trial(draw_family(family, rng.randint), Setup(batch=32), Execution(mode=mode))
+    cost, seen = simulated.true_cost(trial), measure_in(simulated, trial)
+    # Host-bound steps have the noise of the host, which is larger.
+    rel = 0.12 if cost.issue_s > 0.7 * cost.duration_s else 0.03
+    assert seen.energy_j == pytest.approx(cost.energy_j, rel=rel)
+    assert seen.duration_s == pytest.approx(cost.duration_s, rel=rel)
+    if mode == "eager":
+        assert seen.issue_s == pytest.approx(cost.issue_s, rel=0.12)
+    else:
+        assert seen.issue_s is None
+    assert seen.count == 3
+    assert 0 < seen.energy_sd_j < 0.15 * seen.energy_j
+
+
+@pytest.mark.parametrize("period_s", [0.0, 0.1])
+def test_measured_cost_is_exact_without_noise(period_s):
+    simulated = make_noiseless_device()
+    cost = simulated.true_cost(CNN)
+    seen = measure_in(simulated, meter=SimulatedMeter(simulated, period_s))
+    assert seen.energy_j == pytest.approx(cost.energy_j)
+    assert seen.duration_s == pytest.approx(cost.duration_s)
+    assert seen.issue_s == pytest.approx(cost.issue_s)
+    assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)
+
+
+def test_observation_names_device_runtime_meter_and_run():
+    simulated = make_simulated_device(4)
+    seen = measure_in(simulated, run="monday")
+    assert (seen.trial, seen.run) == (CNN, "monday")
+    assert seen.device == SimulatedRuntime(simulated).device
+    assert (seen.runtime, seen.meter, seen.covers) == ("simulated", "simulated", "device")
+    assert seen.provenance == "simulated"
+    assert seen.taken_at_s == 1e9 + simulated.now()
+    assert seen.cost_s == pytest.approx(simulated.now())
+    assert seen.peak_memory_bytes == SimulatedRuntime(simulated).prepare(CNN).peak_memory_bytes()
+
+
+def test_observation_spans_the_steps_of_its_trial():
+    ten = Trial(CNN.network, CNN.setup, Execution(steps=10))
+    one_seen, ten_seen = (
+        measure_in(make_noiseless_device()),
+        measure_in(make_noiseless_device(), ten),
+    )
+    for number in ("energy_j", "duration_s", "issue_s"):
+        assert getattr(ten_seen, number) == pytest.approx(10 * getattr(one_seen, number))
+
+
+def test_one_round_has_no_spread_and_more_rounds_are_counted():
+    single, many = (measure_in(make_simulated_device(0), rounds=rounds) for rounds in (1, 7))
+    assert (single.count, single.energy_sd_j, single.duration_sd_s) == (1, None, None)
+    assert many.count == 7
+    assert many.energy_sd_j > 0
+
+
+def test_measuring_takes_a_few_windows():
+    assert 3.0 < measure_in(make_simulated_device(0)).cost_s < 4.0
+    quick = SimulatedMeter(simulated := make_simulated_device(0), period_s=0.0, window_s=0.2)
+    assert measure_in(simulated, meter=quick).cost_s < 1.2
+
+
+def test_pause_spreads_the_rounds():
+    near, far = (measure_in(make_noiseless_device(), pause_s=pause_s) for pause_s in (0.0, 60.0))
+    assert far.cost_s - near.cost_s == pytest.approx(2 * 60.0, abs=1.0)
+    assert far.energy_j == pytest.approx(near.energy_j)
+
+
+def test_warm_up_lasts_until_steps_settle():
+    simulated = make_noiseless_device(settle_share=1.0, settle_steps=40.0)
+    cost = simulated.true_cost(CNN)
+    seen = measure_in(simulated, limits=MeasureLimits(settle_s=20.0, settle_share=0.005))
+    assert seen.duration_s == pytest.approx(cost.duration_s, rel=0.002)
+    hasty = measure_in(
+        make_noiseless_device(settle_share=1.0, settle_steps=40.0),
+        limits=MeasureLimits(settle_s=0.0, warm_s=0.0),
+    )
+    assert hasty.cost_s < seen.cost_s
+
+
+def test_steps_that_never_settle_are_still_measured():
+    seen = measure_in(make_simulated_device(0, noise=10.0), rounds=9)
+    assert seen.duration_sd_s > 0.02 * seen.duration_s
+
+
+def test_step_longer_than_a_window_runs_once_per_round():
+    simulated = make_noiseless_device(1)
+    slow = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
+    cost, seen = simulated.true_cost(slow), measure_in(simulated, slow)
+    assert cost.duration_s > 5.0
+    assert seen.energy_j == pytest.approx(cost.energy_j)
+    assert seen.cost_s < 8 * cost.duration_s
+
+
+def test_time_probe_has_no_energy_and_is_quick():
+    simulated = make_noiseless_device()
+    with make_simulated_measurer(simulated) as measurer:
+        probe, whole = measurer.time(CNN), measurer.measure(CNN)
+        graph = measurer.time(Trial(CNN.network, CNN.setup, Execution(mode="graph")))
+    assert probe.energy_j is None
+    assert probe.duration_s == pytest.approx(whole.duration_s)
+    assert probe.issue_s == pytest.approx(whole.issue_s)
+    # Eager steps measure the host, which needs a longer window than the device.
+    assert graph.cost_s < 0.5 < probe.cost_s < 0.5 * whole.cost_s
+    assert (probe.covers, probe.provenance) == (whole.covers, whole.provenance)
+
+
+def test_measure_idle_observes_the_empty_network():
+    simulated = make_noiseless_device()
+    with make_simulated_measurer(simulated) as measurer:
+        asleep = measurer.measure_idle()
+        measurer.measure(CNN)
+        awake = measurer.measure_idle()
+    assert awake.trial.network == Network()
+    assert (asleep.duration_s, awake.duration_s) == (1.0, 1.0)
+    assert asleep.energy_j == pytest.approx(simulated.chip.asleep_w)
+    assert awake.energy_j == pytest.approx(simulated.true_cost(awake.trial).energy_j)
+
+
+def test_only_a_modelled_meter_may_read_no_idle_energy():
+    with make_simulated_measurer(
+        make_noiseless_device(), meter=ConstantMeter(0.0, provenance="modelled")
+    ) as measurer:
+        assert measurer.measure_idle().energy_j == 0.0
+    with (
+        make_simulated_measurer(make_noiseless_device(), meter=ConstantMeter(0.0)) as measurer,
+        pytest.raises(ContaminatedError),
+    ):
+        measurer.measure_idle()
+
+
+# ---------------------------------------------------------------------------------------------
+# Many trials
+
+
+def test_measure_all_keeps_the_order_of_trials():
+    simulated = make_noiseless_device()
+    done = {}
+    with make_simulated_measurer(simulated) as measurer:
+        seen = measurer.measure_all(NETS, done.__setitem__)
+    assert [observation.trial for observation in seen] == NETS
+    assert done == dict(enumerate(seen))
+    for observation in seen:
+        assert observation.count == 3
+        cost = simulated.true_cost(observation.trial)
+        assert observation.energy_j == pytest.approx(cost.energy_j)
+        assert observation.duration_s == pytest.approx(cost.duration_s)
+
+
+def test_measure_all_shuffles_every_round():
+    orders = []
+    for seed in (1, 1, 2):
+        simulated = make_noiseless_device()
+        runtime = CountingRuntime(simulated)
+        with make_simulated_measurer(simulated, runtime=runtime) as measurer:
+            measurer.measure_all(NETS, rng=random.Random(seed))
+        orders.append([NETS.index(trial) for trial in runtime.prepared])
+    for order in orders:
+        rounds = [order[start : start + 4] for start in (0, 4, 8)]
+        assert [sorted(places) for places in rounds] == [[0, 1, 2, 3]] * 3
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_slow_drift_affects_all_trials_alike():
+    """On a device that gets slower, the trial measured last must not seem the most expensive."""
+    durations = []
+    for verb in (
+        lambda measurer: measurer.measure_all([CNN] * 8),
+        lambda measurer: [*map(measurer.measure, [CNN] * 8)],
+    ):
+        simulated = make_noiseless_device()
+        simulated.disturb("other load", 1e4, start_s=22.0, slowdown=0.3, noticed=False)
+        with make_simulated_measurer(simulated) as measurer:
+            durations.append({round(seen.duration_s, 9) for seen in verb(measurer)})
+    together, one_by_one = durations
+    assert len(together) == 1
+    assert len(one_by_one) > 1
+
+
+def test_measure_all_of_no_trials_is_empty():
+    with make_simulated_measurer(make_noiseless_device()) as measurer:
+        assert measurer.measure_all([]) == []
+
+
+# ---------------------------------------------------------------------------------------------
+# Disturbances and errors
+
+
+@pytest.mark.parametrize("what", DISTURBANCES)
+def test_passing_disturbance_does_not_change_the_observation(what):
+    calm, simulated = make_noiseless_device(), make_noiseless_device()
+    simulated.disturb(what, 0.4, start_s=1.7, slowdown=0.3, power_w=5.0)
+    seen, undisturbed = measure_in(simulated), measure_in(calm)
+    assert seen.energy_j == pytest.approx(undisturbed.energy_j)
+    assert seen.duration_s == pytest.approx(undisturbed.duration_s)
+    assert seen.count == 3
+    assert seen.cost_s > undisturbed.cost_s + 1.0
+
+
+@pytest.mark.parametrize("what", DISTURBANCES)
+def test_lasting_disturbance_is_named_in_the_error(what):
+    simulated = make_noiseless_device()
+    for start_s in range(100) if what in ("reset", "negative") else [0]:
+        lasts_s = 0.1 if what in ("reset", "negative") else 1e6
+        simulated.disturb(what, lasts_s, start_s=0.5 + start_s, slowdown=0.3)
+    with pytest.raises(ContaminatedError) as caught:
+        measure_in(simulated)
+    message = str(caught.value)
+    assert f"cnn5:16,32,64,128 could not be measured on {simulated.name}: 6 of 6 windows" in message
+    assert f"rejected because of {what} (6 times)" in message
+    assert message.endswith("and try again")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("what", DISTURBANCES)
+def test_measure_all_repeats_disturbed_windows(what):
+    simulated = make_noiseless_device()
+    simulated.disturb(what, 0.4, start_s=5.0, slowdown=0.3, power_w=5.0)
+    with make_simulated_measurer(simulated) as measurer:
+        seen = measurer.measure_all(NETS)
+    laws = [simulated.true_cost(trial).energy_j for trial in NETS]
+    assert [observation.energy_j for observation in seen] == pytest.approx(laws)
+
+
+def test_unnoticed_load_shows_in_the_step_time():
+    simulated = make_noiseless_device()
+    simulated.disturb("other load", 3.0, start_s=1.5, slowdown=4.0, power_w=30.0, noticed=False)
+    seen = measure_in(simulated)
+    assert seen.duration_s == pytest.approx(simulated.true_cost(CNN).duration_s)
+    assert seen.energy_sd_j == pytest.approx(0, abs=1e-9)
+    assert seen.count == 3
+
+
+def test_changing_load_fails_after_the_retries():
+    simulated = make_noiseless_device()
+    for place in range(100):
+        slowdown = (0.0, 2.0, 8.0)[place % 3]
+        simulated.disturb("other load", 50.0, 50.0 * place, slowdown=slowdown, noticed=False)
+    with pytest.raises(
+        ContaminatedError, match=r"other load .*times as long as usual.*close other"
+    ):
+        measure_in(simulated, rounds=8, pause_s=50.0)
+
+
+def test_moderate_load_is_not_refused():
+    """Step times that differ by a fifth from round to round are spread, not contamination."""
+    simulated = make_noiseless_device()
+    rng = random.Random(0)
+    for start_s in range(60):
+        slowdown = rng.uniform(0.0, 0.25)
+        simulated.disturb("other load", 1.0, start_s=start_s, slowdown=slowdown, noticed=False)
+    seen = measure_in(simulated, rounds=9)
+    assert seen.count == 9
+    assert 0.02 < seen.duration_sd_s / seen.duration_s < 0.2
+
+
+@pytest.mark.parametrize(("energy_j", "name"), [(-1.0, "negative"), (0.0, "stuck")])
+def test_reading_of_no_or_negative_energy_is_rejected(energy_j, name):
+    with pytest.raises(ContaminatedError, match=name + r" .*joulecast detect"):
+        measure_in(make_noiseless_device(), meter=ConstantMeter(energy_j))
+
+
+def test_reading_of_no_duration_is_rejected():
+    with pytest.raises(ContaminatedError, match=r"too short .*longer windows"):
+        measure_in(make_noiseless_device(), meter=ConstantMeter(1.0, duration_s=0.0))
+
+
+def test_windows_grow_until_they_are_long_enough():
+    simulated = make_noiseless_device()
+    seen = measure_in(simulated, meter=SimulatedMeter(simulated, period_s=1.0, window_s=0.4))
+    assert seen.energy_j == pytest.approx(simulated.true_cost(CNN).energy_j)
+
+
+def test_every_fault_has_advice():
+    class Faulty(ConstantMeter):
+        def end(self):
+            return Reading(1.0, 1.0, (self.fault + ": on purpose",))
+
+    for fault in FAULTS:
+        meter = Faulty(1.0)
+        meter.fault = fault
+        with pytest.raises(ContaminatedError, match=f'last "{fault}: on purpose"') as caught:
+            measure_in(make_noiseless_device(), meter=meter)
+        assert "check the device" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MeasurementError("lost the device")])
+@pytest.mark.parametrize("verb", ["measure", "time"])
+def test_step_is_closed_after_an_error(verb, error):
+    simulated = make_noiseless_device()
+    runtime = CountingRuntime(simulated, error)
+    with (
+        make_simulated_measurer(simulated, runtime=runtime) as measurer,
+        pytest.raises(type(error)),
+    ):
+        getattr(measurer, verb)(CNN)
+    assert runtime.prepared
+    assert runtime.open == 0
+
+
+def test_step_is_closed_after_success_and_after_a_meter_error():
+    class Broken(ConstantMeter):
+        def end(self):
+            raise MeasurementError("the meter died")
+
+    simulated = make_noiseless_device()
+    runtime = CountingRuntime(simulated)
+    with make_simulated_measurer(simulated, runtime=runtime, meter=Broken(1.0)) as measurer:
+        with pytest.raises(MeasurementError, match="the meter died"):
+            measurer.measure(CNN)
+        assert runtime.open == 0
+    with make_simulated_measurer(simulated, runtime=runtime) as measurer:
+        measurer.measure_all(NETS)
+    assert runtime.open == 0
+
+
+def test_measurer_works_after_running_out_of_memory():
+    simulated = make_simulated_device(0, memory_bytes=2**28)
+    with make_simulated_measurer(simulated) as measurer:
+        with pytest.raises(OutOfMemoryError):
+            measurer.measure(Trial(make_family("cnn5"), Setup(batch=2**14)))
+        assert measurer.measure(CNN).count == 3
+
+
+def test_measurer_opens_and_closes_its_meter():
+    calls = []
+
+    class Noting(ConstantMeter):
+        def open(self):
+            calls.append("open")
+
+        def close(self):
+            calls.append("close")
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        make_simulated_measurer(make_noiseless_device(), meter=Noting(1.0)),
+    ):
+        raise KeyboardInterrupt
+    assert calls == ["open", "close"]
+
+
+def test_zero_rounds_are_refused():
+    with pytest.raises(InputError, match="rounds is 0"):
+        make_simulated_measurer(make_noiseless_device(), rounds=0)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_can_be_measured(family):
+    simulated = make_simulated_device(2)
+    trial = Trial(make_family(family), Setup(batch=FAMILIES[family].batch))
+    assert measure_in(simulated, trial).energy_j == pytest.approx(
+        simulated.true_cost(trial).energy_j, rel=0.1
+    )

@@ -1,0 +1,412 @@
+"""Simulated devices: what the seed decides, and the properties that make them hard to estimate."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import InputError
+from joulecast.families import FAMILIES, draw_family, make_family
+from joulecast.kinds import KINDS, StepWork, layer_work, make_layer, output_shape
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.records import (
+    OPTIMIZERS,
+    PRECISIONS,
+    Execution,
+    Input,
+    Layer,
+    Network,
+    Setup,
+    Sizes,
+    StepTotals,
+    Trial,
+    fold_blocks,
+)
+from joulecast.simulation import DISTURBANCES, SimulatedDevice, draw_chip, make_simulated_device
+from joulecast.simulation.step_cost import list_operators
+from joulecast.testing.meters import MeterContract
+
+seeds = st.integers(0, 50)
+families = st.sampled_from(["cnn5", "har", "lenet5", "lstm", "resnet18", "transformer"])
+modes = st.sampled_from(["eager", "graph"])
+GRAPH = Execution(mode="graph")
+EXAMPLES = {
+    "linear": {"cin": 8, "cout": 8},
+    "embedding": {"vocabulary": 20, "width": 8, "lead": (6,)},
+    "lstm": {"cin": 8, "hidden": 8, "tokens": 6},
+    "gru": {"cin": 8, "hidden": 8, "tokens": 6},
+    "rnn": {"cin": 8, "hidden": 8, "tokens": 6},
+    "attention": {"width": 8, "heads": 2, "tokens": 6, "kv_tokens": 6},
+    "sdpa": {"heads": 2, "kv_heads": 2, "head_dim": 4, "tokens": 6, "kv_tokens": 6},
+    "matmul": {"m": 4, "k": 5, "n": 6},
+    "group_norm": {"groups": 2},
+    "elementwise": {"fn": "relu"},
+    "pool": {"fn": "max", "kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
+    "dropout": {"p": 0.5},
+}
+FREE = ("flatten", "view", "permute", "last")
+
+
+def make_example(kind):
+    if kind.startswith("conv"):
+        sizes = {"cin": 4, "cout": 8, "space": 6, "kernel": 3}
+    else:
+        sizes = EXAMPLES.get(kind, {})
+    if KINDS[kind].can_be_in_tail:
+        sizes = {**sizes, "shape": (4, 8, 8)}
+    return make_layer(kind, **sizes)
+
+
+def make_noiseless_device(seed):
+    """Return a device without noise and without warm-up."""
+    return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
+
+
+def make_conv(width, space=12, cin=64):
+    layer = make_layer("conv2d", cin=cin, cout=width, space=space, kernel=3, padding=1)
+    return Trial(Network((layer,), Input((cin, space, space))), Setup(batch=8), GRAPH)
+
+
+@given(seeds, families, st.randoms(use_true_random=False))
+def test_same_seed_gives_the_same_costs(seed, family, rng):
+    trial = Trial(draw_family(family, rng.randint), Setup(batch=4))
+    simulated = make_simulated_device(seed)
+    assert (
+        simulated.true_cost(trial)
+        == make_simulated_device(seed).true_cost(trial)
+        == simulated.true_cost(trial)
+    )
+
+
+def test_different_seeds_give_different_costs():
+    trial = Trial(make_family("cnn5"), Setup())
+    assert len({make_simulated_device(seed).true_cost(trial) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in FREE])
+def test_every_kind_costs_something(kind):
+    layer = make_example(kind)
+    network = Network((layer,), Input((1,)))
+    train, infer = (
+        make_noiseless_device(0).true_cost(Trial(network, Setup(phase=p)))
+        for p in ("train", "inference")
+    )
+    assert 0 < infer.energy_j < train.energy_j
+    assert 0 < infer.issue_s < train.issue_s
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_operators_of_a_layer_add_up_to_its_work(family):
+    setup = Setup()
+    for layer in make_family(family).layers:
+        alone = [layer_work(op, setup) for op in list_operators(layer, setup)]
+        assert sum(alone, StepWork()) == layer_work(layer, setup)
+
+
+def test_block_costs_the_same_as_its_parts():
+    network = make_family("transformer")
+    folded = fold_blocks(network)
+    assert len(folded.layers) < len(network.layers)
+    assert make_noiseless_device(1).true_cost(Trial(folded, Setup())) == make_noiseless_device(
+        1
+    ).true_cost(Trial(network, Setup()))
+
+
+@given(seeds, families, st.randoms(use_true_random=False))
+def test_graph_takes_no_more_time_or_energy(seed, family, rng):
+    trial = Trial(draw_family(family, rng.randint), Setup(batch=8))
+    eager, graph = (
+        make_noiseless_device(seed).true_cost(trial),
+        make_noiseless_device(seed).true_cost(replace(trial, execution=GRAPH)),
+    )
+    assert graph.duration_s <= eager.duration_s
+    assert graph.energy_j <= eager.energy_j
+
+
+@given(seeds, families, modes)
+def test_step_takes_about_the_longer_of_host_and_device_time(seed, family, mode):
+    trial = Trial(make_family(family), Setup(batch=4), Execution(mode=mode))
+    cost = make_noiseless_device(seed).true_cost(trial)
+    device_s = make_noiseless_device(seed).true_cost(replace(trial, execution=GRAPH)).duration_s
+    launches = sum(layer_work(layer, trial.setup).total.launches for layer in trial.network.layers)
+    longer_s = max(cost.issue_s, device_s)
+    assert longer_s <= cost.duration_s <= 1.1 * longer_s + 3e-6 * (launches + 4)
+
+
+@given(seeds)
+def test_waiting_device_draws_idle_power(seed):
+    """Small networks are host-bound: what they cost beyond the graph is waiting."""
+    simulated = make_noiseless_device(seed)
+    trial = Trial(make_family("lenet5:1,1,1,1"), Setup(batch=1))
+    eager, graph = simulated.true_cost(trial), simulated.true_cost(replace(trial, execution=GRAPH))
+    waited_w = (eager.energy_j - graph.energy_j) / (eager.duration_s - graph.duration_s)
+    assert eager.issue_s > graph.duration_s
+    assert waited_w == pytest.approx(
+        simulated.true_cost(Trial(Network(), Setup())).energy_j, rel=0.05
+    )
+
+
+@given(seeds)
+def test_layers_add_up_except_for_a_small_term(seed):
+    simulated, setup = make_noiseless_device(seed), Setup()
+    how = Execution(mode="graph", upstream="random")
+    network = make_family("cnn5:40,80,160,320")
+    alone = [
+        simulated.true_cost(Trial(Network((layer,), Input((1,))), setup, how))
+        for layer in network.layers
+    ]
+    whole = simulated.true_cost(Trial(network, setup, how))
+    ratio = sum(cost.energy_j for cost in alone) / whole.energy_j
+    assert ratio == pytest.approx(1.0, abs=0.06)
+    assert abs(ratio - 1.0) > 1e-5
+
+
+@given(seeds)
+def test_small_layers_cost_about_the_same(seed):
+    """Eight times the channels cost little more while the device is not full."""
+    simulated = make_noiseless_device(seed)
+    narrow, wide = (simulated.true_cost(make_conv(width, space=2)) for width in (1, 8))
+    filling = [simulated.true_cost(make_conv(width, space=48)).energy_j for width in (64, 512)]
+    assert wide.energy_j < 1.35 * narrow.energy_j
+    assert filling[1] > 5 * filling[0]
+
+
+@given(seeds)
+def test_cost_has_cliffs(seed):
+    """Some single channel costs five times what a channel costs on average."""
+    times = [
+        make_noiseless_device(seed).true_cost(make_conv(width, space=24)).duration_s
+        for width in range(1, 97)
+    ]
+    steps = [after - before for before, after in itertools.pairwise(times)]
+    average = (times[-1] - times[0]) / len(steps)
+    assert max(abs(step) for step in steps) > 5 * average
+    assert sum(abs(step) < average / 2 for step in steps) > len(steps) / 4
+
+
+@given(seeds, families)
+def test_precision_optimizer_and_benchmark_change_the_cost(seed, family):
+    simulated, network = make_noiseless_device(seed), make_family(family)
+    setup = Setup(batch=16)
+    by_precision = [
+        simulated.true_cost(Trial(network, replace(setup, precision=p), GRAPH)).duration_s
+        for p in PRECISIONS
+    ]
+    assert by_precision[0] >= by_precision[1] >= by_precision[2]
+    by_optimizer = {
+        simulated.true_cost(Trial(network, replace(setup, optimizer=o))) for o in OPTIMIZERS
+    }
+    assert len(by_optimizer) == len(OPTIMIZERS)
+    tuned = simulated.true_cost(Trial(network, replace(setup, cudnn_benchmark=True), GRAPH))
+    assert tuned.duration_s <= by_precision[0]
+
+
+@given(seeds, families)
+def test_stages_add_up_to_the_step(seed, family):
+    simulated, network = make_noiseless_device(seed), make_family(family)
+    how = Execution(mode="graph", upstream="random")
+    stages = [
+        simulated.true_cost(Trial(network, Setup(), replace(how, stage=stage)))
+        for stage in ("forward", "backward", "update")
+    ]
+    whole = simulated.true_cost(Trial(network, Setup(), how))
+    assert sum(cost.energy_j for cost in stages) == pytest.approx(whole.energy_j, rel=0.08)
+
+
+def test_loss_costs_energy_and_two_copies_cost_twice():
+    simulated, network = make_noiseless_device(0), make_family("cnn5")
+    how = Execution(mode="graph", upstream="random")
+    once = simulated.true_cost(Trial(network, Setup(), how))
+    assert once.energy_j < simulated.true_cost(Trial(network, Setup(), GRAPH)).energy_j
+    twice = simulated.true_cost(Trial(network, Setup(), replace(how, copies=2)))
+    assert twice.energy_j == pytest.approx(2 * once.energy_j, rel=1e-3)
+
+
+def test_depthwise_convolution_is_slow_for_its_flops():
+    simulated = make_noiseless_device(0)
+    plain = make_layer("conv2d", cin=64, cout=64, space=28, kernel=3, padding=1)
+    deep = replace(plain, sizes=Sizes({**plain.sizes, "groups": 64}))
+    flops, times = [], []
+    for layer in (plain, deep):
+        trial = Trial(Network((layer,), Input(output_shape(plain))), Setup(), GRAPH)
+        flops.append(layer_work(layer, Setup()).total.flops)
+        times.append(simulated.true_cost(trial).duration_s)
+    assert times[0] / flops[0] < times[1] / flops[1] / 3
+
+
+# ---------------------------------------------------------------------------------------------
+# Clock and energy
+
+
+@given(seeds, st.integers(1, 500))
+def test_twice_the_steps_cost_twice_as_much(seed, count):
+    simulated = make_noiseless_device(seed)
+    cost = simulated.true_cost(Trial(make_family("har"), Setup()))
+    marks = [(simulated.now(), simulated.energy_at(simulated.now()))]
+    for steps in (count, 2 * count):
+        simulated.issue(cost, steps)
+        simulated.wait()
+        marks.append((simulated.now(), simulated.energy_at(simulated.now())))
+    (t0, e0), (t1, e1), (t2, e2) = marks
+    assert t2 - t1 == pytest.approx(2 * (t1 - t0))
+    assert e2 - e1 == pytest.approx(2 * (e1 - e0))
+    assert e1 - e0 == pytest.approx(count * cost.energy_j)
+
+
+def test_noise_is_seeded_and_small():
+    cost = make_simulated_device(0).true_cost(Trial(make_family("cnn5"), Setup()))
+    runs = []
+    for _ in range(2):
+        simulated, times = make_simulated_device(0), []
+        for _ in range(30):
+            begun = simulated.now()
+            simulated.issue(cost, 10, done=1000)
+            simulated.wait()
+            times.append((simulated.now() - begun) / 10 / cost.duration_s)
+        runs.append(times)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 30
+    assert max(abs(time - 1) for time in runs[0]) < 0.05
+
+
+def test_first_steps_are_slower():
+    simulated = SimulatedDevice(draw_chip(0), noise=0.0, settle_share=0.5)
+    cost = simulated.true_cost(Trial(make_family("cnn5"), Setup()))
+    simulated.issue(cost, 1)
+    simulated.wait()
+    first_s = simulated.now()
+    simulated.issue(cost, 1, done=100)
+    simulated.wait()
+    assert first_s == pytest.approx(1.5 * cost.duration_s)
+    assert simulated.now() - first_s == pytest.approx(cost.duration_s)
+
+
+def test_device_is_idle_after_a_load_and_asleep_later():
+    simulated = make_noiseless_device(0)
+    simulated.sleep(10.0)
+    assert simulated.energy_at(10.0) == pytest.approx(10 * simulated.chip.asleep_w)
+    simulated.issue(simulated.true_cost(Trial(make_family("cnn5"), Setup())), 1)
+    simulated.wait()
+    done = simulated.now()
+    simulated.sleep(100.0)
+    after = [simulated.energy_at(done + s) - simulated.energy_at(done + s - 1) for s in (1, 90)]
+    assert after == pytest.approx([simulated.chip.idle_w, simulated.chip.asleep_w])
+
+
+@given(seeds, st.lists(st.tuples(st.integers(0, 20), st.floats(0, 3)), max_size=8))
+def test_energy_never_decreases(seed, acts):
+    simulated = make_simulated_device(seed)
+    simulated.disturb("other load", 1.0, start_s=0.5, slowdown=1.0, power_w=20.0)
+    cost = simulated.true_cost(Trial(make_family("lenet5"), Setup()))
+    for steps, pause_s in acts:
+        if steps:
+            simulated.issue(cost, steps)
+        simulated.sleep(pause_s)
+    ticks = [simulated.now() * share / 50 for share in range(51)]
+    energies = [simulated.energy_at(tick) for tick in ticks]
+    assert energies == sorted(energies)
+
+
+def test_other_load_slows_steps_down_and_draws_power():
+    cost = make_noiseless_device(0).true_cost(Trial(make_family("cnn5"), Setup()))
+    count = round(1 / cost.duration_s)
+    calm, busy = make_noiseless_device(0), make_noiseless_device(0)
+    busy.disturb("other load", 0.5, start_s=0.2, slowdown=1.0, power_w=10.0)
+    for simulated in (calm, busy):
+        simulated.issue(cost, count)
+        simulated.wait()
+    assert busy.now() - calm.now() == pytest.approx(0.25)
+    idle_j = 0.25 * busy.chip.idle_w
+    extra_j = busy.energy_at(busy.now()) - calm.energy_at(calm.now())
+    assert extra_j == pytest.approx(idle_j + 0.5 * 10.0)
+
+
+def test_unknown_disturbance_is_refused():
+    with pytest.raises(InputError, match="there is no disturbance 'flood'"):
+        make_noiseless_device(0).disturb("flood", 1.0)
+
+
+# ---------------------------------------------------------------------------------------------
+# The meter
+
+
+class SimulatedMeterContract(MeterContract):
+    @pytest.fixture(autouse=True)
+    def simulated(self):
+        self._simulated = make_noiseless_device(0)
+
+    def load(self, duration_s):
+        cost = self._simulated.true_cost(Trial(make_family("lenet5"), Setup()))
+        self._simulated.issue(cost, round(duration_s / cost.duration_s))
+        self._simulated.wait()
+
+
+class TestExactMeter(SimulatedMeterContract):
+    def make_meter(self):
+        return SimulatedMeter(self._simulated, period_s=0.0)
+
+
+class TestCounter(SimulatedMeterContract):
+    tolerance_share = 0.06  # one period of 0.1 s more or less in a window of 2 s
+
+    def make_meter(self):
+        return SimulatedMeter(self._simulated)
+
+
+def read_load(simulated, period_s, window_s=1.0):
+    cost = simulated.true_cost(Trial(make_family("cnn5"), Setup()))
+    with SimulatedMeter(simulated, period_s=period_s) as meter:
+        meter.begin()
+        simulated.issue(cost, round(window_s / cost.duration_s), done=1000)
+        simulated.wait()
+        return meter.end(), cost
+
+
+@pytest.mark.parametrize("period_s", [0.0, 0.01, 0.1])
+def test_meter_reads_the_true_power(period_s):
+    reading, cost = read_load(make_noiseless_device(0), period_s)
+    power_w = cost.energy_j / cost.duration_s
+    assert reading.faults == ()
+    assert reading.energy_j / reading.duration_s == pytest.approx(power_w)
+
+
+@pytest.mark.parametrize("period_s", [0.0, 0.1])
+@pytest.mark.parametrize("what", DISTURBANCES)
+def test_meter_names_every_disturbance(what, period_s):
+    simulated = make_noiseless_device(0)
+    simulated.sleep(3.0)
+    simulated.disturb(what, 0.4, start_s=3.3, slowdown=0.1)
+    reading, _ = read_load(simulated, period_s)
+    assert [fault.split(":")[0] for fault in reading.faults] == [what]
+
+
+def test_meter_reports_a_window_that_is_too_short():
+    reading, _ = read_load(make_noiseless_device(0), period_s=1.0, window_s=0.5)
+    assert reading.faults[0].startswith("too short")
+
+
+def test_unknown_kind_is_refused():
+    network = Network((Layer("magic"),), Input((1,)))
+    with pytest.raises(InputError, match="unknown kind 'magic'"):
+        make_noiseless_device(0).true_cost(Trial(network, Setup()))
+
+
+def test_calls_between_layers_cost_host_time_only():
+    """Each call takes the same host time, and a graph has none of it."""
+    simulated, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
+    net = make_family("lenet5")
+    costs = [
+        simulated.true_cost(
+            Trial(replace(net, totals=StepTotals(1.0, 1.0, 1, between=calls)), setup)
+        )
+        for calls in (0, 100, 200)
+    ]
+    first, second = (b.issue_s - a.issue_s for a, b in itertools.pairwise(costs))
+    assert first == pytest.approx(second) and first > 0
+    called = replace(net, totals=StepTotals(1.0, 1.0, 1, between=100))
+    graphs = [
+        simulated.true_cost(Trial(one, setup, Execution(mode="graph"))) for one in (net, called)
+    ]
+    assert graphs[0].energy_j == graphs[1].energy_j
