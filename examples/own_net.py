@@ -40,7 +40,7 @@ def main() -> None:
     profile = joulecast.profile(net, inputs, on="simulated:1", points=16, store=":memory:")
     answer = joulecast.estimate(net, inputs, device=profile)
     low, high = answer.interval_j
-    print(f"{answer.energy_j:.4f} J a step, {low:.4f} to {high:.4f} J ({answer.basis})")
+    print(f"{answer.energy_j:.4f} J a step, {low:.4f} to {high:.4f} J ({answer.provenance})")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def main() -> None:
         trials=8,
     )
     print(f"{found.ruled_out} of {found.screened} candidates ruled out before training")
-    basis = found.screen.opened.basis
+    basis = found.screen.opened.provenance
     for point in found.front:
         net, (low, high) = point.verdict.network.name, point.verdict.interval_j
         print(

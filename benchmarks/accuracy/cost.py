@@ -35,21 +35,35 @@ from report import COST, RESULTS, count_tests, open_book
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
 from joulecast.api.measuring import open_rig
-from joulecast.campaign import Keeper, find_profile_key, run_campaign
-from joulecast.cli.show import make_console, mark_basis, print_table
+from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
+from joulecast.cli.terminal import make_console, label_provenance, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
-from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.figures import Picture, draw_cost, save_png, save_svg
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate import NetEstimate, NetResult, EstimatorScore, evaluate, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, CampaignObservations, cut_to_budget, sum_work_s
+from joulecast.uses.evaluate import (
+    EstimatorScore,
+    NetEstimate,
+    NetResult,
+    evaluate,
+    name_evaluation,
+)
+from joulecast.uses.evaluate.evaluation_log import (
+    PASSES,
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+    cut_to_budget,
+    sum_work_s,
+)
 from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
-from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 from joulecast.uses.evaluate.measured_nets import summarise_test_nets
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 
@@ -144,7 +158,9 @@ def measure_store(args: argparse.Namespace) -> None:
         measure_setting(rig, store, find_setting(args.setting), args.until)
 
 
-def measure_setting(rig: Measurer, store: Keeper, setting: Setting, until_s: float = 1e9) -> None:
+def measure_setting(
+    rig: Measurer, store: ObservationLog, setting: Setting, until_s: float = 1e9
+) -> None:
     """Test nets, a campaign for each arm, and time probes of the test nets' layers."""
     plan, key = setting.plan(OWN, OWN_SECONDS), find_profile_key(rig)
     draw, name = draw_nets(plan), name_evaluation(plan, key)
@@ -176,7 +192,9 @@ def run_arm(rig: Measurer, book: EvaluationLog, arm: Arm, target: Target, left_s
         return
     tagged = replace(rig, run=book.tag(arm.who))
     try:
-        result = run_campaign(tagged, CampaignObservations(book, arm.who), method, target, seconds=left_s)
+        result = run_campaign(
+            tagged, CampaignObservations(book, arm.who), method, target, seconds=left_s
+        )
         say(f"{arm.who}: {result.stopped}")
         for words in result.skipped:
             say(f"{arm.who} went without {words}")
@@ -184,11 +202,14 @@ def run_arm(rig: Measurer, book: EvaluationLog, arm: Arm, target: Target, left_s
         say(f"{arm.who}: {error}")
 
 
-def probe_layers(rig: Measurer, book: EvaluationLog, setting: Setting, draw: EvaluationNets) -> None:
+def probe_layers(
+    rig: Measurer, book: EvaluationLog, setting: Setting, draw: EvaluationNets
+) -> None:
     """Seconds of every distinct layer of the test nets that nobody has timed yet."""
-    tests = replace(draw.make_target(setting.setup, draw.tests), modes=rig.runtime.modes)
+    target = draw.make_target(setting.setup, draw.tests)
+    tests = replace(target, modes=rig.runtime.modes, acquisition="probe")
     known = {seen.trial.key for seen in list_probes(book)}
-    for trial in find_estimator("additive").list_probes(tests, ()):
+    for trial in find_estimator("additive").propose(tests, ()).probes:
         if trial.key not in known:
             try:
                 book.add(replace(rig, run=book.tag(PROBES)).time(trial))
@@ -263,7 +284,9 @@ def judge_arm(
 
 def cut_campaign(campaign: Sequence[Observation]) -> dict[float, tuple[Observation, ...]]:
     """What a campaign had seen at each budget; nothing where there is no campaign."""
-    return {budget_s: cut_to_budget(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
+    return (
+        {budget_s: cut_to_budget(campaign, budget_s) for budget_s in BUDGETS_S} if campaign else {}
+    )
 
 
 def find_probes(
@@ -272,8 +295,9 @@ def find_probes(
     """Probes of layers of the test nets that a campaign has not timed itself."""
     kept = list_probes(book)
     modes = tuple(dict.fromkeys(["eager", *(seen.trial.execution.mode for seen in kept)]))
-    tests = replace(draw.make_target(setting.setup, draw.tests), modes=modes)
-    wanted = {trial.key for trial in find_estimator("additive").list_probes(tests, campaign)}
+    target = draw.make_target(setting.setup, draw.tests)
+    tests = replace(target, modes=modes, acquisition="probe")
+    wanted = {trial.key for trial in find_estimator("additive").propose(tests, campaign).probes}
     return tuple(seen for seen in kept if seen.trial.key in wanted)
 
 
@@ -289,12 +313,12 @@ def score_lesson(
     learnt = [seen for seen in lesson if seen.trial.network not in draw.tests]
     by_name = {network.name: network for network in draw.tests}
     networks = [by_name[net.name] for net in nets]
-    said = method.predict(method.fit(learnt), networks, setting.setup, joint=False)
+    said = method.fit(learnt).predict(networks, [setting.setup] * len(networks))
     answered = []
     for net, mean, sd, seconds in zip(
         nets, said.energy_j, said.energy_sd_j, said.duration_s, strict=True
     ):
-        ends = [make_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
+        ends = [lognormal_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
         answer = NetEstimate(float(mean), ends[0], ends[1], float(seconds))
         answered.append(replace(net, answers={arm.name: answer}))
     spent_s = sum(seen.cost_s for seen in lesson)
@@ -390,7 +414,7 @@ def write_result(out: Path, name: str, result: Json) -> None:
         for arm, points in result["arms"].items()
         for point in points
     ]
-    basis = mark_basis(result["provenance"])
+    basis = label_provenance(result["provenance"])
     title = f"{result['setting']} on {result['device']['name']}{basis}, {result['nets']} nets"
     heads = ("arm", ">budget s", ">device s", ">error", ">bias", ">p90", ">in 95 %", ">width")
     print_table(make_console(), heads, rows, title=title)

@@ -15,12 +15,13 @@ from nets import Entry
 from reading import Parcel, find_piece
 
 from joulecast.errors import JoulecastError, MissingError
-from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Prediction
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
+from joulecast.uses.evaluate.evaluation import EstimatorScore, NetEstimate, NetResult
 from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
-from joulecast.uses.evaluate.evaluation import NetEstimate, NetResult, EstimatorScore
 from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
@@ -155,7 +156,7 @@ def _judge_one(
         try:
             if fitted is None or name == "flops":
                 fitted, points = method.fit(lesson), sum(map(method.uses, lesson))
-            said = method.predict(fitted, [network], entry.setup, joint=False)
+            said = fitted.predict([network], [entry.setup])
         except MissingError:
             raise
         except (JoulecastError, ArithmeticError, LookupError, ValueError) as error:
@@ -193,8 +194,8 @@ def _make_answer(said: Prediction) -> NetEstimate:
     mean_j, variance = float(said.energy_j[0]), float(said.energy_sd_j[0]) ** 2
     return NetEstimate(
         mean_j,
-        make_interval(mean_j, variance, 0.5),
-        make_interval(mean_j, variance, 0.95),
+        lognormal_interval(mean_j, variance, 0.5),
+        lognormal_interval(mean_j, variance, 0.95),
         float(said.duration_s[0]),
     )
 

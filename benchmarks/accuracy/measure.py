@@ -32,7 +32,11 @@ from joulecast.measurer import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
 from joulecast.uses.evaluate import EvaluationPlan, evaluate, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import EvaluationLog, BudgetedEstimator, CampaignObservations
+from joulecast.uses.evaluate.evaluation_log import (
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+)
 from joulecast.uses.evaluate.evaluation_plan import draw_nets
 
 DEVELOPMENT = "development"
@@ -81,9 +85,9 @@ def learn(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]
             book.add(replace(rig, run=book.tag(DEVELOPMENT)).measure(trial))
     probes = book.list_of(f"{DEVELOPMENT}.probe")
     target = draw_nets(plan).make_target(setting.setup, networks)
-    target = replace(target, modes=rig.runtime.modes)
+    target = replace(target, modes=rig.runtime.modes, acquisition="probe")
     known = (*book.list_of("additive"), *probes)
-    for trial in find_estimator("additive").list_probes(target, known):
+    for trial in find_estimator("additive").propose(target, known).probes:
         book.add(replace(rig, run=book.tag(f"{DEVELOPMENT}.probe")).time(trial))
 
 

@@ -20,7 +20,7 @@ from joulecast.estimators.additive.targets import read_aim
 from joulecast.estimators.base import Target
 from joulecast.files import read_network, write_network
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.variants import Part, make_isolated, read_isolated
+from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
 PROBE_S = 0.4
 MANY_PIECES = 90
@@ -43,7 +43,7 @@ class Parcel:
 
     def make_trial(self, mode: str) -> Trial:
         """The piece alone."""
-        return make_isolated(self.part, self.setup, mode)
+        return make_isolated_trial(self.part, self.setup, mode)
 
 
 def read_entry(entry: Entry) -> Network:
@@ -150,7 +150,7 @@ READING_COLUMNS = (
 def find_piece(seen: Observation, mode: str) -> Piece | None:
     """The piece that an observation shows alone; None where it shows something else."""
     how = seen.trial.execution
-    part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
+    part = read_isolated_part(seen.trial) if how.mode == mode and how.stage == "step" else None
     return make_piece(part, seen.trial.setup) if part is not None else None
 
 

@@ -16,7 +16,7 @@ from settings import OWN, RIVALS, Setting
 
 from joulecast.figures import Judged
 from joulecast.records import Profile
-from joulecast.uses.evaluate import Evaluation, NetResult, EstimatorScore
+from joulecast.uses.evaluate import EstimatorScore, Evaluation, NetResult
 
 Json = dict[str, Any]
 

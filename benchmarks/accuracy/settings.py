@@ -32,7 +32,9 @@ class Setting:
     seed: int
     bound: str
 
-    def plan(self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS) -> EvaluationPlan:
+    def plan(
+        self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS
+    ) -> EvaluationPlan:
         """The evaluation of some estimators in this setting."""
         shape, seed = self.input_shape, self.seed
         return EvaluationPlan(self.family, self.setup, shape, estimators, nets, seconds, seed)

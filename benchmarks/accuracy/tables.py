@@ -8,7 +8,7 @@ from typing import Any
 from rows import ESTIMATORS, FIELDS, GROUPS, OUTSIDE, find_row
 from settings import OWN
 
-from joulecast.cli.show import make_console, mark_basis, print_table
+from joulecast.cli.terminal import make_console, label_provenance, print_table
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ def print_summary(summary: Json) -> None:
     console = make_console()
     console.width = max(console.width, 120)
     rows = summary["rows"]
-    basis = mark_basis(summary["provenance"])
+    basis = label_provenance(summary["provenance"])
     first, *others = list_columns(rows)
     title = f"Mean absolute error in percent on {summary['device']}{basis}"
     print_table(console, [first, *(f">{one}" for one in others)], list_cells(rows), title=title)

@@ -28,7 +28,7 @@ from joulecast.meters import make_meter
 from joulecast.records import Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.store import open_store
-from joulecast.variants import Place, make_isolated, split_blocks, split_network
+from joulecast.variants import PlacedPart, make_isolated_trial, split_blocks, split_network
 
 Json = dict[str, Any]
 
@@ -67,7 +67,7 @@ def list_trials(nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Trial]
     for network, setup in nets:
         found = [Trial(network, setup, Execution(mode=mode)), Trial(network, setup)]
         for split in SPLITS.values():
-            found += [make_isolated(place.part, setup, mode) for place in split(network)]
+            found += [make_isolated_trial(place.part, setup, mode) for place in split(network)]
         trials.update((trial.key, trial) for trial in found)
     return list(trials.values())
 
@@ -75,7 +75,7 @@ def list_trials(nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Trial]
 def list_issues(nets: Sequence[tuple[Network, Setup]]) -> list[Trial]:
     """Every distinct part as an eager step, to see what issuing it takes the host."""
     places = [(place, setup) for network, setup in nets for place in split_blocks(network)]
-    trials = [make_isolated(place.part, setup) for place, setup in places]
+    trials = [make_isolated_trial(place.part, setup) for place, setup in places]
     return list({trial.key: trial for trial in trials}.values())
 
 
@@ -132,12 +132,12 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
 
 
 def add_up(
-    places: Sequence[Place], setup: Setup, mode: str, seen: dict[str, list[Observation]]
+    places: Sequence[PlacedPart], setup: Setup, mode: str, seen: dict[str, list[Observation]]
 ) -> tuple[float, float] | None:
     """Joules and seconds of all places; None where one was not measured."""
     energy_j = duration_s = 0.0
     for place in places:
-        trial = make_isolated(place.part, setup, mode)
+        trial = make_isolated_trial(place.part, setup, mode)
         if trial.key not in seen:
             return None
         one_j, one_s = middle(seen[trial.key])
@@ -151,7 +151,7 @@ def compare_host(
 ) -> dict[str, float]:
     """Host time of the eager net, and that of its parts issued alone over it."""
     whole = seen.get(Trial(network, setup).key)
-    parts = [(make_isolated(place.part, setup), place) for place in split_blocks(network)]
+    parts = [(make_isolated_trial(place.part, setup), place) for place in split_blocks(network)]
     if not whole or any(trial.key not in seen for trial, _ in parts):
         return {}
     sum_s = sum(

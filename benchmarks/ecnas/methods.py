@@ -23,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from joulecast.estimators import find_estimator
+from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.whole_runs import predict_runs
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
@@ -121,7 +122,7 @@ def ask_additive_total(shelf: Shelf, learn: Names, test: Names) -> Answer:
 
 
 def _ask_additive(shelf: Shelf, seen: Sequence[Observation], test: Names) -> Answer:
-    fitted = find_estimator("additive").fit(seen)
+    fitted = AdditiveEstimator().fit(seen)
     totals = predict_runs(fitted, [shelf.nets[name] for name in test], SETUP, STEPS, SOURCE)
     return Answer(totals.energy_j, totals.variance, totals.duration_s)
 
@@ -132,7 +133,7 @@ def ask_flops(name: str) -> Method:
     def ask(shelf: Shelf, learn: Names, test: Names) -> Answer:
         estimator = find_estimator(name)
         fitted = estimator.fit(shelf.observe(learn))
-        said = estimator.predict(fitted, [shelf.nets[net] for net in test], SETUP, joint=False)
+        said = fitted.predict([shelf.nets[net] for net in test], [SETUP] * len(test))
         # Its doubt is how far it was off on single runs, their noise included.
         variance = np.asarray((STEPS * said.energy_sd_j) ** 2)
         return Answer(STEPS * said.energy_j, lambda _: variance)

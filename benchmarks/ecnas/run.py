@@ -32,8 +32,8 @@ import numpy as np
 from cells import read_runs
 from methods import METHODS, Answer, Floats, Names, Shelf, make_shelf
 
-from joulecast.estimators import make_interval
 from joulecast.figures import draw_budget, save_svg
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
@@ -143,7 +143,7 @@ def judge(shelf: Shelf, test: Names, answer: Answer) -> Json:
 
 
 def _judge_intervals(said: Floats, truth: Floats, variance: Floats) -> dict[str, float]:
-    ends = np.array([make_interval(*one, LEVEL) for one in zip(said, variance, strict=True)])
+    ends = np.array([lognormal_interval(*one, LEVEL) for one in zip(said, variance, strict=True)])
     inside = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
     widths = (ends[:, 1] - ends[:, 0]) / said
     return {"inside": 100 * _mean(inside.astype(float)), "width": 100 * float(np.median(widths))}

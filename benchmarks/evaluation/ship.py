@@ -43,7 +43,7 @@ def main() -> None:
         sys.exit("the files hold profiles of several devices: give those of one")
     kept = {(s.trial.key, s.run, s.taken_at_s): s for p in found for s in p.observations if fit(s)}
     seen = tuple(map(rename, thin(sorted(kept.values(), key=lambda one: one.taken_at_s))))
-    fits = {name: find_estimator(name).fit(seen) for name in ESTIMATORS}
+    fits = {name: find_estimator(name).fit(seen).to_dict() for name in ESTIMATORS}
     write_profile(replace(found[0], observations=seen, fits=fits), Path(out))
     print(f"{out}: {len(seen)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
 

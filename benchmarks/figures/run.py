@@ -79,9 +79,9 @@ def draw_layers(seen: Sequence[Observation]) -> Picture:
     networks, setup = [one.trial.network for one in tests], tests[0].trial.setup
     ours = find_estimator("additive")
     learnt = of_run(seen, ".additive") + of_run(seen, ".additive.probe")
-    answer = ours.predict(ours.fit(learnt), networks, setup, joint=False)
+    answer = ours.fit(learnt).predict(networks, [setup] * len(networks))
     theirs = find_estimator("neuralpower")
-    sums = theirs.predict(theirs.fit(of_run(seen, ".neuralpower")), networks, setup, joint=False)
+    sums = theirs.fit(of_run(seen, ".neuralpower")).predict(networks, [setup] * len(networks))
     wholes = [
         Whole(
             one.trial.network.name,

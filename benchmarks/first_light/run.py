@@ -245,7 +245,7 @@ def write_results(out: Path, report: dict[str, Any], profile: Profile) -> None:
     held = {net["net"] for net in report["nets"]}
     # A profile that ships must not hold the nets it is judged by.
     shipped = tuple(s for s in profile.observations if s.trial.network.name not in held)
-    fits = {"subtractive": find_estimator("subtractive").fit(shipped)}
+    fits = {"subtractive": find_estimator("subtractive").fit(shipped).to_dict()}
     write_profile(replace(profile, observations=shipped, fits=fits), out / f"{name}-profile.json")
     print(f"{'net':24s} {'measured':>10s} {'subtractive':>22s} {'FLOPs':>10s}")
     for net in report["nets"]:

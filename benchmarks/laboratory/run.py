@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Prediction
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import make_layer, make_op, output_shape
 from joulecast.records import Execution, Input, Layer, Network, Observation, Setup, Trial
 from joulecast.testing.commits import find_commit
@@ -323,8 +324,9 @@ def judge(name: str, rows: Sequence[Json], family: str, truths: dict[Network, Js
         if make_network(row) in timed:
             seen.append(read_eager(row, energy=False))
     fitted = estimator.fit(seen)
-    answer = estimator.predict(fitted, nets, SETUPS[family], joint=False)
-    idle_w = fitted["idle_w"] if fitted.get("form") == "graph" else None
+    answer = fitted.predict(nets, [SETUPS[family]] * len(nets))
+    data = fitted.to_dict()
+    idle_w = data["idle_w"] if data.get("form") == "graph" else None
     compared = [compare(answer, at, truths[net], idle_w) for at, net in enumerate(nets)]
     found = {"learnt_from": dict(Counter(map(describe, seen))), **sum_up(compared)}
     found["study_mape_percent"] = STUDY.get(name, {}).get(family)
@@ -343,7 +345,7 @@ def judge_flops(family: str, truths: dict[Network, Json]) -> Json:
     compared = []
     for at, (net, truth) in enumerate(truths.items()):
         fitted = estimator.fit(seen[:at] + seen[at + 1 :])
-        answer = estimator.predict(fitted, [net], SETUPS[family], joint=False)
+        answer = fitted.predict([net], [SETUPS[family]])
         compared.append({"net": net.name, **compare(answer, 0, truth)})
     return {
         "learnt_from": {"whole nets, all but the one": len(seen) - 1},
@@ -357,7 +359,8 @@ def share_doubts(answer: Prediction) -> Json:
     """Where the variance comes from, on average over the nets, in percent."""
     words = sorted({word for net in answer.uncertainty_sources for word in net})
     return {
-        word: round(100 * statistics.fmean(net[word] for net in answer.uncertainty_sources), 1) for word in words
+        word: round(100 * statistics.fmean(net[word] for net in answer.uncertainty_sources), 1)
+        for word in words
     }
 
 
@@ -376,7 +379,7 @@ def compare(answer: Prediction, at: int, truth: Json, idle_w: float | None = Non
     mean_j, sd_j = float(answer.energy_j[at]), float(answer.energy_sd_j[at])
     row: Json = {**truth, "estimate_j": mean_j, "estimate_s": float(answer.duration_s[at])}
     for level in (50, 95):
-        row[f"interval{level}_j"] = list(make_interval(mean_j, sd_j**2, level / 100))
+        row[f"interval{level}_j"] = list(lognormal_interval(mean_j, sd_j**2, level / 100))
     if answer.device_energy_j is not None and idle_w is not None and "gs" in truth:
         # E = G + P0·(T - D), solved for the device's own seconds D.
         row["device_j"] = float(answer.device_energy_j[at])

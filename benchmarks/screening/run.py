@@ -31,7 +31,13 @@ from joulecast.families import draw_family
 from joulecast.records import Device, Profile, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.search import RunLength, BudgetScreener, make_search_space, make_screener, parse_budget
+from joulecast.uses.search import (
+    BudgetScreener,
+    RunLength,
+    make_screener,
+    make_search_space,
+    parse_budget,
+)
 
 FAMILIES = ("cnn5", "transformer", "resnet18")
 DEVICE, SETUP, SEED = "nvidia-h200", Setup(batch=32), 7
@@ -122,10 +128,10 @@ def screen_in(size: int) -> Callable[[str, int], float]:
     def measure(family: str, seed: int) -> float:
         screen, rng = make_screen(family), random.Random(seed)
         # The first question opens the profile: that is once for a search and not counted.
-        screen.judge([screen.space.draw(random.Random(0))])
+        screen.screen([screen.space.draw(random.Random(0))])
         begun_s = time.process_time()
         for _ in range(COUNTS[size] // size):
-            screen.judge([screen.space.draw(rng) for _ in range(size)])
+            screen.screen([screen.space.draw(rng) for _ in range(size)])
         return (time.process_time() - begun_s) / COUNTS[size]
 
     return measure

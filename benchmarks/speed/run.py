@@ -31,10 +31,10 @@ import numpy as np
 from joulecast.estimators import find_estimator
 from joulecast.families import draw_family, make_family
 from joulecast.records import Execution, Network, Observation, Setup, Trial
+from joulecast.simulation import SimulatedDevice, make_simulated_device
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.variants import make_isolated, make_variant, split_blocks, split_network
-from joulecast.simulation import SimulatedDevice, make_simulated_device
+from joulecast.variants import make_isolated_trial, make_variant, split_blocks, split_network
 
 SETUP = Setup(batch=32)
 FAMILY = "cnn5"
@@ -118,7 +118,7 @@ def compare(best: Json) -> Json:
 
 def see(world: SimulatedDevice, trial: Trial) -> Observation:
     """What a simulated device says about a trial, with a spread of half a percent."""
-    cost = world.law(trial)
+    cost = world.true_cost(trial)
     return Observation(
         trial,
         energy_j=cost.energy_j,
@@ -139,7 +139,7 @@ def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observat
     while len(trials) < alone:
         net = draw_family(families[len(trials) % len(families)], rng.randint)
         for place in split_network(net):
-            trial = make_isolated(place.part, SETUP, "graph")
+            trial = make_isolated_trial(place.part, SETUP, "graph")
             trials[trial.key] = trial
     looks = [
         *list(trials.values())[:alone],
@@ -164,7 +164,7 @@ def keep_fits(folder: Path) -> None:
     """What both estimators have learnt from 70 observations, for processes that only ask."""
     fits = {"additive": see_layers([FAMILY], 70, 0), "subtractive": see_variants(70)}
     for name, seen in fits.items():
-        (folder / f"{name}.json").write_text(json.dumps(find_estimator(name).fit(seen)))
+        (folder / f"{name}.json").write_text(json.dumps(find_estimator(name).fit(seen).to_dict()))
 
 
 def clock(work: Callable[[], Any]) -> Json:
@@ -180,7 +180,7 @@ def clock(work: Callable[[], Any]) -> Json:
 
 def ask(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
     """Predict random nets with their intervals; drawing them is not counted."""
-    fitted = json.loads((folder / f"{name}.json").read_text())
+    data = json.loads((folder / f"{name}.json").read_text())
     rng = random.Random(NET_SEED)
     drawn = [draw_family(FAMILY, rng.randint) for _ in range(nets)]
     groups = [drawn] if at_once else [[net] for net in drawn]
@@ -188,7 +188,8 @@ def ask(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
 
     def predict() -> None:
         for group in groups:
-            answer = estimator.predict(fitted, group, SETUP, joint=False)
+            fitted = estimator.load(data)
+            answer = fitted.predict(group, [SETUP] * len(group), per_layer=True)
             assert np.isfinite(answer.energy_sd_j).all()
 
     return {"nets": nets, **clock(predict)}
@@ -198,7 +199,7 @@ def fit(alone: int, whole: int) -> Json:
     """Learn from observations of many kinds."""
     seen = see_layers(MIXED, alone, whole)
     fitted: Json = {}
-    took = clock(lambda: fitted.update(find_estimator("additive").fit(seen)))
+    took = clock(lambda: fitted.update(find_estimator("additive").fit(seen).to_dict()))
     layers = len({str(piece) for piece in fitted["energy"]["pieces"]})
     return {"observations": len(seen), "layers": layers, **took}
 

@@ -1,22 +1,21 @@
-"""Learning a device: propose, measure, keep, until enough is known.
+"""Profile a device: propose a trial, measure it, store it, until the target is known well enough.
 
-    store ──▶ observations ──propose──▶ Trial ──rig──▶ Observation ──▶ store ──▶ … ──▶ fit ──▶ store
-                   ▲                                        │
-                   └────────────────────────────────────────┘
+    store ─▶ observations ──propose──▶ Trial ──measure──▶ Observation ─▶ store ─▶ … ─▶ fit ─▶ store
+                  ▲                                            │
+                  └────────────────────────────────────────────┘
 
-Every observation is stored as it is made, and a proposal depends on the stored observations alone,
-so a campaign that was cut, even by kill -9, goes on where it was: nothing is lost and no trial is
-measured twice; only the waiting device is observed anew in each run. A trial that the device
-refuses (it cannot be built, does not fit, does not train) is left out for the rest of the campaign;
-where it refuses all of them, the first reason is the error. The rig is given; this module makes
-none.
+Every observation is stored as soon as it is made, and a proposal depends on the observations alone.
+A campaign that was interrupted, even by ``kill -9``, therefore continues where it stopped: nothing
+is lost and no trial is measured twice; only the idle device is observed again in each run. A trial
+that the device refuses (it cannot be built, does not fit into memory, does not train) is left out
+for the rest of the campaign. If the device refuses all trials, the first refusal is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from joulecast.errors import (
     MeasurementError,
@@ -25,51 +24,49 @@ from joulecast.errors import (
     NotTrainingError,
     OutOfMemoryError,
 )
-from joulecast.estimators.base import Estimator, Proposal, Target
-from joulecast.measure import Measurer
+from joulecast.estimators.base import Estimator, Fitted, Json, Proposal, Target
+from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile
 
-Json = dict[str, Any]
 
-
-class Keeper(Protocol):
-    """What a campaign needs of a store."""
-
-    def add_observation(self, observation: Observation) -> None:
-        """Keep an observation for good."""
+class ObservationLog(Protocol):
+    """Storage that a campaign reads from and writes to; ``store.Store`` is one."""
 
     def observations(self, profile_key: str) -> Sequence[Observation]:
-        """All that was kept for a profile, in order."""
+        """Return all observations of a profile, in the order they were added."""
+
+    def add_observation(self, observation: Observation) -> None:
+        """Store an observation permanently."""
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Keep what an estimator learnt."""
+        """Store an estimator's fit to a profile."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a campaign stands.
+    """The state of a running campaign.
 
     Attributes:
-        points: Observations of this target's curves, those of earlier runs included.
-        left_s: Seconds that are likely left; None where nothing limits them yet.
-        why: What is measured next and why, or why it ends.
+        points: Observations that the target can use, those of earlier runs included.
+        left_s: Estimated remaining time; None while no limit applies.
+        reason: What is measured next and why, or why the campaign ends.
     """
 
     points: int
     uncertainty_share: float
     elapsed_s: float
     left_s: float | None
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """How a campaign ended.
+    """The outcome of a campaign.
 
     Attributes:
-        new: Observations that this run made.
-        stopped: Why it ended, in words.
-        skipped: What the device refused, in words.
+        new: Number of observations made by this run.
+        stopped: Why it ended.
+        skipped: Trials that the device refused, with the reasons.
     """
 
     profile_key: str
@@ -81,15 +78,15 @@ class CampaignResult:
     skipped: tuple[str, ...]
 
 
-def find_profile_key(rig: Measurer) -> str:
-    """The key of the profile that a rig's observations belong to."""
-    runtime, meter = rig.runtime, rig.meter
+def find_profile_key(measurer: Measurer) -> str:
+    """Return the key of the profile that a measurer's observations belong to."""
+    runtime, meter = measurer.runtime, measurer.meter
     return Profile(runtime.device, runtime.name, meter.covers, meter.provenance).key
 
 
 def run_campaign(
-    rig: Measurer,
-    store: Keeper,
+    measurer: Measurer,
+    log: ObservationLog,
     estimator: Estimator,
     target: Target,
     *,
@@ -97,59 +94,63 @@ def run_campaign(
     seconds: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CampaignResult:
-    """Measure what the estimator asks for, then fit and keep the fit.
+    """Measure what the estimator proposes, then fit it and store the fit.
 
     Args:
-        rig: Measures trials.
-        store: Keeps observations as they are made.
-        estimator: Proposes and fits.
+        measurer: Measures trials.
+        log: Stores observations as they are made, and the fit.
+        estimator: Proposes trials.
         target: What the profile is for.
-        points: Stop at this many points of the target's curves.
-        seconds: Stop before this much time on the rig's clock is spent.
-        on_progress: Is told before every measurement and at the end.
+        points: Stop at this many observations that the target can use.
+        seconds: Stop before this much time on the measurer's clock has passed.
+        on_progress: Called before every measurement and at the end.
 
     Raises:
-        MeasurementError: The device could not be measured, or refused everything; what was
-            measured so far is kept.
-        MissingError: Too little was measured to fit anything.
+        MeasurementError: The device could not be measured or refused everything. Observations
+            made so far are stored.
+        MissingError: The observations are too few to fit anything.
     """
-    key = find_profile_key(rig)
-    target = replace(target, modes=rig.runtime.modes)
-    started_s = rig.now()
+    key = find_profile_key(measurer)
+    target = replace(target, modes=measurer.runtime.modes)
+    started_s = measurer.now()
+    known = list(log.observations(key))
     refused: list[Observation] = []
     skipped: list[str] = []
     new = 0
+
+    def add(observation: Observation) -> None:
+        log.add_observation(observation)
+        known.append(observation)
+
     while True:
-        known = list(store.observations(key))
         proposal = estimator.propose(target, [*known, *refused])
-        spent_s = rig.now() - started_s
-        stopped = _why_stop(proposal, points, seconds, spent_s, new)
+        elapsed_s = measurer.now() - started_s
+        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, new)
         if on_progress is not None:
-            share, why = proposal.uncertainty_share, stopped or proposal.why
-            left_s = _guess_left(proposal, points, seconds, spent_s, new)
-            on_progress(Progress(proposal.points, share, spent_s, left_s, why))
+            share, reason = proposal.uncertainty_share, stopped or proposal.reason
+            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, new)
+            on_progress(Progress(proposal.points, share, elapsed_s, left_s, reason))
         if stopped or proposal.trial is None:
             break
         try:
-            look = rig.measure if proposal.energy else rig.time
-            store.add_observation(look(proposal.trial))
+            measure = measurer.measure if proposal.with_energy else measurer.time
+            add(measure(proposal.trial))
         except (OutOfMemoryError, NotTrainingError, NetError) as error:
             refused.append(Observation(proposal.trial))
-            skipped.append(f"{proposal.why}: {error}")
+            skipped.append(f"{proposal.reason}: {error}")
             continue
         new += 1
         if new == 1:
-            # After the first load, so that the clocks are up as they are between steps.
-            store.add_observation(rig.idle())
-    store.save_fit(key, estimator.name, _fit(estimator, store.observations(key), skipped))
+            # After the first load, when clock rates are up as they are between steps.
+            add(measurer.measure_idle())
+    log.save_fit(key, estimator.name, _fit(estimator, known, skipped).to_dict())
+    elapsed_s = measurer.now() - started_s
     share = proposal.uncertainty_share
-    return CampaignResult(
-        key, proposal.points, new, share, rig.now() - started_s, stopped, tuple(skipped)
-    )
+    return CampaignResult(key, proposal.points, new, share, elapsed_s, stopped, tuple(skipped))
 
 
-def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[str]) -> Json:
-    """What the estimator learns; where there is nothing, what the device said first."""
+def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[str]) -> Fitted:
+    """Fit the estimator; if nothing was measured, raise the device's first refusal."""
     try:
         return estimator.fit(known)
     except MissingError as error:
@@ -160,24 +161,24 @@ def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[s
         ) from error
 
 
-def _why_stop(
-    proposal: Proposal, points: int | None, seconds: float | None, spent_s: float, new: int
+def _find_stop_reason(
+    proposal: Proposal, points: int | None, seconds: float | None, elapsed_s: float, new: int
 ) -> str:
-    """Why there is nothing more to measure; empty while there is."""
+    """Return why to stop, or an empty string to go on."""
     if proposal.trial is None:
-        return proposal.why
+        return proposal.reason
     if points is not None and proposal.points >= points:
         return f"{points} points are measured"
-    if seconds is not None and new and spent_s + spent_s / new > seconds:
+    if seconds is not None and new and elapsed_s + elapsed_s / new > seconds:
         return f"the budget of {seconds:.0f} s is spent"
     return ""
 
 
-def _guess_left(
-    proposal: Proposal, points: int | None, seconds: float | None, spent_s: float, new: int
+def _estimate_left_s(
+    proposal: Proposal, points: int | None, seconds: float | None, elapsed_s: float, new: int
 ) -> float | None:
-    """Seconds until a limit ends the campaign, if points go on taking as long as they did."""
-    limits = [] if seconds is None else [seconds - spent_s]
+    """Return the time until a limit ends the campaign, at the pace of its points so far."""
+    limits_s = [] if seconds is None else [seconds - elapsed_s]
     if points is not None and new:
-        limits.append((points - proposal.points) * spent_s / new)
-    return max(0.0, min(limits)) if limits else None
+        limits_s.append((points - proposal.points) * elapsed_s / new)
+    return max(0.0, min(limits_s)) if limits_s else None

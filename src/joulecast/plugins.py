@@ -18,9 +18,9 @@ from joulecast.errors import MissingError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-ESTIMATORS = "joulecast.estimators"
-METERS = "joulecast.meters"
-RUNTIMES = "joulecast.runtimes"
+ESTIMATOR_GROUP = "joulecast.estimators"
+METER_GROUP = "joulecast.meters"
+RUNTIME_GROUP = "joulecast.runtimes"
 
 
 class Plugins(Mapping[str, Any]):

@@ -28,9 +28,9 @@ from joulecast.records import (
     StepTotals,
     Trial,
 )
-from joulecast.testing.estimators import EstimatorContract, observe
-from joulecast.variants import make_isolated, read_isolated, split_blocks, split_network
 from joulecast.simulation import make_simulated_device
+from joulecast.testing.estimators import EstimatorContract, observe
+from joulecast.variants import make_isolated_trial, read_isolated_part, split_blocks, split_network
 
 SETUP = Setup(batch=32)
 FAMILY = "cnn5"
@@ -50,7 +50,7 @@ def draw(count, seed=0, family=FAMILY):
 
 
 def look(world, trial, energy=True):
-    cost = world.law(trial)
+    cost = world.true_cost(trial)
     return replace(observe(world, trial, energy), issue_s=cost.issue_s)
 
 
@@ -59,7 +59,7 @@ def see_parts(world, networks, setup=SETUP, mode="graph", energy=True, split=spl
     trials = {}
     for network in networks:
         for place in split(network):
-            trial = make_isolated(place.part, setup, mode)
+            trial = make_isolated_trial(place.part, setup, mode)
             trials[trial.key] = trial
     return [look(world, trial, energy) for trial in trials.values()]
 
@@ -94,8 +94,8 @@ def test_a_net_of_known_layers_is_their_sum(world, seen):
     """Looked at alone, layers give the whole net's energy: nothing was fitted to the net."""
     nets = draw(8, seed=1)
     estimator = AdditiveEstimator()
-    answer = estimator.predict(estimator.fit(seen), nets, SETUP)
-    truth = [world.law(Trial(net, SETUP)) for net in nets]
+    answer = estimator.fit(seen).predict(nets, [SETUP] * len(nets))
+    truth = [world.true_cost(Trial(net, SETUP)) for net in nets]
     assert answer.energy_j == pytest.approx([cost.energy_j for cost in truth], rel=0.03)
     assert answer.duration_s == pytest.approx([cost.duration_s for cost in truth], rel=0.03)
 
@@ -103,8 +103,8 @@ def test_a_net_of_known_layers_is_their_sum(world, seen):
 def test_unseen_nets_lie_in_their_intervals(world, seen):
     nets = draw(30, seed=9)
     estimator = AdditiveEstimator()
-    answer = estimator.predict(estimator.fit(seen), nets, SETUP, joint=False)
-    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    answer = estimator.fit(seen).predict(nets, [SETUP] * len(nets))
+    truth = np.array([world.true_cost(Trial(net, SETUP)).energy_j for net in nets])
     off = np.abs(answer.energy_j - truth)
     assert np.mean(off / truth) < 0.08
     assert np.mean(off < 1.96 * answer.energy_sd_j) > 0.85
@@ -114,7 +114,7 @@ def test_joined_networks_add(state):
     """Device energy and device time of two nets run one after the other are the sums."""
     one, two = (counts(net, state) for net in draw(2, seed=3))
     totals = total_nets(state, [one, two, (*one, *two)], OFF_SHARE)
-    device = totals.device_j
+    device = totals.device_energy_j
     assert device[2] == pytest.approx(device[0] + device[1], rel=1e-9)
 
 
@@ -157,7 +157,7 @@ def test_scaling_all_energies_scales_the_estimate(seen):
         else replace(seen_one, energy_j=7 * seen_one.energy_j, energy_sd_j=7 * seen_one.energy_sd_j)
         for seen_one in seen
     ]
-    one, seven = (estimator.predict(estimator.fit(o), nets, SETUP) for o in (seen, scaled))
+    one, seven = (estimator.fit(o).predict(nets, [SETUP] * len(nets)) for o in (seen, scaled))
     assert seven.energy_j == pytest.approx(7 * one.energy_j, rel=1e-3)
     assert seven.duration_s == pytest.approx(one.duration_s, rel=1e-6)
 
@@ -173,7 +173,7 @@ def test_what_was_learnt_survives_json_exactly(state):
 
 def test_time_probes_make_an_estimate_better_and_surer(world, seen):
     nets = draw(12, seed=21)
-    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    truth = np.array([world.true_cost(Trial(net, SETUP)).energy_j for net in nets])
     estimator = AdditiveEstimator()
     target = Target(make_family(FAMILY), SETUP, networks=tuple(nets), modes=MODES)
     probes = estimator.list_probes(target, seen)
@@ -181,7 +181,7 @@ def test_time_probes_make_an_estimate_better_and_surer(world, seen):
     probed = [*seen, *(look(world, trial, energy=False) for trial in probes)]
     assert not estimator.list_probes(target, probed)
     before, after = (
-        estimator.predict(estimator.fit(o), nets, SETUP, joint=False) for o in (seen, probed)
+        estimator.fit(o).predict(nets, [SETUP] * len(nets)) for o in (seen, probed)
     )
     assert np.abs(after.energy_j / truth - 1).mean() < np.abs(before.energy_j / truth - 1).mean()
     assert after.energy_sd_j.mean() < before.energy_sd_j.mean()
@@ -193,8 +193,8 @@ def test_a_measured_net_is_learnt_from(world, seen):
     estimator = AdditiveEstimator()
     run = look(world, Trial(net, SETUP))
     more = replace(run, energy_j=1.2 * run.energy_j, source="own net")
-    before = estimator.predict(estimator.fit(seen), [net], SETUP, joint=False)
-    after = estimator.predict(estimator.fit([*seen, more]), [net], SETUP, joint=False)
+    before = estimator.fit(seen).predict([net], [SETUP])
+    after = estimator.fit([*seen, more]).predict([net], [SETUP])
     truth = 1.2 * run.energy_j
     assert after.energy_sd_j[0] < before.energy_sd_j[0]
     assert abs(after.energy_j[0] - truth) < 0.8 * abs(before.energy_j[0] - truth)
@@ -203,11 +203,11 @@ def test_a_measured_net_is_learnt_from(world, seen):
 def test_an_unseen_kind_is_guessed_widely_and_named(world, seen):
     net = make_family("transformer:64,2")
     estimator = AdditiveEstimator()
-    answer = estimator.predict(estimator.fit(seen), [net], SETUP, joint=False)
-    truth = world.law(Trial(net, SETUP)).energy_j
+    answer = estimator.fit(seen).predict([net], [SETUP])
+    truth = world.true_cost(Trial(net, SETUP)).energy_j
     assert answer.unseen_share[0] > 0.9
     assert answer.energy_sd_j[0] > 0.2 * answer.energy_j[0]
-    assert next(iter(answer.doubts[0])) in ("kinds never measured", "layers not timed", "host")
+    assert next(iter(answer.uncertainty_sources[0])) in ("kinds never measured", "layers not timed", "host")
     assert 0.2 < answer.energy_j[0] / truth < 5
 
 
@@ -215,8 +215,8 @@ def test_an_unseen_precision_is_guessed_widely(seen):
     net = draw(1, seed=2)[0]
     estimator = AdditiveEstimator()
     fitted = estimator.fit(seen)
-    known = estimator.predict(fitted, [net], SETUP, joint=False)
-    strange = estimator.predict(fitted, [net], replace(SETUP, precision="bf16"), joint=False)
+    known = fitted.predict([net], [SETUP])
+    strange = fitted.predict([net], [replace(SETUP, precision="bf16")])
     assert strange.unseen_share[0] == pytest.approx(1.0)
     wide = strange.energy_sd_j[0] / strange.energy_j[0]
     assert wide > 0.5 > known.energy_sd_j[0] / known.energy_j[0]
@@ -230,12 +230,12 @@ def test_device_energy_and_host_energy_are_told_apart():
     eager = [look(world, Trial(net, setup), energy=False) for net in nets[:2]]
     seen = [*see_parts(world, nets, setup), *eager, see_idle(world)]
     estimator = AdditiveEstimator()
-    answer = estimator.predict(estimator.fit(seen), nets, setup, joint=False)
-    graph = [world.law(Trial(net, setup, Execution(mode="graph"))).energy_j for net in nets]
-    whole = [world.law(Trial(net, setup)).energy_j for net in nets]
-    assert answer.device_j == pytest.approx(graph, rel=0.05)
+    answer = estimator.fit(seen).predict(nets, [setup] * len(nets))
+    graph = [world.true_cost(Trial(net, setup, Execution(mode="graph"))).energy_j for net in nets]
+    whole = [world.true_cost(Trial(net, setup)).energy_j for net in nets]
+    assert answer.device_energy_j == pytest.approx(graph, rel=0.05)
     assert answer.energy_j == pytest.approx(whole, rel=0.10)
-    assert (answer.device_j < 0.9 * answer.energy_j).any()
+    assert (answer.device_energy_j < 0.9 * answer.energy_j).any()
 
 
 def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
@@ -248,10 +248,10 @@ def test_calls_between_layers_take_the_hosts_time_and_none_of_the_devices():
         eager = [look(world, Trial(one, setup), energy=False) for one in nets[:2]]
         fitted = estimator.fit([*see_parts(world, [net], setup), *eager, see_idle(world)])
         busy = replace(net, totals=StepTotals(1.0, 1.0, 1, between=100))
-        plain, more = estimator.predict(fitted, [net, busy], setup).energy_j
+        plain, more = fitted.predict([net, busy], [setup] * 2).energy_j
         least, most = (0.001 * plain, plain) if bound else (0.0, 0.001 * plain)
         assert least < more - plain < most
-        parts = estimator.predict(fitted, [net, busy], setup).device_j
+        parts = fitted.predict([net, busy], [setup] * 2).device_energy_j
         assert parts[0] == pytest.approx(parts[1])
 
 
@@ -264,8 +264,8 @@ def test_without_graphs_energy_above_idle_adds_up():
     estimator = AdditiveEstimator()
     fitted = estimator.fit(seen)
     assert fitted["form"] == "eager"
-    answer = estimator.predict(fitted, nets, setup, joint=False)
-    truth = [world.law(Trial(net, setup)).energy_j for net in nets]
+    answer = fitted.predict(nets, [setup] * len(nets))
+    truth = [world.true_cost(Trial(net, setup)).energy_j for net in nets]
     assert answer.energy_j == pytest.approx(truth, rel=0.06)
 
 
@@ -282,10 +282,10 @@ def test_where_the_host_waits_for_every_operator_time_adds_up():
     fitted = estimator.fit(seen)
     assert fitted["form"] == "eager"
     assert fitted["off_share"] == OFF_SHARE
-    answer = estimator.predict(fitted, nets, SETUP, joint=False)
+    answer = fitted.predict(nets, [SETUP] * len(nets))
     parts = {seen_one.trial.key: seen_one for seen_one in seen}
     for at, net in enumerate(nets):
-        trials = [make_isolated(place.part, SETUP) for place in split_blocks(net)]
+        trials = [make_isolated_trial(place.part, SETUP) for place in split_blocks(net)]
         sum_s = sum(parts[trial.key].duration_s / trial.execution.copies for trial in trials)
         assert answer.duration_s[at] == pytest.approx(sum_s, rel=0.02)
 
@@ -299,8 +299,8 @@ def test_variants_of_the_paper_are_rows_too(world):
     seen = run_short_campaign(SubtractiveEstimator(), target, 45, world)
     estimator = AdditiveEstimator()
     nets = draw(10, seed=9)
-    answer = estimator.predict(estimator.fit([*seen, see_idle(world)]), nets, SETUP, joint=False)
-    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    answer = estimator.fit([*seen, see_idle(world)]).predict(nets, [SETUP] * len(nets))
+    truth = np.array([world.true_cost(Trial(net, SETUP)).energy_j for net in nets])
     assert np.abs(answer.energy_j / truth - 1).mean() < 0.2
 
 
@@ -340,8 +340,8 @@ def test_a_users_own_module_teaches_no_other_net(world, seen):
     run = look(world, Trial(own, SETUP))
     strange = replace(run, energy_j=1.5 * run.energy_j, source=OWN_NET)
     estimator = AdditiveEstimator()
-    before = estimator.predict(estimator.fit(seen), others, SETUP, joint=False)
-    after = estimator.predict(estimator.fit([*seen, strange]), others, SETUP, joint=False)
+    before = estimator.fit(seen).predict(others, [SETUP] * len(others))
+    after = estimator.fit([*seen, strange]).predict(others, [SETUP] * len(others))
     assert after.energy_j == pytest.approx(before.energy_j, rel=1e-6)
 
 
@@ -350,7 +350,7 @@ def test_a_strangers_runs_pay_one_overhead(world):
     steps, extra_j, extra_s = 100, 60.0, 0.3
     runs = []
     for net in draw(25, seed=41):
-        cost = world.law(Trial(net, SETUP))
+        cost = world.true_cost(Trial(net, SETUP))
         trial = Trial(net, SETUP, Execution(steps=steps))
         energy_j, time_s = steps * cost.energy_j + extra_j, steps * cost.duration_s + extra_s
         run = Observation(trial, energy_j=energy_j, duration_s=time_s, provenance="imported")
@@ -359,8 +359,8 @@ def test_a_strangers_runs_pay_one_overhead(world):
     estimator = AdditiveEstimator()
     fitted = estimator.fit(runs)
     assert json.loads(json.dumps(fitted)) == fitted
-    answer = estimator.predict(fitted, nets, SETUP, joint=False)
-    truth = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    answer = fitted.predict(nets, [SETUP] * len(nets))
+    truth = np.array([world.true_cost(Trial(net, SETUP)).energy_j for net in nets])
     off = answer.energy_j / truth - 1
     share = extra_j / steps / truth
     assert share.mean() > 0.2
@@ -385,8 +385,8 @@ def follow(world, target, most=60):
         proposals.append(proposal)
         if proposal.trial is None:
             break
-        cost_s = 2.0 if proposal.energy else 0.5
-        seen.append(replace(look(world, proposal.trial, proposal.energy), cost_s=cost_s))
+        cost_s = 2.0 if proposal.with_energy else 0.5
+        seen.append(replace(look(world, proposal.trial, proposal.with_energy), cost_s=cost_s))
     return proposals, seen
 
 
@@ -398,7 +398,7 @@ def test_every_kind_is_looked_at_twice_before_anything_else(world):
     assert sizes == [1, 1, 5, 1, 1, 5, 5]
     alone = [proposals[at].trial.network.layers[0].kind for at in (0, 1, 3, 4)]
     assert sorted(alone) == ["conv2d", "conv2d", "linear", "linear"]
-    assert all(proposal.energy for proposal in proposals[:7])
+    assert all(proposal.with_energy for proposal in proposals[:7])
 
 
 def test_guided_looks_bring_the_target_within_its_share(world):
@@ -407,11 +407,11 @@ def test_guided_looks_bring_the_target_within_its_share(world):
     proposals, seen = follow(world, target)
     assert proposals[-1].trial is None
     assert proposals[-1].uncertainty_share <= 0.06
-    assert "known within 6%" in proposals[-1].why
-    assert any(not proposal.energy for proposal in proposals[:-1])
+    assert "known within 6%" in proposals[-1].reason
+    assert any(not proposal.with_energy for proposal in proposals[:-1])
     estimator = AdditiveEstimator()
-    answer = estimator.predict(estimator.fit(seen), nets, SETUP, joint=False)
-    truth = [world.law(Trial(net, SETUP)).energy_j for net in nets]
+    answer = estimator.fit(seen).predict(nets, [SETUP] * len(nets))
+    truth = [world.true_cost(Trial(net, SETUP)).energy_j for net in nets]
     assert answer.energy_j == pytest.approx(truth, rel=0.15)
 
 
@@ -463,36 +463,36 @@ def test_without_joules_of_its_kinds_a_probe_asks_for_some(world, seen, monkeypa
     monkeypatch.setattr(acquisition, "MANY_ROWS", 0)
     net = draw(1, seed=3)[0]
     timed = [
-        look(world, make_isolated(place.part, SETUP, mode), energy=False)
+        look(world, make_isolated_trial(place.part, SETUP, mode), energy=False)
         for place in split_blocks(net)
         for mode in ("graph", "eager")
     ]
     strangers = [*see_parts(world, [make_family("lstm")]), see_idle(world)]
-    target = Target(net, SETUP, guide="probe", modes=MODES, uncertainty_share=0.05)
+    target = Target(net, SETUP, acquisition="probe", modes=MODES, uncertainty_share=0.05)
     proposal = AdditiveEstimator().propose(target, [*strangers, *timed])
-    assert proposal.trial is not None and proposal.energy
+    assert proposal.trial is not None and proposal.with_energy
     assert proposal.uncertainty_share > 0.3
 
 
 def test_the_papers_rule_can_be_asked_for(world):
     target = Target(
-        make_family(FAMILY), SETUP, networks=tuple(draw(6, seed=1)), modes=MODES, guide="energy"
+        make_family(FAMILY), SETUP, networks=tuple(draw(6, seed=1)), modes=MODES, acquisition="energy"
     )
     proposals, _ = follow(world, target, most=14)
-    guided = [p for p in proposals if p.trial is not None and "least sure" in p.why]
+    guided = [p for p in proposals if p.trial is not None and "least sure" in p.reason]
     assert guided
-    assert all(proposal.energy for proposal in guided)
+    assert all(proposal.with_energy for proposal in guided)
 
 
 def test_structures_that_no_eager_step_showed_are_issued_alone(world):
     """Of a net that may not run as a whole the host is known from its pieces; each once."""
     net = draw(1, seed=51)[0]
-    target = Target(net, SETUP, networks=(net,), modes=MODES, guide="probe")
+    target = Target(net, SETUP, networks=(net,), modes=MODES, acquisition="probe")
     _, seen = follow(world, target)
     eager = [
         one for one in seen if one.trial.execution.mode == "eager" and one.trial.network.layers
     ]
-    frames = [make_piece(read_isolated(one.trial), SETUP).frame for one in eager]
+    frames = [make_piece(read_isolated_part(one.trial), SETUP).frame for one in eager]
     assert len(set(frames)) == len(frames) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)
     stands = split_pieces(net, SETUP, ())
@@ -521,7 +521,7 @@ def test_what_another_unit_measured_is_drawn_to_this_one(seen):
     assert json.loads(json.dumps(fitted)) == fitted
     nameless = [replace(one, device=replace(one.device, unit="")) for one in (*other, *own)]
     alone, told, mixed = (
-        estimator.predict(numbers, nets, SETUP, joint=False).device_j
+        numbers.predict(nets, [SETUP] * len(nets)).device_energy_j
         for numbers in (estimator.fit(other), fitted, estimator.fit(nameless))
     )
     assert (told / alone).mean() == pytest.approx(0.92, abs=0.015)
@@ -534,8 +534,8 @@ def test_where_all_joules_are_another_units_they_are_taken_as_they_are(world, se
     many = [*see_parts(world, draw(60, seed=5)), see_idle(world)]
     timed = [replace(one, energy_j=None) for one in seen if one.trial.network.layers]
     fitted = estimator.fit([*on_unit(many, "other", 1.0, 0.0), *on_unit(timed, "own", 1.0, 1e6)])
-    plain = estimator.predict(estimator.fit(many), nets, SETUP).device_j
-    assert estimator.predict(fitted, nets, SETUP).device_j == pytest.approx(plain, rel=0.05)
+    plain = estimator.fit(many).predict(nets, [SETUP] * len(nets)).device_energy_j
+    assert fitted.predict(nets, [SETUP] * len(nets)).device_energy_j == pytest.approx(plain, rel=0.05)
 
 
 def test_structures_are_learnt_from_all_hosts_and_their_pace_from_ones_own(world, seen):

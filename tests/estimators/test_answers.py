@@ -39,7 +39,7 @@ def test_asking_together_is_asking_alone(profile, name):
             assert one.duration_interval_s[0] < one.duration_s < one.duration_interval_s[1]
         assert [layer.name for layer in one.layers] == [layer.name for layer in alone.layers]
         assert one.unseen_share == pytest.approx(alone.unseen_share)
-        assert one.basis == alone.basis == "simulated"
+        assert one.provenance == alone.provenance == "simulated"
 
 
 @pytest.mark.parametrize("name", ["additive", "flops"])

@@ -5,13 +5,8 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators import (
-    ESTIMATORS,
-    estimate_network,
-    find_estimator,
-    fit_profile,
-    make_interval,
-)
+from joulecast.estimators import ESTIMATORS, estimate_network, find_estimator, fit_profile
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import peak_memory
 from joulecast.records import Device, Network, Profile
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
@@ -29,7 +24,7 @@ def test_an_estimate_says_what_it_rests_on(profile, name):
     low, high = answer.interval_j
     assert 0 < low < answer.energy_j < high
     assert (answer.estimator, answer.device, answer.covers) == (name, "board", "device")
-    assert answer.basis == "simulated"
+    assert answer.provenance == "simulated"
     assert answer.duration_s > 0
     assert answer.peak_memory_bytes == peak_memory(network, SETUP)
     assert len(answer.layers) == len(network.layers)
@@ -65,10 +60,10 @@ def test_what_cannot_be_asked(profile):
 
 
 def test_intervals_never_go_below_nothing():
-    narrow, wide = make_interval(10.0, 0.01, 0.95), make_interval(10.0, 400.0, 0.95)
+    narrow, wide = lognormal_interval(10.0, 0.01, 0.95), lognormal_interval(10.0, 400.0, 0.95)
     assert narrow == pytest.approx((10 - 0.196, 10 + 0.196), rel=1e-3)
     assert 0 < wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert make_interval(0.0, 4.0, 0.95) == pytest.approx((0.0, 3.92), rel=1e-3)
+    assert lognormal_interval(0.0, 4.0, 0.95) == pytest.approx((0.0, 3.92), rel=1e-3)
 
 
 def test_a_profile_that_came_with_the_package_is_of_another_unit(profile):
@@ -77,5 +72,5 @@ def test_a_profile_that_came_with_the_package_is_of_another_unit(profile):
     other = estimate_network(replace(profile, shipped=True), network, SETUP)
     assert other.energy_j == own.energy_j
     assert other.interval_j[0] < own.interval_j[0] and other.interval_j[1] > own.interval_j[1]
-    assert sum(other.doubts.values()) == pytest.approx(sum(own.doubts.values()), abs=0.02)
-    assert any("unit" in words for words in other.doubts)
+    assert sum(other.uncertainty_sources.values()) == pytest.approx(sum(own.uncertainty_sources.values()), abs=0.02)
+    assert any("unit" in words for words in other.uncertainty_sources)

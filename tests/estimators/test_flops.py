@@ -27,7 +27,7 @@ class TestLinear(EstimatorContract):
         once = draw_networks(1)[0]
         layers = [replace(once.layers[0], calls=2), *once.layers[1:]]
         twice = replace(once, layers=tuple(layers))
-        answer = LinearFlopsEstimator().predict(fitted, [once, twice], SETUP)
+        answer = fitted.predict([once, twice], [SETUP] * 2)
         assert answer.energy_j[1] > answer.energy_j[0]
 
 
@@ -43,7 +43,7 @@ def proportional(joules_per_flop, execution=Execution(), setup=SETUP):
 
 def test_it_finds_the_factor_of_a_device_that_has_one():
     fitted = FlopsEstimator().fit(proportional(3e-9))
-    answer = FlopsEstimator().predict(fitted, [make_family("cnn5")], SETUP)
+    answer = fitted.predict([make_family("cnn5")], [SETUP])
     flops = network_work(make_family("cnn5"), SETUP).total.flops
     assert answer.energy_j[0] == pytest.approx(3e-9 * flops)
     assert answer.duration_s[0] == pytest.approx(flops)
@@ -55,7 +55,7 @@ def test_energy_of_many_steps_counts_per_step():
         FlopsEstimator().fit(proportional(1e-9, how)) for how in (Execution(), Execution(steps=50))
     )
     nets = draw_networks(3)
-    answers = [FlopsEstimator().predict(fitted, nets, SETUP).energy_j for fitted in (one, many)]
+    answers = [fitted.predict(nets, [SETUP] * len(nets)).energy_j for fitted in (one, many)]
     assert answers[0] == pytest.approx(answers[1])
 
 
@@ -71,7 +71,7 @@ def test_setups_have_factors_of_their_own():
     network = draw_networks(1)
     for setup, factor in ((SETUP, 1e-9), (other, 5e-9)):
         flops = network_work(network[0], setup).total.flops
-        answer = FlopsEstimator().predict(fitted, network, setup)
+        answer = fitted.predict(network, [setup] * len(network))
         assert answer.energy_j[0] == pytest.approx(factor * flops)
 
 
@@ -80,7 +80,7 @@ def test_a_line_finds_what_comes_on_top():
     fitted = LinearFlopsEstimator().fit(seen)
     network = make_family("cnn5")
     flops = network_work(network, SETUP).total.flops
-    answer = LinearFlopsEstimator().predict(fitted, [network], SETUP)
+    answer = fitted.predict([network], [SETUP])
     assert answer.energy_j[0] == pytest.approx(3e-9 * flops + 0.5)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from joulecast.errors import MissingError
-from joulecast.estimators import make_interval
 from joulecast.estimators.additive.decompose import read_looks
 from joulecast.estimators.additive.encode import ENERGY, IMPORTED_ENERGY, choose_words
 from joulecast.estimators.additive.estimator import AdditiveEstimator, fit_state
@@ -16,6 +15,7 @@ from joulecast.estimators.additive.model import total_nets
 from joulecast.estimators.additive.pieces import count_stands, make_overhead, split_pieces
 from joulecast.estimators.additive.whole_runs import predict_runs
 from joulecast.families import draw_family
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 
@@ -31,7 +31,7 @@ def draw(count, seed):
 
 
 def run(world, network, noise=0.0):
-    cost = world.law(Trial(network, SETUP))
+    cost = world.true_cost(Trial(network, SETUP))
     return Observation(
         Trial(network, SETUP, Execution(steps=STEPS)),
         energy_j=(STEPS * cost.energy_j + EXTRA_J) * (1 + noise),
@@ -69,7 +69,7 @@ def test_how_far_repeats_differ_is_learnt(fitted):
 def test_a_run_is_its_steps_and_one_overhead(fitted, world):
     nets = draw(20, seed=3)
     short, long = (predict_runs(fitted, nets, SETUP, n, SOURCE) for n in (STEPS, 11 * STEPS))
-    step = AdditiveEstimator().predict(fitted, nets, SETUP, joint=False)
+    step = fitted.predict(nets, [SETUP] * len(nets))
     assert long.energy_j - short.energy_j == pytest.approx(10 * STEPS * step.energy_j, rel=1e-6)
     overhead_j = short.energy_j - STEPS * step.energy_j
     assert overhead_j == pytest.approx(overhead_j[0], rel=1e-6)
@@ -83,7 +83,7 @@ def test_intervals_hold_single_runs_and_narrow_with_repeats(fitted, world):
     noises = NOISE * np.random.default_rng(6).standard_normal(len(nets))
     held = 0
     for at, net in enumerate(nets):
-        low, high = make_interval(totals.energy_j[at], totals.variance()[at], 0.95)
+        low, high = lognormal_interval(totals.energy_j[at], totals.variance()[at], 0.95)
         held += low < run(world, net, noises[at]).energy_j < high
     assert held / len(nets) > 0.88
     assert np.all(totals.variance(4) < totals.variance())
@@ -96,8 +96,8 @@ def test_a_strangers_run_is_no_steps_cost(world):
     estimator = AdditiveEstimator()
     fitted = estimator.fit([run(world, net) for net in nets])
     assert fitted["runs"] == {}
-    answer = estimator.predict(fitted, nets, SETUP, joint=False)
-    truth_j = np.array([world.law(Trial(net, SETUP)).energy_j for net in nets])
+    answer = fitted.predict(nets, [SETUP] * len(nets))
+    truth_j = np.array([world.true_cost(Trial(net, SETUP)).energy_j for net in nets])
     share = EXTRA_J / STEPS / truth_j
     assert abs(np.median(answer.energy_j / truth_j - 1)) < 0.4 * np.median(share)
 

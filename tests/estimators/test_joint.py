@@ -16,9 +16,9 @@ from joulecast.gp.joint import Evidence, Field, Prior, Rows, relate, split
 from joulecast.gp.kernels import Mix, factorise, invert, matern_within, multiply
 from joulecast.gp.queries import Nets
 from joulecast.records import Network, Setup, Trial
-from joulecast.testing.estimators import observe
-from joulecast.variants import make_isolated, split_blocks
 from joulecast.simulation import make_simulated_device
+from joulecast.testing.estimators import observe
+from joulecast.variants import make_isolated_trial, split_blocks
 
 COLUMNS, AXES, LEVEL = 3, 5, 0.2
 
@@ -276,7 +276,7 @@ def test_predicting_loads_numpy_alone(tmp_path):
     """Whoever fits may load more; an estimate is to be there at once."""
     world, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
     parts = [place.part for place in split_blocks(make_family("lenet5"))]
-    trials = [*(make_isolated(part, setup) for part in parts), Trial(Network(), Setup())]
+    trials = [*(make_isolated_trial(part, setup) for part in parts), Trial(Network(), Setup())]
     fitted = AdditiveEstimator().fit([observe(world, trial) for trial in trials])
     (tmp_path / "fit.json").write_text(json.dumps(fitted))
     words = [sys.executable, "-c", PREDICT, str(tmp_path / "fit.json")]

@@ -10,7 +10,7 @@ import click
 
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli import options
-from joulecast.cli.show import make_console, print_json, print_table, say_basis
+from joulecast.cli.terminal import make_console, print_json, print_table, describe_provenance
 from joulecast.errors import InputError
 from joulecast.files import read_profile, write_profile
 from joulecast.records import Profile
@@ -112,6 +112,8 @@ def remove(device: str, store: str | None, json: bool) -> None:
 
 def describe_profile(profile: Profile) -> Json:
     """A profile for programs, without its observations one by one."""
+    from joulecast.estimators import describe_fits
+
     # The empty network is the waiting device: its setup means nothing.
     loads = [seen.trial for seen in profile.observations if seen.trial.network.layers]
     setups = Counter(tuple(trial.setup.to_dict().items()) for trial in loads)
@@ -124,16 +126,11 @@ def describe_profile(profile: Profile) -> Json:
         "observations": len(profile.observations),
         "device_seconds": sum(seen.cost_s for seen in profile.observations),
         "setups": [{**dict(key), "observations": count} for key, count in setups.items()],
-        "estimators": {name: _describe_fit(fit) for name, fit in profile.fits.items()},
+        "estimators": {
+            name: [item.to_dict() for item in items]
+            for name, items in describe_fits(profile).items()
+        },
     }
-
-
-def _describe_fit(fit: Json) -> Json:
-    if "looks" in fit:
-        return {"kinds": [{"kind": kind, **counts} for kind, counts in fit["looks"].items()]}
-    curves = fit.get("curves", {}).values()
-    keys = {"role": "role", "kind": "kind", "label": "label", "features": "features", "points": "n"}
-    return {"curves": [{key: curve[own] for key, own in keys.items()} for curve in curves]}
 
 
 def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
@@ -160,7 +157,7 @@ def _print_profile(profile: Profile, data: Json) -> None:
         ("key", profile.key),
         ("runtime", profile.runtime),
         ("covers", profile.covers),
-        ("basis", say_basis(profile.provenance)),
+        ("basis", describe_provenance(profile.provenance)),
         ("observed", f"{len(profile.observations)} times"),
     ]
     print_table(console, ("profile", "~"), facts)
@@ -171,16 +168,17 @@ def _print_profile(profile: Profile, data: Json) -> None:
 
 
 def print_fits(console: Any, profile: Profile) -> None:
-    """Print what was learnt: kinds of layers, or the paper's curves, each with its points."""
-    for name, fit in profile.fits.items():
-        found = _describe_fit(fit)
-        kinds = [(k["kind"], str(k["joules"]), str(k["seconds"])) for k in found.get("kinds", ())]
-        if kinds:
-            print_table(console, (f"layers ({name})", ">in joules", ">in seconds"), kinds)
-        curves = sorted(found.get("curves", ()), key=lambda curve: str(curve["label"]))
-        rows = [(c["label"], ", ".join(c["features"]), str(c["points"])) for c in curves]
+    """Print what each fit consists of, with its numbers of data points."""
+    from joulecast.estimators import describe_fits
+
+    for name, items in describe_fits(profile).items():
+        rows = [
+            (item.label, ", ".join(item.features), str(item.energy_points), str(item.duration_points))
+            for item in items
+        ]
         if rows:
-            print_table(console, (f"curve ({name})", "over", ">points"), rows)
+            columns = (f"fitted ({name})", "over", ">energy points", ">duration points")
+            print_table(console, columns, rows)
 
 
 def _say_setup(setup: Json) -> str:

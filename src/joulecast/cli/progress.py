@@ -1,24 +1,89 @@
-"""The progress bar of a campaign: points, uncertainty, time left, and what is measured now.
-
-It stands on stderr, and only where that is a terminal.
-"""
+"""The progress bar of long commands: on stderr, and only where that is a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-from joulecast.campaign import Progress
-from joulecast.cli.show import make_console
+from joulecast.cli.terminal import make_console, shorten
 from joulecast.units import format_duration, format_share
 
-_WHY_SIZE = 44
-_MINUTE = 59.5
+if TYPE_CHECKING:
+    from joulecast.campaign import Progress
+    from joulecast.uses.progress_report import ProgressReport
+
+_DETAIL_SIZE = 44
+_MINUTE_S = 59.5
+
+UpdateBar = Callable[[float | None, str, str], None]
+
+
+@contextmanager
+def show_bar() -> Iterator[UpdateBar]:
+    """Yield a function that updates a progress bar.
+
+    The function takes the share that is done (None while it is unknown), a text, and a detail that
+    is shortened to fit.
+    """
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        yield lambda share, text, detail: None
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = [TextColumn("{task.fields[text]}"), TextColumn("{task.fields[detail]}")]
+    with RichProgress(BarColumn(20), *columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, text="", detail="preparing")
+
+        def update(share: float | None, text: str, detail: str) -> None:
+            total = None if share is None else 1.0
+            # Separate, because rich ignores a total of None together with other values.
+            bar.update(task, total=total, completed=share or 0.0)
+            bar.update(task, text=text, detail=shorten(detail, _DETAIL_SIZE), refresh=True)
+
+        yield update
+
+
+@contextmanager
+def show_report() -> Iterator[Callable[[ProgressReport], None]]:
+    """Yield the callback of an operation that reports how much of it is done."""
+    with show_bar() as update:
+        yield lambda now: update(now.done / now.total, format_report(now), now.detail)
+
+
+@contextmanager
+def show_campaign(points: int | None) -> Iterator[Callable[[Progress], None]]:
+    """Yield the callback of a profiling campaign that ends after ``points``, if not None."""
+    seen: list[Progress] = []
+    with show_bar() as update:
+
+        def tell(now: Progress) -> None:
+            seen.append(now)
+            share = share_done(now, seen[0], points)
+            update(share, format_campaign(now, seen[0], points), now.reason)
+
+        yield tell
+
+
+def format_report(now: ProgressReport) -> str:
+    """Return what an operation is doing and how much of it is done."""
+    if float(now.total).is_integer() and now.total > 1:
+        return f"{now.done:.0f} of {now.total:.0f} {now.what}"
+    return now.what
+
+
+def format_campaign(now: Progress, first: Progress, points: int | None) -> str:
+    """Return points, uncertainty and time left of a campaign."""
+    left_s = guess_left(now, first, points)
+    of = f" of {points}" if points is not None else ""
+    parts = [f"{now.points}{of} points", f"± {format_share(now.uncertainty_share)}"]
+    return "  ".join(parts if left_s is None else [*parts, f"{_format_left(left_s)} left"])
 
 
 def guess_left(now: Progress, first: Progress, points: int | None) -> float | None:
-    """Seconds until the budget is spent, whichever of the two is spent first."""
+    """Return the seconds until either limit is reached; None while that is unknown."""
     made = now.points - first.points
     left = [] if now.left_s is None else [now.left_s]
     if points is not None and made > 0:
@@ -27,7 +92,7 @@ def guess_left(now: Progress, first: Progress, points: int | None) -> float | No
 
 
 def share_done(now: Progress, first: Progress, points: int | None) -> float | None:
-    """How far a campaign is, by time; None while nobody can tell."""
+    """Return the share of a campaign's duration that has passed; None while it is unknown."""
     left_s = guess_left(now, first, points)
     if left_s is None:
         return None
@@ -35,44 +100,6 @@ def share_done(now: Progress, first: Progress, points: int | None) -> float | No
     return now.elapsed_s / whole_s if whole_s else 0.0
 
 
-@contextmanager
-def show_progress(points: int | None) -> Iterator[Callable[[Progress], None]]:
-    """Gives what a campaign is to tell its progress to."""
-    console = make_console(stderr=True)
-    if not console.is_terminal:
-        yield lambda progress: None
-        return
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    words = ("{task.fields[points]}", "{task.fields[unsure]}", "{task.fields[left]}")
-    texts = [TextColumn(word) for word in (*words, "{task.fields[why]}")]
-    seen: list[Progress] = []
-    with Bar(BarColumn(24), *texts, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, points="", unsure="", left="", why="getting ready")
-
-        def tell(now: Progress) -> None:
-            seen.append(now)
-            share = share_done(now, seen[0], points)
-            bar.update(task, total=None if share is None else 1.0, completed=share or 0.0)
-            bar.update(task, **say_progress(now, seen[0], points))
-
-        yield tell
-
-
-def _say_left(left_s: float) -> str:
-    """Whole seconds: nobody believes in tenths of what is only guessed."""
-    return f"{left_s:.0f} s" if left_s < _MINUTE else format_duration(left_s)
-
-
-def say_progress(now: Progress, first: Progress, points: int | None) -> dict[str, Any]:
-    """A campaign's progress in words."""
-    left_s = guess_left(now, first, points)
-    of = f" of {points}" if points is not None else ""
-    why = now.why if len(now.why) <= _WHY_SIZE else now.why[: _WHY_SIZE - 1] + "…"
-    return {
-        "points": f"{now.points}{of} points",
-        "unsure": f"± {format_share(now.uncertainty_share)}",
-        "left": "" if left_s is None else f"{_say_left(left_s)} left",
-        "why": why,
-    }
+def _format_left(left_s: float) -> str:
+    """Return whole seconds, because the time left is only a guess."""
+    return f"{left_s:.0f} s" if left_s < _MINUTE_S else format_duration(left_s)

@@ -1,28 +1,33 @@
-"""Methods of estimating, one file each, and the question they all answer.
+"""Estimators of training energy, and functions that estimate networks from a profile.
 
-``find_estimator`` gives one by name; ``estimate_network`` asks a profile what a step of a network
-costs. A new method is a file beside these and a row of ESTIMATORS.
+    find_estimator      an estimator by its name, built in or from a plug-in
+    fit_profile         a profile with an estimator fitted to it
+    estimate_network    the energy of one network, from a profile
+    update_estimate     an estimate after the first steps of a real run
+
+Other distributions add estimators through the entry-point group ``joulecast.estimators``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from statistics import NormalDist
 
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.base import Estimator, Json
+from joulecast.estimators.base import Estimator as Estimator
+from joulecast.estimators.base import Fitted, FittedItem
 from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.estimates import Estimates as Estimates
-from joulecast.estimators.estimates import OpenProfile as OpenProfile
-from joulecast.estimators.estimates import find_chance as find_chance
-from joulecast.estimators.estimates import make_interval as make_interval
+from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
+from joulecast.gp.lognormal import interval_log_sd, normal_quantile
+from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup
 
-ESTIMATORS: dict[str, type[Estimator]] = {
+ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     AdditiveEstimator.name: AdditiveEstimator,
     SubtractiveEstimator.name: SubtractiveEstimator,
     NeuralPowerEstimator.name: NeuralPowerEstimator,
@@ -31,12 +36,30 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 DEFAULT = AdditiveEstimator.name
 
+FIRST_STEPS = "first steps may differ from the rest of the run"
+"""Name of the uncertainty source that remains after the first steps of a run."""
+
+
+def list_estimator_names() -> tuple[str, ...]:
+    """Return the names of all estimators, the built-in ones first."""
+    return (*ESTIMATORS, *_load_plugins())
+
 
 def find_estimator(name: str = DEFAULT) -> Estimator:
-    """An estimator by its name."""
-    if name not in ESTIMATORS:
-        raise InputError(f"there is no estimator {name!r}; known are {', '.join(ESTIMATORS)}")
-    return ESTIMATORS[name]()
+    """Return an estimator by its name.
+
+    Raises:
+        InputError: No estimator has this name.
+        MissingError: The estimator's plug-in cannot be loaded.
+    """
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]()
+    plugins = _load_plugins()
+    if name not in plugins:
+        known = ", ".join(list_estimator_names())
+        raise InputError(f"there is no estimator {name!r}: give one of {known}")
+    estimator: Estimator = plugins[name]()
+    return estimator
 
 
 def estimate_network(
@@ -46,74 +69,102 @@ def estimate_network(
     estimator: str = DEFAULT,
     level: float = 0.95,
 ) -> Estimate:
-    """What a step of a network costs on the profile's device.
+    """Estimate the energy of one training step of a network on the profile's device.
 
     Args:
-        profile: What the device has learnt.
-        network: The net in question.
+        profile: Observations of the device.
+        network: The network.
         setup: How it is trained.
-        estimator: Which method answers.
-        level: How probable the interval shall be.
+        estimator: Name of the estimator.
+        level: Probability of the interval.
 
     Raises:
-        MissingError: The profile is empty, or the estimator cannot use what it holds.
+        MissingError: The profile holds nothing that the estimator can learn from.
     """
-    return open_profile(profile, estimator).ask([(network, setup)], level).each[0]
+    return fit_profile(profile, estimator).estimate([network], setup, level)[0]
 
 
-def open_profile(profile: Profile, estimator: str = DEFAULT) -> OpenProfile:
-    """A profile that is asked more than once: many networks at a time, errors told jointly.
+def fit_profile(profile: Profile, estimator: str = DEFAULT) -> FittedProfile:
+    """Fit an estimator to a profile, to estimate many networks from it.
+
+    The profile's stored fit is used if it was fitted to as many observations as there are now.
 
     Raises:
-        MissingError: The profile is empty, or the estimator cannot use what it holds.
+        MissingError: The profile holds nothing that the estimator can learn from.
     """
     method = find_estimator(estimator)
-    fitted = fit_profile(profile, method)
-    opened = method.open(fitted) if isinstance(method, AdditiveEstimator) else None
-    return OpenProfile(profile, method, fitted, opened)
+    return FittedProfile(profile, method, _fit_or_load(profile, method))
 
 
-def renew_estimate(answer: Estimate, energy_j: float, steps: int, spread: float = 0.03) -> Estimate:
-    """An estimate after the first real steps of a run were seen.
+def describe_fits(profile: Profile) -> dict[str, tuple[FittedItem, ...]]:
+    """Return what each stored fit of a profile consists of.
+
+    Fits of unknown estimators, or of other versions of them, have no items.
+    """
+    items: dict[str, tuple[FittedItem, ...]] = {}
+    for name in profile.fits:
+        try:
+            fitted = _load_stored(profile, find_estimator(name))
+        except (InputError, MissingError):
+            fitted = None
+        items[name] = fitted.describe() if fitted else ()
+    return items
+
+
+def update_estimate(
+    estimate: Estimate, energy_j: float, steps: int, spread: float = 0.03
+) -> Estimate:
+    """Update an estimate with the measured energy of a run's first steps.
 
     Args:
-        answer: What was estimated before the run.
-        energy_j: Joules that the first steps took together.
-        steps: How many steps that were.
-        spread: How far a few steps may be from the rest of the run, as a share.
+        estimate: The estimate before the run.
+        energy_j: Energy of the first steps together.
+        steps: Number of these steps.
+        spread: Standard deviation of the rest of the run around its first steps, as a share.
 
     Raises:
-        InputError: There is nothing to learn from.
+        InputError: The energy or the number of steps is not positive.
     """
     if energy_j <= 0 or steps < 1:
-        raise InputError(f"{energy_j} J in {steps} steps: give joules above 0 and steps from 1 on")
-    seen_j = energy_j / steps
-    z = NormalDist().inv_cdf(0.5 + answer.level / 2)
-    width = math.log(answer.interval_j[1] / answer.energy_j) / z
-    gain = width**2 / (width**2 + spread**2)
-    factor = math.exp(gain * math.log(seen_j / answer.energy_j))
-    half = math.exp(z * width * math.sqrt(1.0 - gain))
-    layers = tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in answer.layers)
+        raise InputError(
+            f"{energy_j} J in {steps} steps: give an energy above 0 and at least 1 step"
+        )
+    log_sd = interval_log_sd(estimate.energy_j, estimate.interval_j, estimate.level)
+    gain = log_sd**2 / (log_sd**2 + spread**2)
+    factor = math.exp(gain * math.log(energy_j / steps / estimate.energy_j))
+    mean_j = estimate.energy_j * factor
+    half = math.exp(normal_quantile(estimate.level) * log_sd * math.sqrt(1.0 - gain))
+    device_energy_j = estimate.device_energy_j
     return replace(
-        answer,
-        energy_j=answer.energy_j * factor,
-        interval_j=(answer.energy_j * factor / half, answer.energy_j * factor * half),
-        layers=layers,
-        device_j=None if answer.device_j is None else answer.device_j * factor,
-        doubts={"the first steps may differ from the rest": 1.0},
+        estimate,
+        energy_j=mean_j,
+        interval_j=(mean_j / half, mean_j * half),
+        layers=tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in estimate.layers),
+        device_energy_j=None if device_energy_j is None else device_energy_j * factor,
+        uncertainty_sources={FIRST_STEPS: 1.0},
     )
 
 
-def fit_profile(profile: Profile, method: Estimator) -> Json:
-    """A method's fitted numbers: those of the profile, or new ones where more was seen since."""
-    stored: Json | None = profile.fits.get(method.name)
-    seen = sum(map(method.uses, profile.observations))
-    readable = stored is not None and stored.get("version", 1) == getattr(method, "version", 1)
-    if stored is not None and readable and seen in (0, stored.get("seen", seen)):
+def _load_plugins() -> Plugins:
+    return load_plugins(ESTIMATOR_GROUP, frozenset(ESTIMATORS))
+
+
+def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
+    """Return the profile's stored fit, or a new one if there are new observations."""
+    count = sum(map(method.uses, profile.observations))
+    stored = _load_stored(profile, method)
+    if stored is not None and count in (0, stored.observation_count):
         return stored
-    if not seen:
+    if not count:
         raise MissingError(
             f"the profile of {profile.device.name} holds nothing that {method.name} can learn "
             "from: run `joulecast profile NET` on that device first"
         )
     return method.fit(profile.observations)
+
+
+def _load_stored(profile: Profile, method: Estimator) -> Fitted | None:
+    data = profile.fits.get(method.name)
+    if data is None or data.get("version", 1) != method.version:
+        return None
+    return method.load(data)

@@ -1,15 +1,17 @@
-"""What an estimator is: three verbs over observations.
+"""Define what an estimator is, and the records it exchanges with its callers.
 
-    propose   target, observations → the next Trial, or why there is none
-    fit       observations → fitted numbers (JSON, kept in the profile)
-    predict   fitted numbers, networks → means with joint covariance
+    propose   target, observations → the next Trial, or the reason to stop
+    fit       observations → Fitted
+    load      JSON that a Fitted returned → the same Fitted
+    predict   Fitted, networks, setups → means, and their joint covariance on request
 
-Fitted numbers are plain JSON, so that predicting needs numpy alone and nothing is ever pickled.
+Any class with these methods is an estimator: no base class is needed. A fit is stored as JSON, so
+that nothing is ever pickled and prediction needs NumPy alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,30 +19,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.records.codec import Record
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
 
+UNIT_SD_SHARE = 0.04
+"""Standard deviation between units of one device model, as a share of the energy.
+
+Two H200s took 5.5 % apart for one network, in the same time.
+"""
+
 
 @dataclass(frozen=True)
 class Target:
-    """What profiling is for: nets up to the widths of ``network``, trained as ``setup`` says.
+    """What profiling is for: networks up to the widths of ``network``, trained with ``setup``.
 
     Attributes:
-        networks: The nets that a person cares about; where there are none, ``network`` and
-            narrower ones.
-        guide: What decides where to measure next: ``target`` (what the totals of these nets gain
-            most from); the paper's rule, the largest deviation of ``energy`` or ``time``;
-            ``missing`` (kinds that were never measured, and seconds of every layer of these nets);
-            or ``probe`` (those seconds, then joules of the few layers that leave most doubt).
-        uncertainty_share: Known well enough: for the paper's rule a curve's largest standard
-            deviation as a share of its profiled values, else half the 95 % interval of a total.
-        modes: Ways to run a step that the device's runtime has: ``eager``, ``graph``.
+        networks: The networks to estimate; if empty, ``network`` and narrower ones.
+        acquisition: What decides where to measure next: ``target`` (the largest reduction of the
+            variance of the networks' totals for the device time); ``energy`` or ``time`` (the
+            paper's rule: the largest standard deviation); ``missing`` (kinds that were never
+            measured, and the duration of every layer of the networks); or ``probe`` (these
+            durations, then the energy of the few layers that contribute most variance).
+        uncertainty_share: Stop at this uncertainty: under the paper's rule a curve's largest
+            standard deviation over its mean value, else half the 95 % interval of a total.
+        modes: Ways to run a step that the device's runtime offers: ``eager``, ``graph``.
     """
 
     network: Network
     setup: Setup
-    guide: str = "target"
+    acquisition: str = "target"
     uncertainty_share: float = 0.05
     networks: tuple[Network, ...] = ()
     modes: tuple[str, ...] = ("eager",)
@@ -48,36 +57,40 @@ class Target:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The next trial to measure, or None with the reason to stop; and how sure the estimator is.
+    """The next trial to measure, or None with the reason to stop.
 
     Attributes:
-        uncertainty_share: How unsure it is, in the terms of the target's ``uncertainty_share``.
-        why: One line for people: what is measured and why; or why there is nothing to do.
-        points: Observations that already show what the target needs.
-        energy: Whether joules are wanted, or seconds only: a probe.
+        uncertainty_share: The current uncertainty, defined as the target's ``uncertainty_share``.
+        reason: One line for people: what to measure and why, or why to stop.
+        points: Observations that the target can already use.
+        with_energy: Whether to measure energy; if not, timing the trial is enough (a probe).
+        probes: All trials that have to be timed for the target's networks, whatever the next one
+            shows; filled only if the target's acquisition is ``probe``.
     """
 
     trial: Trial | None
     uncertainty_share: float
-    why: str
+    reason: str
     points: int = 0
-    energy: bool = True
+    with_energy: bool = True
+    probes: tuple[Trial, ...] = ()
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Joules and seconds of a step for each of n networks.
+    """Energy and duration of one step of each of n networks.
 
     Attributes:
         energy_j: Means, n.
         energy_sd_j: Standard deviations, n.
-        energy_cov: Joint covariance, n x n; None where it was not asked for.
+        energy_cov: Joint covariance, n x n; None unless it was requested.
         duration_s: Means, n.
-        layers: For each network what each of its layers costs.
-        unseen_share: For each network the share of energy in layers that were never profiled.
-        device_j: The device's own part, without waiting for the host, n; None where nobody knows.
-        doubts: For each network where its variance comes from: words and shares of it.
-        duration_sd_s: Standard deviations of the seconds, n; None where nobody knows.
+        layers: Energy of each layer of each network; empty tuples unless they were requested.
+        unseen_share: Share of each network's energy in layers that were never measured.
+        device_energy_j: Energy of the device alone, without waiting for the host, n; None if the
+            estimator cannot separate it.
+        uncertainty_sources: Shares of each network's variance by source; empty if unknown.
+        duration_sd_s: Standard deviations of the durations, n; None if unknown.
     """
 
     energy_j: Floats
@@ -86,43 +99,163 @@ class Prediction:
     duration_s: Floats
     layers: tuple[tuple[LayerEstimate, ...], ...]
     unseen_share: tuple[float, ...]
-    device_j: Floats | None = None
-    doubts: tuple[dict[str, float], ...] = ()
+    device_energy_j: Floats | None = None
+    uncertainty_sources: tuple[dict[str, float], ...] = ()
     duration_sd_s: Floats | None = None
 
 
-class Estimator(Protocol):
-    """A method of estimating. Stateless: what it learns is in the fitted numbers."""
+@dataclass(frozen=True)
+class FittedItem(Record):
+    """One item that a fit consists of, such as a layer kind or a curve, and its data points.
 
-    name: str
+    Attributes:
+        features: Names of the quantities that it varies over; empty if there are none.
+    """
 
-    def uses(self, observation: Observation) -> bool:
-        """Whether an observation can be learnt from."""
+    label: str
+    energy_points: int
+    duration_points: int
+    features: tuple[str, ...] = ()
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """The trial that is worth most next; the same one for the same observations."""
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """Time probes that the estimates of ``target.networks`` still lack; most need none."""
+class Fitted(Protocol):
+    """An estimator fitted to observations.
 
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Fitted numbers.
+    A fit may also offer ``predict_means(networks, setups)``, which returns the mean energies alone,
+    if it can compute them faster than ``predict`` does.
+    """
 
-        Raises:
-            MissingError: Too little was observed to fit anything.
-        """
+    @property
+    def observation_count(self) -> int:
+        """Number of observations it was fitted to: those that ``Estimator.uses`` accepts."""
 
     def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
     ) -> Prediction:
-        """What a step of each network costs; ``joint`` asks for how their errors go together."""
+        """Predict the energy and duration of one step of each network.
+
+        Args:
+            networks: The networks.
+            setups: The setup of each network.
+            joint: Whether to return the joint covariance of the energies.
+            per_layer: Whether to return the energy of each layer.
+        """
+
+    def describe(self) -> tuple[FittedItem, ...]:
+        """Return the items that the fit consists of; empty if there is nothing to list."""
+
+    def to_dict(self) -> Json:
+        """Return JSON from which ``Estimator.load`` restores the fit exactly.
+
+        Its entry ``version`` is the estimator's; it may be left out while that is 1.
+        """
 
 
-def share_doubt(asked: Sequence[object], doubt: Floats) -> Floats:
-    """Covariance of doubts of which half is the device's habit and half each question's own."""
-    # Equal ones get equal numbers, so that long records are not compared pair by pair.
+class Estimator(Protocol):
+    """A method of estimating energy. It is stateless: what it learns is in the fit.
+
+    Attributes:
+        version: Version of the fit's JSON; fits of another version are fitted anew.
+    """
+
+    name: str
+    version: int
+
+    def uses(self, observation: Observation) -> bool:
+        """Return whether the estimator can learn from an observation."""
+
+    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+        """Return the most useful trial to measure next; equal inputs give equal proposals."""
+
+    def fit(self, observations: Sequence[Observation]) -> Fitted:
+        """Fit the estimator.
+
+        Raises:
+            MissingError: The observations are too few to fit anything.
+        """
+
+    def load(self, data: Json) -> Fitted:
+        """Restore a fit from its JSON."""
+
+
+def predict_means(fitted: Fitted, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
+    """Return the mean energy of a step of each network, the fast way if the fit has one."""
+    fast: Callable[[Sequence[Network], Sequence[Setup]], Floats] | None
+    fast = getattr(fitted, "predict_means", None)
+    return fast(networks, setups) if fast else fitted.predict(networks, setups).energy_j
+
+
+def predict_by_setup(
+    predict: Callable[[Sequence[Network], Setup], Prediction],
+    networks: Sequence[Network],
+    setups: Sequence[Setup],
+) -> Prediction:
+    """Predict the networks of each setup together and return them in the given order.
+
+    For estimators that fit every setup separately: errors of different setups are independent.
+    """
+    groups: dict[Setup, list[int]] = {}
+    for at, setup in enumerate(setups):
+        groups.setdefault(setup, []).append(at)
+    parts = [
+        (places, predict([networks[at] for at in places], setup))
+        for setup, places in groups.items()
+    ]
+    return parts[0][1] if len(parts) == 1 else _join_predictions(parts, len(networks))
+
+
+def without_probes(estimator: str) -> Proposal:
+    """Return the answer of an estimator that has no probes to a target that asks for some."""
+    return Proposal(None, 0.0, f"{estimator} does not use time probes")
+
+
+def half_shared_covariance(queries: Sequence[object], sds: Floats) -> Floats:
+    """Return the covariance of errors of which half the variance is common to all queries.
+
+    The common half is a bias of the device, the other half belongs to each query; equal queries
+    have equal errors.
+    """
+    # Equal queries get equal numbers, so that long records are not compared pair by pair.
     numbers: dict[object, int] = {}
-    which = np.array([numbers.setdefault(one, len(numbers)) for one in asked], int)
-    alike = 0.5 + 0.5 * (which[:, None] == which)
-    cov: Floats = alike * np.outer(doubt, doubt)
-    return cov
+    which = np.array([numbers.setdefault(query, len(numbers)) for query in queries], int)
+    correlation = 0.5 + 0.5 * (which[:, None] == which)
+    covariance: Floats = correlation * np.outer(sds, sds)
+    return covariance
+
+
+def _join_predictions(parts: Sequence[tuple[list[int], Prediction]], count: int) -> Prediction:
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    predictions = [prediction for _, prediction in parts]
+
+    def stack(name: str) -> Floats:
+        values = [getattr(prediction, name) for prediction in predictions]
+        return np.asarray(np.concatenate(values)[order])
+
+    def stack_known(name: str) -> Floats | None:
+        is_known = all(getattr(prediction, name) is not None for prediction in predictions)
+        return stack(name) if is_known else None
+
+    covariance = None
+    if predictions[0].energy_cov is not None:
+        covariance = np.zeros((count, count))
+        for places, prediction in parts:
+            covariance[np.ix_(places, places)] = prediction.energy_cov
+    layers = [row for one in predictions for row in one.layers]
+    unseen = [share for one in predictions for share in one.unseen_share]
+    sources = [shares for one in predictions for shares in one.uncertainty_sources]
+    return Prediction(
+        energy_j=stack("energy_j"),
+        energy_sd_j=stack("energy_sd_j"),
+        energy_cov=covariance,
+        duration_s=stack("duration_s"),
+        layers=tuple(layers[at] for at in order),
+        unseen_share=tuple(unseen[at] for at in order),
+        device_energy_j=stack_known("device_energy_j"),
+        uncertainty_sources=tuple(sources[at] for at in order) if len(sources) == count else (),
+        duration_sd_s=stack_known("duration_sd_s"),
+    )

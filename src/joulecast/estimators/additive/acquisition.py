@@ -30,6 +30,7 @@ from joulecast.estimators.additive.targets import (
     Aim,
     find_mode,
     find_unissued,
+    list_unprobed,
     list_untimed,
     read_aim,
 )
@@ -37,7 +38,7 @@ from joulecast.estimators.base import Proposal, Target
 from joulecast.gp.inference import MANY_ROWS, foresee
 from joulecast.gp.joint import Floats
 from joulecast.records import Observation, Trial
-from joulecast.variants import describe_part, make_isolated, read_isolated
+from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part
 
 FitState = Callable[[Sequence[Observation]], State]
 
@@ -56,7 +57,7 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
     observations = _take_near(target, observations)
     aim = read_aim(target, observations)
     points = aim.looks
-    if target.guide == "probe":
+    if target.acquisition == "probe":
         probe = _propose_probe(target, aim, observations)
         return probe if probe.trial else _propose_doubted(target, aim, observations, fit, probe)
     hosts = list_untimed(target, observations)
@@ -67,7 +68,7 @@ def choose_aim(target: Target, observations: Sequence[Observation], fit: FitStat
         # One net soon, so that the host is known even where there is little time, then the others.
         if len(hosts.first) > (max(hosts.wanted - 1, 0) if turn == 0 else 0):
             return _propose_host(hosts.first[0], 1.0, points, energy=True)
-    if target.guide == "missing":
+    if target.acquisition == "missing":
         return _propose_probe(target, aim, observations)
     try:
         state = fit(observations)
@@ -82,7 +83,10 @@ def _propose_probe(target: Target, aim: Aim, observations: Sequence[Observation]
     missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
     unsure, points = len(missing) / len(aim.pieces), aim.looks
     if missing:
-        return _propose(target, aim, missing[0], False, unsure, points, f"{len(missing)} to go")
+        words = f"{len(missing)} to go"
+        proposal = _propose(target, aim, missing[0], False, unsure, points, words)
+        is_probe = target.acquisition == "probe"
+        return replace(proposal, probes=list_unprobed(target, aim)) if is_probe else proposal
     unissued = find_unissued(target, aim, observations)
     if unissued is not None:
         return _propose_host(unissued, unsure, points, energy=False)
@@ -99,7 +103,7 @@ def _propose_doubted(
         return probe
     totals = total_nets(state, aim.nets, find_off_share(read_looks(observations)))
     unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    aimed = replace(target, guide="target")
+    aimed = replace(target, acquisition="target")
     scores = _score(aimed, aim, state, totals.energy_j, totals.lean, (1.0, 1.0))
     best = max(scores, key=lambda key: scores[key][1], default=None)
     now = float(np.mean(totals.var / totals.energy_j**2))
@@ -140,7 +144,7 @@ def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
     """Device seconds of a look in joules, and of one in seconds."""
     costs: tuple[list[float], list[float]] = ([], [])
     for seen in observations:
-        if seen.cost_s > 0 and read_isolated(seen.trial) is not None:
+        if seen.cost_s > 0 and read_isolated_part(seen.trial) is not None:
             costs[0 if seen.energy_j is not None else 1].append(seen.cost_s)
     energy_s = median(costs[0]) if costs[0] else _USUAL_COSTS_S[0]
     return energy_s, median(costs[1]) if costs[1] else 0.25 * energy_s
@@ -169,19 +173,22 @@ def _choose_look(
         return _propose_host(host, unsure, points, energy=False)
     if best is None:
         return Proposal(None, unsure, "everything that the nets hold was measured", points)
-    if target.guide == "target" and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now:
+    if (
+        target.acquisition == "target"
+        and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now
+    ):
         left = max(totals.parts, key=lambda name: float(totals.parts[name].sum()))
         return Proposal(None, unsure, f"no look would help more: what is left is {left}", points)
     key, energy = best
     why = f"takes {scores[best][1] / now:.0%} off the variance"
-    if target.guide != "target":
+    if target.acquisition != "target":
         why = "where it is least sure"
     return _propose(target, aim, key, energy, unsure, points, why)
 
 
 def _gain_of_host(target: Target, state: State, totals: NetworkTotals) -> float:
     """By how much one more net timed as a whole lowers the mean relative variance."""
-    if target.guide != "target":
+    if target.acquisition != "target":
         return 0.0
     return state.clock.gain_share * float(np.mean(totals.parts["host"] / totals.energy_j**2))
 
@@ -203,9 +210,9 @@ def _score(
     joules = foresee(state.energy.learnt, batch.nets(field, state.energy.keys))
     by_time = np.mean((seconds.cover * (lean / energy_j)[:, None]) ** 2, axis=0) / seconds.var
     by_energy = np.mean((joules.cover / energy_j[:, None]) ** 2, axis=0) / joules.var + by_time
-    if target.guide != "target":
+    if target.acquisition != "target":
         # The paper's rule: wherever the deviation is largest, at any price.
-        found = joules if target.guide == "energy" else seconds
+        found = joules if target.acquisition == "energy" else seconds
         by_energy, by_time, costs_s = np.sqrt(found.var), np.zeros(len(found.var)), (1.0, 1.0)
     scores = {}
     for at, piece in enumerate(batch.pieces):
@@ -220,6 +227,6 @@ def _propose(
     target: Target, aim: Aim, key: str, energy: bool, unsure: float, points: int, why: str
 ) -> Proposal:
     part = aim.parts[key]
-    trial = make_isolated(part, target.setup, find_mode(target))
+    trial = make_isolated_trial(part, target.setup, find_mode(target))
     words = "joules" if energy else "seconds"
     return Proposal(trial, unsure, f"{words} of {describe_part(part)} ({why})", points, energy)

@@ -22,7 +22,7 @@ from joulecast.estimators.additive.pieces import (
     split_pieces,
 )
 from joulecast.records import OWN_NET, Observation, StepTotals
-from joulecast.variants import read_isolated
+from joulecast.variants import read_isolated_part
 
 # How far a sum of known layers may be off: a net shares its caches, clocks and power limit. Of 141
 # nets on an H200 the two-clock sum was off by 1.3 % (one deviation); a stated prior elsewhere.
@@ -91,7 +91,7 @@ def read_looks(observations: Iterable[Observation]) -> list[Look]:
     for seen in usable:
         merged = tuple(merge_counts(_count(seen, known), seen.trial.execution.copies).values())
         if merged:
-            whole = read_isolated(seen.trial) is None
+            whole = read_isolated_part(seen.trial) is None
             looks.append(_make_look(seen, (*merged, *_list_overhead(seen)), whole))
     return looks
 
@@ -116,13 +116,13 @@ def take_near(observations: Sequence[Observation], labels: Set[str]) -> Sequence
 
 def _list_alone(observations: Iterable[Observation]) -> set[str]:
     """Kinds that were seen alone: these blocks are taken as one."""
-    parts = [(seen, read_isolated(seen.trial)) for seen in observations if can_look(seen)]
+    parts = [(seen, read_isolated_part(seen.trial)) for seen in observations if can_look(seen)]
     return {make_piece(part, seen.trial.setup).label for seen, part in parts if part}
 
 
 def _count(seen: Observation, known: Set[str]) -> Sequence[Count]:
     """Pieces of what was observed, of one copy."""
-    part, setup = read_isolated(seen.trial), seen.trial.setup
+    part, setup = read_isolated_part(seen.trial), seen.trial.setup
     if part is not None:
         return [(make_piece(part, setup), 1.0)]
     return count_stands(split_pieces(seen.trial.network, setup, known))

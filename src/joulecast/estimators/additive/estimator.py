@@ -60,13 +60,18 @@ from joulecast.estimators.additive.model import (
 )
 from joulecast.estimators.additive.own_runs import name_net, read_runs, renew
 from joulecast.estimators.additive.pieces import Stand, count_stands, split_pieces
-from joulecast.estimators.additive.targets import list_unprobed
-from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.base import (
+    FittedItem,
+    Prediction,
+    Proposal,
+    Target,
+    half_shared_covariance,
+)
 from joulecast.gp.inference import DRAWS, Answer, learn
 from joulecast.gp.kernels import Floats
 from joulecast.kinds import layer_work
-from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.variants import open_blocks
+from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup
+from joulecast.variants import unfold_blocks
 
 Json = dict[str, Any]
 
@@ -80,89 +85,113 @@ Used = tuple[Look, float, float]
 Pair = tuple[Network, Setup]
 
 
-@dataclass(frozen=True)
-class Opened:
-    """Fitted numbers as they are asked."""
-
-    state: State
-    off_share: float
-    runs: Json
-
-
 class AdditiveEstimator:
-    """Isolated layers and blocks, summed; energy from few of them, time from many."""
+    """Sum of isolated layers and blocks: energy from few of them, duration from many."""
 
     name = "additive"
-    # Of the fitted numbers; those of another one cannot be read.
     version = 4
 
     def uses(self, observation: Observation) -> bool:
-        """Whole steps of anything, in joules or in seconds."""
+        """Return whether an observation is a whole step with an energy or a duration."""
         return can_look(observation)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """What tells most about the target's nets for its price."""
+        """Return the trial that tells most about the target's networks for its device time."""
         return choose_aim(target, observations, fit_state)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """Every distinct layer of the target's nets that was not timed yet."""
-        return list_unprobed(target, observations)
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Both processes and the clock."""
+    def fit(self, observations: Sequence[Observation]) -> FittedAdditive:
+        """Fit the processes of duration and energy, and the model of host time."""
         state = fit_state(observations)
-        learnt = {
+        data = {
             "version": self.version,
             "seen": sum(map(self.uses, observations)),
             "off_share": find_off_share(read_looks(observations)),
             "runs": read_runs(observations, state.table.labels),
             "looks": _count_kinds(state),
         }
-        return {**learnt, **state.to_dict()}
+        # Through JSON, so that a fresh fit and a stored one agree to the last digit.
+        return self.load({**data, **state.to_dict()})
+
+    def load(self, data: Json) -> FittedAdditive:
+        """Restore a fit from its JSON."""
+        return FittedAdditive(
+            State.from_dict(data), data["off_share"], data["runs"], data["seen"], data["looks"]
+        )
+
+
+@dataclass(frozen=True)
+class FittedAdditive:
+    """A fit of the additive estimator.
+
+    Attributes:
+        model: The fitted processes.
+        sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
+            share of the total.
+        runs: Energy and duration of the networks that were measured as a whole.
+        kind_counts: Numbers of isolated pieces with energy and with duration, by kind.
+    """
+
+    model: State
+    sum_error_share: float
+    runs: Json
+    observation_count: int
+    kind_counts: Json
 
     def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
     ) -> Prediction:
-        """Sums over pieces, with everything that they do not know."""
-        pairs = [(network, setup) for network in networks]
-        return self.predict_pairs(self.open(fitted), pairs, joint)
-
-    def open(self, fitted: Json) -> Opened:
-        """Fitted numbers, read: whoever asks again and again reads them once."""
-        return Opened(State.from_dict(fitted), fitted["off_share"], fitted["runs"])
-
-    def predict_means(self, opened: Opened, pairs: Sequence[Pair]) -> Floats:
-        """Joules alone, as ``predict_pairs`` says them."""
-        stands, between = _split(opened.state, pairs)
-        if opened.runs and any(name_net(net) in opened.runs for net in stands):
-            return self.predict_pairs(opened, pairs, joint=False, layers=False).energy_j
-        return mean_nets(opened.state, list(map(count_stands, stands)), between)
-
-    def predict_pairs(
-        self, opened: Opened, pairs: Sequence[Pair], joint: bool, layers: bool = True
-    ) -> Prediction:
-        """Like ``predict``, for networks that each have a setup of their own; layers if wanted."""
-        state, networks = opened.state, [network for network, _ in pairs]
-        stands, between = _split(state, pairs)
+        """Sum over the pieces of each network, with the joint covariance of what they share."""
+        model, pairs = self.model, list(zip(networks, setups, strict=True))
+        stands, between = _split(model, pairs)
         nets = list(map(count_stands, stands))
-        totals = total_nets(state, nets, opened.off_share, joint, between)
+        totals = total_nets(model, nets, self.sum_error_share, joint, between)
         cov = None
         if totals.cov is not None:
-            cov = totals.cov + share_doubt(pairs, opened.off_share * totals.energy_j)
-        runs = opened.runs
-        known_runs = [runs.get(name_net(net)) for net in stands] if runs else []
-        answer = Prediction(
+            cov = totals.cov + half_shared_covariance(pairs, self.sum_error_share * totals.energy_j)
+        known_runs = [self.runs.get(name_net(net)) for net in stands] if self.runs else []
+        layers = _list_layers(model, networks, stands, totals) if per_layer else ((),) * len(pairs)
+        prediction = Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(totals.var if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
-            layers=_list_layers(state, networks, stands, totals) if layers else ((),) * len(pairs),
-            unseen_share=_share_unseen(state, totals),
-            device_j=totals.device_j,
-            doubts=_share_doubts(totals),
+            layers=layers,
+            unseen_share=_share_unseen(model, totals),
+            device_energy_j=totals.device_energy_j,
+            uncertainty_sources=_share_doubts(totals),
             duration_sd_s=np.sqrt(totals.duration_var),
         )
-        return renew(answer, known_runs) if any(known_runs) else answer
+        return renew(prediction, known_runs) if any(known_runs) else prediction
+
+    def predict_means(self, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
+        """Return the mean energies of ``predict``, in half its time."""
+        stands, between = _split(self.model, list(zip(networks, setups, strict=True)))
+        if self.runs and any(name_net(net) in self.runs for net in stands):
+            return self.predict(networks, setups).energy_j
+        return mean_nets(self.model, list(map(count_stands, stands)), between)
+
+    def describe(self) -> tuple[FittedItem, ...]:
+        """Return the layer kinds that were measured in isolation."""
+        return tuple(
+            FittedItem(label, counts["joules"], counts["seconds"])
+            for label, counts in self.kind_counts.items()
+        )
+
+    def to_dict(self) -> Json:
+        """Return JSON from which ``AdditiveEstimator.load`` restores the fit."""
+        data = {
+            "version": AdditiveEstimator.version,
+            "seen": self.observation_count,
+            "off_share": self.sum_error_share,
+            "runs": self.runs,
+            "looks": self.kind_counts,
+        }
+        return {**data, **self.model.to_dict()}
 
 
 def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
@@ -282,8 +311,8 @@ def _list_layers(
     found = []
     for at, (network, stands) in enumerate(zip(networks, nets, strict=True)):
         launches = sum(stand.piece.launches * stand.count for stand in stands)
-        waiting_j = float(totals.energy_j[at] - totals.device_j[at]) / max(launches, 1)
-        leaves = open_blocks(network.layers)
+        waiting_j = float(totals.energy_j[at] - totals.device_energy_j[at]) / max(launches, 1)
+        leaves = unfold_blocks(network.layers)
         costs = [
             LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls) for leaf in leaves
         ]

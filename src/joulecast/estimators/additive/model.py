@@ -158,7 +158,7 @@ class NetworkTotals:
     """
 
     energy_j: Floats
-    device_j: Floats
+    device_energy_j: Floats
     duration_s: Floats
     cov: Floats | None
     batch: Batch
@@ -204,7 +204,7 @@ def _add_waiting(
     nets: Sequence[Sequence[Count]],
     between: Sequence[float],
     busy_s: Floats,
-    device_j: Floats,
+    device_energy_j: Floats,
 ) -> _Eager:
     """What waiting for the host adds to the device's own seconds and joules."""
     calls = between or (0.0,) * len(nets)
@@ -215,7 +215,7 @@ def _add_waiting(
         time_s, by_host, by_device = busy_s, np.zeros(len(nets)), np.ones(len(nets))
     # Only of graphs does the device's own part hold the idle power of its busy seconds.
     held = float(state.form == "graph")
-    energy_j = device_j + state.idle_w * (time_s - held * busy_s)
+    energy_j = device_energy_j + state.idle_w * (time_s - held * busy_s)
     return _Eager(energy_j, time_s, host, launches, by_host, by_device, held)
 
 
@@ -227,8 +227,8 @@ def mean_nets(
     asked = batch.nets(state.table.field(batch.pieces), state.time.keys)
     busy_s, own_s = ask_means(state.time.learnt, asked)
     asked = batch.nets(state.table.field(batch.pieces, own_s), state.energy.keys)
-    device_j, _ = ask_means(state.energy.learnt, asked)
-    return _add_waiting(state, batch, nets, between, busy_s, device_j).energy_j
+    device_energy_j, _ = ask_means(state.energy.learnt, asked)
+    return _add_waiting(state, batch, nets, between, busy_s, device_energy_j).energy_j
 
 
 def total_nets(
@@ -279,10 +279,10 @@ def total_nets(
     off_var = (off_share**2 + _OFF_TIME_SHARE**2) * time_s**2
     time_var = by_device**2 * by_device_var + (by_host * steps.host[:, 1]) ** 2 + off_var
     own_j = device.own + (1.0 - held) * state.idle_w * busy.own
-    device_j = device.total if held else energy_j
+    device_energy_j = device.total if held else energy_j
     scale = device.total / batch.sum_up(batch.count * device.own[batch.piece])
     return NetworkTotals(
-        energy_j, device_j, time_s, cov, batch, own_j, scale, lean, parts, time_var
+        energy_j, device_energy_j, time_s, cov, batch, own_j, scale, lean, parts, time_var
     )
 
 

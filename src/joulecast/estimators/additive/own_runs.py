@@ -72,7 +72,7 @@ def renew(answer: Prediction, runs: Sequence[Json | None]) -> Prediction:
         energy_sd_j=answer.energy_sd_j * left,
         energy_cov=_shrink(answer.energy_cov, left),
         duration_s=duration_s,
-        device_j=None if answer.device_j is None else answer.device_j * scale,
+        device_energy_j=None if answer.device_energy_j is None else answer.device_energy_j * scale,
         layers=layers,
         duration_sd_s=None if answer.duration_sd_s is None else answer.duration_sd_s * left,
     )

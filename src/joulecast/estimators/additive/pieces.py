@@ -34,8 +34,8 @@ from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_has
 from joulecast.variants import (
     BLOCK,
     Part,
-    Place,
-    settle_part,
+    PlacedPart,
+    match_precision,
     split_blocks,
     split_network,
 )
@@ -95,7 +95,7 @@ class Stand:
     """
 
     piece: Piece
-    place: Place
+    place: PlacedPart
     count: float
 
     @property
@@ -107,14 +107,14 @@ class Stand:
 @lru_cache(maxsize=65536)
 def make_piece(part: Part, setup: Setup) -> Piece:
     """The piece that a part is under a setup."""
-    part = settle_part(part, setup)
+    part = match_precision(part, setup)
     works = [layer_work(layer, setup).total for layer in part.layers]
     work = _add_work(part, setup, works)
     structure = _list_structure(part)
     layers = [layer.to_dict() for layer in part.layers]
     rate, regime = _name_regime(setup)
     return Piece(
-        key=stable_hash([layers, part.role == "output", part.half, _list_words(part, setup)]),
+        key=stable_hash([layers, part.role == "output", part.half_input, _list_words(part, setup)]),
         label=f"{_name_kind(part, structure)} {regime}",
         rate=rate,
         frame=_name_frame(part, structure, setup),
@@ -163,7 +163,7 @@ def count_stands(stands: Iterable[Stand]) -> tuple[Count, ...]:
     return tuple((stand.piece, stand.count) for stand in stands)
 
 
-def _stand_up(places: Iterable[Place], setup: Setup) -> Iterator[Stand]:
+def _stand_up(places: Iterable[PlacedPart], setup: Setup) -> Iterator[Stand]:
     """Places as pieces; what does no work at all is left out."""
     for place in places:
         piece = make_piece(place.part, setup)
@@ -171,7 +171,7 @@ def _stand_up(places: Iterable[Place], setup: Setup) -> Iterator[Stand]:
             yield Stand(piece, place, _count_repeats(place, setup))
 
 
-def _count_repeats(place: Place, setup: Setup) -> float:
+def _count_repeats(place: PlacedPart, setup: Setup) -> float:
     repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
     if not repeats:
         return float(place.calls)

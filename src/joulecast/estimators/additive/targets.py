@@ -21,7 +21,7 @@ from joulecast.estimators.additive.pieces import (
 )
 from joulecast.estimators.base import Target
 from joulecast.records import Network, Observation, Trial
-from joulecast.variants import Part, make_isolated, read_isolated, split_blocks
+from joulecast.variants import Part, make_isolated_trial, read_isolated_part, split_blocks
 
 HOST_NETS = 3
 
@@ -61,7 +61,7 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
     mode, looks = find_mode(target), 0
     for seen in observations:
         how = seen.trial.execution
-        part = read_isolated(seen.trial) if how.mode == mode and how.stage == "step" else None
+        part = read_isolated_part(seen.trial) if how.mode == mode and how.stage == "step" else None
         looks += bool(seen.duration_s) and seen.trial.key in hosts
         if part is None:
             continue
@@ -78,12 +78,11 @@ def read_aim(target: Target, observations: Iterable[Observation]) -> Aim:
     return Aim(nets, ordered, parts, mine & measured, mine & timed, mine & refused, looks)
 
 
-def list_unprobed(target: Target, observations: Iterable[Observation]) -> tuple[Trial, ...]:
-    """Time probes of every piece of the target's nets that nobody has timed."""
-    aim = read_aim(target, observations)
+def list_unprobed(target: Target, aim: Aim) -> tuple[Trial, ...]:
+    """Return time probes of every piece of the target's networks that was not timed yet."""
     mode = find_mode(target)
     missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
-    return tuple(make_isolated(aim.parts[key], target.setup, mode) for key in missing)
+    return tuple(make_isolated_trial(aim.parts[key], target.setup, mode) for key in missing)
 
 
 def _list_nets(target: Target) -> tuple[Network, ...]:
@@ -142,7 +141,7 @@ def find_unissued(target: Target, aim: Aim, observations: Sequence[Observation])
     tried = {seen.trial.key for seen in observations}
     for piece in sorted(aim.pieces, key=lambda piece: (piece.size_bytes, piece.key)):
         if piece.frame not in shown and piece.key not in aim.refused:
-            trial = make_isolated(aim.parts[piece.key], target.setup, "eager")
+            trial = make_isolated_trial(aim.parts[piece.key], target.setup, "eager")
             if trial.key not in tried:
                 return trial
     return None

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.model import State, total_nets
+from joulecast.estimators.additive.estimator import FittedAdditive
+from joulecast.estimators.additive.model import total_nets
 from joulecast.estimators.additive.pieces import Count, count_stands, make_overhead, split_pieces
 from joulecast.gp.kernels import Floats
 from joulecast.records import Network, Setup
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,21 @@ class RunTotals:
 
 
 def predict_runs(
-    fitted: Json, networks: Sequence[Network], setup: Setup, steps: int, source: str
+    fitted: FittedAdditive, networks: Sequence[Network], setup: Setup, steps: int, source: str
 ) -> RunTotals:
     """What runs of so many steps take in the log that a fit has learnt from.
 
     Raises:
         MissingError: The fit has seen no run from that source.
     """
-    state = State.from_dict(fitted)
+    state = fitted.model
     overhead = make_overhead(source)
     if overhead.label not in state.table.labels:
         raise MissingError(f"no run from {source!r} was learnt: import some of it first")
     known = set(state.table.labels)
     paid: Count = (overhead, 1.0 / steps)
     nets = [(*count_stands(split_pieces(net, setup, known)), paid) for net in networks]
-    totals = total_nets(state, nets, fitted["off_share"])
+    totals = total_nets(state, nets, fitted.sum_error_share)
     noises = [draw.parts.noise for draw in state.energy.learnt.draws]
     return RunTotals(
         steps * totals.energy_j,

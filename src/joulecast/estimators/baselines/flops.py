@@ -11,13 +11,23 @@ is for. Its interval is as wide as it was wrong on what it learnt from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.base import (
+    FittedItem,
+    Prediction,
+    Proposal,
+    Target,
+    half_shared_covariance,
+    predict_by_setup,
+    without_probes,
+)
 from joulecast.estimators.subtractive.curves import is_plain_step
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial, stable_hash
@@ -39,6 +49,7 @@ class FlopsEstimator:
     """FLOPs-proportional, one factor for each Setup."""
 
     name = "flops"
+    version = 1
     has_offset = False
 
     def uses(self, observation: Observation) -> bool:
@@ -49,6 +60,8 @@ class FlopsEstimator:
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Whole nets, as they come: a factor needs no guidance."""
+        if target.acquisition == "probe":
+            return without_probes(self.name)
         wanted = [Trial(network, target.setup) for network in target.networks[:_NETS]]
         tried = {seen.trial.key for seen in observations}
         missing = [trial for trial in wanted if trial.key not in tried]
@@ -59,12 +72,8 @@ class FlopsEstimator:
         name = missing[0].network.name or "a whole net"
         return Proposal(missing[0], 1.0, f"{name}, one of {len(wanted)} whole nets", points)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """None: time tells it nothing."""
-        return ()
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Joules and seconds per FLOP, for each Setup and for all."""
+    def fit(self, observations: Sequence[Observation]) -> FittedFlops:
+        """Fit joules and seconds per FLOP, for each setup and for all of them."""
         used = [seen for seen in observations if self.uses(seen)]
         if not used:
             raise MissingError(
@@ -76,26 +85,59 @@ class FlopsEstimator:
         fits = {
             name: _fit_row(_prefer_nets(row), self.has_offset) for name, row in sorted(rows.items())
         }
-        return {"seen": len(used), "rows": fits}
+        return FittedFlops(fits, len(used))
+
+    def load(self, data: Json) -> FittedFlops:
+        """Restore a fit from its JSON."""
+        return FittedFlops(data["rows"], data["seen"])
+
+
+@dataclass(frozen=True)
+class FittedFlops:
+    """Straight lines over FLOPs, one for each setup and one for all."""
+
+    rows: dict[str, Json]
+    observation_count: int
 
     def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
     ) -> Prediction:
-        """A factor times FLOPs; half of what it is wrong by, all networks share."""
+        """Multiply FLOPs by a factor; half of the error variance is common to all networks."""
+        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
+        return predict_by_setup(predict, networks, setups)
+
+    def _predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
         name = _row_name(setup)
-        seen = name in fitted["rows"]
-        row = fitted["rows"][name if seen else ANY]
+        seen = name in self.rows
+        row = self.rows[name if seen else ANY]
         flops = np.array([_count_flops(network, setup) for network in networks])
-        energy = row["j_per_flop"] * flops + row.get("offset_j", 0.0)
-        doubt = row["spread"] * energy
+        energy_j = row["j_per_flop"] * flops + row.get("offset_j", 0.0)
+        sds_j = row["spread"] * energy_j
         return Prediction(
-            energy_j=energy,
-            energy_sd_j=doubt,
-            energy_cov=share_doubt(networks, doubt) if joint else None,
+            energy_j=energy_j,
+            energy_sd_j=sds_j,
+            energy_cov=half_shared_covariance(networks, sds_j) if joint else None,
             duration_s=row["s_per_flop"] * flops + row.get("offset_s", 0.0),
-            layers=tuple(_list_layers(network, setup, row, seen) for network in networks),
+            layers=tuple(
+                _list_layers(network, setup, row, seen) if per_layer else () for network in networks
+            ),
             unseen_share=(0.0 if seen else 1.0,) * len(networks),
         )
+
+    def describe(self) -> tuple[FittedItem, ...]:
+        """Return nothing: setups have no names that a person would know."""
+        return ()
+
+    def to_dict(self) -> Json:
+        """Return JSON from which ``FlopsEstimator.load`` restores the fit."""
+        return {"seen": self.observation_count, "rows": self.rows}
 
 
 class LinearFlopsEstimator(FlopsEstimator):

@@ -29,19 +29,28 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.base import (
+    FittedItem,
+    Prediction,
+    Proposal,
+    Target,
+    half_shared_covariance,
+    predict_by_setup,
+    without_probes,
+)
 from joulecast.estimators.baselines.regressions import fit_regression
 from joulecast.estimators.baselines.stage_costs import ANY, Cost, cost_stages, fit_guesses
 from joulecast.estimators.baselines.stage_sampling import choose_stage
 from joulecast.estimators.baselines.stages import SeenStage, Stage, list_stages, read_stage
 from joulecast.kinds import layer_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.variants import Place, split_network
+from joulecast.records import LayerEstimate, Network, Observation, Setup
+from joulecast.variants import PlacedPart, split_network
 
 Json = dict[str, Any]
 
@@ -54,6 +63,7 @@ class NeuralPowerEstimator:
     """Sparse polynomials for power and runtime, a pair for each kind of layer and stage."""
 
     name = "neuralpower"
+    version = 1
 
     def uses(self, observation: Observation) -> bool:
         """Eager stages of single layers, with energy and time."""
@@ -61,14 +71,12 @@ class NeuralPowerEstimator:
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Every kind at sizes that fill its range, stage by stage."""
+        if target.acquisition == "probe":
+            return without_probes(self.name)
         return choose_stage(target, observations)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """None: it learns seconds together with joules."""
-        return ()
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Polynomials of every kind, and rates for what has none."""
+    def fit(self, observations: Sequence[Observation]) -> FittedNeuralPower:
+        """Fit polynomials of every kind, and rates for what has none."""
         points = [point for seen in observations if (point := _read_costs(seen))]
         if not points:
             raise MissingError(
@@ -78,37 +86,78 @@ class NeuralPowerEstimator:
         kinds: dict[str, list[SeenStage]] = {}
         for point in points:
             kinds.setdefault(point.stage.kind, []).append(point)
-        return {
-            "seen": len(points),
-            "off_share": OFF_SHARE,
-            "kinds": {key: fit_regression(row).to_dict() for key, row in sorted(kinds.items())},
-            "guesses": fit_guesses(points),
-        }
+        regressions = {key: fit_regression(row).to_dict() for key, row in sorted(kinds.items())}
+        return FittedNeuralPower(regressions, fit_guesses(points), OFF_SHARE, len(points))
+
+    def load(self, data: Json) -> FittedNeuralPower:
+        """Restore a fit from its JSON."""
+        return FittedNeuralPower(data["kinds"], data["guesses"], data["off_share"], data["seen"])
+
+
+@dataclass(frozen=True)
+class FittedNeuralPower:
+    """A fit of NeuralPower.
+
+    Attributes:
+        regressions: Polynomials of power and runtime by kind of stage, as JSON.
+        guesses: Rates per FLOP, byte and launch for kinds without a regression, by setup.
+        sum_error_share: Standard deviation of a network's total around the sum of its stages, as a
+            share of the total.
+    """
+
+    regressions: dict[str, Json]
+    guesses: dict[str, Json]
+    sum_error_share: float
+    observation_count: int
 
     def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
     ) -> Prediction:
-        """Sums over the stages of all layers."""
+        """Sum over the stages of all layers."""
+        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
+        return predict_by_setup(predict, networks, setups)
+
+    def _predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
         nets = [list(_count_stages(network, setup)) for network in networks]
-        costs = cost_stages(fitted, (stage for net in nets for _, stage, _ in net))
+        stages = (stage for net in nets for _, stage, _ in net)
+        costs = cost_stages(self.regressions, self.guesses, stages)
         bills = [[_Row(*count, costs[count[1]]) for count in net] for net in nets]
-        energy = np.array([sum(row.energy_j for row in rows) for rows in bills])
-        doubt = np.array([_find_doubt(rows, fitted["off_share"]) for rows in bills])
+        sds_j = np.array([_find_doubt(rows, self.sum_error_share) for rows in bills])
         return Prediction(
-            energy_j=energy,
-            energy_sd_j=doubt,
-            energy_cov=share_doubt(networks, doubt) if joint else None,
+            energy_j=np.array([sum(row.energy_j for row in rows) for rows in bills]),
+            energy_sd_j=sds_j,
+            energy_cov=half_shared_covariance(networks, sds_j) if joint else None,
             duration_s=np.array([sum(row.duration_s for row in rows) for rows in bills]),
-            layers=tuple(_list_layers(rows, setup) for rows in bills),
+            layers=tuple(_list_layers(rows, setup) if per_layer else () for rows in bills),
             unseen_share=tuple(_share_unseen(rows) for rows in bills),
         )
+
+    def describe(self) -> tuple[FittedItem, ...]:
+        """Return nothing: kinds of stages have no names that a person would know."""
+        return ()
+
+    def to_dict(self) -> Json:
+        """Return JSON from which ``NeuralPowerEstimator.load`` restores the fit."""
+        return {
+            "seen": self.observation_count,
+            "off_share": self.sum_error_share,
+            "kinds": self.regressions,
+            "guesses": self.guesses,
+        }
 
 
 @dataclass(frozen=True)
 class _Row:
     """A stage of a layer in a network, how often a step counts it, and what it costs once."""
 
-    place: Place
+    place: PlacedPart
     stage: Stage
     times: int
     cost: Cost
@@ -127,7 +176,7 @@ def _read_costs(observation: Observation) -> SeenStage | None:
     return seen if seen and seen.energy_j and seen.duration_s else None
 
 
-def _count_stages(network: Network, setup: Setup) -> Iterator[tuple[Place, Stage, int]]:
+def _count_stages(network: Network, setup: Setup) -> Iterator[tuple[PlacedPart, Stage, int]]:
     """How often a step runs each stage; weights are updated once, where they belong."""
     for place in split_network(network):
         updates = 0 if any(layer.tied for layer in place.layers) else 1

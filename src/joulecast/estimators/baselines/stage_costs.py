@@ -8,7 +8,7 @@ nearest ones is carried on in proportion to the guess, and the stage counts as u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,15 +52,17 @@ def fit_guesses(points: Sequence[SeenStage]) -> Json:
     return {name: _fit_guess(row) for name, row in sorted(rows.items())}
 
 
-def cost_stages(fitted: Json, stages: Iterable[Stage]) -> dict[Stage, Cost]:
+def cost_stages(
+    regressions: Mapping[str, Json], guesses: Mapping[str, Json], stages: Iterable[Stage]
+) -> dict[Stage, Cost]:
     """What each of many stages costs; those of one kind are asked for together."""
     groups: dict[str, list[Stage]] = {}
     for stage in dict.fromkeys(stages):
         groups.setdefault(stage.kind, []).append(stage)
     costs: dict[Stage, Cost] = {}
     for kind, group in groups.items():
-        guess = fitted["guesses"].get(_name_row(group[0].setup), fitted["guesses"][ANY])
-        data = fitted["kinds"].get(kind)
+        guess = guesses.get(_name_row(group[0].setup), guesses[ANY])
+        data = regressions.get(kind)
         found = _ask(Regression.from_dict(data), guess, group) if data else _guess(guess, group)
         costs.update(zip(group, found, strict=True))
     return costs

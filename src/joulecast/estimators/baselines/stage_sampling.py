@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.baselines.stages import Stage, find_kind, list_stages, read_stage
+from joulecast.estimators.baselines.stages import Stage, name_part_type, list_stages, read_stage
 from joulecast.records import Network, Observation, Setup, stable_hash
 from joulecast.variants import (
     Part,
     Widths,
     describe_part,
-    part_frame,
+    fixed_properties,
     part_widths,
     plan_curves,
     resize_part,
-    settle_part,
+    match_precision,
     split_network,
     width_names,
 )
@@ -155,17 +155,17 @@ def _list_kinds(networks: Iterable[Network], setup: Setup) -> list[list[Box]]:
             frames[frame] = [*(other for other in others if not box.holds(other)), box]
     kinds: dict[str, list[Box]] = {}
     for boxes in frames.values():
-        kinds.setdefault(find_kind(boxes[0].part, setup), []).extend(boxes)
+        kinds.setdefault(name_part_type(boxes[0].part, setup), []).extend(boxes)
     return list(kinds.values())
 
 
 def _list_boxes(network: Network, setup: Setup) -> Iterator[tuple[str, Box]]:
-    ranges = {stable_hash(part_frame(found.part)): found for found in plan_curves(network)}
+    ranges = {stable_hash(fixed_properties(found.part)): found for found in plan_curves(network)}
     for place in split_network(network):
-        part, frame = settle_part(place.part, setup), stable_hash(part_frame(place.part))
+        part, frame = match_precision(place.part, setup), stable_hash(fixed_properties(place.part))
         found = ranges[frame]
         lows = tuple(map(min, found.lows, part_widths(part)))
-        yield f"{frame} {part.half}", Box(part, lows, found.steps)
+        yield f"{frame} {part.half_input}", Box(part, lows, found.steps)
 
 
 def _describe(stage: Stage) -> str:

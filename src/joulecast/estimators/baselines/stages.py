@@ -14,7 +14,7 @@ from typing import Any
 
 from joulecast.kinds import KINDS, Work, layer_work
 from joulecast.records import Layer, Observation, Setup, Trial, name_layout, stable_hash
-from joulecast.variants import BLOCK, Part, make_isolated, read_isolated, settle_part
+from joulecast.variants import BLOCK, Part, make_isolated_trial, read_isolated_part, match_precision
 
 STAGES = ("forward", "backward", "update")
 
@@ -30,7 +30,7 @@ class Stage:
     @property
     def kind(self) -> str:
         """A stable name of the regression that it belongs to."""
-        return f"{find_kind(self.part, self.setup)} {self.name}"
+        return f"{name_part_type(self.part, self.setup)} {self.name}"
 
     @property
     def work(self) -> Work:
@@ -42,7 +42,7 @@ class Stage:
     @property
     def trial(self) -> Trial:
         """What is run to see it."""
-        return make_isolated(self.part, self.setup, stage=self.name)
+        return make_isolated_trial(self.part, self.setup, stage=self.name)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SeenStage:
 
 def list_stages(part: Part, setup: Setup) -> tuple[Stage, ...]:
     """The stages in which a part does anything: without weights, for one, there is no update."""
-    stages = [Stage(settle_part(part, setup), setup, name) for name in STAGES]
+    stages = [Stage(match_precision(part, setup), setup, name) for name in STAGES]
     return tuple(stage for stage in stages if stage.work.launches)
 
 
@@ -66,23 +66,23 @@ def read_stage(observation: Observation) -> SeenStage | None:
     alone = execution.stage in STAGES and execution.mode == "eager" and execution.copies > 1
     if not alone or observation.source:
         return None
-    part = read_isolated(trial)
+    part = read_isolated_part(trial)
     if part is None or part.role == BLOCK:
         return None
     energy_j, duration_s = (
         None if value is None else value / execution.steps / execution.copies
         for value in (observation.energy_j, observation.duration_s)
     )
-    stage = Stage(settle_part(part, trial.setup), trial.setup, execution.stage)
+    stage = Stage(match_precision(part, trial.setup), trial.setup, execution.stage)
     return SeenStage(stage, energy_j, duration_s)
 
 
 @lru_cache(maxsize=8192)
-def find_kind(part: Part, setup: Setup) -> str:
+def name_part_type(part: Part, setup: Setup) -> str:
     """A stable name of what a part has in common with all of its sizes."""
     layers = [_frame_layer(layer) for layer in part.layers]
     names = [name for name, _ in list_sizes(part)]
-    return stable_hash([part.role, part.half, layers, names, setup.to_dict()])
+    return stable_hash([part.role, part.half_input, layers, names, setup.to_dict()])
 
 
 @lru_cache(maxsize=8192)

@@ -17,21 +17,30 @@ guess from rates.py with a wide spread, and counts as unseen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Prediction, Proposal, Target, share_doubt
+from joulecast.estimators.base import (
+    FittedItem,
+    Prediction,
+    Proposal,
+    Target,
+    half_shared_covariance,
+    predict_by_setup,
+    without_probes,
+)
 from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, learn_curves, read_shown
 from joulecast.estimators.subtractive.next_point import choose_next
 from joulecast.estimators.subtractive.rates import Seen, fit_rates
 from joulecast.estimators.subtractive.sums import Cost, add_up
 from joulecast.gp.regression import fit_gp
 from joulecast.kinds import layer_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
-from joulecast.variants import Place, describe_part, resize_part, split_network, width_names
+from joulecast.records import LayerEstimate, Network, Observation, Setup
+from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
 
 Json = dict[str, Any]
 
@@ -45,6 +54,7 @@ class SubtractiveEstimator:
     """AMPERE: guided profiling of small variants, one Gaussian process per curve."""
 
     name = "subtractive"
+    version = 1
 
     def __init__(self, kernel: str = "matern") -> None:
         # Fits are pure; remembering them makes a proposal cost one fit instead of all.
@@ -56,16 +66,14 @@ class SubtractiveEstimator:
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Bounds of every curve, then the point of largest variance."""
+        if target.acquisition == "probe":
+            return without_probes(self.name)
         mine = [seen for seen in observations if seen.trial.setup == target.setup]
         curves = learn_curves(mine, _find_quantity(target), self._fit_gp)
         return choose_next(target, mine, curves)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """None: it learns seconds together with joules."""
-        return ()
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """Curves of joules and seconds, and rates for what has no curve."""
+    def fit(self, observations: Sequence[Observation]) -> FittedSubtractive:
+        """Fit curves of energy and duration, and rates for layers without a curve."""
         learnt = {name: learn_curves(observations, name, self._fit_gp) for name in QUANTITIES}
         if not learnt["energy"]:
             raise MissingError(
@@ -76,29 +84,86 @@ class SubtractiveEstimator:
             for key, curve in sorted(found.items()):
                 curves.setdefault(key, _describe(curve))[quantity] = curve.gp.to_dict()
         rates = {name: fit_rates(_list_seen(found)) for name, found in learnt.items()}
-        seen = sum(map(self.uses, observations))
-        return {"seen": seen, "off_share": OFF_SHARE, "curves": curves, "rates": rates}
+        count = sum(map(self.uses, observations))
+        return FittedSubtractive(curves, rates, OFF_SHARE, count)
+
+    def load(self, data: Json) -> FittedSubtractive:
+        """Restore a fit from its JSON."""
+        return FittedSubtractive(data["curves"], data["rates"], data["off_share"], data["seen"])
+
+
+@dataclass(frozen=True)
+class FittedSubtractive:
+    """A fit of the subtractive estimator.
+
+    Attributes:
+        curves: Gaussian processes of energy and duration of each curve, as JSON.
+        rates: Rates per FLOP, byte and launch for what no curve shows, by quantity.
+        sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
+            share of the total.
+    """
+
+    curves: dict[str, Json]
+    rates: dict[str, Json]
+    sum_error_share: float
+    observation_count: int
 
     def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
     ) -> Prediction:
-        """Sums over the layers of each network, with their joint covariance."""
+        """Sum over the layers of each network, with their joint covariance."""
+        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
+        return predict_by_setup(predict, networks, setups)
+
+    def _predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
         nets = [split_network(network) for network in networks]
-        energy = add_up(fitted, "energy", nets, setup)
-        cov = energy.cov + share_doubt(networks, fitted["off_share"] * energy.totals)
+        energy = add_up(self.curves, self.rates, "energy", nets, setup)
+        cov = energy.cov + half_shared_covariance(networks, self.sum_error_share * energy.totals)
         return Prediction(
             energy_j=energy.totals,
             energy_sd_j=np.sqrt(np.diag(cov)),
             energy_cov=cov if joint else None,
-            duration_s=add_up(fitted, "time", nets, setup).totals,
-            layers=tuple(map(_list_layers, nets, energy.costs, [setup] * len(nets))),
+            duration_s=add_up(self.curves, self.rates, "time", nets, setup).totals,
+            layers=tuple(
+                _list_layers(places, costs, setup) if per_layer else ()
+                for places, costs in zip(nets, energy.costs, strict=True)
+            ),
             unseen_share=tuple(map(_share_unseen, energy.costs)),
         )
+
+    def describe(self) -> tuple[FittedItem, ...]:
+        """Return the curves."""
+        items = [
+            FittedItem(
+                curve["label"],
+                len(curve["energy"]["values"]) if "energy" in curve else 0,
+                len(curve["time"]["values"]) if "time" in curve else 0,
+                tuple(curve["features"]),
+            )
+            for curve in self.curves.values()
+        ]
+        return tuple(sorted(items, key=lambda item: item.label))
+
+    def to_dict(self) -> Json:
+        """Return JSON from which ``SubtractiveEstimator.load`` restores the fit."""
+        return {
+            "seen": self.observation_count,
+            "off_share": self.sum_error_share,
+            "curves": self.curves,
+            "rates": self.rates,
+        }
 
 
 def _find_quantity(target: Target) -> str:
     """What the paper's rule looks at: it knows no totals, so ``target`` means energy."""
-    return "time" if target.guide == "time" else "energy"
+    return "time" if target.acquisition == "time" else "energy"
 
 
 def _describe(curve: Curve) -> Json:
@@ -124,7 +189,7 @@ def _list_seen(curves: Mapping[str, Curve]) -> list[Seen]:
 
 
 def _list_layers(
-    places: Sequence[Place], costs: Sequence[Cost], setup: Setup
+    places: Sequence[PlacedPart], costs: Sequence[Cost], setup: Setup
 ) -> tuple[LayerEstimate, ...]:
     """One row per layer; layers that share a part share its cost by the bytes they move."""
     rows = []

@@ -22,7 +22,7 @@ from joulecast.estimators.base import Proposal, Target
 from joulecast.estimators.subtractive.curves import Curve, as_rows, read_parts
 from joulecast.records import Observation, Trial
 from joulecast.variants import (
-    Range,
+    CurveRange,
     curve_key,
     describe_part,
     make_variant,
@@ -45,7 +45,7 @@ class Quest:
     """A curve of the target: its range, what was tried on it, and what the device refused."""
 
     key: str
-    range: Range
+    range: CurveRange
     tried: frozenset[Widths]
     refused: frozenset[Widths]
 
@@ -105,7 +105,7 @@ def _list_quests(target: Target, observations: Iterable[Observation]) -> list[Qu
         if parts is None:
             continue
         missing = seen.energy_j is None and seen.duration_s is None
-        unguided = target.guide != "time" and seen.energy_j is None
+        unguided = target.acquisition != "time" and seen.energy_j is None
         book = refused if missing else tried
         if missing or not unguided:
             key = curve_key(parts[0], target.setup)
@@ -147,7 +147,7 @@ def _shift_corner(quest: Quest, choice: Sequence[int]) -> Widths:
     return corner
 
 
-def list_candidates(found: Range) -> list[Widths]:
+def list_candidates(found: CurveRange) -> list[Widths]:
     """A grid over the widths of a curve, in whole steps, both ends included."""
     per_width = _GRID.get(len(found.steps), 4)
     axes = []

@@ -15,7 +15,7 @@ called and whoever shares them: a further call counts without the guessed share 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from joulecast.estimators.subtractive.curves import Widths, as_rows
 from joulecast.estimators.subtractive.rates import guess_cost, guess_update_share
 from joulecast.gp.regression import Gp
 from joulecast.records import Setup
-from joulecast.variants import Part, Place, curve_key, part_widths, resize_part
+from joulecast.variants import Part, PlacedPart, curve_key, part_widths, resize_part
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -69,13 +69,19 @@ class _Points:
     cov: Floats
 
 
-def add_up(fitted: Json, quantity: str, nets: Sequence[Sequence[Place]], setup: Setup) -> Sums:
+def add_up(
+    curves: Mapping[str, Json],
+    all_rates: Mapping[str, Json],
+    quantity: str,
+    nets: Sequence[Sequence[PlacedPart]],
+    setup: Setup,
+) -> Sums:
     """What each network costs in joules (``energy``) or seconds (``time``)."""
     keys = {curve_key(place.part, setup) for places in nets for place in places}
-    stored = {key: fitted["curves"].get(key, {}).get(quantity) for key in sorted(keys)}
+    stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}
     gps = {key: Gp.from_dict(data) for key, data in stored.items() if data}
     points = _ask_curves(gps, (place.part for places in nets for place in places), setup)
-    rates = fitted["rates"][quantity]
+    rates = all_rates[quantity]
     costs = tuple(
         tuple(_cost_place(place, setup, gps, points, rates) for place in places) for places in nets
     )
@@ -108,7 +114,7 @@ def _nearest(gp: Gp, part: Part) -> Widths:
 
 
 def _cost_place(
-    place: Place,
+    place: PlacedPart,
     setup: Setup,
     gps: dict[str, Gp],
     points: dict[str, _Points],
@@ -131,7 +137,7 @@ def _cost_place(
     return Cost(mean * ratio * times, False, key, at, trust * ratio * times, doubt * times, row)
 
 
-def _count_calls(place: Place, rates: Json, setup: Setup) -> float:
+def _count_calls(place: PlacedPart, rates: Json, setup: Setup) -> float:
     """How often a place counts what its part costs: further calls and tied weights update less."""
     repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
     return place.calls - (repeats * guess_update_share(rates, place.part, setup) if repeats else 0)

@@ -18,7 +18,7 @@ never measured again, so that an evaluation that was cut goes on where it was, a
 can be judged anew, by better estimators, for nothing. The rig is given; this package makes none.
 """
 
-from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
+from joulecast.uses.evaluate.evaluation import EstimatorScore, Evaluation, NetEstimate, NetResult
 from joulecast.uses.evaluate.evaluation_plan import (
     NO_PROBE,
     EvaluationPlan,
@@ -26,8 +26,8 @@ from joulecast.uses.evaluate.evaluation_plan import (
     list_estimators,
     name_evaluation,
 )
-from joulecast.uses.evaluate.evaluation import NetEstimate, Evaluation, NetResult, EstimatorScore
 from joulecast.uses.evaluate.evaluation_run import Stage, evaluate
+from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
 
 __all__ = [
     "NO_PROBE",

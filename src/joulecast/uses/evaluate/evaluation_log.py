@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from joulecast.estimators.base import Estimator, Prediction, Proposal, Target
-from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
+from joulecast.records import Observation
 
 Json = dict[str, Any]
 
@@ -86,6 +86,7 @@ class BudgetedEstimator:
 
     def __init__(self, method: Estimator, seconds: float) -> None:
         self.name = method.name
+        self.version = method.version
         self._method = method
         self._seconds = seconds
 
@@ -94,24 +95,21 @@ class BudgetedEstimator:
         return self._method.uses(observation)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """As the estimator itself, within the budget."""
-        if is_budget_spent(observations, self._seconds):
+        """Propose what the estimator itself does, until the budget is spent.
+
+        Probes do not count against the budget.
+        """
+        if target.acquisition != "probe" and is_budget_spent(observations, self._seconds):
             return Proposal(None, 0.0, f"the budget of {self._seconds:.0f} s is spent")
         return self._method.propose(target, observations)
 
-    def list_probes(self, target: Target, observations: Sequence[Observation]) -> tuple[Trial, ...]:
-        """As the estimator itself."""
-        return self._method.list_probes(target, observations)
-
-    def fit(self, observations: Sequence[Observation]) -> Json:
-        """As the estimator itself."""
+    def fit(self, observations: Sequence[Observation]) -> Fitted:
+        """Fit the estimator itself."""
         return self._method.fit(observations)
 
-    def predict(
-        self, fitted: Json, networks: Sequence[Network], setup: Setup, joint: bool = True
-    ) -> Prediction:
-        """As the estimator itself."""
-        return self._method.predict(fitted, networks, setup, joint)
+    def load(self, data: Json) -> Fitted:
+        """Restore a fit of the estimator itself."""
+        return self._method.load(data)
 
 
 def sum_work_s(observations: Iterable[Observation]) -> float:

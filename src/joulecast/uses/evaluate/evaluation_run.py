@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from joulecast.campaign import Keeper, Progress, find_profile_key, run_campaign
+from joulecast.campaign import ObservationLog, Progress, find_profile_key, run_campaign
 from joulecast.errors import (
     InputError,
     MeasurementError,
@@ -29,10 +29,21 @@ from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, CampaignObservations, sum_work_s
-from joulecast.uses.evaluate.stored_evaluation import find_probes, evaluate_stored, list_learnt
-from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, draw_nets, name_evaluation
 from joulecast.uses.evaluate.evaluation import Evaluation
+from joulecast.uses.evaluate.evaluation_log import (
+    PASSES,
+    BudgetedEstimator,
+    CampaignObservations,
+    EvaluationLog,
+    sum_work_s,
+)
+from joulecast.uses.evaluate.evaluation_plan import (
+    EvaluationNets,
+    EvaluationPlan,
+    draw_nets,
+    name_evaluation,
+)
+from joulecast.uses.evaluate.stored_evaluation import evaluate_stored, find_probes, list_learnt
 
 MOST_DOUBTS = 8
 """Joules of so many layers at most, after all layers of the test nets were timed."""
@@ -61,7 +72,9 @@ class Stage:
 Tell = Callable[[Stage], None]
 
 
-def evaluate(rig: Measurer, store: Keeper, plan: EvaluationPlan, on_progress: Tell | None = None) -> Evaluation:
+def evaluate(
+    rig: Measurer, store: ObservationLog, plan: EvaluationPlan, on_progress: Tell | None = None
+) -> Evaluation:
     """Measure what is not kept yet, then judge.
 
     Args:
@@ -165,7 +178,7 @@ class _Work:
         self._wake()
 
         def tell(now: Progress) -> None:
-            self._say(sum_work_s(self.book.list_of(name)) / seconds, now.why)
+            self._say(sum_work_s(self.book.list_of(name)) / seconds, now.reason)
 
         rig, kept = self._tagged(name), CampaignObservations(self.book, name)
         try:
@@ -198,7 +211,7 @@ class _Work:
     def _clear_doubts(self, name: str, method: Estimator, rig: Measurer) -> None:
         """The few looks that take most doubt off once all layers were timed."""
         target = self.draw.make_target(self.plan.setup, self.draw.tests)
-        target = replace(target, guide="probe", modes=rig.runtime.modes)
+        target = replace(target, acquisition="probe", modes=rig.runtime.modes)
         while True:
             kept = self.book.list_of(f"{name}.probe")
             learnt = list_learnt(self.book, self.plan, self.draw, name)
@@ -206,10 +219,10 @@ class _Work:
             enough = sum(seen.energy_j is not None for seen in kept) >= MOST_DOUBTS
             if proposal.trial is None or proposal.trial.key in self.refused:
                 return
-            if proposal.energy and enough:
+            if proposal.with_energy and enough:
                 return
-            self._say(1.0, proposal.why)
-            self._probe(name, proposal.trial, rig.measure if proposal.energy else rig.time)
+            self._say(1.0, proposal.reason)
+            self._probe(name, proposal.trial, rig.measure if proposal.with_energy else rig.time)
 
     def _probe(self, name: str, trial: Trial, look: Callable[[Trial], Observation]) -> None:
         """A look at a layer alone; one that fails is not asked for again."""

@@ -7,12 +7,14 @@ from statistics import fmean, median
 
 from joulecast.kinds import network_work
 from joulecast.records import Observation, Trial
+from joulecast.uses.evaluate.evaluation import NetResult
 from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan
-from joulecast.uses.evaluate.evaluation import NetResult
 
 
-def summarise_test_nets(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets) -> tuple[list[NetResult], list[str]]:
+def summarise_test_nets(
+    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets
+) -> tuple[list[NetResult], list[str]]:
     """The test nets that were measured, and in words what was not."""
     windows = [_group(book.list_of(who)) for who in PASSES]
     trials = draw.make_trials(plan.setup)

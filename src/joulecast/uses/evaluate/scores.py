@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from joulecast.uses.evaluate.evaluation import Interval, NetResult, EstimatorScore
+from joulecast.uses.evaluate.evaluation import EstimatorScore, Interval, NetResult
 
 
 def compute_noise_percent(nets: Iterable[NetResult]) -> float | None:

@@ -11,14 +11,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from joulecast.errors import MissingError
-from joulecast.estimators import find_estimator, make_interval
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Target
+from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Network, Observation, Profile, Trial
-from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog, BudgetedEstimator, cut_to_budget, sum_work_s
-from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, draw_nets, name_evaluation, strip_probe
-from joulecast.uses.evaluate.evaluation import NetEstimate, Evaluation, NetResult, EstimatorScore
-from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
+from joulecast.uses.evaluate.evaluation import EstimatorScore, Evaluation, NetEstimate, NetResult
+from joulecast.uses.evaluate.evaluation_log import (
+    PASSES,
+    BudgetedEstimator,
+    EvaluationLog,
+    cut_to_budget,
+    sum_work_s,
+)
+from joulecast.uses.evaluate.evaluation_plan import (
+    EvaluationNets,
+    EvaluationPlan,
+    draw_nets,
+    name_evaluation,
+    strip_probe,
+)
 from joulecast.uses.evaluate.measured_nets import summarise_test_nets
+from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,9 @@ class TrainingObservations:
     missing: tuple[str, ...] = ()
 
 
-def evaluate_stored(profile: Profile, plan: EvaluationPlan, left_out: Sequence[str] = ()) -> Evaluation:
+def evaluate_stored(
+    profile: Profile, plan: EvaluationPlan, left_out: Sequence[str] = ()
+) -> Evaluation:
     """Judge estimators by what a profile holds; nothing is measured.
 
     Args:
@@ -87,7 +102,9 @@ def evaluate_stored(profile: Profile, plan: EvaluationPlan, left_out: Sequence[s
     )
 
 
-def find_training_observations(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str) -> TrainingObservations:
+def find_training_observations(
+    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str
+) -> TrainingObservations:
     """What is kept for an estimator, and what is not."""
     who = strip_probe(name)
     method = BudgetedEstimator(find_estimator(who), plan.seconds_of(who))
@@ -107,7 +124,11 @@ def find_training_observations(book: EvaluationLog, plan: EvaluationPlan, draw: 
 
 
 def find_probes(
-    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, method: Estimator, modes: Iterable[str] = ()
+    book: EvaluationLog,
+    plan: EvaluationPlan,
+    draw: EvaluationNets,
+    method: Estimator,
+    modes: Iterable[str] = (),
 ) -> tuple[tuple[Trial, ...], tuple[Observation, ...]]:
     """Time probes that an estimator wants for the test nets, and what is kept of its probes.
 
@@ -119,10 +140,14 @@ def find_probes(
         modes: How the device can run a step; what is kept shows it where nobody says.
     """
     kept = book.list_of(f"{method.name}.probe")
-    campaign = _without(draw.tests, cut_to_budget(book.list_of(method.name), plan.seconds_of(method.name)))
+    campaign = _without(
+        draw.tests, cut_to_budget(book.list_of(method.name), plan.seconds_of(method.name))
+    )
     known = tuple(modes) or _list_modes((*campaign, *kept))
-    target: Target = replace(draw.make_target(plan.setup, draw.tests), modes=known)
-    wanted = {trial.key: trial for trial in method.list_probes(target, campaign)}
+    target: Target = replace(
+        draw.make_target(plan.setup, draw.tests), modes=known, acquisition="probe"
+    )
+    wanted = {trial.key: trial for trial in method.propose(target, campaign).probes}
     found = [seen for seen in kept if seen.trial.key in wanted or _is_doubt(seen, known)]
     return tuple(wanted.values()), tuple(found)
 
@@ -133,7 +158,9 @@ def _is_doubt(seen: Observation, modes: Sequence[str]) -> bool:
     return seen.energy_j is not None or issued
 
 
-def list_learnt(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str) -> tuple[Observation, ...]:
+def list_learnt(
+    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets, name: str
+) -> tuple[Observation, ...]:
     """What an estimator has of its campaign and of its probes so far."""
     campaign = _without(draw.tests, cut_to_budget(book.list_of(name), plan.seconds_of(name)))
     return (*campaign, *book.list_of(f"{name}.probe"))
@@ -144,21 +171,25 @@ def list_learnt(book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets,
 
 
 def _answer(
-    name: str, lesson: TrainingObservations, nets: Sequence[NetResult], plan: EvaluationPlan, draw: EvaluationNets
+    name: str,
+    lesson: TrainingObservations,
+    nets: Sequence[NetResult],
+    plan: EvaluationPlan,
+    draw: EvaluationNets,
 ) -> tuple[list[NetResult], EstimatorScore]:
     """The nets with an estimator's answers, and its score."""
     method = find_estimator(strip_probe(name))
     learnt = (*lesson.campaign, *lesson.probes)
     by_name = {network.name: network for network in draw.tests}
     networks = [by_name[net.name] for net in nets]
-    said = method.predict(method.fit(learnt), networks, plan.setup, joint=False)
+    said = method.fit(learnt).predict(networks, [plan.setup] * len(networks))
     answered = []
     for place, net in enumerate(nets):
         mean_j, variance = float(said.energy_j[place]), float(said.energy_sd_j[place]) ** 2
         answer = NetEstimate(
             mean_j,
-            make_interval(mean_j, variance, 0.5),
-            make_interval(mean_j, variance, 0.95),
+            lognormal_interval(mean_j, variance, 0.5),
+            lognormal_interval(mean_j, variance, 0.95),
             float(said.duration_s[place]),
         )
         answered.append(replace(net, answers={**net.answers, name: answer}))
@@ -195,7 +226,9 @@ def _say_cut(who: str, plan: EvaluationPlan, within: Sequence[Observation]) -> s
     return f"the rest of the campaign of {who}, which holds {took}"
 
 
-def _say_nothing_kept(profile: Profile, plan: EvaluationPlan, name: str, left_out: Sequence[str]) -> str:
+def _say_nothing_kept(
+    profile: Profile, plan: EvaluationPlan, name: str, left_out: Sequence[str]
+) -> str:
     if left_out:
         return f"none of the test nets could be measured: {left_out[0]}"
     return (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError
-from joulecast.estimators import DEFAULT, open_profile
+from joulecast.estimators import DEFAULT, fit_profile
 from joulecast.estimators.additive.decompose import find_idle
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
@@ -83,15 +83,17 @@ def _ask_profile(
     estimator: str,
 ) -> dict[str, JobCost]:
     """All jobs of a device are asked about together: that is far quicker."""
-    pairs = [nets[job.name] for job in jobs]
-    answers = open_profile(profile, estimator).ask(pairs, LEVEL).each if jobs else ()
+    if not jobs:
+        return {}
+    networks, setups = zip(*(nets[job.name] for job in jobs), strict=True)
+    answers = fit_profile(profile, estimator).estimate(networks, setups, LEVEL)
     costs: dict[str, JobCost] = {}
     for job, answer in zip(jobs, answers, strict=True):
         steps = job.count_steps(nets[job.name][1].batch)
         costs[job.name] = JobCost(
             spread_run(answer, steps, station.rest_w),
             answer.peak_memory_bytes,
-            answer.basis,
+            answer.provenance,
             answer.covers,
             answer.unseen_share,
         )
