@@ -69,7 +69,7 @@ def test_every_variant_of_every_family_chains_and_reads_back(name):
             check_chain(variant)
             subject, *others = read_variant(variant)
             # How a part is fed under autocast is the net's business, not the curve's.
-            assert subject == replace(part, half=subject.half)
+            assert subject == replace(part, half_input=subject.half_input)
             assert [other.role for other in others] == {
                 "output": [],
                 "input": ["output"],

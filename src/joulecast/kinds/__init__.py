@@ -35,8 +35,6 @@ from joulecast.kinds.widths import (
 )
 from joulecast.kinds.work import Shape, StepWork, Work, WorkContext
 
-VIEWS = frozenset(name for name, row in KINDS.items() if row.is_view)
-
 __all__ = [
     "CALLS",
     "KINDS",

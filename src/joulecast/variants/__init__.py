@@ -1,67 +1,68 @@
-"""The small networks that show one layer: a layer and its widths → a variant, and back.
+"""Make the trials that show what one part of a network costs: variants and isolated parts.
 
-    role      variant                     what it shows (equations 1 and 2 of the paper)
+A variant is a network of one, two or three parts. Subtracting the others leaves one part
+(equations 1 and 2 of the AMPERE paper):
+
+    role      variant                     cost of the part
     output    [output]                    E_output(C)     = E
     input     [input, output]             E_input(C)      = E - Ê_output
     hidden    [input, hidden, output]     E_hidden(C, C') = E - Ê_input - Ê_output
 
-A network is split into **parts** (parts.py): a layer in its role, or, at the end, a pooling with
-the linear behind it. A variant (make.py) is nothing but a network of one, two or three parts, so
-the function that splits a whole net also reads a variant back, and an observation needs no label to
-say what it shows. Which curves a net needs, and over which widths, says plan.py. A part, or a whole
-repeated block, can also be run all alone (isolate.py).
-Standard library only: a device agent can carry this package.
+``parts.py`` splits any network into parts: layers in their roles, or whole repeated blocks. It
+splits variants too, so an observation needs no label to say which part it shows.
+``part_widths.py`` separates the widths of a part from its curve, ``curve_ranges.py`` finds all
+curves of a network. ``variant_networks.py`` makes variants, ``isolate.py`` runs parts alone.
+Only the standard library is needed, so this package also runs on devices.
 """
 
+from joulecast.variants.curve_ranges import CurveRange, plan_curves
 from joulecast.variants.isolate import (
-    BLOCK,
-    isolate_part,
-    make_isolated,
-    read_isolated,
-    settle_part,
-    split_blocks,
+    make_isolated_network,
+    make_isolated_trial,
+    read_isolated_part,
 )
-from joulecast.variants.make import make_variant
-from joulecast.variants.parts import (
-    ROLES,
-    Part,
-    Place,
+from joulecast.variants.part_descriptions import describe_part
+from joulecast.variants.part_widths import (
     Widths,
-    channels_at,
     curve_key,
-    describe_part,
-    open_blocks,
-    part_frame,
+    fixed_properties,
     part_widths,
-    read_variant,
     resize_part,
-    split_network,
     width_names,
 )
-from joulecast.variants.plan import Range, plan_curves
+from joulecast.variants.parts import (
+    BLOCK,
+    ROLES,
+    Part,
+    PlacedPart,
+    match_precision,
+    split_blocks,
+    split_network,
+    unfold_blocks,
+)
+from joulecast.variants.variant_networks import make_variant, read_variant
 
 __all__ = [
     "BLOCK",
     "ROLES",
+    "CurveRange",
     "Part",
-    "Place",
-    "Range",
+    "PlacedPart",
     "Widths",
-    "channels_at",
     "curve_key",
     "describe_part",
-    "isolate_part",
-    "make_isolated",
+    "fixed_properties",
+    "make_isolated_network",
+    "make_isolated_trial",
     "make_variant",
-    "open_blocks",
-    "part_frame",
+    "match_precision",
     "part_widths",
     "plan_curves",
-    "read_isolated",
+    "read_isolated_part",
     "read_variant",
     "resize_part",
-    "settle_part",
     "split_blocks",
     "split_network",
+    "unfold_blocks",
     "width_names",
 ]

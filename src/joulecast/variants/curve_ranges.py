@@ -1,0 +1,140 @@
+"""Find every curve that a network needs, and the range of widths of each.
+
+A curve spans the smallest widths up to the largest that any layer of the network has on it. Widths
+come in steps: groups of a convolution, heads of an attention and, after a flatten, the number of
+positions that it turns into channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from joulecast.kinds import find_kind, output_shape, width_divisor, width_step
+from joulecast.records import Layer, Network, stable_hash
+from joulecast.variants.part_widths import (
+    Widths,
+    fixed_properties,
+    part_widths,
+    resize_part,
+    width_names,
+)
+from joulecast.variants.parts import ROLES, Part, PlacedPart, split_network, unfold_blocks
+from joulecast.variants.variant_networks import make_variant
+
+_OUTPUT_WIDTHS = ("cout", "hidden", "channels")
+
+
+@dataclass(frozen=True)
+class CurveRange:
+    """A curve to be profiled and the range of its widths.
+
+    Attributes:
+        part: The point of the curve with the largest widths.
+        lows: The smallest widths.
+        steps: Widths are multiples of these.
+        calls: How often a step of the network needs the curve, for a layer of the network or to
+            subtract a part from a variant.
+    """
+
+    part: Part
+    lows: Widths
+    steps: Widths
+    calls: int = 1
+
+    @property
+    def highs(self) -> Widths:
+        """The largest widths."""
+        return part_widths(self.part)
+
+
+@lru_cache(maxsize=16)
+def plan_curves(network: Network) -> tuple[CurveRange, ...]:
+    """Return all curves of a network, with those of stems and heads, in profiling order."""
+    ranges: dict[str, CurveRange] = {}
+    for placed, steps in zip(split_network(network), _list_steps(network), strict=True):
+        for found in _list_ranges(placed, steps, network):
+            key = stable_hash(fixed_properties(found.part))
+            ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
+    return tuple(sorted(ranges.values(), key=lambda found: ROLES.index(found.part.role)))
+
+
+def _list_ranges(placed: PlacedPart, steps: Widths, network: Network) -> Iterator[CurveRange]:
+    """Yield the range of a part and those of its stems and heads, which follow its widths."""
+    highs = tuple(
+        max(step, size - size % step)
+        for size, step in zip(part_widths(placed.part), steps, strict=True)
+    )
+    lows = tuple(
+        min(_smallest_width(placed.part, step), high)
+        for step, high in zip(steps, highs, strict=True)
+    )
+    next_widths = tuple(low + step for low, step in zip(lows, steps, strict=True))
+    variants = (
+        make_variant(resize_part(placed.part, widths), network)
+        for widths in (lows, next_widths, highs)
+    )
+    for low, following, high in zip(*map(split_network, variants), strict=True):
+        first, second = part_widths(low.part), part_widths(following.part)
+        differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))
+        yield CurveRange(high.part, first, differences, placed.calls)
+
+
+def _smallest_width(part: Part, step: int) -> int:
+    """Return the smallest width at which a part does not become another one."""
+    first = part.layers[0]
+    if "cin" in first.sizes and first.sizes.get("groups", 1) > 1:
+        # One step less would make a grouped convolution depthwise, a depthwise one ordinary.
+        return 2 * step
+    ops = [op for layer in part.layers for op in (layer, *layer.tail)]
+    least = max(find_kind(op.kind).least_width for op in ops)
+    return step * -(-least // step)
+
+
+def _list_steps(network: Network) -> list[Widths]:
+    """Return the steps in which the widths of each part come."""
+    layers = unfold_blocks(network.layers)
+    steps = []
+    for placed in split_network(network):
+        first = placed.layers[0]
+        index = placed.index - first.reads[0] if first.reads else -1
+        before = layers[index] if index >= 0 else None
+        steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.part)))
+    return steps
+
+
+def _find_step(layer: Layer, name: str, before: Layer | None) -> int:
+    groups = int(layer.sizes.get("groups", 1))
+    step = 1
+    if name == "cout" and groups > 1:
+        is_depthwise = groups == layer.sizes["cin"]
+        step = (1 if is_depthwise else groups) * int(layer.sizes["cout"] // layer.sizes["cin"])
+    elif "cin" not in layer.sizes:
+        step = width_step(layer)
+    if name in _OUTPUT_WIDTHS:
+        step = math.lcm(step, *map(width_divisor, layer.tail))
+    if name == "cin":
+        step *= _count_flattened_positions(before)
+    if name in ("cin", "channels") and layer.join == "concat":
+        step = math.lcm(step, len(layer.reads))
+    return step
+
+
+def _count_flattened_positions(before: Layer | None) -> int:
+    """Return how many positions a layer flattens into each channel of its output."""
+    if before is None:
+        return 1
+    for index, op in enumerate(before.tail):
+        if find_kind(op.kind).flattens:
+            shape = output_shape(replace(before, tail=before.tail[:index]))
+            return max(1, int(math.prod(shape[1:])))
+    return 1
+
+
+def _merge_ranges(one: CurveRange, two: CurveRange) -> CurveRange:
+    steps = tuple(math.gcd(a, b) for a, b in zip(one.steps, two.steps, strict=True))
+    lows = tuple(map(min, one.lows, two.lows))
+    highs = tuple(map(max, one.highs, two.highs))
+    return CurveRange(resize_part(one.part, highs), lows, steps, one.calls + two.calls)

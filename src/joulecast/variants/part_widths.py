@@ -1,0 +1,106 @@
+"""Separate the widths of a part from everything else that identifies its curve.
+
+Parts that differ only in their widths lie on one curve: widths are its features, all other
+properties its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from joulecast.kinds import (
+    channel_axis,
+    find_kind,
+    free_widths,
+    get_width,
+    output_shape,
+    resize_layer,
+)
+from joulecast.records import Layer, Setup, name_layout, stable_hash
+from joulecast.variants.parts import Part
+
+Widths = tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def width_names(part: Part) -> tuple[str, ...]:
+    """Return the names of the widths of a part that can be varied.
+
+    The data fix the input widths of an input layer, the classes the other widths of an output.
+    """
+    first = part.layers[0]
+    row = find_kind(first.kind)
+    if any(_has_fixed_widths(layer) for layer in part.layers):
+        return ()
+    names = free_widths(first)
+    if part.role == "input":
+        is_grouped = first.sizes.get("groups", 1) > 1
+        return () if is_grouped else tuple(name for name in names if name not in row.input_widths)
+    if part.role == "output":
+        return tuple(name for name in names if name in row.input_widths) or names
+    return names
+
+
+def part_widths(part: Part) -> Widths:
+    """Return the values of the widths that can be varied."""
+    return tuple(get_width(part.layers[0], name) for name in width_names(part))
+
+
+def resize_part(part: Part, widths: Sequence[int]) -> Part:
+    """Return the same part at other widths."""
+    names = width_names(part)
+    layers = [resize_layer(part.layers[0], **dict(zip(names, widths, strict=True)))]
+    for layer in part.layers[1:]:
+        layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
+    return replace(part, layers=tuple(layers))
+
+
+@lru_cache(maxsize=4096)
+def curve_key(part: Part, setup: Setup) -> str:
+    """Return a stable key of the curve that a part lies on, the same at all widths."""
+    return stable_hash([fixed_properties(part), setup.to_dict()])
+
+
+def fixed_properties(part: Part) -> dict[str, Any]:
+    """Return everything but the widths of a part, as JSON."""
+    names = width_names(part)
+    layers = [_list_fixed_properties(part.layers[0], names)]
+    layers += [
+        _list_fixed_properties(layer, ("cin",) if names else ()) for layer in part.layers[1:]
+    ]
+    return {"role": part.role, "layers": layers}
+
+
+def _has_fixed_widths(layer: Layer) -> bool:
+    """Return whether its widths cannot change without other sizes that repeat them."""
+    groups = layer.sizes.get("groups", 1)
+    is_uneven = groups > 1 and "cin" in layer.sizes and layer.sizes["cout"] % layer.sizes["cin"]
+    return bool(is_uneven) or any(
+        "out" in op.sizes or op.sizes.get("params", 0) > 1 for op in (layer, *layer.tail)
+    )
+
+
+def _list_fixed_properties(layer: Layer, width_names: tuple[str, ...]) -> dict[str, Any]:
+    sizes = layer.sizes.to_dict()
+    if "channels" in width_names:
+        sizes["shape"][channel_axis(layer)] = 0
+    if width_names == ("cout",) and sizes.get("groups", 1) > 1:
+        sizes["ratio"] = sizes["cout"] // sizes["cin"]
+        sizes["groups"] = 0 if sizes["groups"] == sizes.pop("cin") else sizes["groups"]
+    for name in width_names:
+        sizes.pop(name, None)
+    properties = {
+        "kind": layer.kind,
+        "sizes": sizes,
+        "tail": [op.to_dict() for op in layer.tail],
+        "trains": layer.trains,
+        "input_grad": layer.input_grad,
+        "inputs": len(layer.reads),
+        "join": layer.join,
+    }
+    # Only an unusual memory format is listed, so that keys from before this property are the same.
+    layout = name_layout(layer)
+    return {**properties, "layout": list(layout)} if layout else properties
