@@ -152,11 +152,8 @@ def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = No
             chosen again.
     """
     require_torch("pruning", "prune")
-    from joulecast.runtimes.torch.channel_pruning import (
-        find_channel_groups,
-        list_removed_channels,
-        prune_channels,
-    )
+    from joulecast.runtimes.torch.channel_pruning import find_channel_groups
+    from joulecast.runtimes.torch.channel_removal import list_removed_channels, prune_channels
     from joulecast.runtimes.torch.importance import compute_importance, run_backward
     from joulecast.runtimes.torch.load import build_example_net
 
@@ -178,7 +175,7 @@ def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = No
     return PrunedNet(
         prune_channels(loaded.net, groups, pruning.counts),
         loaded,
-        replace(pruning, not_prunable=channels.whole),
+        replace(pruning, not_prunable=channels.not_prunable),
         list_removed_channels(groups, pruning.counts),
         (task.source or HANDED_OVER) if net.load else "",
     )

@@ -9,7 +9,7 @@ from joulecast.kinds import layer_work
 from joulecast.records import Device, Setup
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
-from joulecast.variants import BLOCK, make_isolated, split_blocks
+from joulecast.variants import BLOCK, make_isolated_trial, split_blocks
 
 SETUP = Setup(batch=2, optimizer="adamw")
 WIDTH, HEADS, TOKENS = 32, 4, 8
@@ -80,7 +80,7 @@ def test_what_a_net_repeats_runs_alone_and_multiplies_as_much(make):
     network = read_net(net, torch.randn(2, TOKENS, WIDTH))
     blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]
     assert len(blocks) == 2
-    trial = make_isolated(blocks[0], SETUP)
+    trial = make_isolated_trial(blocks[0], SETUP)
     step = TorchRuntime("cpu", Device("here")).prepare(trial)
     inner = step.replicas[0].net
     again = read_net(inner, step.replicas[0].inputs)

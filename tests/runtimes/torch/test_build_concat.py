@@ -15,7 +15,13 @@ from joulecast.runtimes.torch.losses import mean_square_loss
 from joulecast.runtimes.torch.memory_format import make_empty_input
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
-from joulecast.variants import Part, isolate_part, make_isolated, make_variant, read_isolated
+from joulecast.variants import (
+    Part,
+    make_isolated_network,
+    make_isolated_trial,
+    make_variant,
+    read_isolated_part,
+)
 
 SETUP = Setup(batch=4)
 NORM, RELU = make_op("batch_norm"), make_op("elementwise", fn="relu")
@@ -33,7 +39,7 @@ def make_join(width: int, count: int, space: tuple[int, ...], fn: str = "concat"
 
 def run_alone(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
     """What a layer gives alone, and the gradient that reaches what it is fed."""
-    network = isolate_part(Part("hidden", (layer,)))
+    network = make_isolated_network(Part("hidden", (layer,)))
     x = draw_inputs(network, SETUP, torch.Generator().manual_seed(1))
     out = build_net(network)(x)
     out.sum().backward()
@@ -89,7 +95,7 @@ def test_an_uneven_join_costs_what_its_neighbours_cost(count: int) -> None:
 
 
 def count_bytes(layer: Layer) -> float:
-    network = isolate_part(Part("hidden", (layer,)))
+    network = make_isolated_network(Part("hidden", (layer,)))
     with torch.device("meta"):
         net, x = build_net(network), make_empty_input(network, 4).requires_grad_()
     totals = read_net(net, x, mean_square_loss).totals
@@ -99,8 +105,8 @@ def count_bytes(layer: Layer) -> float:
 
 def test_a_join_of_many_trains_alone_as_the_part_it_is() -> None:
     layer = make_join(960, 23, (2, 2))
-    trial = make_isolated(Part("hidden", (layer,)), SETUP)
-    part = read_isolated(trial)
+    trial = make_isolated_trial(Part("hidden", (layer,)), SETUP)
+    part = read_isolated_part(trial)
     assert part is not None
     assert input_shape(part.layers[0]) == (960, 2, 2)
     TorchRuntime("cpu", Device("here")).prepare(trial).close()

@@ -25,10 +25,10 @@ from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs
 from joulecast.variants import (
     BLOCK,
-    isolate_part,
-    make_isolated,
+    make_isolated_network,
+    make_isolated_trial,
     make_variant,
-    read_isolated,
+    read_isolated_part,
     read_variant,
     split_blocks,
     split_network,
@@ -228,7 +228,7 @@ def test_an_isolated_block_lies_in_memory_as_it_does_in_its_net() -> None:
     network = read_net(net, x)
     part = next(place.part for place in split_blocks(network) if place.part.role == BLOCK)
     runtime = TorchRuntime("cpu", Device("here"))
-    step = runtime.prepare(make_isolated(part, Setup(batch=BATCH)))
+    step = runtime.prepare(make_isolated_trial(part, Setup(batch=BATCH)))
     alone = watch_strides(step.replicas[0].net, lambda: step.run(1))
     step.close()
     assert any(name == "Conv2d" for name, *_ in real)
@@ -253,7 +253,7 @@ def test_lost_views_neither_copy_images_nor_turn_them_round() -> None:
     real = watch_strides(net[1], lambda: net(x).square().sum().backward())
     network = read_net(net, x)
     part = [place.part for place in split_blocks(network) if place.part.role == BLOCK][-1]
-    alone = isolate_part(part)
+    alone = make_isolated_network(part)
     built = build_net(alone)
     data = draw_inputs(alone, Setup(batch=BATCH), torch.Generator())
     seen = watch_strides(built, lambda: built(data).square().sum().backward())
@@ -267,8 +267,8 @@ def test_layers_alone_and_in_variants_lie_as_they_say(name: str) -> None:
     x = to_channels_last(torch.randn(BATCH, *shape))
     network = read_net(convert(make(), shape), x)
     for place in split_network(network):
-        trial = make_isolated(place.part, Setup(batch=BATCH))
-        shown = read_isolated(trial)
+        trial = make_isolated_trial(place.part, Setup(batch=BATCH))
+        shown = read_isolated_part(trial)
         assert shown is not None
         assert shown.layers == place.part.layers
         assert list_layouts(read_back(trial.network), 1) == list_layouts(trial.network, 1)

@@ -14,12 +14,8 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.families import make_family
 from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
-from joulecast.runtimes.torch.channel_pruning import (
-    PrunableChannels,
-    find_channel_groups,
-    list_removed_channels,
-    prune_channels,
-)
+from joulecast.runtimes.torch.channel_pruning import PrunableChannels, find_channel_groups
+from joulecast.runtimes.torch.channel_removal import list_removed_channels, prune_channels
 from joulecast.runtimes.torch.importance import compute_importance, run_backward
 from joulecast.runtimes.torch.load import LoadedNet, build_example_net, read_loaded_net
 from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
@@ -204,7 +200,7 @@ def draw_counts(groups: tuple[ChannelGroup, ...], shares: list[float]) -> dict[s
 @given(shares=st.lists(st.floats(0, 1), min_size=5, max_size=7))
 def test_records_say_what_the_smaller_net_is(name, shares):
     net, inputs, channels = find(name)
-    assert channels.groups and not channels.whole
+    assert channels.groups and not channels.not_prunable
     counts = draw_counts(channels.groups, shares)
     smaller = prune_channels(net, channels.groups, counts)
     read = read_loaded_net("", LoadedNet(smaller, inputs, None))
@@ -250,7 +246,7 @@ def test_importance_is_a_share_and_taylor_needs_gradients():
         for group in compute_importance(fresh, channels.groups, by):
             assert sum(group.importance) == pytest.approx(1.0)
             assert len(set(group.importance)) > 1
-    with pytest.raises(InputError, match="known are"):
+    with pytest.raises(InputError, match="give magnitude or taylor"):
         compute_importance(fresh, channels.groups, "mood")
 
 
@@ -283,7 +279,7 @@ class Halves(nn.Module):
 def test_what_cannot_be_cut_stays_whole_and_is_said():
     channels = find_channel_groups(Halves(), IMAGES)
     assert not channels.groups
-    assert channels.whole and all(": " in words for words in channels.whole)
+    assert channels.not_prunable and all(": " in words for words in channels.not_prunable)
 
 
 def test_counts_that_cannot_be_are_refused():

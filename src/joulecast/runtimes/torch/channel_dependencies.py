@@ -1,8 +1,8 @@
-"""Which channels of a net can only be cut together, by Torch-Pruning's dependency graph.
+"""Find channels that can only be removed together, with Torch-Pruning's dependency graph.
 
-Takes a net whose weights may lie on ``meta`` and example inputs, gives Ties: for every channel of a
-layer which channels of which modules go with it. Channels of one layer that lead to different
-places are different ties. Nothing is tried here; ``shrink`` tries what is found.
+For every channel of a layer, a ChannelDependency lists the channels of other modules that must be
+removed with it. Channels of one layer that other modules use differently are separate dependencies.
+Nothing is removed here: ``channel_pruning`` tries what is found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,248 +20,245 @@ from joulecast.errors import MissingError, NetError
 from joulecast.runtimes.torch.modules import PackedSdpa
 from joulecast.runtimes.torch.training_step import call_net
 
-Places = dict[int, list[int]]
+ChannelIndices = dict[int, list[int]]
+"""For each channel of the layer that computes it, the channels of another module."""
 
-# Of asking what depends on what: a net of a hundred layers takes a few thousand.
-_MOST_STEPS = 20_000
+# Torch-Pruning's dependency queries; a network of a hundred layers takes a few thousand.
+_MAX_QUERIES = 20_000
+
+
+class CoupledModule(NamedTuple):
+    """A module or parameter that shares channels with others.
+
+    ``side`` is ``out``, ``in`` or ``both``.
+    """
+
+    path: str
+    side: str
+    indices: ChannelIndices
 
 
 @dataclass(frozen=True)
 class ChannelDependency:
-    """Channels of a layer with everything that depends on them.
+    """Channels of a layer and everything that depends on them.
 
     Attributes:
-        name: The module that makes them.
+        name: The module that computes them.
         channels: Which of its channels.
-        items: Module or parameter, side, and for each channel those of that module's.
-        parts: Equal parts in which channels must go, one of each at a time; 0 where they cannot.
-        head_dim: Channels that go at a time, side by side; 0 where they need not.
-        why_whole: Why they cannot be cut; empty where they may.
-        tried: The net is known to run without some of them.
+        modules: Modules and parameters that must lose channels with it.
+        partitions: Equal parts that must lose as many channels each (groups, heads).
+        head_dim: Consecutive channels that must be removed together; 0 if single ones can be.
+        unprunable_reason: Why they cannot be removed; empty if they can.
+        is_verified: The module is known to run without some of them.
     """
 
     name: str
     channels: tuple[int, ...]
-    items: tuple[tuple[str, str, Places], ...]
-    parts: int = 1
+    modules: tuple[CoupledModule, ...]
+    partitions: int = 1
     head_dim: int = 0
-    why_whole: str = ""
-    tried: bool = False
-
-
-def import_pruning() -> Any:
-    """Torch-Pruning, where it is installed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torch_pruning
-    except ImportError as error:
-        raise MissingError(
-            "cutting nets needs Torch-Pruning: pip install 'joulecast[prune]'"
-        ) from error
-    return torch_pruning
-
-
-def refuse_recurrent(net: nn.Module) -> None:
-    """Complain about recurrences: their gates share one tensor that nobody can cut.
-
-    Raises:
-        NetError: It names the first of them.
-    """
-    cells = (nn.RNNBase, nn.RNNCellBase)
-    for path, module in net.named_modules():
-        if isinstance(module, cells):
-            kind = type(module).__name__
-            raise NetError(
-                f"nets with {kind} layers cannot be pruned (here: {path or 'the net itself'}): "
-                "give one of convolutions, linears and attention"
-            )
+    unprunable_reason: str = ""
+    is_verified: bool = False
 
 
 def find_channel_dependencies(net: nn.Module, inputs: Any) -> list[ChannelDependency]:
-    """All ties of a net that do not reach its output. The net is left in evaluation mode.
+    """Return all dependencies that do not reach the output. The module is left in eval mode.
+
+    Args:
+        net: A module; its weights may be on the meta device.
+        inputs: Example inputs.
 
     Raises:
-        NetError: Torch-Pruning cannot follow the net.
+        NetError: Torch-Pruning cannot analyse the module.
     """
-    tp = import_pruning()
-    refuse_recurrent(net)
+    tp = import_torch_pruning()
+    check_no_recurrent(net)
     net.requires_grad_(True)
     graph = tp.DependencyGraph()
     graph.register_customized_layer(PackedSdpa, _make_sdpa_pruner(tp))
-    ends: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
 
-    def call(module: nn.Module, given: Any) -> Any:
-        leaves = pytree.tree_leaves(call_net(module, given))
-        ends.extend(x for x in leaves if isinstance(x, torch.Tensor) and x.grad_fn is not None)
-        return list(ends)
+    def call(module: nn.Module, inputs: Any) -> Any:
+        leaves = pytree.tree_leaves(call_net(module, inputs))
+        outputs.extend(x for x in leaves if isinstance(x, torch.Tensor) and x.grad_fn is not None)
+        return list(outputs)
 
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             graph.build_dependency(net, inputs, forward_fn=call, verbose=False)
-            _count_steps(graph)
-            roots = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
-            flat = tuple(
-                one for kind in roots for one in (kind if isinstance(kind, tuple) else (kind,))
-            )
-            found = list(graph.get_all_groups(root_module_types=flat))
-            heads = _find_head_outputs(graph, net)
-    except Exception as error:  # Torch-Pruning asserts, indexes and divides its way along
+            _limit_queries(graph)
+            groups = list(graph.get_all_groups(root_module_types=_list_root_types(tp)))
+            sdpa_outputs = _find_sdpa_outputs(graph, net)
+    except Exception as error:  # Torch-Pruning raises AssertionError, IndexError and others
         text = " ".join(str(error).split())[:200]
         raise NetError(
-            f"Torch-Pruning cannot follow this net: {type(error).__name__}: {text}"
+            f"Torch-Pruning cannot analyse this network: {type(error).__name__}: {text}"
         ) from error
-    outputs = {id(end.grad_fn) for end in ends}
-    ties = [tie for group in found for tie in _split_group(graph, group, outputs, tp)]
-    return [_find_parts(net, tie) for tie in _join_heads(net, ties, heads)]
+    output_nodes = {id(output.grad_fn) for output in outputs}
+    found = [one for group in groups for one in _split_group(graph, group, output_nodes, tp)]
+    return [_find_partitions(net, one) for one in _merge_by_sdpa(net, found, sdpa_outputs)]
 
 
-def _count_steps(graph: Any) -> None:
-    """Torch-Pruning goes round in circles on some nets: let it end with an error instead."""
-    left = [_MOST_STEPS]
+def import_torch_pruning() -> Any:
+    """Return the package Torch-Pruning.
 
-    def count(triggers: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        def ask(handler: Any) -> bool:
+    Raises:
+        MissingError: It is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch_pruning
+    except ImportError as error:
+        raise MissingError("pruning needs Torch-Pruning: pip install 'joulecast[prune]'") from error
+    return torch_pruning
+
+
+def check_no_recurrent(net: nn.Module) -> None:
+    """Reject recurrent layers: their gates share one tensor that Torch-Pruning cannot prune.
+
+    Raises:
+        NetError: With the name of the first recurrent layer.
+    """
+    for path, module in net.named_modules():
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+            kind = type(module).__name__
+            raise NetError(
+                f"networks with {kind} layers cannot be pruned (here: {path or 'the module'}): "
+                "give a network of convolutions, linear layers and attention"
+            )
+
+
+def _list_root_types(tp: Any) -> tuple[Any, ...]:
+    types = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
+    return tuple(cls for one in types for cls in (one if isinstance(one, tuple) else (one,)))
+
+
+def _limit_queries(graph: Any) -> None:
+    """Make Torch-Pruning raise instead of looping forever, as it does on some networks."""
+    left = [_MAX_QUERIES]
+
+    def limit(is_triggered_by: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        def query(handler: Any) -> bool:
             left[0] -= 1
             if left[0] < 0:
-                raise RuntimeError("its channels depend on each other in circles")
-            return triggers(handler)
+                raise RuntimeError("its channels depend on each other in a cycle")
+            return is_triggered_by(handler)
 
-        return ask
+        return query
 
     for node in graph.module2node.values():
         for dependency in node.dependencies:
-            dependency.is_triggered_by = count(dependency.is_triggered_by)
+            dependency.is_triggered_by = limit(dependency.is_triggered_by)
 
 
 # ---------------------------------------------------------------------------------------------
-# From Torch-Pruning's groups to ties
+# From Torch-Pruning's groups to dependencies
 
 
-def _split_group(graph: Any, group: Any, outputs: Any, tp: Any) -> list[ChannelDependency]:
-    """A tie for all channels of a group's root that lead to the same places."""
+def _split_group(graph: Any, group: Any, output_nodes: Any, tp: Any) -> list[ChannelDependency]:
+    """Split a group by which modules use the channels of its root."""
     root = graph._module2name[group[0].dep.target.module]
-    items: dict[tuple[str, str], Places] = {}
-    lost = False
+    indices_of: dict[tuple[str, str], ChannelIndices] = {}
+    has_unmapped = False
     for item in group.items:
-        node, handler = item.dep.target, item.dep.handler
-        side = _name_side(graph, handler)
-        made = node.type == tp.ops.OPTYPE.OUTPUT or id(node.grad_fn) in outputs
-        if made and side != "in":
+        node = item.dep.target
+        side = _name_side(graph, item.dep.handler)
+        is_output = node.type == tp.ops.OPTYPE.OUTPUT or id(node.grad_fn) in output_nodes
+        if is_output and side != "in":
             return []
         path = _find_path(graph, node.module)
-        places = items.setdefault((path, side), {}) if path else {}
-        for index, origin in zip(item.idxs, item.root_idxs, strict=False):
-            lost = lost or (origin is None and bool(path))
-            places.setdefault(origin, []).append(index)
-    kinds: dict[Any, list[int]] = {}
+        indices = indices_of.setdefault((path, side), {}) if path else {}
+        for index, root_index in zip(item.idxs, item.root_idxs, strict=True):
+            has_unmapped = has_unmapped or (root_index is None and bool(path))
+            indices.setdefault(root_index, []).append(index)
     modules = {
         _find_path(graph, item.dep.target.module): item.dep.target.module for item in group.items
     }
     for path, module in modules.items():
         if isinstance(module, PackedSdpa):
-            return _feed_heads(path, list(items), modules)
-    if lost:
-        return [ChannelDependency(root, (), (), why_whole="its channels are repeated for others")]
+            return _list_sdpa_inputs(path, list(indices_of), modules)
+    if has_unmapped:
+        reason = "its channels are repeated for other modules"
+        return [ChannelDependency(root, (), (), unprunable_reason=reason)]
+    by_use: dict[Any, list[int]] = {}
     for channel in range(len(group[0].idxs)):
-        sign = tuple((key, len(places.get(channel, ()))) for key, places in items.items())
-        kinds.setdefault(sign, []).append(channel)
+        use = tuple((key, len(indices.get(channel, ()))) for key, indices in indices_of.items())
+        by_use.setdefault(use, []).append(channel)
     return [
-        ChannelDependency(
-            root,
-            tuple(channels),
-            tuple(
-                (path, side, {c: places[c] for c in channels})
-                for (path, side), places in items.items()
-                if channels[0] in places
-            ),
-        )
-        for channels in kinds.values()
+        ChannelDependency(root, tuple(channels), _select_channels(indices_of, channels))
+        for channels in by_use.values()
     ]
 
 
-def _feed_heads(
-    sdpa: str, items: list[tuple[str, str]], modules: Mapping[str, Any]
-) -> list[ChannelDependency]:
-    """A tie for each layer that feeds an attention, whatever is told of its channels."""
-    ties = []
-    for path, side in items:
-        if path == sdpa:
-            continue
-        if side != "out" or not isinstance(modules[path], nn.Linear):
-            return [
-                ChannelDependency(
-                    path, (), (), why_whole="something stands between it and its heads"
-                )
-            ]
-        channels = range(modules[path].out_features)
-        places = {channel: [channel] for channel in channels}
-        ties.append(
-            ChannelDependency(path, tuple(channels), ((path, side, places), (sdpa, "in", {})))
-        )
-    return ties
+def _select_channels(
+    indices_of: Mapping[tuple[str, str], ChannelIndices], channels: Sequence[int]
+) -> tuple[CoupledModule, ...]:
+    return tuple(
+        CoupledModule(path, side, {channel: indices[channel] for channel in channels})
+        for (path, side), indices in indices_of.items()
+        if channels[0] in indices
+    )
 
 
 def _name_side(graph: Any, handler: Any) -> str:
-    out, inside = graph.is_out_channel_pruning_fn(handler), graph.is_in_channel_pruning_fn(handler)
-    return "both" if out and inside else "out" if out else "in"
+    is_out = graph.is_out_channel_pruning_fn(handler)
+    is_in = graph.is_in_channel_pruning_fn(handler)
+    return "both" if is_out and is_in else "out" if is_out else "in"
 
 
 def _find_path(graph: Any, module: Any) -> str:
-    """The name of a module or parameter of the net; empty for what Torch-Pruning made itself."""
+    """Return the name of a module or parameter; empty for nodes that Torch-Pruning added."""
     if isinstance(module, nn.Parameter):
         return str(graph._param_to_name[module])
     return str(graph._module2name.get(module) or "")
 
 
-def _find_parts(net: nn.Module, tie: ChannelDependency) -> ChannelDependency:
-    """Parts that groups of convolutions and norms, and heads, make of a tie's channels."""
-    parts = [1]
-    for path, _, places in tie.items:
-        count = _count_parts(_get(net, path))
+def _find_partitions(net: nn.Module, found: ChannelDependency) -> ChannelDependency:
+    """Add the partitions that grouped convolutions, group norms and heads require."""
+    counts = [1]
+    for path, _, indices in found.modules:
+        count = _count_partitions(_get_attribute(net, path))
         if count > 1:
-            # Parts are told by where a channel stands: it must stand where it does in the root.
-            if any(found != [at] for at, found in enumerate(places.values())):
-                return replace(tie, why_whole=f"{path} takes its channels in {count} parts")
-            parts.append(count)
-    most = max(parts)
-    if any(most % count for count in parts) or len(tie.channels) % most:
-        return replace(
-            tie, why_whole=f"its channels stand in {' and '.join(map(str, parts))} parts"
-        )
-    if most > 1 and most == len(tie.channels):
-        return replace(tie, why_whole="every one of its channels is a part of its own")
-    return replace(tie, parts=most)
+            # A partition is a range of indices, so channels must keep their index everywhere.
+            if any(index != [position] for position, index in enumerate(indices.values())):
+                reason = f"{path} divides its channels into {count} groups"
+                return replace(found, unprunable_reason=reason)
+            counts.append(count)
+    most = max(counts)
+    if any(most % count for count in counts) or len(found.channels) % most:
+        reason = f"its channels are divided into {' and '.join(map(str, counts))} groups"
+        return replace(found, unprunable_reason=reason)
+    if most > 1 and most == len(found.channels):
+        return replace(found, unprunable_reason="every channel is a group by itself")
+    return replace(found, partitions=most)
 
 
-def _count_parts(module: Any) -> int:
+def _count_partitions(module: Any) -> int:
     if isinstance(module, nn.GroupNorm):
         return module.num_groups
     if isinstance(module, nn.MultiheadAttention):
         return module.num_heads
-    groups = int(getattr(module, "groups", 1)) if _is_conv(module) else 1
+    is_conv = isinstance(module, torch.nn.modules.conv._ConvNd)
+    groups = int(getattr(module, "groups", 1)) if is_conv else 1
     return 1 if groups == getattr(module, "out_channels", 0) else groups
 
 
-def _is_conv(module: Any) -> bool:
-    return isinstance(module, torch.nn.modules.conv._ConvNd)
-
-
-def _get(net: nn.Module, path: str) -> Any:
-    """A module or parameter by its name."""
+def _get_attribute(net: nn.Module, path: str) -> Any:
+    """Return a module or parameter by its qualified name."""
     found: Any = net
-    for word in path.split(".") if path else ():
-        found = getattr(found, word)
+    for name in path.split(".") if path else ():
+        found = getattr(found, name)
     return found
 
 
 # ---------------------------------------------------------------------------------------------
-# Attention that Joulecast builds: heads go whole
+# PackedSdpa: whole heads are removed
 
 
 def _make_sdpa_pruner(tp: Any) -> Any:
-    """Where Torch-Pruning stops: what goes in and what comes out are tied by heads alone."""
+    """Stop Torch-Pruning at PackedSdpa: only its heads connect its inputs and outputs."""
 
     class SdpaPruner(tp.pruner.function.BasePruningFunc):  # type: ignore[misc]
         def prune_out_channels(self, layer: Any, idxs: Sequence[int]) -> Any:
@@ -279,59 +276,82 @@ def _make_sdpa_pruner(tp: Any) -> Any:
     return SdpaPruner()
 
 
-def _find_head_outputs(
-    graph: Any, net: nn.Module
-) -> dict[str, tuple[tuple[str, str, Places], ...]]:
-    """What every attention that Joulecast built gives its channels to."""
+def _list_sdpa_inputs(
+    sdpa: str, members: list[tuple[str, str]], modules: Mapping[str, Any]
+) -> list[ChannelDependency]:
+    """Return a dependency for each linear layer before an attention, whatever its channels do."""
+    found = []
+    for path, side in members:
+        if path == sdpa:
+            continue
+        if side != "out" or not isinstance(modules[path], nn.Linear):
+            reason = "another module lies between it and its attention"
+            return [ChannelDependency(path, (), (), unprunable_reason=reason)]
+        channels = range(modules[path].out_features)
+        indices = {channel: [channel] for channel in channels}
+        coupled = (CoupledModule(path, side, indices), CoupledModule(sdpa, "in", {}))
+        found.append(ChannelDependency(path, tuple(channels), coupled))
+    return found
+
+
+def _find_sdpa_outputs(graph: Any, net: nn.Module) -> dict[str, tuple[CoupledModule, ...]]:
+    """Return the modules that read the output channels of each PackedSdpa."""
     found = {}
     for path, module in net.named_modules():
         if isinstance(module, PackedSdpa) and module in graph.module2node:
             pruner = graph.get_pruner_of_module(module)
             channels = list(range(pruner.get_out_channels(module)))
             group = graph.get_pruning_group(module, pruner.prune_out_channels, channels)
-            items: dict[tuple[str, str], Places] = {}
+            indices_of: dict[tuple[str, str], ChannelIndices] = {}
             for item in group.items:
                 target = _find_path(graph, item.dep.target.module)
                 if target:
-                    places = items.setdefault((target, _name_side(graph, item.dep.handler)), {})
-                    for index, origin in zip(item.idxs, item.root_idxs, strict=False):
-                        places.setdefault(origin, []).append(index)
-            found[path] = tuple((*key, places) for key, places in items.items())
+                    key = (target, _name_side(graph, item.dep.handler))
+                    indices = indices_of.setdefault(key, {})
+                    for index, root_index in zip(item.idxs, item.root_idxs, strict=True):
+                        indices.setdefault(root_index, []).append(index)
+            found[path] = tuple(CoupledModule(*key, indices) for key, indices in indices_of.items())
     return found
 
 
-def _join_heads(
-    net: nn.Module, ties: list[ChannelDependency], heads: Any
+def _merge_by_sdpa(
+    net: nn.Module,
+    dependencies: list[ChannelDependency],
+    sdpa_outputs: Mapping[str, tuple[CoupledModule, ...]],
 ) -> list[ChannelDependency]:
-    """Ties that feed an attention become one that goes by heads."""
-    feeders: dict[str, list[ChannelDependency]] = {}
-    rest = []
-    for tie in ties:
-        fed = [path for path, side, _ in tie.items if path in heads and side == "in"]
-        if fed:
-            feeders.setdefault(fed[0], []).append(tie)
+    """Merge the dependencies before each attention into one that is removed by heads."""
+    before: dict[str, list[ChannelDependency]] = {}
+    others = []
+    for one in dependencies:
+        sdpas = [m.path for m in one.modules if m.path in sdpa_outputs and m.side == "in"]
+        if sdpas:
+            before.setdefault(sdpas[0], []).append(one)
         else:
-            rest.append(tie)
-    return rest + [
-        _join_one(_get(net, path), path, found, heads[path]) for path, found in feeders.items()
+            others.append(one)
+    return others + [
+        _merge_heads(_get_attribute(net, path), path, found, sdpa_outputs[path])
+        for path, found in before.items()
     ]
 
 
-def _join_one(
-    sdpa: PackedSdpa, path: str, feeders: list[ChannelDependency], outputs: Any
+def _merge_heads(
+    sdpa: PackedSdpa,
+    path: str,
+    before: list[ChannelDependency],
+    outputs: Sequence[CoupledModule],
 ) -> ChannelDependency:
     width = sdpa.heads * sdpa.head_dim
-    name = feeders[0].name
-    alike = sdpa.heads == sdpa.kv_heads and sum(len(tie.channels) for tie in feeders) == 3 * width
-    if not alike or any(len(tie.channels) % width for tie in feeders):
-        return ChannelDependency(name, (), (), why_whole="its heads share keys and values")
-    items: list[tuple[str, str, Places]] = list(outputs)
-    for tie in feeders:
-        for target, side, places in tie.items:
+    name = before[0].name
+    has_equal_heads = sdpa.heads == sdpa.kv_heads
+    is_complete = sum(len(one.channels) for one in before) == 3 * width
+    if not (has_equal_heads and is_complete) or any(len(one.channels) % width for one in before):
+        return ChannelDependency(name, (), (), unprunable_reason="its heads share keys and values")
+    modules = list(outputs)
+    for one in before:
+        for target, side, indices in one.modules:
             if target != path:
-                spread: Places = {channel: [] for channel in range(width)}
-                for at, channel in enumerate(tie.channels):
-                    spread[at % width] += places[channel]
-                items.append((target, side, spread))
-    channels = tuple(range(width))
-    return ChannelDependency(name, channels, tuple(items), head_dim=sdpa.head_dim)
+                merged: ChannelIndices = {channel: [] for channel in range(width)}
+                for position, channel in enumerate(one.channels):
+                    merged[position % width] += indices[channel]
+                modules.append(CoupledModule(target, side, merged))
+    return ChannelDependency(name, tuple(range(width)), tuple(modules), head_dim=sdpa.head_dim)

@@ -1,10 +1,11 @@
-"""Which sizes of a Network follow which group of channels: read off copies that were cut.
+"""Find which sizes of a Network shrink with which group of channels, by reading pruned copies.
 
-Every group gets a code word: some of a few readings cut one step of it, the others leave it whole.
-A size that follows one group alone falls by the same amount in exactly the readings of its word;
-all words have as many readings, so that no sum of others looks like one. What is left, sizes that
-follow several groups (joined channels), is found by cutting each of those groups alone. A last
-reading with many steps of everything holds all of it against the net: what disagrees stays whole.
+Every group gets a code word, a subset of a few readings: in those one step of the group is removed.
+A size that depends on one group shrinks by the same amount in exactly the readings of its code
+word. All code words have the same length, so that no union of others equals one. Sizes that depend
+on several groups (concatenated channels) are found by removing each of those groups alone. A last
+reading, with many steps of every group removed, verifies the result: groups that disagree with it
+are reported as unprunable.
 """
 
 from __future__ import annotations
@@ -15,120 +16,135 @@ from dataclasses import replace
 from itertools import combinations
 
 from joulecast.errors import JoulecastError
-from joulecast.kinds.channel_groups import ChannelGroup, ChannelSlot, list_slots, narrow_network
+from joulecast.kinds.channel_groups import (
+    ChannelGroup,
+    ChannelSlot,
+    SlotKey,
+    list_slots,
+    narrow_network,
+)
 from joulecast.records import Network
 
-Place = tuple[int, int, str, int]
-Read = Callable[[Mapping[str, int]], Network]
-Falls = dict[Place, dict[str, int]]
+PrunedReader = Callable[[Mapping[str, int]], Network]
+_Reductions = dict[SlotKey, dict[str, int]]
 
 
 def find_channel_slots(
-    base: Network, groups: Sequence[ChannelGroup], read: Read
+    base: Network, groups: Sequence[ChannelGroup], read_pruned: PrunedReader
 ) -> tuple[tuple[ChannelGroup, ...], tuple[str, ...]]:
-    """Groups with their slots, and the names of those whose sizes do not follow their channels.
+    """Return groups with their slots, and names of groups whose sizes do not follow their channels.
 
     Args:
-        base: The net as it is.
-        groups: What may be cut of it.
-        read: Counts of channels → the net that is left, read anew.
+        base: The network before pruning.
+        groups: Groups of channels that may be removed.
+        read_pruned: Reads the network that is left with given channel counts.
     """
-    lost: set[str] = {group.name for group in groups if len(group.importance) < 2}
-    usable = [group for group in groups if group.name not in lost]
+    rejected: set[str] = {group.name for group in groups if len(group.importance) < 2}
+    usable = [group for group in groups if group.name not in rejected]
     while usable:
         try:
-            falls = _measure_falls(base, usable, read)
+            reductions = _find_reductions(base, usable, read_pruned)
         except JoulecastError:
-            bad = {group.name for group in usable if not _reads(group, read)}
-            if not bad:
+            failed = {group.name for group in usable if not _can_read(group, read_pruned)}
+            if not failed:
                 raise
         else:
-            usable = [_fill(group, falls) for group in usable]
-            bad = _find_wrong(base, usable, read)
-        lost |= bad
-        usable = [replace(group, slots=()) if bad else group for group in usable]
-        usable = [group for group in usable if group.name not in bad]
-        if not bad:
+            usable = [_add_slots(group, reductions) for group in usable]
+            failed = _find_inconsistent(base, usable, read_pruned)
+        rejected |= failed
+        usable = [replace(group, slots=()) if failed else group for group in usable]
+        usable = [group for group in usable if group.name not in failed]
+        if not failed:
             break
-    return tuple(usable), tuple(sorted(lost))
+    return tuple(usable), tuple(sorted(rejected))
 
 
-def _reads(group: ChannelGroup, read: Read) -> bool:
+def _can_read(group: ChannelGroup, read_pruned: PrunedReader) -> bool:
     try:
-        read({group.name: group.channels - group.step})
+        read_pruned({group.name: group.channels - group.step})
         return True
     except JoulecastError:
         return False
 
 
-def _measure_falls(base: Network, groups: Sequence[ChannelGroup], read: Read) -> Falls:
-    """What one step of each group takes from each size."""
-    whole = list_slots(base)
-    words = _make_words(len(groups))
-    readings = max((max(word) for word in words), default=-1) + 1
-    seen: dict[Place, list[int]] = {}
-    for number in range(readings):
-        some = [group for group, word in zip(groups, words, strict=False) if number in word]
-        for place, fall in _measure(whole, some, read).items():
-            seen.setdefault(place, [0] * readings)[number] = fall
-    falls: Falls = {}
-    mixed: set[int] = set()
-    for place, amounts in seen.items():
-        word = tuple(number for number, fall in enumerate(amounts) if fall)
-        alone = {amounts[number] for number in word}
-        if word in words and len(alone) == 1:
-            falls.setdefault(place, {})[groups[words.index(word)].name] = alone.pop()
+def _find_reductions(
+    base: Network, groups: Sequence[ChannelGroup], read_pruned: PrunedReader
+) -> _Reductions:
+    """Return how much one step of each group takes from each size."""
+    sizes = list_slots(base)
+    code_words = _make_code_words(len(groups))
+    readings = max((max(word) for word in code_words), default=-1) + 1
+    observed: dict[SlotKey, list[int]] = {}
+    for reading in range(readings):
+        removed = [g for g, word in zip(groups, code_words, strict=True) if reading in word]
+        for slot, reduction in _remove_one_step(sizes, removed, read_pruned).items():
+            observed.setdefault(slot, [0] * readings)[reading] = reduction
+    reductions: _Reductions = {}
+    ambiguous: set[int] = set()
+    for slot, amounts in observed.items():
+        word = tuple(reading for reading, amount in enumerate(amounts) if amount)
+        distinct = {amounts[reading] for reading in word}
+        if word in code_words and len(distinct) == 1:
+            name = groups[code_words.index(word)].name
+            reductions.setdefault(slot, {})[name] = distinct.pop()
         else:
-            mixed |= {at for at, one in enumerate(words) if set(one) <= set(word)}
-    for at in sorted(mixed):
-        for place, fall in _measure(whole, [groups[at]], read).items():
-            falls.setdefault(place, {})[groups[at].name] = fall
-    return falls
+            ambiguous |= {i for i, one in enumerate(code_words) if set(one) <= set(word)}
+    for index in sorted(ambiguous):
+        for slot, reduction in _remove_one_step(sizes, [groups[index]], read_pruned).items():
+            reductions.setdefault(slot, {})[groups[index].name] = reduction
+    return reductions
 
 
-def _measure(
-    whole: Mapping[Place, int], some: Sequence[ChannelGroup], read: Read
-) -> dict[Place, int]:
-    """By how much each size falls where one step of some groups is cut."""
-    left = list_slots(read({group.name: group.channels - group.step for group in some}))
-    return {p: size - left[p] for p, size in whole.items() if p in left and left[p] != size}
+def _remove_one_step(
+    sizes: Mapping[SlotKey, int], groups: Sequence[ChannelGroup], read_pruned: PrunedReader
+) -> dict[SlotKey, int]:
+    """Return by how much each size shrinks if one step of these groups is removed."""
+    pruned = read_pruned({group.name: group.channels - group.step for group in groups})
+    left = list_slots(pruned)
+    return {
+        slot: size - left[slot]
+        for slot, size in sizes.items()
+        if slot in left and left[slot] != size
+    }
 
 
-def _make_words(count: int) -> list[tuple[int, ...]]:
-    """So many different sets of readings, all of one size."""
+def _make_code_words(count: int) -> list[tuple[int, ...]]:
+    """Return ``count`` different subsets of readings, all of the same size."""
     readings = 1
     while math.comb(readings, readings // 2 or 1) < count:
         readings += 1
     return list(combinations(range(readings), readings // 2 or 1))[:count]
 
 
-def _fill(group: ChannelGroup, falls: Falls) -> ChannelGroup:
+def _add_slots(group: ChannelGroup, reductions: _Reductions) -> ChannelGroup:
     slots = [
-        ChannelSlot(*place, found[group.name])
-        for place, found in falls.items()
-        if group.name in found
+        ChannelSlot(*slot, by_group[group.name])
+        for slot, by_group in reductions.items()
+        if group.name in by_group
     ]
     return replace(group, slots=tuple(sorted(slots, key=lambda slot: (slot.layer, slot.op))))
 
 
-def _find_wrong(base: Network, groups: Sequence[ChannelGroup], read: Read) -> set[str]:
-    """Groups that change layers which turn out otherwise than their slots say, or nothing."""
-    idle = {group.name for group in groups if not group.slots}
-    if idle:
-        return idle
-    # About a third of every group, so that no two fall by the same share.
+def _find_inconsistent(
+    base: Network, groups: Sequence[ChannelGroup], read_pruned: PrunedReader
+) -> set[str]:
+    """Return the groups without slots, else those whose slots predict a wrong layer."""
+    without_slots = {group.name for group in groups if not group.slots}
+    if without_slots:
+        return without_slots
+    # Remove about a third, with shares that differ between neighbouring groups.
     counts = {
         group.name: group.channels
-        - group.step * (1 + (len(group.importance) - 1) * (at % 3 + 1) // 5)
-        for at, group in enumerate(groups)
+        - group.step * (1 + (len(group.importance) - 1) * (index % 3 + 1) // 5)
+        for index, group in enumerate(groups)
         if len(group.importance) > 2
     }
-    said, seen = narrow_network(base, groups, counts), read(counts)
-    if len(said.layers) != len(seen.layers):
+    predicted, actual = narrow_network(base, groups, counts), read_pruned(counts)
+    if len(predicted.layers) != len(actual.layers):
         return {group.name for group in groups}
-    off = {
-        at
-        for at, pair in enumerate(zip(said.layers, seen.layers, strict=False))
-        if pair[0] != pair[1]
+    wrong = {
+        index
+        for index, (one, other) in enumerate(zip(predicted.layers, actual.layers, strict=True))
+        if one != other
     }
-    return {group.name for group in groups if any(slot.layer in off for slot in group.slots)}
+    return {group.name for group in groups if any(slot.layer in wrong for slot in group.slots)}

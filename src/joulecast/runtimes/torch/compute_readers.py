@@ -1,4 +1,4 @@
-"""Read compute-bound operators from traced calls: convolutions, products, recurrences, attention."""
+"""Read compute-bound operators from traced calls: convolutions, products and attention."""
 
 from __future__ import annotations
 

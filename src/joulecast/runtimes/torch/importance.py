@@ -1,10 +1,10 @@
-"""How important each step of a group's channels is: by the size of its weights, or by Taylor.
+"""Rank channels by importance: by weight magnitude or by a first-order Taylor expansion.
 
-    magnitude   Σ w²              of all weights that go with a channel
-    taylor      |Σ w·∂loss/∂w|    what the loss would change by without them, to first order
+    magnitude   Σ w²              over all weights that belong to a channel
+    taylor      |Σ w·∂loss/∂w|    change of the loss without them, to first order
 
-Every coupled tensor has the same say: its scores are divided by their mean before they are added,
-and a group's importance adds up to 1. Taylor needs gradients in the net: run backward first.
+Every coupled tensor counts equally: its scores are divided by their mean before they are added, and
+the importance of a group sums to 1. Taylor needs gradients: run backward first.
 """
 
 from __future__ import annotations
@@ -26,75 +26,74 @@ IMPORTANCES = ("magnitude", "taylor")
 
 
 def compute_importance(
-    net: nn.Module, groups: Sequence[ChannelGroup], by: str = "magnitude"
+    net: nn.Module, groups: Sequence[ChannelGroup], criterion: str = "magnitude"
 ) -> tuple[ChannelGroup, ...]:
-    """The same groups with the importance of their steps in this net.
+    """Return the groups with the importance of their steps in this module.
 
     Raises:
-        InputError: There is no such way, or Taylor is asked for and the net has no gradients.
+        InputError: The criterion is unknown, or is ``taylor`` and the module has no gradients.
     """
-    if by not in IMPORTANCES:
-        raise InputError(f"there is no importance {by!r}; known are {', '.join(IMPORTANCES)}")
-    if by == "taylor" and not any(value.grad is not None for value in net.parameters()):
+    if criterion not in IMPORTANCES:
+        raise InputError(f"unknown importance {criterion!r}: give {' or '.join(IMPORTANCES)}")
+    if criterion == "taylor" and not any(value.grad is not None for value in net.parameters()):
         raise InputError("Taylor importance needs gradients: run backward of a loss first")
-    return tuple(replace(group, importance=_weigh_group(net, group, by)) for group in groups)
+    return tuple(replace(group, importance=_score_group(net, group, criterion)) for group in groups)
 
 
 def run_backward(loaded: LoadedNet) -> None:
-    """Leave gradients in a net: of its own loss, else of cross-entropy, on its example inputs."""
+    """Compute gradients on the example inputs: of the module's own loss, else of cross-entropy."""
     loss = loaded.loss or cross_entropy_loss
     loaded.net.zero_grad()
     loss(call_net(loaded.net, loaded.inputs)).backward()
 
 
-def _weigh_group(net: nn.Module, group: ChannelGroup, by: str) -> tuple[float, ...]:
-    total = torch.zeros(len(group.importance), dtype=torch.float64)
-    for one in group.couplings:
-        for value, axis in _list_weights(net, one):
-            scores = _score(value, axis, by)
-            if scores is not None:
-                total += _sum_places(scores, one)
-    whole = float(total.sum())
-    if not whole > 0.0:
-        return (1.0 / len(total),) * len(total)
-    return tuple(float(score) / whole for score in total)
+def _score_group(net: nn.Module, group: ChannelGroup, criterion: str) -> tuple[float, ...]:
+    scores = torch.zeros(len(group.importance), dtype=torch.float64)
+    for coupling in group.couplings:
+        for tensor, axis in _iterate_tensors(net, coupling):
+            channel_scores = _score_channels(tensor, axis, criterion)
+            if channel_scores is not None:
+                scores += _average_by_step(channel_scores, coupling)
+    total = float(scores.sum())
+    if not total > 0.0:
+        return (1.0 / len(scores),) * len(scores)
+    return tuple(float(score) / total for score in scores)
 
 
-def _score(value: torch.Tensor, axis: int, by: str) -> Any:
-    """A number for each place of an axis, 1 on average; None where nothing is known."""
-    if value.device.type == "meta" or (by == "taylor" and value.grad is None):
+def _score_channels(tensor: torch.Tensor, axis: int, criterion: str) -> torch.Tensor | None:
+    """Return a score for each index of an axis, 1 on average; None where all are unknown."""
+    if tensor.device.type == "meta" or (criterion == "taylor" and tensor.grad is None):
         return None
-    wide = value.detach().to("cpu", torch.float64)
-    if by == "taylor":
-        wide = wide * value.grad.detach().to("cpu", torch.float64)  # type: ignore[union-attr]
-    rows = wide.transpose(0, axis).flatten(1) if wide.dim() > 1 else wide[:, None]
-    scores = rows.sum(1).abs() if by == "taylor" else rows.square().sum(1)
+    values = tensor.detach().to("cpu", torch.float64)
+    if criterion == "taylor":
+        assert tensor.grad is not None
+        values = values * tensor.grad.detach().to("cpu", torch.float64)
+    rows = values.transpose(0, axis).flatten(1) if values.dim() > 1 else values[:, None]
+    scores = rows.sum(1).abs() if criterion == "taylor" else rows.square().sum(1)
     mean = float(scores.mean())
     return scores / mean if mean > 0 else None
 
 
-def _sum_places(scores: torch.Tensor, one: Coupling) -> torch.Tensor:
-    sizes = [len(places) for places in one.channels_by_step]
-    flat = torch.tensor(
-        [index for places in one.channels_by_step for index in places], dtype=torch.long
-    )
-    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    # A grouped convolution has one column for the same channel of all its groups.
-    found = torch.zeros(len(sizes), dtype=torch.float64)
-    return found.index_add(0, owner, scores[flat % len(scores)]) / max(1, len(flat))
+def _average_by_step(scores: torch.Tensor, coupling: Coupling) -> torch.Tensor:
+    sizes = [len(channels) for channels in coupling.channels_by_step]
+    flat = torch.tensor([c for channels in coupling.channels_by_step for c in channels]).long()
+    step = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    sums = torch.zeros(len(sizes), dtype=torch.float64)
+    # The weight of a grouped convolution has one column for the same channel of all its groups.
+    return sums.index_add(0, step, scores[flat % len(scores)]) / max(1, len(flat))
 
 
-def _list_weights(net: nn.Module, one: Coupling) -> Iterator[tuple[torch.Tensor, int]]:
-    """Tensors that go with a coupling, and the axis on which its channels stand."""
-    owner, _, last = one.path.rpartition(".")
-    target: Any = getattr(net.get_submodule(owner), last) if last else net
+def _iterate_tensors(net: nn.Module, coupling: Coupling) -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield the tensors of a coupling, each with the axis of its channels."""
+    owner, _, name = coupling.path.rpartition(".")
+    target: Any = getattr(net.get_submodule(owner), name) if name else net
     if isinstance(target, nn.Parameter):
-        yield target, max((at for at, size in enumerate(target.shape) if size > 1), default=0)
+        yield target, max((axis for axis, size in enumerate(target.shape) if size > 1), default=0)
     elif isinstance(target, nn.MultiheadAttention):
         yield target.out_proj.weight, 0
         if target.in_proj_weight is not None:
             yield target.in_proj_weight, 1
     elif isinstance(getattr(target, "weight", None), torch.Tensor):
         axes = {"in": 1, "both": 1 if isinstance(target, nn.Embedding) else 0}
-        axis = axes.get(one.side, 0)
+        axis = axes.get(coupling.side, 0)
         yield target.weight, 1 - axis if getattr(target, "transposed", False) else axis

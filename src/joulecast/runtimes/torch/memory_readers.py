@@ -1,4 +1,4 @@
-"""Read memory-bound operators from traced calls: norms, pooling, views and elementwise functions."""
+"""Read memory-bound operators from traced calls: norms, pooling, views, activations."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class _NetworkAssembler:
         draft.shape = sample_shape(event.outputs[0].shape, self.batch)
 
     def _claim_params(self, event: Event) -> tuple[int, bool]:
-        """Return how many parameters this event is the first to use, and whether it uses others'."""
+        """Return how many parameters it is the first to use, and whether it only shares others."""
         new = [name for name in event.param_names if name not in self.claimed_params]
         self.claimed_params.update(new)
         count = sum(self.trace.params[name].numel() for name in new)

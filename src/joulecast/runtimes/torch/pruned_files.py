@@ -1,11 +1,11 @@
-"""A pruned net as a folder: weights, and what makes a module that takes them.
+"""Save and load a pruned module as a folder with its weights and its architecture.
 
     weights.safetensors     the state dict
-    architecture.json       {"format": "joulecast-pruned", "network": ...} where Joulecast builds it
+    architecture.json       {"format": "joulecast-pruned", "network": ...} if Joulecast builds it,
                             {"format": "joulecast-pruned", "net": "file.py:make_net", "removed":
-                             {module: {side: channels}}} where somebody else's callable does
+                             {module: {side: channels}}} if a user's callable does
 
-Never pickled. What the file names is only called where a person asks for it by ``load_pruned``.
+Nothing is pickled. A callable named in the file is only called by ``load_pruned``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 from joulecast.errors import FileError, InputError, MissingError
 from joulecast.records import Network, load_record
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.channel_pruning import Removed, remove_channels
+from joulecast.runtimes.torch.channel_removal import RemovedChannels, remove_channels
 from joulecast.runtimes.torch.load import load_net
 
 FORMAT = "joulecast-pruned"
@@ -32,56 +32,56 @@ def save_pruned(
     folder: str | Path,
     *,
     network: Network,
-    removed: Removed,
+    removed: RemovedChannels,
     source: str = "",
 ) -> Path:
-    """Write a pruned net into a folder.
+    """Write a pruned module into a folder and return the folder.
 
     Args:
-        net: The smaller net.
-        folder: Where to; it is made where it is missing.
-        network: The smaller net as records.
-        removed: What was cut of each module.
-        source: The callable that makes the net before; empty where the network itself is built.
+        net: The pruned module.
+        folder: Created if it does not exist.
+        network: The Network of the pruned module.
+        removed: The channels removed from each module.
+        source: The callable that makes the original module; empty if it was built from a Network.
     """
-    place = Path(folder)
+    path = Path(folder)
     data: dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
     if source:
-        data.update(net=_absolute(source), removed=removed)
-    place.mkdir(parents=True, exist_ok=True)
-    (place / ARCHITECTURE).write_text(json.dumps(data) + "\n", encoding="utf-8")
-    _safetensors().save_model(net, str(place / WEIGHTS))
-    return place
+        data.update(net=_make_absolute(source), removed=removed)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / ARCHITECTURE).write_text(json.dumps(data) + "\n", encoding="utf-8")
+    _import_safetensors().save_model(net, str(path / WEIGHTS))
+    return path
 
 
 def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
-    """The pruned net in a folder, with its weights.
+    """Return the pruned module in a folder, with its weights.
 
     Args:
-        folder: What ``save_pruned`` wrote.
-        net: The net before it was cut, where what made it is no longer where it was.
+        folder: A folder that ``save_pruned`` wrote.
+        net: The original module, if its callable is no longer available.
 
     Raises:
-        FileError: The folder holds no pruned net, or its parts do not fit each other.
+        FileError: The folder contains no pruned module, or its files do not match.
     """
-    place = Path(folder)
-    data = _read_architecture(place / ARCHITECTURE)
+    path = Path(folder)
+    data = _read_architecture(path / ARCHITECTURE)
     if net is None and ":" not in str(data.get("net", ":")):
-        raise FileError(f"{place} was made of a module without a name: give that module as net")
+        raise FileError(f"{path} was made from a module without a name: give that module as net")
     try:
-        smaller = _make(data, net, str(place))
-        _safetensors().load_model(smaller, str(place / WEIGHTS))
+        pruned = _make_pruned(data, net, str(path))
+        _import_safetensors().load_model(pruned, str(path / WEIGHTS))
     except (InputError, KeyError, OSError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise FileError(f"{place} cannot be rebuilt ({reason}): prune the net again") from error
-    return smaller
+        raise FileError(f"{path} cannot be rebuilt ({reason}): prune the network again") from error
+    return pruned
 
 
-def _make(data: Mapping[str, Any], net: nn.Module | None, place: str) -> nn.Module:
+def _make_pruned(data: Mapping[str, Any], net: nn.Module | None, path: str) -> nn.Module:
     if "net" not in data:
-        return build_net(load_record(Network, data["network"], place))
-    before = net if net is not None else load_net(data["net"], input_shape=(1,)).net
-    return remove_channels(before, data["removed"])
+        return build_net(load_record(Network, data["network"], path))
+    original = net if net is not None else load_net(data["net"], input_shape=(1,)).net
+    return remove_channels(original, data["removed"])
 
 
 def _read_architecture(path: Path) -> Mapping[str, Any]:
@@ -89,22 +89,26 @@ def _read_architecture(path: Path) -> Mapping[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(
-            f"{path} cannot be read ({error}): give a folder of a pruned net"
+            f"{path} cannot be read ({error}): give the folder of a pruned network"
         ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise FileError(f"{path} is no pruned net: give what `joulecast prune --out` wrote")
+        raise FileError(
+            f"{path} is not a pruned network: give a folder that `joulecast prune --out` wrote"
+        )
     return data
 
 
-def _absolute(source: str) -> str:
-    """A callable's name that holds from everywhere, as far as a file is named."""
-    place, colon, name = source.rpartition(":")
-    return f"{Path(place).resolve()}{colon}{name}" if place.endswith(".py") else source
+def _make_absolute(source: str) -> str:
+    """Return a callable's name with an absolute path, if it is in a file."""
+    path, colon, name = source.rpartition(":")
+    return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else source
 
 
-def _safetensors() -> Any:
+def _import_safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise MissingError("weights need safetensors: pip install 'joulecast[prune]'") from error
+        raise MissingError(
+            "saving pruned weights needs safetensors: pip install 'joulecast[prune]'"
+        ) from error
     return safetensors.torch

@@ -245,7 +245,7 @@ class _Tracer:
         return event
 
     def _record_inputs(self, event: Event, values: Any) -> None:
-        """Add what a call reads; values computed inside a leaf module have no id and are skipped."""
+        """Add what a call reads; values computed inside a leaf module have no id."""
         for tensor in pytree.tree_leaves(values):
             if not isinstance(tensor, torch.Tensor):
                 continue
