@@ -1,0 +1,113 @@
+"""Make members of families: from a name, from parameters, or at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from joulecast.errors import NetError
+from joulecast.families.family_table import FAMILIES, Family
+from joulecast.kinds import Shape
+from joulecast.records import Input, Network
+
+WIDEST = 65_536
+DEEPEST = 1_000
+
+
+def is_family(name: str) -> bool:
+    """Return whether the name of a network begins with the name of a family."""
+    return name.split(":", 1)[0] in FAMILIES
+
+
+def make_family(name: str, input_shape: Shape | None = None) -> Network:
+    """Return the network with a name such as ``cnn5:16,32`` or ``transformer:width=64,depth=2``.
+
+    Raises:
+        NetError: The family, a parameter, its value or the input shape is invalid.
+    """
+    family_name, _, text = name.partition(":")
+    if family_name not in FAMILIES:
+        raise NetError(f"unknown family {family_name!r}; known families: {', '.join(FAMILIES)}")
+    family = FAMILIES[family_name]
+    return build_family(family_name, _parse_params(name, family, text), input_shape)
+
+
+def build_family(
+    family_name: str, params: Mapping[str, int], input_shape: Shape | None = None
+) -> Network:
+    """Return the member of a family with the given parameters.
+
+    Raises:
+        NetError: A parameter or the input shape is invalid.
+    """
+    family = FAMILIES[family_name]
+    _check_params(family_name, family, params)
+    sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
+    layers, groups = family.architecture(params, sample)
+    name = family_name + ":" + ",".join(str(params[key]) for key in family.params)
+    return Network(
+        layers=(replace(layers[0], input_grad=False), *layers[1:]),
+        input=sample,
+        groups=tuple(groups),
+        name=name,
+    )
+
+
+def draw_family(
+    family_name: str, draw: Callable[[int, int], int], input_shape: Shape | None = None
+) -> Network:
+    """Return a random member, as in the paper: every parameter is uniform from 1 to the original.
+
+    Args:
+        family_name: Name of a family; parameters in it are the largest values.
+        draw: Function of two bounds that returns a random integer, both bounds included.
+        input_shape: Shape of one sample; the family's default if None.
+    """
+    bare_name, _, text = family_name.partition(":")
+    family = FAMILIES[bare_name]
+    params = {}
+    for key, most in _parse_params(family_name, family, text).items():
+        step = family.steps.get(key, 1)
+        params[key] = most if key in family.fixed else step * draw(1, most // step)
+    return build_family(bare_name, params, input_shape)
+
+
+def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:
+    params = dict(family.params)
+    names = list(family.params)
+    for position, word in enumerate(text.split(",") if text else []):
+        key, equals, value = word.rpartition("=")
+        if not equals:
+            if position >= len(names):
+                raise NetError(f"{name}: give at most {len(names)} values ({', '.join(names)})")
+            key = names[position]
+        if key not in params:
+            raise NetError(f"{name}: unknown parameter {key!r}; give {', '.join(names)}")
+        try:
+            params[key] = int(value)
+        except ValueError:
+            raise NetError(f"{name}: {key} is {value!r}; give an integer") from None
+    return params
+
+
+def _check_params(name: str, family: Family, params: Mapping[str, int]) -> None:
+    for key, value in params.items():
+        step = family.steps.get(key, 1)
+        # Names of depths and numbers of blocks begin with d; all other parameters are widths.
+        most = DEEPEST if key.startswith("d") else WIDEST
+        if not step <= value <= most or value % step:
+            number = f"a multiple of {step}" if step > 1 else "an integer"
+            raise NetError(
+                f"{name}: {key} is {value}; give {number} of at least {step} and at most {most:,}"
+            )
+
+
+def _make_input(name: str, family: Family, shape: Shape) -> Input:
+    expected = len(family.input.shape)
+    if max(shape, default=0) > WIDEST:
+        raise NetError(f"{name}: the input has the size {max(shape)}; give at most {WIDEST:,}")
+    if len(shape) != expected or min(shape, default=0) < 1:
+        example = "x".join(map(str, family.input.shape))
+        given = "x".join(map(str, shape)) or "none"
+        raise NetError(f"{name}: the input is {given}; give {expected} sizes, such as {example}")
+    return replace(family.input, shape=shape)
