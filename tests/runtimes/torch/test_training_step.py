@@ -1,4 +1,4 @@
-"""Steps train, stages and copies do what they say, and what does not train is refused."""
+"""Steps train, stages run alone, and modules that cannot train are rejected."""
 
 import signal
 import subprocess
@@ -13,7 +13,6 @@ from joulecast.errors import InputError, NetError, NotTrainingError
 from joulecast.families import FAMILIES, build_family, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Device, Execution, Input, Network, Setup, Trial
-from joulecast.runtimes.torch.load import load_net, read_named_net
 from joulecast.runtimes.torch.runtime import TorchRuntime, draw_inputs, find_torch_device
 
 SETUP = Setup(batch=4, threads=1)
@@ -51,7 +50,7 @@ def test_every_family_trains(runtime: TorchRuntime, name: str, optimizer: str) -
     step.close()
 
 
-def test_the_loss_falls(runtime: TorchRuntime) -> None:
+def test_loss_falls(runtime: TorchRuntime) -> None:
     step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP))
     first = float(step.last_losses[0])
     step.run(60)
@@ -59,31 +58,31 @@ def test_the_loss_falls(runtime: TorchRuntime) -> None:
 
 
 @pytest.mark.parametrize("stage", ["forward", "backward", "update", "step"])
-def test_a_stage_does_that_stage_only(runtime: TorchRuntime, stage: str) -> None:
+def test_stage_runs_alone(runtime: TorchRuntime, stage: str) -> None:
     step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(stage=stage)))
     weights = [w.detach().clone() for w in step.weights]
     step.run(2)
-    moved = any(not torch.equal(a, b) for a, b in zip(weights, step.weights, strict=True))
-    assert moved == (stage in ("update", "step"))
+    changed = any(not torch.equal(a, b) for a, b in zip(weights, step.weights, strict=True))
+    assert changed == (stage in ("update", "step"))
 
 
-def test_copies_have_their_own_weights(runtime: TorchRuntime) -> None:
+def test_replicas_have_separate_weights(runtime: TorchRuntime) -> None:
     network = make_family(SMALL["har"])
     step = runtime.prepare(Trial(network, SETUP, Execution(copies=3, upstream="random")))
     assert len(step.replicas) == 3
     assert len(step.weights) == 3 * len(list(step.replicas[0].net.parameters()))
-    first, second = (copy.net.state_dict() for copy in step.replicas[:2])
+    first, second = (replica.net.state_dict() for replica in step.replicas[:2])
     assert any(not torch.equal(first[key], second[key]) for key in first)
     step.run(1)
 
 
-def test_the_same_trial_builds_the_same_net(runtime: TorchRuntime) -> None:
+def test_same_trial_builds_the_same_weights(runtime: TorchRuntime) -> None:
     trial = Trial(make_family(SMALL["cnn5"]), SETUP)
     one, two = runtime.prepare(trial), runtime.prepare(trial)
     assert all(torch.equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
 
 
-def test_inference_updates_nothing(runtime: TorchRuntime) -> None:
+def test_inference_changes_no_weights(runtime: TorchRuntime) -> None:
     step = runtime.prepare(Trial(make_family(SMALL["cnn5"]), replace(SETUP, phase="inference")))
     before = [w.clone() for w in step.replicas[0].net.parameters()]
     step.run(2)
@@ -93,7 +92,7 @@ def test_inference_updates_nothing(runtime: TorchRuntime) -> None:
 
 
 def test_half_precision_trains() -> None:
-    """In a process of its own: some virtual machines promise instructions that they do not run."""
+    """Run in a subprocess: some virtual machines report instructions that they cannot run."""
     code = """
 from joulecast.families import make_family
 from joulecast.records import Device, Setup, Trial
@@ -105,7 +104,7 @@ print("trained")
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == -signal.SIGILL:
-        pytest.skip("this CPU says it has bf16 instructions, and has not")
+        pytest.skip("this CPU reports bf16 instructions that it cannot run")
     assert done.stdout == "trained\n", done.stderr
 
 
@@ -114,13 +113,13 @@ def test_tf32_trains(runtime: TorchRuntime) -> None:
     runtime.prepare(Trial(make_family(SMALL["cnn5"]), setup)).run(1)
 
 
-def test_threads_are_put_back(runtime: TorchRuntime) -> None:
+def test_thread_count_is_restored(runtime: TorchRuntime) -> None:
     before = torch.get_num_threads()
     runtime.prepare(Trial(make_family(SMALL["har"]), replace(SETUP, threads=1))).run(1)
     assert torch.get_num_threads() == before
 
 
-def test_the_first_layer_gets_an_input_gradient_only_where_it_is_asked_for() -> None:
+def test_input_requires_a_gradient_only_if_the_first_layer_needs_it() -> None:
     linear = make_layer("linear", cin=4, cout=3)
     generator = torch.Generator().manual_seed(0)
     inside = draw_inputs(Network((linear,), Input((4,))), Setup(batch=2), generator)
@@ -130,7 +129,7 @@ def test_the_first_layer_gets_an_input_gradient_only_where_it_is_asked_for() -> 
     assert inside.requires_grad and not first.requires_grad
 
 
-class Unused(nn.Module):
+class UnusedLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.used, self.spare = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -139,7 +138,7 @@ class Unused(nn.Module):
         return self.used(x)
 
 
-class Exploding(nn.Module):
+class InfiniteLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(4, 3)
@@ -149,29 +148,31 @@ class Exploding(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("net", "word"),
+    ("net", "message"),
     [
-        (Unused(), "spare"),
-        (Exploding(), "loss"),
+        (UnusedLayer(), "spare"),
+        (InfiniteLoss(), "loss"),
         (nn.Linear(4, 3).requires_grad_(False), "nothing to train"),
     ],
 )
-def test_what_does_not_train_is_refused(runtime: TorchRuntime, net: nn.Module, word: str) -> None:
-    with pytest.raises(NotTrainingError, match=word):
+def test_module_that_does_not_train_is_rejected(
+    runtime: TorchRuntime, net: nn.Module, message: str
+) -> None:
+    with pytest.raises(NotTrainingError, match=message):
         runtime.prepare_net(net, torch.randn(2, 4), None, Setup(batch=2))
 
 
-def test_a_bias_before_a_norm_is_no_reason_to_refuse(runtime: TorchRuntime) -> None:
+def test_bias_before_a_norm_is_accepted(runtime: TorchRuntime) -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     runtime.prepare_net(net, torch.randn(8, 4), None, Setup(batch=8)).run(1)
 
 
-def test_graphs_need_a_gpu(runtime: TorchRuntime) -> None:
+def test_graph_mode_needs_a_gpu(runtime: TorchRuntime) -> None:
     with pytest.raises(InputError, match="CUDA"):
         runtime.prepare(Trial(make_family(SMALL["cnn5"]), SETUP, Execution(mode="graph")))
 
 
-def test_an_empty_network_and_one_that_cannot_be_built_are_refused(runtime: TorchRuntime) -> None:
+def test_empty_and_unbuildable_networks_are_rejected(runtime: TorchRuntime) -> None:
     with pytest.raises(NetError, match="empty"):
         runtime.prepare(Trial(Network(), SETUP))
     with pytest.raises(NetError, match="rebuilt"):
@@ -179,65 +180,12 @@ def test_an_empty_network_and_one_that_cannot_be_built_are_refused(runtime: Torc
 
 
 @pytest.mark.parametrize("on", ["tpu", "cuda:99", "cuda:x", "mps"])
-def test_unknown_devices_are_refused(on: str) -> None:
+def test_unknown_devices_are_rejected(on: str) -> None:
     with pytest.raises(InputError):
         find_torch_device(on)
 
 
-NET_FILE = """
-import torch
-from torch import nn
-
-def alone(): return nn.Linear(8, 2)
-def with_inputs(): return nn.Linear(8, 2), torch.zeros(5, 8)
-def with_loss(): return nn.Linear(8, 2), (torch.zeros(5, 8),), lambda out: out.sum()
-def broken(): raise ValueError("no such thing")
-def wrong(): return 7
-class NeedsNumbers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(8, int(torch.ones(3).sum().item()))
-    def forward(self, x): return self.fc(x)
-def needs_numbers(): return NeedsNumbers(), torch.zeros(5, 8)
-"""
-
-
-@pytest.fixture
-def net_file(tmp_path) -> str:
-    path = tmp_path / "my_net.py"
-    path.write_text(NET_FILE)
-    return str(path)
-
-
-def test_named_nets_are_read(net_file: str) -> None:
-    for name, batch in (("with_inputs", 5), ("with_loss", 5), ("needs_numbers", 5)):
-        network, found = read_named_net(f"{net_file}:{name}")
-        assert found == batch
-        assert [layer.kind for layer in network.layers] == ["linear"]
-    network, found = read_named_net(f"{net_file}:alone", batch=3, input_shape=(8,))
-    assert (found, network.input.shape) == (3, (8,))
-    assert load_net(f"{net_file}:with_inputs", batch=7).inputs.shape == (7, 8)
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("{file}:alone", "--input"),
-        ("{file}:broken", "no such thing"),
-        ("{file}:wrong", "int"),
-        ("{file}:nothing", "nothing"),
-        ("{file}.py:alone", "no file"),
-        ("no.such.package:make", "fails to import"),
-        ("something", "family"),
-    ],
-)
-def test_names_that_lead_nowhere_are_one_clear_line(net_file: str, name: str, word: str) -> None:
-    with pytest.raises(NetError, match=word) as caught:
-        read_named_net(name.format(file=net_file))
-    assert "\n" not in str(caught.value)
-
-
-def test_any_width_of_one_trains(runtime: TorchRuntime) -> None:
-    """The bounds of every range are measured first, and one channel may be born dead."""
+def test_single_channel_layers_train(runtime: TorchRuntime) -> None:
+    """Curves start at their bounds, and a single channel may start as a dead ReLU."""
     for params in ({"c1": 1, "c2": 1, "c3": 1, "c4": 1}, {"c1": 1, "c2": 4, "c3": 1, "c4": 4}):
         runtime.prepare(Trial(build_family("cnn5", params, (3, 16, 16)), SETUP)).close()

@@ -1,4 +1,4 @@
-"""Layers that join inputs run alone at every width, whether or not it divides by their number."""
+"""Layers that concatenate inputs run alone at any width, divisible by their number or not."""
 
 from dataclasses import replace
 
@@ -31,14 +31,14 @@ counts = st.integers(2, 25)
 spaces = st.lists(st.integers(1, 4), max_size=3)
 
 
-def make_join(width: int, count: int, space: tuple[int, ...], fn: str = "concat") -> Layer:
+def make_concat(width: int, count: int, space: tuple[int, ...], fn: str = "concat") -> Layer:
     tail = (NORM, RELU) if fn == "concat" else (RELU,)
     layer = make_layer("elementwise", tail, fn=fn, shape=(width, *space))
     return replace(layer, reads=(1,) * count, join="concat")
 
 
 def run_alone(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a layer gives alone, and the gradient that reaches what it is fed."""
+    """Return the output of a layer that runs alone, and the gradient of its input."""
     network = make_isolated_network(Part("hidden", (layer,)))
     x = draw_inputs(network, SETUP, torch.Generator().manual_seed(1))
     out = build_net(network)(x)
@@ -49,18 +49,20 @@ def run_alone(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
 
 @settings(deadline=None, max_examples=60)
 @given(widths, counts, spaces)
-def test_joined_channels_are_as_many_as_the_layer_says(
+def test_concatenation_has_the_channels_of_the_layer(
     width: int, count: int, space: list[int]
 ) -> None:
-    layer = make_join(width, count, tuple(space))
+    layer = make_concat(width, count, tuple(space))
     out, _ = run_alone(layer)
     assert tuple(out.shape[1:]) == output_shape(layer)
 
 
 @settings(deadline=None, max_examples=60)
 @given(widths, counts, widths, st.sampled_from(["concat along 1", "concat along 2"]))
-def test_joins_along_other_axes_come_out_whole(width: int, count: int, size: int, fn: str) -> None:
-    layer = make_join(width, count, (size,), fn)
+def test_concatenation_along_other_axes_has_the_right_shape(
+    width: int, count: int, size: int, fn: str
+) -> None:
+    layer = make_concat(width, count, (size,), fn)
     out, gradient = run_alone(layer)
     assert tuple(out.shape[1:]) == output_shape(layer)
     assert bool(gradient.any())
@@ -68,8 +70,8 @@ def test_joins_along_other_axes_come_out_whole(width: int, count: int, size: int
 
 @settings(deadline=None, max_examples=30)
 @given(widths, counts)
-def test_a_variant_shows_a_join_at_every_width(width: int, count: int) -> None:
-    part = Part("hidden", (make_join(width, count, (3, 3)),))
+def test_variant_contains_a_concatenation_of_any_width(width: int, count: int) -> None:
+    part = Part("hidden", (make_concat(width, count, (3, 3)),))
     network = Network((make_layer("conv2d", cin=3, cout=8, space=(5, 5), kernel=3), CLASSES))
     variant = make_variant(part, network)
     x = torch.randn(SETUP.batch, *variant.input.shape)
@@ -78,19 +80,21 @@ def test_a_variant_shows_a_join_at_every_width(width: int, count: int) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 80))
-def test_inputs_are_joined_in_order_and_only_the_last_is_cut(has: list[int], wanted: int) -> None:
-    inputs = [torch.full((2, size), float(place)) for place, size in enumerate(has)]
+def test_inputs_keep_their_order_and_only_the_last_is_cut(sizes: list[int], wanted: int) -> None:
+    inputs = [torch.full((2, size), float(index)) for index, size in enumerate(sizes)]
     fitted = fit_channels(inputs, wanted)
-    row = [place for place, size in enumerate(has) for _ in range(size)]
-    expected = [row[at % len(row)] for at in range(wanted)]
+    row = [index for index, size in enumerate(sizes) for _ in range(size)]
+    expected = [row[i % len(row)] for i in range(wanted)]
     assert torch.cat(fitted, dim=1)[0].tolist() == expected
-    assert [x.shape[1] for x in fitted[:-1]] == [has[i % len(has)] for i in range(len(fitted) - 1)]
+    assert [x.shape[1] for x in fitted[:-1]] == [
+        sizes[i % len(sizes)] for i in range(len(fitted) - 1)
+    ]
 
 
 @pytest.mark.parametrize("count", [2, 3, 23])
-def test_an_uneven_join_costs_what_its_neighbours_cost(count: int) -> None:
-    even = count_bytes(make_join(40 * count, count, (7, 7))) / (40 * count)
-    uneven = count_bytes(make_join(40 * count + 1, count, (7, 7))) / (40 * count + 1)
+def test_uneven_concatenation_costs_as_much_as_an_even_one(count: int) -> None:
+    even = count_bytes(make_concat(40 * count, count, (7, 7))) / (40 * count)
+    uneven = count_bytes(make_concat(40 * count + 1, count, (7, 7))) / (40 * count + 1)
     assert uneven == pytest.approx(even, rel=0.02)
 
 
@@ -103,8 +107,8 @@ def count_bytes(layer: Layer) -> float:
     return totals.size_bytes
 
 
-def test_a_join_of_many_trains_alone_as_the_part_it_is() -> None:
-    layer = make_join(960, 23, (2, 2))
+def test_concatenation_of_many_inputs_trains_alone() -> None:
+    layer = make_concat(960, 23, (2, 2))
     trial = make_isolated_trial(Part("hidden", (layer,)), SETUP)
     part = read_isolated_part(trial)
     assert part is not None

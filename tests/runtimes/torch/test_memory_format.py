@@ -1,4 +1,4 @@
-"""Images that lie channels last: reading sees it, and what is rebuilt or isolated lies the same."""
+"""Channels-last tensors are read as such, and rebuilt and isolated layers use the same format."""
 
 import json
 from collections.abc import Callable
@@ -38,8 +38,8 @@ BATCH = 3
 WATCHED = (nn.Conv2d, nn.LayerNorm, nn.Linear)
 
 
-class Swap(nn.Module):
-    """Channels to the back, or from there to the front."""
+class Permute(nn.Module):
+    """Moves channels to the last axis, or back to the first."""
 
     def __init__(self, *order: int) -> None:
         super().__init__()
@@ -49,19 +49,19 @@ class Swap(nn.Module):
         return x.permute(self.order)
 
 
-class NextBlock(nn.Module):
-    """A depthwise convolution, then a perceptron over channels that stand last."""
+class ConvNeXtBlock(nn.Module):
+    """A depthwise convolution, then an MLP over channels on the last axis."""
 
     def __init__(self, width: int, scaled: bool) -> None:
         super().__init__()
         self.inside = nn.Sequential(
             nn.Conv2d(width, width, 7, padding=3, groups=width),
-            Swap(0, 2, 3, 1),
+            Permute(0, 2, 3, 1),
             nn.LayerNorm(width),
             nn.Linear(width, 4 * width),
             nn.GELU(),
             nn.Linear(4 * width, width),
-            Swap(0, 3, 1, 2),
+            Permute(0, 3, 1, 2),
         )
         self.scale = nn.Parameter(torch.full((width, 1, 1), 0.1)) if scaled else None
 
@@ -70,19 +70,19 @@ class NextBlock(nn.Module):
         return x + (y if self.scale is None else self.scale * y)
 
 
-def make_next(scaled: bool, *stage_end: nn.Module) -> nn.Module:
-    """A stem whose norm turns its images round, two blocks, what ends their stage, and a head."""
-    blocks = [NextBlock(8, scaled), NextBlock(8, scaled)]
+def make_convnext(scaled: bool, *stage_end: nn.Module) -> nn.Module:
+    """Return a stem with a channels-last norm, two blocks, the end of their stage and a head."""
+    blocks = [ConvNeXtBlock(8, scaled), ConvNeXtBlock(8, scaled)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)]
     return nn.Sequential(nn.Conv2d(3, 8, 4, 4), *make_norm(8), *blocks, *stage_end, *head)
 
 
 def make_norm(width: int) -> list[nn.Module]:
-    return [Swap(0, 2, 3, 1), nn.LayerNorm(width), Swap(0, 3, 1, 2)]
+    return [Permute(0, 2, 3, 1), nn.LayerNorm(width), Permute(0, 3, 1, 2)]
 
 
-class Dense(nn.Module):
-    """What was there and what was made of it, side by side."""
+class DenseConcat(nn.Module):
+    """Concatenates its input with a convolution of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class Dense(nn.Module):
         return torch.relu(self.norm(torch.cat((x, self.conv(x)), dim=1)))
 
 
-def make_images() -> nn.Module:
+def make_cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1, bias=False),
         nn.BatchNorm2d(6),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        Dense(),
+        DenseConcat(),
         nn.Conv2d(10, 10, 3, groups=10),
         nn.AvgPool2d(2),
         nn.Flatten(),
@@ -107,49 +107,49 @@ def make_images() -> nn.Module:
     )
 
 
-def make_gray() -> nn.Module:
+def make_gray_cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Dropout(0.5))
 
 
-def make_volumes() -> nn.Module:
+def make_volume_cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.ReLU(), nn.ConvTranspose3d(4, 3, 2)
     )
 
 
 CONVERTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "images": (make_images, (3, 16, 16)),
-    "gray images": (make_gray, (1, 6, 6)),
-    "volumes": (make_volumes, (2, 5, 6, 7)),
+    "images": (make_cnn, (3, 16, 16)),
+    "gray images": (make_gray_cnn, (1, 6, 6)),
+    "volumes": (make_volume_cnn, (2, 5, 6, 7)),
 }
 
 
 def convert(net: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    form = torch.channels_last if len(shape) == 3 else torch.channels_last_3d
-    return net.to(memory_format=form)  # type: ignore[call-overload]
+    memory_format = torch.channels_last if len(shape) == 3 else torch.channels_last_3d
+    return net.to(memory_format=memory_format)  # type: ignore[call-overload]
 
 
 def read_back(network: Network) -> Network:
     return read_net(build_net(network), make_empty_input(network, BATCH), mean_square_loss)
 
 
-@pytest.mark.parametrize("data_too", [True, False])
+@pytest.mark.parametrize("with_input", [True, False])
 @pytest.mark.parametrize("name", CONVERTED)
-def test_a_converted_net_reads_back_from_what_is_built(name: str, data_too: bool) -> None:
+def test_converted_network_reads_back_the_same(name: str, with_input: bool) -> None:
     make, shape = CONVERTED[name]
     x = torch.randn(BATCH, *shape)
-    network = read_net(convert(make(), shape), to_channels_last(x) if data_too else x)
+    network = read_net(convert(make(), shape), to_channels_last(x) if with_input else x)
     assert network.buildable
-    assert network.layers[0].channels_last == data_too
+    assert network.layers[0].channels_last == with_input
     assert all(map(name_layout, network.layers[:-1]))
     assert read_back(network) == network
     assert Network.from_dict(network.to_dict()) == network
     check_network(network)
 
 
-def test_layouts_are_part_of_what_a_net_is_and_change_no_cost() -> None:
-    plain = read_net(make_images(), torch.randn(BATCH, 3, 16, 16))
-    net = convert(make_images(), (3, 16, 16))
+def test_memory_format_distinguishes_networks_but_not_their_flops() -> None:
+    plain = read_net(make_cnn(), torch.randn(BATCH, 3, 16, 16))
+    net = convert(make_cnn(), (3, 16, 16))
     last = read_net(net, to_channels_last(torch.randn(BATCH, 3, 16, 16)))
     usual = [
         replace(layer, channels_last=False, channels_last_weights=False) for layer in last.layers
@@ -159,14 +159,14 @@ def test_layouts_are_part_of_what_a_net_is_and_change_no_cost() -> None:
     assert count_step_totals(last, BATCH).flops == count_step_totals(plain, BATCH).flops
 
 
-def test_what_lies_as_usual_says_nothing_about_it() -> None:
+def test_contiguous_networks_do_not_mention_channels_last() -> None:
     networks = [make_family(name) for name in FAMILIES]
-    networks += [read_net(make_images(), torch.randn(BATCH, 3, 16, 16))]
+    networks += [read_net(make_cnn(), torch.randn(BATCH, 3, 16, 16))]
     assert not any("channels_last" in json.dumps(network.to_dict()) for network in networks)
 
 
-def test_permutes_turn_images_round_without_a_conversion() -> None:
-    network = read_net(make_next(False), torch.randn(BATCH, 3, 32, 32))
+def test_permuted_images_are_channels_last() -> None:
+    network = read_net(make_convnext(False), torch.randn(BATCH, 3, 32, 32))
     assert network.buildable
     assert read_back(network) == network
     convs = [layer for layer in network.layers if layer.kind == "conv2d"]
@@ -175,7 +175,7 @@ def test_permutes_turn_images_round_without_a_conversion() -> None:
     assert not any(layer.channels_last for layer in network.layers if layer.kind == "linear")
 
 
-def test_a_net_that_converts_what_it_computes_is_seen_and_not_rebuilt() -> None:
+def test_network_that_converts_an_activation_is_not_buildable() -> None:
     class Convert(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.contiguous(memory_format=torch.channels_last)
@@ -186,7 +186,7 @@ def test_a_net_that_converts_what_it_computes_is_seen_and_not_rebuilt() -> None:
     assert not network.buildable
 
 
-def test_what_is_spread_over_an_image_does_not_hide_how_it_lies() -> None:
+def test_broadcast_operand_does_not_hide_the_format_of_the_image() -> None:
     class Gate(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -201,29 +201,29 @@ def test_what_is_spread_over_an_image_does_not_hide_how_it_lies() -> None:
     assert [layer.channels_last for layer in products] == [True, True]
 
 
-# -- what runs alone --------------------------------------------------------------------------
+# -- isolated layers --------------------------------------------------------------------------
 
 
 def watch_strides(net: nn.Module, run: Callable[[], Any]) -> list[tuple[Any, ...]]:
-    """Strides of what each watched module reads and of the gradients it is given, in a step."""
+    """Return the strides of each watched module's input and output gradient in one step."""
     seen: list[tuple[Any, ...]] = []
 
-    def note(module: nn.Module, args: Any, out: torch.Tensor) -> None:
+    def record(module: nn.Module, args: Any, out: torch.Tensor) -> None:
         seen.append((type(module).__name__, args[0].shape, args[0].stride()))
         out.register_hook(lambda grad: seen.append(("gradient", grad.shape, grad.stride())))
 
-    hooks = [m.register_forward_hook(note) for m in net.modules() if isinstance(m, WATCHED)]
+    hooks = [m.register_forward_hook(record) for m in net.modules() if isinstance(m, WATCHED)]
     run()
     for hook in hooks:
         hook.remove()
     return seen
 
 
-def test_an_isolated_block_lies_in_memory_as_it_does_in_its_net() -> None:
-    # The norm behind them gives a gradient that lies as the images do.
-    net = make_next(True, *make_norm(8))
+def test_isolated_block_has_the_strides_of_its_network() -> None:
+    # The norm behind them returns a gradient in the format of the images.
+    net = make_convnext(True, *make_norm(8))
     x = torch.randn(BATCH, 3, 32, 32)
-    block = next(module for module in net if isinstance(module, NextBlock))
+    block = next(module for module in net if isinstance(module, ConvNeXtBlock))
     real = watch_strides(block, lambda: net(x).square().sum().backward())
     network = read_net(net, x)
     part = next(place.part for place in split_blocks(network) if place.part.role == BLOCK)
@@ -235,9 +235,9 @@ def test_an_isolated_block_lies_in_memory_as_it_does_in_its_net() -> None:
     assert alone == real
 
 
-def test_lost_views_neither_copy_images_nor_turn_them_round() -> None:
+def test_lost_views_neither_copy_nor_permute_images() -> None:
     class Tokens(nn.Module):
-        """A convolution between perceptrons over tokens; its views are no rows of the table."""
+        """A convolution between linear layers over tokens, with views that no kind describes."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -262,7 +262,7 @@ def test_lost_views_neither_copy_images_nor_turn_them_round() -> None:
 
 
 @pytest.mark.parametrize("name", ["images", "gray images"])
-def test_layers_alone_and_in_variants_lie_as_they_say(name: str) -> None:
+def test_isolated_layers_and_variants_have_the_stated_format(name: str) -> None:
     make, shape = CONVERTED[name]
     x = to_channels_last(torch.randn(BATCH, *shape))
     network = read_net(convert(make(), shape), x)
@@ -271,22 +271,26 @@ def test_layers_alone_and_in_variants_lie_as_they_say(name: str) -> None:
         shown = read_isolated_part(trial)
         assert shown is not None
         assert shown.layers == place.part.layers
-        assert list_layouts(read_back(trial.network), 1) == list_layouts(trial.network, 1)
+        assert list_memory_formats(read_back(trial.network), 1) == list_memory_formats(
+            trial.network, 1
+        )
         if set(place.part.layers[0].reads) == {1}:
             variant = make_variant(place.part, network)
             shown = (read_variant(variant) or (None,))[0]
             assert shown is not None
             assert shown.layers == place.part.layers
             subject = 2 if shown.role == "hidden" else 1
-            assert list_layouts(read_back(variant), subject) == list_layouts(variant, subject)
+            assert list_memory_formats(read_back(variant), subject) == list_memory_formats(
+                variant, subject
+            )
 
 
-def list_layouts(network: Network, first: int) -> list[tuple[str, ...]]:
+def list_memory_formats(network: Network, first: int) -> list[tuple[str, ...]]:
     return [name_layout(layer) for layer in network.layers[:first]]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_another_batch_lies_as_the_first(device: str) -> None:
+def test_resized_batch_keeps_its_memory_format(device: str) -> None:
     x = to_channels_last(torch.zeros(2, 3, 4, 4, device=device))
     assert is_channels_last(resize_batch(x, 5))
     assert not is_channels_last(resize_batch(x.contiguous(), 5))

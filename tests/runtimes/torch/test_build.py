@@ -1,4 +1,4 @@
-"""read(build(n)) gives n back, for every kind and every family, and the two counts agree."""
+"""read(build(n)) == n for every kind and family, and formulas agree with counted operators."""
 
 from dataclasses import replace
 
@@ -16,13 +16,13 @@ BATCH = 3
 RELU = make_op("elementwise", fn="relu")
 
 
-def network_of(*layers: Layer, shape: tuple[int, ...], vocabulary: int = 0) -> Network:
-    """Layers in a row; the first reads the input, which needs no gradient."""
+def make_chain(*layers: Layer, shape: tuple[int, ...], vocabulary: int = 0) -> Network:
+    """Return a chain of layers; the first reads the input, which needs no gradient."""
     first = replace(layers[0], input_grad=False)
     return Network((first, *layers[1:]), Input(shape, vocabulary))
 
 
-def inputs_for(network: Network, batch: int = BATCH) -> torch.Tensor:
+def draw_inputs(network: Network, batch: int = BATCH) -> torch.Tensor:
     shape = (batch, *network.input.shape)
     if network.input.vocabulary:
         return torch.randint(0, network.input.vocabulary, shape)
@@ -30,7 +30,7 @@ def inputs_for(network: Network, batch: int = BATCH) -> torch.Tensor:
 
 
 def read_back(network: Network) -> Network:
-    return read_net(build_net(network), inputs_for(network), mean_square_loss)
+    return read_net(build_net(network), draw_inputs(network), mean_square_loss)
 
 
 def pool(dims: int, fn: str = "max") -> object:
@@ -46,71 +46,71 @@ TO_TOKENS = make_layer("linear", cin=6, cout=8, lead=(5,))
 IMAGE = make_layer("conv2d", cin=3, cout=8, space=(6, 6), kernel=3, padding=1)
 
 CASES: dict[str, Network] = {
-    "conv1d": network_of(conv("conv1d", (9,), stride=2, padding=1), shape=(4, 9)),
-    "conv2d": network_of(conv("conv2d", (9, 7), dilation=2), shape=(4, 9, 7)),
-    "conv3d": network_of(conv("conv3d", (5, 6, 7)), shape=(4, 5, 6, 7)),
-    "conv2d grouped": network_of(conv("conv2d", (6, 6), groups=2, bias=0), shape=(4, 6, 6)),
-    "conv2d depthwise": network_of(
+    "conv1d": make_chain(conv("conv1d", (9,), stride=2, padding=1), shape=(4, 9)),
+    "conv2d": make_chain(conv("conv2d", (9, 7), dilation=2), shape=(4, 9, 7)),
+    "conv3d": make_chain(conv("conv3d", (5, 6, 7)), shape=(4, 5, 6, 7)),
+    "conv2d grouped": make_chain(conv("conv2d", (6, 6), groups=2, bias=0), shape=(4, 6, 6)),
+    "conv2d depthwise": make_chain(
         make_layer("conv2d", cin=4, cout=4, groups=4, space=(6, 6), kernel=3), shape=(4, 6, 6)
     ),
-    "conv2d lopsided": network_of(
+    "conv2d asymmetric": make_chain(
         make_layer("conv2d", cin=2, cout=4, space=(6, 8), kernel=(1, 5), padding=(0, 2)),
         shape=(2, 6, 8),
     ),
-    "conv_transpose1d": network_of(conv("conv_transpose1d", (5,), stride=2), shape=(4, 5)),
-    "conv_transpose2d": network_of(
+    "conv_transpose1d": make_chain(conv("conv_transpose1d", (5,), stride=2), shape=(4, 5)),
+    "conv_transpose2d": make_chain(
         conv("conv_transpose2d", (5, 4), stride=2, output_padding=1, groups=2), shape=(4, 5, 4)
     ),
-    "conv_transpose3d": network_of(conv("conv_transpose3d", (3, 3, 3)), shape=(4, 3, 3, 3)),
-    "linear": network_of(
+    "conv_transpose3d": make_chain(conv("conv_transpose3d", (3, 3, 3)), shape=(4, 3, 3, 3)),
+    "linear": make_chain(
         make_layer("linear", (RELU, make_op("dropout", p=0.25)), cin=5, cout=7), shape=(5,)
     ),
-    "linear on tokens": network_of(
+    "linear on tokens": make_chain(
         make_layer(
             "linear", (make_op("elementwise", fn="gelu"),), cin=5, cout=7, lead=(4,), bias=0
         ),
         shape=(4, 5),
     ),
     **{
-        f"linear, {fn}": network_of(
+        f"linear, {fn}": make_chain(
             make_layer("linear", (make_op("elementwise", fn=fn, passes=passes),), cin=5, cout=7),
             make_layer("linear", cin=7, cout=3),
             shape=(5,),
         )
         for fn, passes in {"newgeluactivation": 8, "quickgeluactivation": 3}.items()
     },
-    "embedding": network_of(TOKENS, shape=(5,), vocabulary=11),
-    "lstm": network_of(
+    "embedding": make_chain(TOKENS, shape=(5,), vocabulary=11),
+    "lstm": make_chain(
         make_layer("lstm", (make_op("last"),), cin=6, hidden=7, tokens=5, depth=2),
         make_layer("linear", cin=7, cout=3),
         shape=(5, 6),
     ),
-    "lstm both ways": network_of(
+    "bidirectional lstm": make_chain(
         make_layer("lstm", cin=6, hidden=7, tokens=5, bidirectional=1, bias=0), shape=(5, 6)
     ),
-    "gru": network_of(TO_TOKENS, make_layer("gru", cin=8, hidden=7, tokens=5), shape=(5, 6)),
-    "rnn": network_of(TO_TOKENS, make_layer("rnn", cin=8, hidden=7, tokens=5), shape=(5, 6)),
-    "attention": network_of(
+    "gru": make_chain(TO_TOKENS, make_layer("gru", cin=8, hidden=7, tokens=5), shape=(5, 6)),
+    "rnn": make_chain(TO_TOKENS, make_layer("rnn", cin=8, hidden=7, tokens=5), shape=(5, 6)),
+    "attention": make_chain(
         TO_TOKENS,
         make_layer("attention", width=8, heads=2, tokens=5, kv_tokens=5),
         shape=(5, 6),
     ),
-    "sdpa": network_of(
+    "sdpa": make_chain(
         make_layer("linear", cin=6, cout=24, lead=(5,)),
         make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=5),
         shape=(5, 6),
     ),
-    "sdpa to others": network_of(
+    "cross sdpa": make_chain(
         make_layer("linear", cin=6, cout=24, lead=(5,)),
         make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=7),
         shape=(5, 6),
     ),
-    "sdpa with few keys": network_of(
+    "sdpa with grouped queries": make_chain(
         make_layer("linear", cin=6, cout=16, lead=(5,)),
         make_layer("sdpa", heads=2, kv_heads=1, head_dim=4, tokens=5, kv_tokens=5, causal=1),
         shape=(5, 6),
     ),
-    "matmul": network_of(
+    "matmul": make_chain(
         make_layer("linear", cin=5, cout=4, lead=(6,)),
         replace(
             make_layer("linear", (make_op("permute", order=(1, 0)),), cin=5, cout=4, lead=(6,)),
@@ -120,18 +120,18 @@ CASES: dict[str, Network] = {
         replace(make_layer("matmul", m=6, k=4, n=6), reads=(2, 1)),
         shape=(6, 5),
     ),
-    "batch_norm": network_of(make_layer("batch_norm", shape=(4, 5, 5)), shape=(4, 5, 5)),
-    "batch_norm in a tail": network_of(
+    "batch_norm": make_chain(make_layer("batch_norm", shape=(4, 5, 5)), shape=(4, 5, 5)),
+    "batch_norm in a tail": make_chain(
         make_layer("conv1d", (make_op("batch_norm"), RELU), cin=2, cout=3, space=(8,), kernel=3),
         shape=(2, 8),
     ),
-    "layer_norm": network_of(make_layer("layer_norm", shape=(4, 6)), shape=(4, 6)),
-    "group_norm": network_of(make_layer("group_norm", groups=2, shape=(4, 5, 5)), shape=(4, 5, 5)),
-    "rms_norm": network_of(make_layer("rms_norm", shape=(4, 6)), shape=(4, 6)),
-    "rms_norm spelled out": network_of(
+    "layer_norm": make_chain(make_layer("layer_norm", shape=(4, 6)), shape=(4, 6)),
+    "group_norm": make_chain(make_layer("group_norm", groups=2, shape=(4, 5, 5)), shape=(4, 5, 5)),
+    "rms_norm": make_chain(make_layer("rms_norm", shape=(4, 6)), shape=(4, 6)),
+    "decomposed rms_norm": make_chain(
         make_layer("rms_norm", spelled=1, shape=(4, 6)), shape=(4, 6)
     ),
-    "elementwise sum": network_of(
+    "sum of two layers": make_chain(
         IMAGE,
         make_layer("conv2d", cin=8, cout=8, space=(6, 6), kernel=3, padding=1),
         replace(
@@ -141,14 +141,14 @@ CASES: dict[str, Network] = {
         ),
         shape=(3, 6, 6),
     ),
-    "elementwise of one": network_of(
+    "sum of a layer with itself": make_chain(
         IMAGE,
         replace(
             make_layer("elementwise", fn="add", inputs=2, shape=(8, 6, 6)), reads=(1, 1), join="add"
         ),
         shape=(3, 6, 6),
     ),
-    "concat": network_of(
+    "concat": make_chain(
         IMAGE,
         replace(IMAGE, reads=(2,), input_grad=False),
         replace(
@@ -156,12 +156,12 @@ CASES: dict[str, Network] = {
         ),
         shape=(3, 6, 6),
     ),
-    "pool": network_of(
+    "pool": make_chain(
         make_layer("conv2d", (pool(2, "avg"),), cin=3, cout=4, space=(8, 8), kernel=1),
         make_layer("linear", cin=4, cout=4, lead=(4, 4)),
         shape=(3, 8, 8),
     ),
-    "pool alone": network_of(
+    "pool alone": make_chain(
         IMAGE,
         replace(
             make_layer(
@@ -171,24 +171,24 @@ CASES: dict[str, Network] = {
         ),
         shape=(3, 6, 6),
     ),
-    "view": network_of(
+    "view": make_chain(
         make_layer("linear", (make_op("view", out=(2, 3)),), cin=5, cout=6),
         make_layer("linear", cin=3, cout=2, lead=(2,)),
         shape=(5,),
     ),
-    "mean of tokens": network_of(
+    "mean of tokens": make_chain(
         make_layer(
             "linear", (make_op("elementwise", fn="mean", axes=(0,)),), cin=4, cout=6, lead=(5,)
         ),
         shape=(5, 4),
     ),
 }
-# A pooling that follows a convolution would join its tail: alone it needs a second reader.
+# Pooling after a convolution joins its tail: it would need a second reader to be a layer.
 ALONE = {"pool alone"}
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - ALONE))
-def test_a_built_network_reads_back_the_same(name: str) -> None:
+def test_built_network_reads_back_the_same(name: str) -> None:
     network = CASES[name]
     again = read_back(network)
     assert again == network
@@ -200,7 +200,7 @@ def test_every_kind_has_a_case() -> None:
     assert used == set(KINDS)
 
 
-def test_an_operator_joins_the_layer_that_it_follows() -> None:
+def test_operator_joins_the_tail_of_the_layer_before() -> None:
     again = read_back(CASES["pool alone"])
     assert [op.kind for op in again.layers[0].tail] == ["pool", "flatten"]
     assert len(again.layers) == 1
@@ -214,7 +214,7 @@ def test_families_read_back_the_same(name: str) -> None:
     assert again.buildable
 
 
-def test_random_members_read_back_the_same() -> None:
+def test_random_family_members_read_back_the_same() -> None:
     generator = torch.Generator().manual_seed(5)
 
     def draw(low: int, high: int) -> int:
@@ -232,7 +232,7 @@ def test_formulas_agree_with_the_independent_count(name: str) -> None:
     assert again.totals is not None
     work = network_work(network, Setup(batch=BATCH))
     counted = again.totals
-    # The first token of a recurrence has no state before it to send a gradient to.
+    # The first token of a recurrent layer has no earlier state to send a gradient to.
     close = 0.06 if name in ("gru", "rnn") else 1e-9
     assert work.forward.flops + work.backward.flops == pytest.approx(counted.flops, rel=close)
     assert work.params == counted.params
@@ -263,13 +263,13 @@ def test_blocks_and_layers_cost_the_same() -> None:
     assert len({layer.kind for layer in folded}) == 2
 
 
-def test_training_the_first_layer_needs_no_input_gradient() -> None:
+def test_first_layer_needs_no_input_gradient() -> None:
     first = make_family("cnn5").layers[0]
     alone = layer_work(first, Setup(batch=BATCH)).backward.flops
     inside = layer_work(replace(first, input_grad=True), Setup(batch=BATCH)).backward.flops
     assert inside == 2 * alone
 
 
-def test_cross_entropy_takes_any_shape_of_logits() -> None:
+def test_cross_entropy_accepts_logits_of_any_shape() -> None:
     for shape in ((4, 3), (4, 5, 3)):
         assert cross_entropy_loss(torch.zeros(shape)).item() == pytest.approx(1.0986, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Blocks of nets that cannot be rebuilt whole still run alone, with their products as they were."""
+"""Repeated blocks of networks that are not buildable still run alone, with the same FLOPs."""
 
 import pytest
 import torch
@@ -15,54 +15,52 @@ SETUP = Setup(batch=2, optimizer="adamw")
 WIDTH, HEADS, TOKENS = 32, 4, 8
 
 
-class Turn(nn.Module):
-    """Attention as decoders write it: queries and keys are turned, halves joined, heads shared."""
+class RotaryAttention(nn.Module):
+    """Decoder attention with rotary embeddings and shared key-value heads."""
 
     def __init__(self, kv_heads):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
-        self.queries = nn.Linear(WIDTH, WIDTH)
-        self.keys = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
-        self.values = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.key = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
+        self.value = nn.Linear(WIDTH, WIDTH // HEADS * kv_heads)
         self.out = nn.Linear(WIDTH, WIDTH)
 
-    def turn(self, x):
+    def rotate(self, x):
         x = x.view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
         half = x.shape[-1] // 2
         return x * 0.9 + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * 0.1
 
     def forward(self, x):
         inner = self.norm(x)
-        values = self.values(inner).view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
-        queries, keys = self.turn(self.queries(inner)), self.turn(self.keys(inner))
-        mixed = F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=True, enable_gqa=True
-        )
+        value = self.value(inner).view(*x.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+        query, key = self.rotate(self.query(inner)), self.rotate(self.key(inner))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
 
 
-class Window(nn.Module):
-    """Attention in windows with a learnt bias, by products."""
+class WindowAttention(nn.Module):
+    """Window attention with a learnt position bias, written with matrix products."""
 
     def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.mix = nn.Linear(WIDTH, 3 * WIDTH)
         self.bias = nn.Parameter(torch.randn(10, HEADS))
-        self.register_buffer("places", torch.arange(TOKENS * TOKENS // 4) % 10)
+        self.register_buffer("positions", torch.arange(TOKENS * TOKENS // 4) % 10)
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
         windows = self.norm(x).reshape(-1, TOKENS // 2, WIDTH)
         mixed = self.mix(windows).reshape(*windows.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         scores = mixed[0] * 0.3 @ mixed[1].transpose(-2, -1)
-        bias = self.bias[self.places].view(TOKENS // 2, TOKENS // 2, HEADS).permute(2, 0, 1)
+        bias = self.bias[self.positions].view(TOKENS // 2, TOKENS // 2, HEADS).permute(2, 0, 1)
         result = (scores + bias.contiguous().unsqueeze(0)).softmax(-1) @ mixed[2]
         return x + self.out(result.transpose(1, 2).reshape(windows.shape)).view(x.shape)
 
 
-class Merge(nn.Module):
-    """Neighbours are joined along the last axis, as between the stages of a hierarchy."""
+class PatchMerging(nn.Module):
+    """Concatenates neighbours along the last axis, as between stages of a Swin Transformer."""
 
     def __init__(self):
         super().__init__()
@@ -74,8 +72,10 @@ class Merge(nn.Module):
         return x + self.again(F.gelu(self.halve(pairs)))
 
 
-@pytest.mark.parametrize("make", [lambda: Turn(2), lambda: Turn(4), Window, Merge])
-def test_what_a_net_repeats_runs_alone_and_multiplies_as_much(make):
+@pytest.mark.parametrize(
+    "make", [lambda: RotaryAttention(2), lambda: RotaryAttention(4), WindowAttention, PatchMerging]
+)
+def test_repeated_block_runs_alone_with_the_same_flops(make):
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), make(), make(), nn.Linear(WIDTH, 5))
     network = read_net(net, torch.randn(2, TOKENS, WIDTH))
     blocks = [place.part for place in split_blocks(network) if place.part.role == BLOCK]

@@ -1,4 +1,4 @@
-"""Nets as people write them: shared, looped, frozen, functional, data-dependent, and real ones."""
+"""Modules with shared, looped, frozen and functional layers, data-dependent and real ones."""
 
 import math
 import subprocess
@@ -14,7 +14,6 @@ from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import Device, Network, Setup, Trial
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.load import resize_batch
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
@@ -23,7 +22,7 @@ from joulecast.variants import make_variant, plan_curves, resize_part
 X = torch.randn(4, 8)
 
 
-def kinds_of(network: Network) -> list[str]:
+def list_kinds(network: Network) -> list[str]:
     return [layer.kind for layer in network.layers]
 
 
@@ -59,7 +58,7 @@ def test_functions_and_modules_read_the_same() -> None:
 
 
 class WithViews(nn.Module):
-    """Three linears with so many pairs of transpositions between them."""
+    """Three linear layers with pairs of transpositions between them."""
 
     def __init__(self, pairs: int) -> None:
         super().__init__()
@@ -76,20 +75,20 @@ class WithViews(nn.Module):
 
 @pytest.mark.parametrize("pairs", [0, 1, 4])
 def test_calls_between_layers_are_counted(pairs: int) -> None:
-    """They move nothing on the device, but a host has to make them."""
+    """They cost no device time, but the host has to make them."""
     network = read_net(WithViews(pairs), torch.randn(4, 8))
     assert network.totals is not None
     assert network.totals.between == 6 * pairs
     assert network.totals.size_bytes == read_net(WithViews(0), torch.randn(4, 8)).totals.size_bytes
 
 
-def test_a_norms_own_counter_is_no_call_between_layers() -> None:
+def test_batch_norm_counter_is_not_a_call_between_layers() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     network = read_net(net, torch.randn(2, 3, 8, 8))
     assert network.totals is not None and network.totals.between == 0
 
 
-def test_activations_that_libraries_spell_out_are_built_as_they_are() -> None:
+def test_decomposed_activations_of_libraries_are_rebuilt() -> None:
     pytest.importorskip("transformers")
     from transformers.activations import NewGELUActivation, QuickGELUActivation
 
@@ -115,8 +114,8 @@ class Looped(nn.Module):
         return self.head(x)
 
 
-def test_a_looped_layer_counts_its_calls() -> None:
-    """The first call has no gradient to hand on, so it stands apart from the other four."""
+def test_looped_layer_counts_its_calls() -> None:
+    """The first call needs no input gradient, so it is a separate layer from the other four."""
     network = read_net(Looped(), X)
     cell, again, head = network.layers
     assert (cell.calls, again.calls, head.calls) == (1, 4, 1)
@@ -138,7 +137,7 @@ class Tied(nn.Module):
 
 def test_tied_weights_count_once() -> None:
     network = read_net(Tied(), torch.zeros(2, 5, dtype=torch.long), cross_entropy_loss)
-    assert kinds_of(network) == ["embedding", "linear"]
+    assert list_kinds(network) == ["embedding", "linear"]
     assert [layer.tied for layer in network.layers] == [False, True]
     assert network.totals is not None
     assert network.totals.params == 88
@@ -158,7 +157,7 @@ class Lora(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def test_frozen_weights_and_lora() -> None:
+def test_lora_has_frozen_and_trainable_layers() -> None:
     network = read_net(Lora(), X)
     before, base, down, up, plus = network.layers
     assert [layer.trains for layer in (before, base, down, up)] == [False, False, True, True]
@@ -184,17 +183,17 @@ class Branching(nn.Module):
         return x * 2 if x.sum() > 0 else x + 1
 
 
-def test_a_way_that_depends_on_numbers_is_read_on_real_tensors() -> None:
+def test_data_dependent_control_flow_is_read_on_real_tensors() -> None:
     net = Branching()
     before = [w.clone() for w in net.parameters()]
     network = read_net(net, X)
-    assert kinds_of(network)[0] == "linear"
+    assert list_kinds(network)[0] == "linear"
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     assert all(w.grad is None for w in net.parameters())
 
 
-class Custom(nn.Module):
-    """Weights used by hand: an einsum, a scale, a norm written out."""
+class BareParameters(nn.Module):
+    """Parameters without a module: an einsum and a scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,15 +205,15 @@ class Custom(nn.Module):
         return x * self.scale
 
 
-def test_weights_used_by_hand_are_found() -> None:
-    network = read_net(Custom(), torch.randn(2, 3, 8))
+def test_bare_parameters_are_found() -> None:
+    network = read_net(BareParameters(), torch.randn(2, 3, 8))
     assert network.layers[0].kind == "linear"
     assert network.totals is not None
     assert network.totals.unattributed_params_share == 0.0
     assert network.totals.unattributed_flops_share == 0.0
 
 
-def test_a_net_in_eval_mode_is_read_as_training_and_left_as_it_was() -> None:
+def test_module_in_eval_mode_is_read_in_training_mode_and_restored() -> None:
     net = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).eval()
     network = read_net(net, X)
     assert [op.kind for op in network.layers[0].tail] == ["dropout", "batch_norm"]
@@ -235,13 +234,13 @@ class Failing(nn.Module):
         (nn.Identity(), torch.zeros(())),
     ],
 )
-def test_a_net_that_does_not_run_is_one_clear_line(net: nn.Module, x: torch.Tensor) -> None:
+def test_module_that_does_not_run_raises_a_one_line_error(net: nn.Module, x: torch.Tensor) -> None:
     with pytest.raises(NetError) as caught:
         read_net(net, x)
     assert "\n" not in str(caught.value)
 
 
-def test_flops_agree_with_the_framework_where_it_counts_right() -> None:
+def test_flops_agree_with_flop_counter_mode() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     x = torch.randn(2, 3, 8, 8)
     with FlopCounterMode(display=False) as counter:
@@ -251,8 +250,8 @@ def test_flops_agree_with_the_framework_where_it_counts_right() -> None:
     assert totals.flops == counter.get_total_flops()
 
 
-def make_real(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """Small members of real families, from their configs: the structure is what matters."""
+def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Return a small transformers model from its config, on the meta device, with inputs."""
     hf = pytest.importorskip("transformers")
     tokens = torch.zeros(2, 16, dtype=torch.long)
     image = torch.zeros(2, 3, 64, 64)
@@ -294,8 +293,8 @@ def make_real(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         ("t5", 4),
     ],
 )
-def test_real_nets_are_read_without_help(name: str, blocks: int) -> None:
-    net, inputs = make_real(name)
+def test_transformers_models_are_read_completely(name: str, blocks: int) -> None:
+    net, inputs = make_transformers_model(name)
     network = read_net(net, inputs, cross_entropy_loss)
     totals = network.totals
     assert totals is not None
@@ -304,15 +303,15 @@ def test_real_nets_are_read_without_help(name: str, blocks: int) -> None:
     assert totals.unattributed_flops_share < 0.001
     assert totals.unattributed_bytes_share < 0.02
     work = network_work(network, Setup(batch=2))
-    # Attention with dropout takes another way on a CPU than the fused one that is assumed.
+    # On the CPU, attention with dropout does not use the fused kernel that the formulas assume.
     assert work.forward.flops + work.backward.flops == pytest.approx(totals.flops, rel=0.03)
     assert len(network.groups) == blocks
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "llama", "t5", "mobilenet"])
-def test_variants_of_real_nets_train(name: str) -> None:
-    """Also where a function cannot be rebuilt: something that moves as much stands in for it."""
-    net, inputs = make_real(name)
+def test_variants_of_transformers_models_train(name: str) -> None:
+    """Functions that cannot be rebuilt are replaced by placeholders with the same traffic."""
+    net, inputs = make_transformers_model(name)
     network = read_net(net, inputs, cross_entropy_loss)
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     curves = plan_curves(network)
@@ -323,7 +322,7 @@ def test_variants_of_real_nets_train(name: str) -> None:
 
 
 @pytest.mark.journey
-def test_a_net_of_seven_billion_weights_is_read_in_little_memory() -> None:
+def test_seven_billion_parameters_are_read_in_little_memory() -> None:
     pytest.importorskip("transformers")
     code = """
 import resource, torch, transformers
@@ -340,15 +339,15 @@ print(network.totals.params, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
     assert peak_bytes < 1.5e9
 
 
-def test_shares_are_finite_for_a_net_without_products() -> None:
+def test_shares_are_finite_without_flops() -> None:
     totals = read_net(nn.Sequential(nn.LayerNorm(8), nn.ReLU()), X).totals
     assert totals is not None
     assert totals.flops == 0
     assert math.isfinite(totals.unattributed_flops_share)
 
 
-def test_calls_after_the_first_keep_their_input_gradient() -> None:
-    """The first call of a looped layer reads the data, the others read a result."""
+def test_later_calls_of_a_looped_layer_need_an_input_gradient() -> None:
+    """The first call of a looped layer reads the data, the others read an activation."""
     network = read_net(nn.Sequential(Loop(), nn.Linear(8, 2)), X)
     first, others, _ = network.layers
     assert (first.calls, others.calls) == (1, 3)
@@ -371,11 +370,11 @@ class Loop(nn.Module):
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_a_norm_joins_only_what_trains_as_it_does(frozen: int) -> None:
+def test_norm_joins_only_a_layer_that_is_frozen_as_it_is(frozen: int) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
     net[frozen].requires_grad_(False)
     network = read_net(net, torch.randn(2, 3, 8, 8))
-    assert kinds_of(network) == ["conv2d", "batch_norm", "conv2d"]
+    assert list_kinds(network) == ["conv2d", "batch_norm", "conv2d"]
     assert [layer.trains for layer in network.layers[:2]] == [frozen == 1, frozen == 0]
     trained = sum(w.numel() for w in net.parameters() if w.requires_grad)
     updated = network_work(network, Setup(batch=2)).update.size_bytes
@@ -392,7 +391,7 @@ def check_flops_and_params(net: nn.Module, inputs: object) -> Network:
     return network
 
 
-class Keywords(nn.Module):
+class KeywordAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -401,7 +400,7 @@ class Keywords(nn.Module):
         return self.attention(query=x, key=x, value=x, need_weights=False)[0]
 
 
-class Packed(nn.Module):
+class PackedLstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(8, 4, batch_first=True)
@@ -413,57 +412,51 @@ class Packed(nn.Module):
         return out.data
 
 
-def test_plain_recurrences_and_keywords_are_read() -> None:
+def test_rnn_packed_sequence_and_keyword_arguments_are_read() -> None:
     x = torch.randn(2, 5, 8)
-    assert kinds_of(read_net(Keywords(), x)) == ["attention"]
+    assert list_kinds(read_net(KeywordAttention(), x)) == ["attention"]
     rnn = nn.Sequential(nn.Linear(8, 8), nn.RNN(8, 4, batch_first=True))
-    assert kinds_of(check_flops_and_params(rnn, x)) == ["linear", "rnn"]
-    assert "lstm" in kinds_of(read_net(Packed(), x))
+    assert list_kinds(check_flops_and_params(rnn, x)) == ["linear", "rnn"]
+    assert "lstm" in list_kinds(read_net(PackedLstm(), x))
 
 
-def test_a_weight_that_is_computed_is_counted_once() -> None:
+def test_computed_weight_is_counted_once() -> None:
     linear = nn.Linear(8, 8, bias=False)
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(linear), nn.Linear(8, 2))
     network = check_flops_and_params(net, torch.randn(2, 8))
     assert not network.buildable
 
 
-class Hidden(nn.Module):
-    """Does more than its layers say: a product that depends on nothing."""
+class ConstantProduct(nn.Module):
+    """Runs a product that depends neither on the input nor on parameters."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(8, 2)
-        self.register_buffer("ballast", torch.randn(50, 50))
+        self.register_buffer("constant", torch.randn(50, 50))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x) + 0 * (self.ballast @ self.ballast).sum()
+        return self.fc(x) + 0 * (self.constant @ self.constant).sum()
 
 
-def test_a_net_that_does_more_than_its_layers_is_not_buildable() -> None:
-    network = read_net(Hidden(), X)
+def test_module_that_does_more_than_its_layers_is_not_buildable() -> None:
+    network = read_net(ConstantProduct(), X)
     assert network.totals is not None
     assert network.totals.unattributed_flops_share > 0.5
     assert not network.buildable
 
 
-def test_a_nested_output_can_be_read_and_trained() -> None:
-    net = Nested()
+def test_nested_output_is_read_and_trained() -> None:
+    net = NestedOutput()
     read_net(net, X)
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     runtime.prepare_net(net, X, None, Setup(batch=4, threads=1)).run(1)
 
 
-class Nested(nn.Module):
+class NestedOutput(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         return {"all": [self.fc(x)]}
-
-
-def test_only_samples_are_resized_to_another_batch() -> None:
-    inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
-    resized = resize_batch(inputs, 16)
-    assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]

@@ -1,4 +1,4 @@
-"""Cutting: what records say of a smaller net is what the smaller net is."""
+"""Narrowed records equal the Network that is read from the pruned module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Residual(nn.Module):
         return F.relu(y + (x if self.project is None else self.project(x)))
 
 
-class Inverted(nn.Module):
+class InvertedResidual(nn.Module):
     def __init__(self, inside: int, outside: int, times: int) -> None:
         super().__init__()
         hidden = inside * times
@@ -54,8 +54,8 @@ class Inverted(nn.Module):
         return x + y if self.residual else y
 
 
-class Dense(nn.Module):
-    """Every convolution reads all before it, and one sum ties joined channels to another's."""
+class DenseNet(nn.Module):
+    """Every convolution reads all before it; a sum couples concatenated channels with others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,21 +94,21 @@ class VisionTransformer(nn.Module):
     def __init__(self, width: int = 32, heads: int = 4) -> None:
         super().__init__()
         self.patch = nn.Conv2d(3, width, 4, 4)
-        self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.place = nn.Parameter(torch.randn(1, 5, width))
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, 5, width))
         self.blocks = nn.ModuleList([Encoder(width, heads) for _ in range(2)])
         self.head = nn.Linear(width, 10)
 
     def forward(self, x):
         x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.place
+        x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1) + self.position
         for block in self.blocks:
             x = block(x)
         return self.head(x[:, 0])
 
 
 class Attention(nn.Module):
-    """Heads by a function: their number follows the width, or is fixed."""
+    """Functional attention whose head count either follows the width or is fixed."""
 
     def __init__(self, fixed: bool, width: int = 32, heads: int = 4) -> None:
         super().__init__()
@@ -136,7 +136,10 @@ IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 NETS = {
     "residual": lambda: (_convolve(Residual(8, 8), Residual(8, 16, 2), channels=16), IMAGES),
-    "inverted": lambda: (_convolve(Inverted(8, 8, 3), Inverted(8, 12, 2), channels=12), IMAGES),
+    "inverted": lambda: (
+        _convolve(InvertedResidual(8, 8, 3), InvertedResidual(8, 12, 2), channels=12),
+        IMAGES,
+    ),
     "grouped": lambda: (
         _convolve(
             nn.Conv2d(8, 16, 3),
@@ -147,7 +150,7 @@ NETS = {
         ),
         IMAGES,
     ),
-    "dense": lambda: (Dense(), IMAGES),
+    "dense": lambda: (DenseNet(), IMAGES),
     "vit": lambda: (VisionTransformer(), IMAGES),
     "heads follow": lambda: (Attention(fixed=False), TOKENS),
     "heads fixed": lambda: (Attention(fixed=True), TOKENS),
@@ -171,8 +174,8 @@ FAMILIES = (
 _FOUND: dict[str, tuple[nn.Module, torch.Tensor, PrunableChannels]] = {}
 
 
-def find(name: str) -> tuple[nn.Module, torch.Tensor, PrunableChannels]:
-    """A net by its name with what can be cut of it; found once."""
+def find_channels(name: str) -> tuple[nn.Module, torch.Tensor, PrunableChannels]:
+    """Return a module with inputs and its prunable channels, found once per name."""
     if name not in _FOUND:
         torch.manual_seed(0)
         if name in NETS:
@@ -198,32 +201,32 @@ def draw_counts(groups: tuple[ChannelGroup, ...], shares: list[float]) -> dict[s
 @pytest.mark.parametrize("name", [*NETS, *FAMILIES])
 @settings(max_examples=2)
 @given(shares=st.lists(st.floats(0, 1), min_size=5, max_size=7))
-def test_records_say_what_the_smaller_net_is(name, shares):
-    net, inputs, channels = find(name)
+def test_narrowed_network_equals_the_pruned_module(name, shares):
+    net, inputs, channels = find_channels(name)
     assert channels.groups and not channels.not_prunable
     counts = draw_counts(channels.groups, shares)
-    smaller = prune_channels(net, channels.groups, counts)
-    read = read_loaded_net("", LoadedNet(smaller, inputs, None))
+    pruned = prune_channels(net, channels.groups, counts)
+    read = read_loaded_net("", LoadedNet(pruned, inputs, None))
     assert read == narrow_network(channels.network, channels.groups, counts)
 
 
 @pytest.mark.parametrize("name", [*NETS, *FAMILIES])
-def test_a_smaller_net_trains_and_the_net_itself_stays(name):
-    net, inputs, channels = find(name)
+def test_pruned_module_trains_and_the_original_is_unchanged(name):
+    net, inputs, channels = find_channels(name)
     before = copy.deepcopy(net.state_dict())
     counts = draw_counts(channels.groups, [0.5])
-    smaller = prune_channels(net, channels.groups, counts).train()
-    out = smaller(inputs)
+    pruned = prune_channels(net, channels.groups, counts).train()
+    out = pruned(inputs)
     assert out.shape == net(inputs).shape
     out.square().mean().backward()
-    assert all(value.grad is not None for value in smaller.parameters())
+    assert all(value.grad is not None for value in pruned.parameters())
     norms = ("running_mean", "running_var", "num_batches_tracked")
     for key, value in net.state_dict().items():
         assert key.endswith(norms) or torch.equal(before[key], value)
-    assert sum(p.numel() for p in smaller.parameters()) < sum(p.numel() for p in net.parameters())
+    assert sum(p.numel() for p in pruned.parameters()) < sum(p.numel() for p in net.parameters())
 
 
-def test_channels_that_are_zero_go_first_and_change_nothing():
+def test_zero_channels_are_removed_first_without_effect():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten())
     with torch.no_grad():
@@ -236,35 +239,35 @@ def test_channels_that_are_zero_go_first_and_change_nothing():
     assert torch.allclose(prune_channels(net, groups, {"0": 4})(IMAGES), net(IMAGES), atol=1e-6)
 
 
-def test_importance_is_a_share_and_taylor_needs_gradients():
-    net, inputs, channels = find("residual")
+def test_importance_sums_to_one_and_taylor_needs_gradients():
+    net, inputs, channels = find_channels("residual")
     fresh = copy.deepcopy(net)
     with pytest.raises(InputError, match="backward"):
         compute_importance(fresh, channels.groups, "taylor")
     run_backward(LoadedNet(fresh, inputs, None))
-    for by in ("magnitude", "taylor"):
-        for group in compute_importance(fresh, channels.groups, by):
+    for criterion in ("magnitude", "taylor"):
+        for group in compute_importance(fresh, channels.groups, criterion):
             assert sum(group.importance) == pytest.approx(1.0)
             assert len(set(group.importance)) > 1
     with pytest.raises(InputError, match="give magnitude or taylor"):
-        compute_importance(fresh, channels.groups, "mood")
+        compute_importance(fresh, channels.groups, "unknown")
 
 
-def test_the_output_is_never_cut():
+def test_output_channels_are_never_pruned():
     for name in (*NETS, *FAMILIES):
-        net, _, channels = find(name)
+        net, _, channels = find_channels(name)
         last = [path for path, module in net.named_modules() if hasattr(module, "weight")][-1]
         assert (last, "out") not in {m for group in channels.groups for m in group.members}
 
 
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrences_are_refused_in_one_line(cell):
+def test_recurrent_layers_are_rejected_in_one_line(cell):
     with pytest.raises(NetError, match=f"{cell.__name__}.*cannot be pruned") as caught:
         find_channel_groups(nn.Sequential(cell(8, 8)), TOKENS)
     assert "\n" not in str(caught.value)
 
 
-class Halves(nn.Module):
+class ChunkedChannels(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 8, 1)
@@ -276,14 +279,14 @@ class Halves(nn.Module):
         return self.last(torch.cat([one, self.second(two)], 1).mean((2, 3)))
 
 
-def test_what_cannot_be_cut_stays_whole_and_is_said():
-    channels = find_channel_groups(Halves(), IMAGES)
+def test_unprunable_layers_are_reported_with_a_reason():
+    channels = find_channel_groups(ChunkedChannels(), IMAGES)
     assert not channels.groups
-    assert channels.not_prunable and all(": " in words for words in channels.not_prunable)
+    assert channels.not_prunable and all(": " in line for line in channels.not_prunable)
 
 
-def test_counts_that_cannot_be_are_refused():
-    net, _, channels = find("grouped")
+def test_impossible_counts_are_rejected():
+    net, _, channels = find_channels("grouped")
     group = next(one for one in channels.groups if one.step > 1)
     for counts in ({group.name: group.step + 1}, {group.name: 0}, {"nowhere": 4}):
         with pytest.raises(InputError):
@@ -292,25 +295,25 @@ def test_counts_that_cannot_be_are_refused():
             narrow_network(channels.network, channels.groups, counts)
 
 
-def test_what_is_written_is_made_again(tmp_path):
-    net, inputs, channels = find("vit")
+def test_saved_module_is_loaded_with_its_weights(tmp_path):
+    net, inputs, channels = find_channels("vit")
     counts = draw_counts(channels.groups, [0.5])
-    smaller = prune_channels(net, channels.groups, counts).eval()
+    pruned = prune_channels(net, channels.groups, counts).eval()
     network = narrow_network(channels.network, channels.groups, counts)
     removed = list_removed_channels(channels.groups, counts)
-    save_pruned(smaller, tmp_path, network=network, removed=removed, source="a module")
+    save_pruned(pruned, tmp_path, network=network, removed=removed, source="a module")
     again = load_pruned(tmp_path, net).eval()
-    assert torch.equal(again(inputs), smaller(inputs))
+    assert torch.equal(again(inputs), pruned(inputs))
     with pytest.raises(InputError, match="give that module"):
         load_pruned(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         load_pruned(tmp_path / "nowhere")
 
 
-def test_a_net_that_joulecast_builds_needs_no_source(tmp_path):
-    net, inputs, channels = find("resnet18:8,1,1,1,1")
+def test_built_network_is_loaded_without_its_source(tmp_path):
+    net, inputs, channels = find_channels("resnet18:8,1,1,1,1")
     counts = draw_counts(channels.groups, [0.5])
-    smaller = prune_channels(net, channels.groups, counts).eval()
+    pruned = prune_channels(net, channels.groups, counts).eval()
     network = narrow_network(channels.network, channels.groups, counts)
-    save_pruned(smaller, tmp_path, network=network, removed={})
-    assert torch.equal(load_pruned(tmp_path).eval()(inputs), smaller(inputs))
+    save_pruned(pruned, tmp_path, network=network, removed={})
+    assert torch.equal(load_pruned(tmp_path).eval()(inputs), pruned(inputs))
