@@ -37,7 +37,7 @@ FAMILY = "cnn5"
 
 
 class TestContract(EstimatorContract):
-    strange_setup = Setup(batch=10, precision="bf16")
+    unseen_setup = Setup(batch=10, precision="bf16")
     tolerance_share = 1e-4
 
     def make_estimator(self):

@@ -10,7 +10,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
 from joulecast.errors import InputError
-from joulecast.gp.regression import KERNELS, Gp, fit_gp
+from joulecast.gp.regression import KERNELS, GaussianProcess, fit_gaussian_process
 
 WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
 ASKED = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])
@@ -24,13 +24,13 @@ def cost(widths):
 @pytest.fixture(scope="module")
 def gp():
     values = cost(WIDTHS)
-    return fit_gp(WIDTHS, values, (0.01 * values) ** 2)
+    return fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_numpy_predicts_what_scikit_learn_does(name):
     values = cost(WIDTHS)
-    gp = fit_gp(WIDTHS, values, (0.01 * values) ** 2, name)
+    gp = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, name)
     shape = RBF(gp.lengths) if name == "rbf" else Matern(gp.lengths, nu=2.5)
     kernel = ConstantKernel(gp.signal) * shape + WhiteKernel(gp.white)
     alpha = gp.variances / gp.scale**2
@@ -41,28 +41,28 @@ def test_numpy_predicts_what_scikit_learn_does(name):
     ours, our_cov = gp.predict(ASKED)
     assert ours == pytest.approx(gp.mean + gp.scale * mean, rel=1e-7)
     # scikit-learn counts the noise of new points in; ours is apart.
-    noisy = our_cov + gp.white_variance * np.eye(3)
+    noisy = our_cov + gp.nugget_variance * np.eye(3)
     assert noisy == pytest.approx(gp.scale**2 * cov, rel=1e-5, abs=1e-12)
 
 
 def test_deviations_are_the_diagonal(gp):
     _, cov = gp.predict(ASKED)
-    assert gp.deviations(ASKED) == pytest.approx(np.sqrt(np.diag(cov)), rel=1e-6)
+    assert gp.standard_deviations(ASKED) == pytest.approx(np.sqrt(np.diag(cov)), rel=1e-6)
 
 
 def test_the_kernel_is_kept_and_is_matern_where_nothing_says_otherwise(gp):
     old = {name: value for name, value in gp.to_dict().items() if name != "kernel"}
-    assert Gp.from_dict(old).kernel == gp.kernel == "matern"
-    smooth = fit_gp(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "rbf")
-    assert Gp.from_dict(smooth.to_dict()).predict(ASKED)[0] == pytest.approx(
+    assert GaussianProcess.from_dict(old).kernel == gp.kernel == "matern"
+    smooth = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "rbf")
+    assert GaussianProcess.from_dict(smooth.to_dict()).predict(ASKED)[0] == pytest.approx(
         smooth.predict(ASKED)[0]
     )
     with pytest.raises(InputError, match="'linear'; known are matern, rbf"):
-        fit_gp(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "linear")
+        fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "linear")
 
 
 def test_it_survives_json_exactly(gp):
-    again = Gp.from_dict(json.loads(json.dumps(gp.to_dict())))
+    again = GaussianProcess.from_dict(json.loads(json.dumps(gp.to_dict())))
     assert again.to_dict() == gp.to_dict()
     assert (again.predict(ASKED)[0] == gp.predict(ASKED)[0]).all()
 
@@ -74,14 +74,14 @@ def test_it_recovers_a_smooth_cost_between_its_points(gp):
 
 
 def test_it_is_surest_where_it_was_measured(gp):
-    known = gp.deviations(gp.widths)
-    assert known.max() < gp.deviations(np.array([[64.0, 60.0]]))[0]
+    known = gp.standard_deviations(gp.widths)
+    assert known.max() < gp.standard_deviations(np.array([[64.0, 60.0]]))[0]
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_no_unit_is_special(gp, factor):
     values = factor * cost(WIDTHS)
-    scaled = fit_gp(WIDTHS, values, (0.01 * values) ** 2)
+    scaled = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
     assert scaled.predict(ASKED)[0] == pytest.approx(factor * gp.predict(ASKED)[0], rel=1e-3)
 
 
@@ -97,7 +97,7 @@ def test_no_unit_is_special(gp, factor):
     ],
 )
 def test_few_or_odd_points_give_finite_answers(widths, values):
-    gp = fit_gp(widths, values, [1e-4] * len(values))
+    gp = fit_gaussian_process(widths, values, [1e-4] * len(values))
     means, cov = gp.predict(np.array([list(widths[0]) or [1.0], [7.0]]))
     assert np.isfinite(means).all()
     assert np.isfinite(cov).all()
@@ -105,10 +105,10 @@ def test_few_or_odd_points_give_finite_answers(widths, values):
 
 
 def test_two_points_leave_doubt_between_them():
-    gp = fit_gp([(1,), (100,)], [1.0, 2.0], [1e-6, 1e-6])
-    between = gp.deviations(np.array([[30.0]]))[0]
+    gp = fit_gaussian_process([(1,), (100,)], [1.0, 2.0], [1e-6, 1e-6])
+    between = gp.standard_deviations(np.array([[30.0]]))[0]
     assert between > 0.1
-    assert between > 5 * gp.deviations(np.array([[1.0]]))[0]
+    assert between > 5 * gp.standard_deviations(np.array([[1.0]]))[0]
 
 
 def test_predicting_loads_neither_scikit_learn_nor_scipy(gp):

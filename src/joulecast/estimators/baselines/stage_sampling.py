@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.baselines.stages import Stage, name_part_type, list_stages, read_stage
+from joulecast.estimators.baselines.stages import Stage, list_stages, name_part_type, read_stage
 from joulecast.records import Network, Observation, Setup, stable_hash
 from joulecast.variants import (
     Part,
     Widths,
     describe_part,
     fixed_properties,
+    match_precision,
     part_widths,
     plan_curves,
     resize_part,
-    match_precision,
     split_network,
     width_names,
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from joulecast.kinds import KINDS, Work, layer_work
 from joulecast.records import Layer, Observation, Setup, Trial, name_layout, stable_hash
-from joulecast.variants import BLOCK, Part, make_isolated_trial, read_isolated_part, match_precision
+from joulecast.variants import BLOCK, Part, make_isolated_trial, match_precision, read_isolated_part
 
 STAGES = ("forward", "backward", "update")
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.gp.regression import Gp
+from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Execution, Observation, Setup
 from joulecast.variants import ROLES, Part, curve_key, part_widths, read_variant
 
 Widths = tuple[int, ...]
 Spot = tuple[str, Widths]
-FitGp = Callable[[tuple[Widths, ...], tuple[float, ...], tuple[float, ...]], Gp]
+FitGp = Callable[[tuple[Widths, ...], tuple[float, ...], tuple[float, ...]], GaussianProcess]
 
 QUANTITIES = ("energy", "time")
 # Spread of something that was seen once: nobody knows, so a usual one; and the least one of any.
@@ -55,7 +55,7 @@ class Curve:
 
     part: Part
     setup: Setup
-    gp: Gp
+    gp: GaussianProcess
 
     @property
     def level(self) -> float:
@@ -130,7 +130,7 @@ def predict_spots(
     for key, wanted in by_key.items():
         gp = curves[key].gp
         means, cov = gp.predict(as_rows(wanted))
-        variances = np.diag(cov) + gp.white_variance
+        variances = np.diag(cov) + gp.nugget_variance
         for widths, mean, variance in zip(wanted, means, variances, strict=True):
             costs[key, widths] = (float(mean), max(0.0, float(variance)))
     return costs

@@ -37,7 +37,7 @@ from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, learn_cur
 from joulecast.estimators.subtractive.next_point import choose_next
 from joulecast.estimators.subtractive.rates import Seen, fit_rates
 from joulecast.estimators.subtractive.sums import Cost, add_up
-from joulecast.gp.regression import fit_gp
+from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
@@ -58,7 +58,7 @@ class SubtractiveEstimator:
 
     def __init__(self, kernel: str = "matern") -> None:
         # Fits are pure; remembering them makes a proposal cost one fit instead of all.
-        self._fit_gp = lru_cache(maxsize=1024)(partial(fit_gp, kernel=kernel))
+        self._fit_gp = lru_cache(maxsize=1024)(partial(fit_gaussian_process, kernel=kernel))
 
     def uses(self, observation: Observation) -> bool:
         """Variants, measured as a whole eager step."""

@@ -161,7 +161,7 @@ def _find_doubt(quest: Quest, curve: Curve | None, target: Target) -> Doubt:
     if curve is None:
         return Doubt(quest, 0.0, 1.0)
     candidates = list_candidates(quest.range)
-    sds = curve.gp.deviations(as_rows(candidates))
+    sds = curve.gp.standard_deviations(as_rows(candidates))
     share = float(sds.max()) / (curve.level or 1.0)
     places = [i for i, widths in enumerate(candidates) if quest.is_open(widths)]
     if share < target.uncertainty_share or not places:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from joulecast.estimators.subtractive.curves import Widths, as_rows
 from joulecast.estimators.subtractive.rates import guess_cost, guess_update_share
-from joulecast.gp.regression import Gp
+from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Setup
 from joulecast.variants import Part, PlacedPart, curve_key, part_widths, resize_part
 
@@ -79,7 +79,7 @@ def add_up(
     """What each network costs in joules (``energy``) or seconds (``time``)."""
     keys = {curve_key(place.part, setup) for places in nets for place in places}
     stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}
-    gps = {key: Gp.from_dict(data) for key, data in stored.items() if data}
+    gps = {key: GaussianProcess.from_dict(data) for key, data in stored.items() if data}
     points = _ask_curves(gps, (place.part for places in nets for place in places), setup)
     rates = all_rates[quantity]
     costs = tuple(
@@ -89,7 +89,7 @@ def add_up(
     return Sums(totals, _curve_cov(costs, points) + _doubt_cov(costs), costs)
 
 
-def _ask_curves(gps: dict[str, Gp], parts: Iterable[Part], setup: Setup) -> dict[str, _Points]:
+def _ask_curves(gps: dict[str, GaussianProcess], parts: Iterable[Part], setup: Setup) -> dict[str, _Points]:
     index: dict[str, dict[Widths, int]] = {}
     for part in parts:
         key = curve_key(part, setup)
@@ -99,12 +99,12 @@ def _ask_curves(gps: dict[str, Gp], parts: Iterable[Part], setup: Setup) -> dict
     points = {}
     for key, places in index.items():
         means, cov = gps[key].predict(as_rows(places))
-        cov += gps[key].white_variance * np.eye(len(places))
+        cov += gps[key].nugget_variance * np.eye(len(places))
         points[key] = _Points(places, means, cov)
     return points
 
 
-def _nearest(gp: Gp, part: Part) -> Widths:
+def _nearest(gp: GaussianProcess, part: Part) -> Widths:
     """A part's widths, or the nearest ones within what was profiled."""
     lows, highs = gp.widths.min(axis=0), gp.widths.max(axis=0)
     widths = part_widths(part)
@@ -116,7 +116,7 @@ def _nearest(gp: Gp, part: Part) -> Widths:
 def _cost_place(
     place: PlacedPart,
     setup: Setup,
-    gps: dict[str, Gp],
+    gps: dict[str, GaussianProcess],
     points: dict[str, _Points],
     rates: Json,
 ) -> Cost:

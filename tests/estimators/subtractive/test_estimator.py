@@ -10,7 +10,7 @@ from joulecast.estimators.subtractive.curves import learn_curves, read_shown
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.estimators.subtractive.rates import guess_cost
 from joulecast.families import make_family
-from joulecast.gp.regression import fit_gp
+from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Observation, Setup, StepTotals, Trial
 from joulecast.simulation import make_simulated_device
@@ -179,7 +179,7 @@ def test_energy_of_many_steps_counts_per_step():
 
 
 def test_what_is_subtracted_adds_its_variance(additive):
-    curves = learn_curves(additive, "energy", fit_gp)
+    curves = learn_curves(additive, "energy", fit_gaussian_process)
     hidden = [curve for curve in curves.values() if curve.part.role == "hidden"]
     for curve in hidden:
         # What a variant itself was uncertain by, 0.36 % of some joules, is the least there can be.
