@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measurers import open_measurer
@@ -10,9 +9,10 @@ from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EvaluateOptions, MeasureOptions, split_options
 from joulecast.api.profiles import find_profile
 from joulecast.records import Profile, Setup
+from joulecast.uses.progress_report import ReportProgress
 
 if TYPE_CHECKING:
-    from joulecast.uses.evaluate import Evaluation, EvaluationPlan, Stage
+    from joulecast.uses.evaluate import Evaluation, EvaluationPlan
 
 
 def evaluate(
@@ -22,7 +22,7 @@ def evaluate(
     input_shape: Shape | None = None,
     device: str | Profile = "",
     store: str | None = None,
-    on_progress: Callable[[Stage], None] | None = None,
+    on_progress: ReportProgress | None = None,
     **options: Any,
 ) -> Evaluation:
     """Measure random nets of a family and compare the estimators' predictions with them.
@@ -71,7 +71,7 @@ def run_evaluation(
     plan: EvaluationPlan,
     measuring: MeasureOptions,
     store: str | None = None,
-    on_progress: Callable[[Stage], None] | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> Evaluation:
     """Measure what the store does not hold yet, then evaluate."""
     from joulecast.store import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from joulecast.api.measurers import is_simulated, open_measurer
+from joulecast.api.measurers import open_measurer, runs_modules
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import MeasureOptions, split_options
 from joulecast.records import OWN_NET, Observation, Setup, Trial
@@ -42,7 +42,7 @@ def measure(
 
 def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
     """Measure the user's own module where there is one, else the network built anew."""
-    loaded = net.load() if net.load and not is_simulated(options.on) else None
+    loaded = net.load() if net.load and runs_modules(options.on) else None
     if loaded is not None and loaded.loss is not None:
         setup = replace(setup, loss="own")
     with open_measurer(options, loaded) as measurer:

@@ -11,6 +11,7 @@ from joulecast.api.options import EstimateOptions, SearchOptions, split_options
 from joulecast.api.profiles import find_profile
 from joulecast.budgets import RunLength, parse_budget
 from joulecast.records import Profile, Setup
+from joulecast.uses.progress_report import ReportProgress
 
 if TYPE_CHECKING:
     from joulecast.uses.search import BudgetScreener, SearchResult
@@ -98,7 +99,7 @@ def run_search(
     screener: BudgetScreener,
     score: Callable[[Any, Any], float],
     options: SearchOptions,
-    on_trial: Callable[[Any, Any], None] | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> SearchResult:
     """Train candidates that keep the budget, and return the trials and their Pareto front.
 
@@ -106,20 +107,8 @@ def run_search(
         screener: Estimates candidates and compares them with the budget.
         score: Trains a net and returns its score.
         options: What varies, and how Optuna runs the search.
-        on_trial: Called with Optuna's study and trial after every trial.
+        on_progress: Called after every trial.
     """
     from joulecast.uses.search.study import search as optimize
 
-    return optimize(
-        screener,
-        score,
-        trials=options.trials,
-        sampler=options.sampler,
-        objective=options.objective,
-        storage=options.storage,
-        study_name=options.study,
-        seed=options.seed,
-        tries=options.tries,
-        build=build_module,
-        on_trial=on_trial,
-    )
+    return optimize(screener, score, options, build_module, on_progress)

@@ -1,4 +1,11 @@
-"""The command line: one file per command, each parses, calls and prints.
+"""The command line: each command parses its options into records, calls the API and prints.
 
-``nets.py`` and ``rigs.py`` know no click and print nothing: the Python API uses them too.
+NAME.py         one module per command
+print_*.py      the text that a command prints
+options.py      shared options, and records made from options
+output.py       where results go: --json, --out, --plot
+terminal.py     tables, bars and notes
+progress.py     the progress bar
+settings.py     joulecast.toml and environment variables
+main.py         the program
 """

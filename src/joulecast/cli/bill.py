@@ -1,4 +1,4 @@
-"""What many steps or samples take, in other units: kWh, CO2e and money."""
+"""Convert the energy of many steps or samples to kWh, CO2e and money."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bill:
-    """Of how many, and in which units beside joules.
+    """A number of steps or samples, and the units to convert their energy to.
 
     Attributes:
         count: Steps or samples.
-        grams_per_kwh: CO2e of the grid; None where nobody asks.
+        grams_per_kwh: CO2e of the grid; None where it is not wanted.
+        price: Price of a kWh; None where it is not wanted.
     """
 
     count: int
     grams_per_kwh: float | None = None
     price: Price | None = None
 
-    def describe(self, energy_j: float, interval_j: tuple[float, float], duration_s: float) -> Json:
-        """What all of them take, for programs, where one takes so much."""
+    def compute_totals(
+        self, energy_j: float, interval_j: tuple[float, float], duration_s: float
+    ) -> Json:
+        """Return the totals as JSON values, given energy and duration of one step or sample."""
         total_j = energy_j * self.count
         data: Json = {
             "total_energy_j": total_j,
-            "total_interval_j": [end * self.count for end in interval_j],
+            "total_interval_j": [end_j * self.count for end_j in interval_j],
             "total_duration_s": duration_s * self.count,
             "kwh": joules_to_kwh(total_j),
         }
@@ -40,6 +43,6 @@ class Bill:
         return data
 
 
-def read_bill(count: int, grid: str | None = None, price: str | None = None) -> Bill:
-    """A bill as a person asks for it: ``de`` or ``400``, and ``0.30EUR``."""
+def make_bill(count: int, grid: str | None = None, price: str | None = None) -> Bill:
+    """Return a bill from the text of options: ``de`` or ``400``, and ``0.30EUR``."""
     return Bill(count, parse_grid(grid) if grid else None, parse_price(price) if price else None)

@@ -1,196 +1,144 @@
-"""``joulecast compare NET``: where and how to train a net, ranked by joules and seconds."""
+"""``joulecast compare NET``: rank devices and setups by energy and duration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from joulecast.api.nets import resolve_net
-from joulecast.api.profiles import resolve_profile
+from joulecast.api.compare import SetupGrid, compare_setups
+from joulecast.api.nets import Shape, resolve_name
+from joulecast.api.options import EstimateOptions
+from joulecast.api.profiles import find_profiles
 from joulecast.cli import options
-from joulecast.cli.bill import Bill, read_bill
-from joulecast.cli.show import print_json
-from joulecast.cli.show_compare import describe_bill, print_comparison
-from joulecast.errors import JoulecastError
-from joulecast.records import OPTIMIZERS, PRECISIONS, Profile, Setup
+from joulecast.cli.bill import Bill, make_bill
+from joulecast.cli.option_records import collect
+from joulecast.cli.option_types import ListType
+from joulecast.cli.output import OutputOptions, save_plots, write_result
+from joulecast.cli.print_comparison import compute_row_totals, print_comparison
+from joulecast.cli.terminal import Json
+from joulecast.records import OPTIMIZERS, PRECISIONS
 from joulecast.uses.compare import Comparison
-from joulecast.uses.compare import compare as rank_combinations
 
-_MANY = 1_000_000
-
-
-def read_words(ctx: Any, param: Any, value: Any) -> tuple[str, ...]:
-    """Of a callback of click: ``a, b`` → words, each once; settings may give a list."""
-    if value is None:
-        return ()
-    parts = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    words = tuple(dict.fromkeys(filter(None, (str(part).strip() for part in parts))))
-    if not words:
-        raise click.BadParameter(
-            f"{value!r} says none: give at least one, or leave it out", ctx, param
-        )
-    return words
+# Samples that totals are printed for where a price or grid is given without --samples.
+_DEFAULT_SAMPLES = 1_000_000
 
 
-def read_batches(ctx: Any, param: Any, value: Any) -> tuple[int, ...]:
-    """Of a callback of click: ``8,16`` → numbers."""
-    words = read_words(ctx, param, value)
-    if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise click.BadParameter(
-            f"{', '.join(words)}: give whole numbers from 1 on, like 8,16", ctx, param
-        )
-    return tuple(map(int, words))
+class BatchListType(ListType):
+    """Batch sizes separated by commas."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the batch sizes."""
+        words = super().convert(value, param, ctx)
+        if not all(word.isdigit() and int(word) > 0 for word in words):
+            self.fail(f"{', '.join(words)}: give whole numbers from 1, like 8,16", param, ctx)
+        return tuple(map(int, words))
 
 
-def _choose_from(known: Sequence[str]) -> Any:
-    """A callback of click for words that are known."""
+@dataclass(frozen=True)
+class SampleOptions:
+    """Samples whose totals are printed, and in which units."""
 
-    def read(ctx: Any, param: Any, value: Any) -> tuple[str, ...]:
-        words = read_words(ctx, param, value)
-        for word in words:
-            if word not in known:
-                raise click.BadParameter(f"{word!r}: choose of {', '.join(known)}", ctx, param)
-        return words
+    epochs: int | None
+    samples: int | None
+    grid: str | None
+    price: str | None
 
-    return read
+    def make_bill(self) -> Bill | None:
+        """Return the bill of all samples; None where none is requested."""
+        if self.epochs is not None and self.samples is None:
+            raise click.UsageError("--epochs needs --samples", click.get_current_context())
+        if not any((self.samples, self.grid, self.price)):
+            return None
+        count = (self.epochs or 1) * (self.samples or _DEFAULT_SAMPLES)
+        return make_bill(count, self.grid, self.price)
+
+
+def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any) -> SetupGrid:
+    """Return the grid of setups from the values of options."""
+    return SetupGrid(batch or (), phase="inference" if inference else "train", **setup)
 
 
 @click.command()
 @click.argument("net")
 @click.option(
     "--devices",
-    callback=read_words,
+    type=ListType(),
     metavar="NAME,NAME",
-    help="Whose profiles answer; see `joulecast profiles list`.  [default: this machine's]",
+    help="Devices with profiles, see `joulecast profiles list`.  [default: this machine]",
 )
-@click.option(
-    "--batch",
-    type=click.UNPROCESSED,
-    callback=read_batches,
-    metavar="8,16,32",
-    help="Samples of a step.  [default: the net's own]",
-)
-@click.option(
-    "--precision",
-    type=click.UNPROCESSED,
-    callback=_choose_from(PRECISIONS),
-    default="fp32",
-    show_default=True,
-    metavar="fp32,bf16",
-    help=f"Of {', '.join(PRECISIONS)}.",
-)
-@click.option(
-    "--optimizer",
-    type=click.UNPROCESSED,
-    callback=_choose_from(OPTIMIZERS),
-    default="sgd",
-    show_default=True,
-    metavar="sgd,adamw",
-    help=f"Of {', '.join(OPTIMIZERS)}.",
+@collect(
+    "grid",
+    make_setup_grid,
+    click.option(
+        "--batch",
+        type=BatchListType(),
+        metavar="8,16,32",
+        help="Batch sizes.  [default: the net's own]",
+    ),
+    click.option(
+        "--precision",
+        type=ListType(PRECISIONS),
+        default="fp32",
+        show_default=True,
+        metavar="fp32,bf16",
+        help=f"Number formats: {', '.join(PRECISIONS)}.",
+    ),
+    click.option(
+        "--optimizer",
+        type=ListType(OPTIMIZERS),
+        default="sgd",
+        show_default=True,
+        metavar="sgd,adamw",
+        help=f"Optimizers: {', '.join(OPTIMIZERS)}.",
+    ),
+    options.loss,
+    options.threads,
+    options.inference,
 )
 @options.input_shape
-@options.loss
-@options.threads
-@options.inference
-@options.estimator
-@click.option(
-    "--level",
-    default="95%",
-    show_default=True,
-    callback=options.read_share,
-    help="How probable the intervals shall be.",
+@options.estimating
+@collect(
+    "totals",
+    SampleOptions,
+    click.option("--epochs", type=click.IntRange(1), help="Passes over --samples."),
+    click.option("--samples", type=click.IntRange(1), help="Also print the totals of N samples."),
+    options.grid,
+    options.price,
 )
-@click.option("--epochs", type=click.IntRange(1), help="Also for so many passes over --samples.")
-@click.option("--samples", type=click.IntRange(1), help="Also say what so many samples take.")
-@click.option("--grid", metavar="400|de", help="Also say CO2e: grams a kWh, or a region.")
-@click.option("--price", metavar="0.30EUR", help="Also say what it costs: money a kWh.")
-@click.option("--html", metavar="FILE", help="Also write joules against seconds as a picture.")
-@click.option("--svg", metavar="FILE", help="The same for papers; needs matplotlib.")
-@options.store
-@options.json
+@options.plotted_output
 def compare(
     net: str,
-    devices: tuple[str, ...],
-    batch: tuple[int, ...],
-    precision: tuple[str, ...],
-    optimizer: tuple[str, ...],
-    input: tuple[int, ...] | None,
-    loss: str,
-    threads: int,
-    inference: bool,
-    estimator: str,
-    level: float,
-    epochs: int | None,
-    samples: int | None,
-    grid: str | None,
-    price: str | None,
-    html: str | None,
-    svg: str | None,
-    store: str | None,
-    json: bool,
+    devices: tuple[str, ...] | None,
+    grid: SetupGrid,
+    input: Shape | None,
+    estimating: EstimateOptions,
+    totals: SampleOptions,
+    output: OutputOptions,
 ) -> None:
-    """Rank devices, batches, precisions and optimizers by the joules of a sample of NET.
+    """Rank devices, batch sizes, precisions and optimizers by the energy of a sample of NET.
 
-    Every combination is estimated, none is run. Those that no other one beats in both joules and
-    seconds are on the front. Combinations that cannot be compared are listed with the reason.
+    Every combination is estimated, none is run. Combinations that no other one beats in both
+    energy and time are on the Pareto front. Those that cannot be compared are listed with the
+    reason.
     """
-    # Money and grams are read first: a wrong one is not to be found after all the asking.
-    bill = read_samples(epochs, samples, grid, price)
-    found_net = resolve_net(net, None, input)
-    phase = "inference" if inference else "train"
-    setups = [
-        Setup(size, phase, kind, method, loss, threads)
-        for size, kind, method in product(batch or (found_net.batch,), precision, optimizer)
-    ]
-    profiles = find_profiles(devices, store)
-    found = rank_combinations(found_net.network, profiles, setups, estimator, level)
-    _draw(found, html, svg)
-    if json:
-        data = found.to_dict()
-        rows = zip(data["rows"], found.rows, strict=True)
-        data["rows"] = [{**one, **describe_bill(row, bill)} for one, row in rows]
-        print_json({**data, **({"samples": bill.count} if bill else {})})
-    else:
-        print_comparison(found, bill)
+    # Parsed first, so that a wrong price or grid is reported before anything is estimated.
+    bill = totals.make_bill()
+    resolved = resolve_name(net, None, input)
+    profiles = find_profiles(devices or (), estimating.store, options.echo_choice)
+    setups = grid.list_setups(resolved.batch)
+    comparison = compare_setups(resolved, profiles, setups, estimating)
+    if output.plot:
+        from joulecast.uses.compare.comparison_plot import draw_comparison
+
+        save_plots(output.plot, {"comparison": draw_comparison(comparison)})
+    data = _describe_comparison(comparison, bill)
+    write_result(output, data, lambda: print_comparison(comparison, bill))
 
 
-def find_profiles(devices: Sequence[str], store: str | None) -> dict[str, Profile | str]:
-    """The profile of every device, or why there is none; nobody at all is an error."""
-    found: dict[str, Profile | str] = {}
-    errors: list[JoulecastError] = []
-    for name in devices or ("",):
-        try:
-            found[name] = resolve_profile(name, store, lambda words: click.echo(words, err=True))
-        except JoulecastError as error:
-            errors.append(error)
-            found[name] = str(error)
-    if len(errors) == len(found):
-        raise errors[0]
-    return found
-
-
-def read_samples(
-    epochs: int | None, samples: int | None, grid: str | None, price: str | None
-) -> Bill | None:
-    """How many samples are meant, and which units; None where nobody asks for them."""
-    if epochs is not None and samples is None:
-        raise click.UsageError("--epochs needs --samples", click.get_current_context())
-    if not any((samples, grid, price)):
-        return None
-    return read_bill((epochs or 1) * (samples or _MANY), grid, price)
-
-
-def _draw(found: Comparison, html: str | None, svg: str | None) -> None:
-    if not (html or svg):
-        return
-    from joulecast.figures import save_html, save_svg
-    from joulecast.uses.compare.pictures import draw_comparison
-
-    picture = draw_comparison(found)
-    if html:
-        save_html(picture, html)
-    if svg:
-        save_svg(picture, svg)
+def _describe_comparison(comparison: Comparison, bill: Bill | None) -> Json:
+    data = comparison.to_dict()
+    rows = zip(data["rows"], comparison.rows, strict=True)
+    data["rows"] = [{**one, **compute_row_totals(row, bill)} for one, row in rows]
+    return {**data, **({"samples": bill.count} if bill else {})}

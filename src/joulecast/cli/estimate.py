@@ -13,6 +13,8 @@ from joulecast.api.profiles import load_profile
 from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.bill import Bill, make_bill
+from joulecast.cli.option_records import collect
+from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
 from joulecast.cli.terminal import Json
@@ -96,13 +98,13 @@ class RunOptions:
         )
 
 
-_BATTERY_SHARE = options.ShareType(is_open=False)
+_BATTERY_SHARE = ShareType(is_open=False)
 
 
 @click.command()
 @click.argument("net")
 @options.net_options
-@options.collect(
+@collect(
     "source",
     SourceOptions,
     options.device,
@@ -114,7 +116,7 @@ _BATTERY_SHARE = options.ShareType(is_open=False)
 @options.probing
 @options.estimating
 @options.run_length
-@options.collect(
+@collect(
     "run",
     RunOptions,
     click.option("--seen", metavar="12J/100", help="Energy/number of the run's first steps."),
@@ -174,7 +176,9 @@ def parse_seen(text: str) -> tuple[float, int]:
     """Return energy and number of steps of a text like ``12J/100``."""
     energy, _, steps = text.partition("/")
     if not steps.strip().isdigit():
-        raise InputError(f"--seen {text!r} is not energy/steps: give joules and steps, like 12J/100")
+        raise InputError(
+            f"--seen {text!r} is not energy/steps: give joules and steps, like 12J/100"
+        )
     return parse_energy(energy), int(steps)
 
 
@@ -202,4 +206,6 @@ def _check_probe(device: str, estimator: str) -> None:
     if device:
         raise click.UsageError("--probe uses the device --on: leave --device out", context)
     if estimator != "additive":
-        raise click.UsageError("--probe needs the estimator additive: leave --estimator out", context)
+        raise click.UsageError(
+            "--probe needs the estimator additive: leave --estimator out", context
+        )

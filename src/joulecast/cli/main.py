@@ -1,12 +1,12 @@
-"""``joulecast``: the group of commands, and the one place where errors become exit codes.
+"""The ``joulecast`` program: its commands, and how errors become exit codes.
 
     exit 0   done
     exit 1   one of our errors: one line on stderr that says what to do
     exit 2   wrong usage: one line on stderr
-    exit 130 interrupted; what was measured is kept
+    exit 130 interrupted; what was measured is stored
 
-A command's module is imported when it is asked for, so that ``--help`` is there at once: the table
-below is all that help needs. Anything else that is raised is a bug and shows its traceback.
+A command's module is imported when the command is used, so that ``--help`` is fast: the table below
+is all that help needs. Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from joulecast.cli.settings import name_variables, read_settings
 from joulecast.errors import JoulecastError
 
 COMMANDS = {
-    "Look": {
-        "detect": "Say which meters and devices there are.",
-        "inspect": "Show what a net consists of, layer by layer.",
+    "Look around": {
+        "detect": "List the meters and devices of this machine.",
+        "inspect": "Show the layers of a net and the work of a step.",
         "profiles": "List, show, export, import and remove profiles.",
     },
-    "Learn": {
-        "profile": "Learn what layers cost on a device.",
-        "measure": "Measure a net, or any command, under a meter.",
+    "Measure": {
+        "profile": "Measure layers on a device, and fit its profile.",
+        "measure": "Measure the energy of a net, or of any command.",
     },
-    "Ask": {
-        "estimate": "Say what training a net will cost, before it runs.",
-        "compare": "Rank devices, batches and precisions by joules and seconds.",
-        "search": "Search nets that are good and keep an energy budget.",
-        "prune": "Cut a net's channels until it fits an energy budget.",
-        "plan": "Say which job runs when on which device.",
+    "Estimate": {
+        "estimate": "Estimate the energy of training before it runs.",
+        "compare": "Rank devices, batch sizes and precisions by energy and time.",
+        "search": "Search for accurate nets within an energy budget.",
+        "prune": "Prune a net to an energy budget.",
+        "plan": "Plan which job runs when on which device.",
     },
-    "Check": {
-        "evaluate": "Judge estimators by random nets of a family.",
+    "Validate": {
+        "evaluate": "Evaluate estimators on held-out random nets.",
     },
 }
-_ABOUT = """What training a neural network costs in joules on your device, before you run it.
+_ABOUT = """Estimate the energy of training a neural network on your device, before you run it.
 
 NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or the
-.json of a network. Every option can also stand in joulecast.toml, or in the environment as
+.json of a network. Every option can also be set in joulecast.toml, or in the environment as
 JOULECAST_<OPTION>.
 """
 
 
 class LazyGroup(click.Group):
-    """Commands by name, imported when they are asked for."""
+    """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for group in COMMANDS.values() for name in group]
@@ -81,19 +81,21 @@ class LazyGroup(click.Group):
             click.echo(error.ctx.get_help() if error.ctx else "", err=True)
             return 2
         except click.ClickException as error:
-            return _complain(_one_line(error), error.exit_code)
+            return _report_error(_format_error(error), error.exit_code)
         except click.Abort:
-            return _complain("interrupted: what was measured is kept; run it again to go on", 130)
+            return _report_error(
+                "interrupted: what was measured is stored; run it again to resume", 130
+            )
         except JoulecastError as error:
-            return _complain(str(error), 1)
+            return _report_error(str(error), 1)
 
 
 @click.group(cls=LazyGroup, help=_ABOUT, context_settings={"max_content_width": 100})
-@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what happens meanwhile.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to stderr.")
 @click.version_option(None, "--version", package_name="joulecast")
 @click.pass_context
 def cli(ctx: click.Context, verbose: bool) -> None:
-    """Set up what all commands share."""
+    """Read settings and set up logging."""
     ctx.default_map = read_settings(cli.list_commands(ctx), partial(cli.get_command, ctx))
     if verbose:
         import logging
@@ -103,18 +105,18 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 
 
 def main() -> None:
-    """The entry point of the program ``joulecast``."""
-    # Our matrices are small: threads of numpy's own would spin for longer than they compute.
+    """Run the program ``joulecast``."""
+    # Our matrices are small: NumPy's own threads would spin for longer than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     cli.main(prog_name="joulecast")
 
 
-def _complain(message: str, code: int) -> int:
+def _report_error(message: str, code: int) -> int:
     click.echo(f"joulecast: {' '.join(message.split())}", err=True)
     return code
 
 
-def _one_line(error: click.ClickException) -> str:
+def _format_error(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     hint = f" (see `{context.command_path} --help`)" if context else ""
     return error.format_message() + hint

@@ -1,7 +1,4 @@
-"""Options that several commands share, and what they mean.
-
-A decorator adds them to a command and hands it one object instead of ten arguments.
-"""
+"""Options that several commands share, alone and in groups that become one record each."""
 
 from __future__ import annotations
 
@@ -12,70 +9,113 @@ from typing import Any, TypeVar
 
 import click
 
-from joulecast.api.nets import NamedNet, parse_shape, resolve_net
+from joulecast.api.nets import NetRequest, Shape
+from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.budgets import RunLength
-from joulecast.errors import InputError
-from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
-from joulecast.units import parse_share
+from joulecast.cli.option_records import collect
+from joulecast.cli.option_types import SHARE, JoinedOption, PlotType, ShapeType
+from joulecast.cli.output import OutputOptions
+from joulecast.records import OPTIMIZERS, PRECISIONS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Joined(click.Option):
-    """An option whose values are joined by commas: whoever reads them sees that there are two."""
+# ---------------------------------------------------------------------------------------------
+# Options
 
-    def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **{**extra, "multiple": True})
-
-    def type_cast_value(self, ctx: click.Context, value: Any) -> str:
-        # Settings files give a word, the command line a list.
-        return value if isinstance(value, str) else ",".join(super().type_cast_value(ctx, value))
-
-
-json = click.option("--json", is_flag=True, help="Print JSON, for programs.")
+json = click.option("--json", is_flag=True, help="Print the result as JSON.")
+out = click.option("--out", metavar="FILE.json", help="Also write the result as JSON.")
+plot = click.option(
+    "--plot", type=PlotType(), metavar="FILE", help="Also plot it: .html, .svg or .png."
+)
+store = click.option("--store", metavar="PATH", help="The store: a file, or a postgresql:// URL.")
 on = click.option(
     "--on",
-    cls=Joined,
+    cls=JoinedOption,
     default=("cpu",),
     show_default=True,
     metavar="DEVICE",
-    help="cpu, cuda:0 or simulated:7.",
+    help="Device to measure on: cpu, cuda:0 or simulated:7.",
 )
 meter = click.option(
-    "--meter", default="auto", show_default=True, help="See `joulecast detect`; nvml+rapl adds up."
+    "--meter",
+    default="auto",
+    show_default=True,
+    help="Meter, see `joulecast detect`; nvml+rapl adds up.",
 )
 rounds = click.option("--rounds", default=3, show_default=True, help="Windows of each measurement.")
-device = click.option("--device", default="", metavar="NAME", help="Another name for the device.")
+device_name = click.option(
+    "--device-name", default="", metavar="NAME", help="Record the device under another name."
+)
+device = click.option(
+    "--device", default="", help="Device whose profile is used.  [default: this machine]"
+)
 estimator = click.option(
     "--estimator",
     default="additive",
     show_default=True,
-    help="The method; subtractive is the paper's.",
+    help="Estimator; subtractive is the paper's.",
 )
-store = click.option("--store", metavar="PATH", help="The store: a file, or a postgresql:// URL.")
+level = click.option(
+    "--level", type=SHARE, default="95%", show_default=True, help="Probability of the interval."
+)
+confidence = click.option(
+    "--confidence",
+    type=SHARE,
+    default="50%",
+    show_default=True,
+    help="Probability with which the budget is kept.",
+)
+steps = click.option("--steps", type=click.IntRange(1), help="Steps of the run.")
+epochs = click.option("--epochs", type=click.IntRange(1), help="Passes over --samples.")
+samples = click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
+grid = click.option("--grid", metavar="400|de", help="Also print CO2e: grams per kWh, or a region.")
+price = click.option("--price", metavar="0.30EUR", help="Also print the cost: price per kWh.")
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+input_shape = click.option(
+    "--input", type=ShapeType(), metavar="3x96x96", help="Shape of one sample."
+)
+loss = click.option(
+    "--loss",
+    type=click.Choice(("cross_entropy", "mse")),
+    default="cross_entropy",
+    show_default=True,
+    help="Loss function.",
+)
+threads = click.option("--threads", type=int, default=0, help="CPU threads.  [default: all]")
+inference = click.option("--inference", is_flag=True, help="Run the net instead of training it.")
+_batch = click.option("--batch", type=int, help="Batch size.  [default: the net's own]")
+_optimizer = click.option(
+    "--optimizer",
+    type=click.Choice(OPTIMIZERS),
+    default="sgd",
+    show_default=True,
+    help="Optimizer.",
+)
+_precision = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="fp32",
+    show_default=True,
+    help="Number format.",
+)
+
+# ---------------------------------------------------------------------------------------------
+# Groups of options
 
 
-def read_shape(ctx: Any, param: Any, value: Any) -> tuple[int, ...] | None:
-    """Of a callback of click: ``3x96x96`` → sizes."""
-    try:
-        return None if value is None else parse_shape(str(value))
-    except InputError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
+def make_request(
+    batch: int | None, input: Shape | None, inference: bool, **setup: Any
+) -> NetRequest:
+    """Return a request from the values of options; its net is filled in by ``net_options``."""
+    values = {**setup, "phase": "inference" if inference else "train"}
+    if batch is not None:
+        values["batch"] = batch
+    return NetRequest(None, input_shape=input, setup_options=values)
 
 
-def read_share(ctx: Any, param: Any, value: Any) -> float:
-    """Of a callback of click: ``5%`` or ``0.05`` → a share above 0 and below 1."""
-    try:
-        share = parse_share(str(value))
-    except InputError:
-        share = 0.0
-    if share in (0.0, 1.0):
-        raise click.BadParameter(f"{value!r} is no share: give one like 5% or 0.05", ctx, param)
-    return share
-
-
-def read_length(steps: int | None, epochs: int | None, samples: int | None) -> RunLength:
-    """How long a run is, as options say it: steps, or epochs over samples."""
+def make_run_length(steps: int | None, epochs: int | None, samples: int | None) -> RunLength:
+    """Return the length of a run from the values of options."""
     context = click.get_current_context()
     if (epochs is None) != (samples is None):
         raise click.UsageError("--epochs and --samples belong together", context)
@@ -85,79 +125,67 @@ def read_length(steps: int | None, epochs: int | None, samples: int | None) -> R
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A net and how it is trained, as a person asks for it."""
+class RunBudget:
+    """The text of an energy budget, and the length of the run that it may be for."""
 
-    net: str
-    input_shape: tuple[int, ...] | None
-    batch: int | None
-    setup: Setup
-
-    def resolve(self) -> tuple[NamedNet, Setup]:
-        """The net, and its setup with the batch that holds for it."""
-        found = resolve_net(self.net, self.batch, self.input_shape)
-        return found, replace(self.setup, batch=found.batch)
+    text: str
+    length: RunLength
 
 
-input_shape = click.option(
-    "--input", callback=read_shape, metavar="3x96x96", help="Shape of one sample."
-)
-loss = click.option(
-    "--loss",
-    type=click.Choice(("cross_entropy", "mse")),
-    default="cross_entropy",
-    show_default=True,
-)
-threads = click.option("--threads", type=int, default=0, help="CPU threads.  [default: all]")
-inference = click.option(
-    "--inference", is_flag=True, help="Running the net instead of training it."
-)
-_NET_OPTIONS = (
-    click.option("--batch", type=int, help="Samples of a step.  [default: the net's own]"),
-    input_shape,
-    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="sgd", show_default=True),
-    click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True),
-    loss,
-    threads,
-    inference,
-)
+def make_run_budget(budget: str, **length: Any) -> RunBudget:
+    """Return a budget from the values of options."""
+    return RunBudget(budget, make_run_length(**length))
 
 
 def net_options(function: Function) -> Function:
-    """Add the options that say how a net is trained; the command gets them as ``asked``."""
+    """Add the options that say how a net is trained; the command gets them as ``request``."""
 
     @functools.wraps(function)
-    def collect(*args: Any, net: str, batch: int | None, **rest: Any) -> Any:
-        words = {key: rest.pop(key) for key in ("optimizer", "precision", "loss", "threads")}
-        words["phase"] = "inference" if rest.pop("inference") else "train"
-        setup = Setup(batch=1 if batch is None else batch, **words)
-        asked = Asked(net, rest.pop("input"), batch, setup)
-        return function(*args, asked=asked, **rest)
+    def fill_net(*args: Any, net: Any, request: NetRequest, **rest: Any) -> Any:
+        return function(*args, request=replace(request, net=net), **rest)
 
-    wrapped: Any = collect
-    for option in reversed(_NET_OPTIONS):
-        wrapped = option(wrapped)
-    result: Function = wrapped
+    add: Any = collect(
+        "request",
+        make_request,
+        _batch,
+        input_shape,
+        _optimizer,
+        _precision,
+        loss,
+        threads,
+        inference,
+    )
+    result: Function = add(fill_net)
     return result
 
 
-def say_setup(setup: Setup) -> str:
-    """A few words: ``batch 32, sgd, fp32``."""
-    words = [f"batch {setup.batch}", setup.precision]
-    words.insert(1, "inference" if setup.phase == "inference" else setup.optimizer)
-    if setup.threads:
-        words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
-    if setup.loss != "cross_entropy":
-        words.append(setup.loss)
-    return ", ".join(words)
+measuring = collect("measuring", MeasureOptions, on, meter, rounds, device_name)
+probing = collect("measuring", MeasureOptions, on, meter)
+estimating = collect("estimating", EstimateOptions, estimator, level, store)
+budget = collect(
+    "budget",
+    make_run_budget,
+    click.option(
+        "--budget",
+        required=True,
+        metavar="50%|5J|2Wh",
+        help="A share of the original, or energy of a step or run.",
+    ),
+    steps,
+    epochs,
+    samples,
+)
+run_length = collect("length", make_run_length, steps, epochs, samples)
+output = collect("output", OutputOptions, out, json)
+plotted_output = collect("output", OutputOptions, out, plot, json)
 
 
-def list_flags(setup: Setup) -> str:
-    """The options that ask for a setup: ``--batch 16 --threads 1``."""
-    usual = Setup()
-    flags = [f"--batch {setup.batch}"]
-    for name in ("optimizer", "precision", "loss", "threads"):
-        value = getattr(setup, name)
-        if value != getattr(usual, name):
-            flags.append(f"--{name} {value}")
-    return " ".join(flags + (["--inference"] if setup.phase == "inference" else []))
+def is_typed(name: str) -> bool:
+    """Return whether an option was given on the command line, not by settings or default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def echo_choice(sentence: str) -> None:
+    """Print on stderr which profile is used."""
+    click.echo(sentence, err=True)

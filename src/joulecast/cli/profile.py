@@ -13,9 +13,12 @@ from joulecast.api.profile import run_profiling
 from joulecast.api.profiles import identify_profile
 from joulecast.campaign import CampaignResult
 from joulecast.cli import options
+from joulecast.cli.option_records import collect
+from joulecast.cli.option_types import SHARE
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_campaign
+from joulecast.cli.setups import list_setup_options
 from joulecast.cli.terminal import (
     Json,
     describe_provenance,
@@ -39,7 +42,7 @@ def make_profile_options(
 @click.argument("net")
 @options.net_options
 @options.measuring
-@options.collect(
+@collect(
     "profiling",
     make_profile_options,
     click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
@@ -50,7 +53,7 @@ def make_profile_options(
     ),
     click.option(
         "--interval",
-        type=options.SHARE,
+        type=SHARE,
         default="5%",
         show_default=True,
         help="Stop when the estimate of NET (and of narrower members of its family) is within "
@@ -105,7 +108,7 @@ def describe_result(result: CampaignResult, profile: Profile) -> Json:
 def suggest_estimate(request: NetRequest, setup: Setup, device: str, estimator: str) -> str:
     """Return the command that estimates the net with the new profile."""
     shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
-    flags = options.list_setup_options(setup)
+    flags = list_setup_options(setup)
     # Another estimator was fitted to other measurements, so the command must name it.
     method = "" if estimator == ProfileOptions().estimator else f" --estimator {estimator}"
     return f"joulecast estimate {request.name} --device {device} {flags}{shape}{method}"

@@ -1,22 +1,32 @@
-"""``joulecast profiles``: what devices have learnt, in the store and as files."""
+"""``joulecast profiles``: manage the profiles in the store and in files."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli import options
-from joulecast.cli.terminal import make_console, print_json, print_table, describe_provenance
+from joulecast.cli.setups import describe_setup
+from joulecast.cli.terminal import (
+    Json,
+    describe_provenance,
+    make_console,
+    plural,
+    print_json,
+    print_table,
+)
 from joulecast.errors import InputError
+from joulecast.estimators import describe_fits
 from joulecast.files import read_profile, write_profile
-from joulecast.records import Profile
+from joulecast.records import Profile, Setup
 from joulecast.store import ProfileSummary, open_store
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.group()
@@ -24,9 +34,9 @@ Json = dict[str, Any]
 def profiles(ctx: click.Context) -> None:
     """List, show, export, import and remove profiles.
 
-    DEVICE is a device's name or a profile's key, or how one of them begins.
+    DEVICE is a device's name, a profile's key, or the beginning of either.
     """
-    # Settings of [profiles] hold for each of its commands.
+    # Settings of [profiles] apply to each of its commands.
     ctx.default_map = dict.fromkeys(profiles.commands, ctx.default_map)
 
 
@@ -34,18 +44,27 @@ def profiles(ctx: click.Context) -> None:
 @options.store
 @options.json
 def list_profiles(store: str | None, json: bool) -> None:
-    """List all profiles, those that ship with Joulecast too."""
+    """List all profiles, including those that ship with Joulecast."""
     with open_store(store, create=False) as opened:
-        known = opened.profiles()
+        found = opened.profiles()
     if json:
-        print_json({"profiles": [one.to_dict() for one in known]})
+        print_json({"profiles": [one.to_dict() for one in found]})
         return
     console = make_console()
-    if not known:
+    if not found:
         console.print("There are no profiles yet: make one with `joulecast profile NET --on cpu`.")
         return
-    columns = ("key", "device", "runtime", "covers", "basis", ">seen", "fitted", "changed")
-    print_table(console, columns, map(_show_summary, known))
+    columns = (
+        "key",
+        "device",
+        "runtime",
+        "covers",
+        "provenance",
+        ">observations",
+        "estimators",
+        "changed",
+    )
+    print_table(console, columns, map(_format_summary, found))
 
 
 @profiles.command()
@@ -53,7 +72,7 @@ def list_profiles(store: str | None, json: bool) -> None:
 @options.store
 @options.json
 def show(device: str, store: str | None, json: bool) -> None:
-    """Show what DEVICE has learnt."""
+    """Show the profile of DEVICE."""
     with open_store(store, create=False) as opened:
         profile = opened.find_profile(device)
     data = describe_profile(profile)
@@ -73,8 +92,9 @@ def export(device: str, file: str, store: str | None, json: bool) -> None:
     with open_store(store, create=False) as opened:
         profile = opened.find_profile(device)
     write_profile(profile, file)
-    data = {"file": file, "key": profile.key, "observations": len(profile.observations)}
-    _report(data, f"Wrote {len(profile.observations)} observations to {file}.", json)
+    count = len(profile.observations)
+    data = {"file": file, "key": profile.key, "observations": count}
+    _report(data, f"Wrote {plural(count, 'observation')} to {file}.", json)
 
 
 @profiles.command("import")
@@ -82,12 +102,13 @@ def export(device: str, file: str, store: str | None, json: bool) -> None:
 @options.store
 @options.json
 def import_profile(file: str, store: str | None, json: bool) -> None:
-    """Add the profile in FILE to the store; what is there already stays."""
+    """Add the profile in FILE to the store, which keeps what it already has."""
     profile = read_profile(file)
     with open_store(store) as opened:
         new = opened.import_profile(profile)
-    data = {"key": profile.key, "device": profile.device.name, "new_observations": new}
-    _report(data, f"Added {new} new observations to the profile of {profile.device.name}.", json)
+    name = profile.device.name
+    data = {"key": profile.key, "device": name, "new_observations": new}
+    _report(data, f"Added {plural(new, 'new observation')} to the profile of {name}.", json)
 
 
 @profiles.command()
@@ -95,28 +116,28 @@ def import_profile(file: str, store: str | None, json: bool) -> None:
 @options.store
 @options.json
 def remove(device: str, store: str | None, json: bool) -> None:
-    """Forget the profile of DEVICE."""
+    """Remove the profile of DEVICE from the store."""
     with open_store(store, create=False) as opened:
         matches = opened.list_matches(device)
         if len(matches) > 1:
             keys = "; ".join(map(str, matches))
-            raise InputError(f"{len(matches)} profiles match {device!r}: {keys}; give one's key")
+            raise InputError(
+                f"{len(matches)} profiles match {device!r}: give the key of one: {keys}"
+            )
         if matches[0].shipped:
             raise InputError(f"the profile of {device} ships with Joulecast and cannot be removed")
         profile = opened.profile(matches[0].key)
         opened.remove_profile(matches[0].key)
-    data = {"key": matches[0].key, "observations": len(profile.observations)}
-    words = f"Forgot {len(profile.observations)} observations of {profile.device.name}."
-    _report(data, words, json)
+    count = len(profile.observations)
+    data = {"key": matches[0].key, "observations": count}
+    _report(data, f"Removed {plural(count, 'observation')} of {profile.device.name}.", json)
 
 
 def describe_profile(profile: Profile) -> Json:
-    """A profile for programs, without its observations one by one."""
-    from joulecast.estimators import describe_fits
-
-    # The empty network is the waiting device: its setup means nothing.
-    loads = [seen.trial for seen in profile.observations if seen.trial.network.layers]
-    setups = Counter(tuple(trial.setup.to_dict().items()) for trial in loads)
+    """Return a profile as JSON values, without its single observations."""
+    # The empty network is the idle device, whose setup has no meaning.
+    trials = [one.trial for one in profile.observations if one.trial.network.layers]
+    setups = Counter(tuple(trial.setup.to_dict().items()) for trial in trials)
     return {
         "key": profile.key,
         "device": profile.device.to_dict(),
@@ -124,7 +145,7 @@ def describe_profile(profile: Profile) -> Json:
         "covers": profile.covers,
         "provenance": profile.provenance,
         "observations": len(profile.observations),
-        "device_seconds": sum(seen.cost_s for seen in profile.observations),
+        "device_seconds": sum(one.cost_s for one in profile.observations),
         "setups": [{**dict(key), "observations": count} for key, count in setups.items()],
         "estimators": {
             name: [item.to_dict() for item in items]
@@ -133,18 +154,35 @@ def describe_profile(profile: Profile) -> Json:
     }
 
 
-def _show_summary(one: ProfileSummary) -> tuple[str, ...]:
-    mode = f" ({one.power_mode})" if one.power_mode else ""
-    when = time.strftime("%Y-%m-%d", time.localtime(one.changed_at_s))
+def print_fits(console: Console, profile: Profile) -> None:
+    """Print what each fit consists of, with its numbers of data points."""
+    for name, items in describe_fits(profile).items():
+        rows = [
+            (
+                item.label,
+                ", ".join(item.features) or "-",
+                str(item.energy_points),
+                str(item.duration_points),
+            )
+            for item in items
+        ]
+        if rows:
+            columns = (f"fitted ({name})", "features", ">energy points", ">time points")
+            print_table(console, columns, rows)
+
+
+def _format_summary(summary: ProfileSummary) -> tuple[str, ...]:
+    mode = f" ({summary.power_mode})" if summary.power_mode else ""
+    changed = time.strftime("%Y-%m-%d", time.localtime(summary.changed_at_s))
     return (
-        one.key[:SHORT_KEY],
-        one.device + mode,
-        one.runtime,
-        one.covers,
-        one.provenance,
-        str(one.observation_count),
-        ", ".join(one.estimators) or "-",
-        "shipped" if one.shipped else when,
+        summary.key[:SHORT_KEY],
+        summary.device + mode,
+        summary.runtime,
+        summary.covers,
+        summary.provenance,
+        str(summary.observation_count),
+        ", ".join(summary.estimators) or "-",
+        "shipped" if summary.shipped else changed,
     )
 
 
@@ -157,39 +195,23 @@ def _print_profile(profile: Profile, data: Json) -> None:
         ("key", profile.key),
         ("runtime", profile.runtime),
         ("covers", profile.covers),
-        ("basis", describe_provenance(profile.provenance)),
-        ("observed", f"{len(profile.observations)} times"),
+        ("provenance", describe_provenance(profile.provenance)),
+        ("observations", str(len(profile.observations))),
     ]
     print_table(console, ("profile", "~"), facts)
     for setup in data["setups"]:
-        console.print(_say_setup(setup))
+        console.print(_describe_setup(setup))
     console.print()
     print_fits(console, profile)
 
 
-def print_fits(console: Any, profile: Profile) -> None:
-    """Print what each fit consists of, with its numbers of data points."""
-    from joulecast.estimators import describe_fits
-
-    for name, items in describe_fits(profile).items():
-        rows = [
-            (item.label, ", ".join(item.features), str(item.energy_points), str(item.duration_points))
-            for item in items
-        ]
-        if rows:
-            columns = (f"fitted ({name})", "over", ">energy points", ">duration points")
-            print_table(console, columns, rows)
+def _describe_setup(data: Json) -> str:
+    setup = Setup(**{key: value for key, value in data.items() if key != "observations"})
+    return f"{plural(data['observations'], 'observation')} at {describe_setup(setup)}"
 
 
-def _say_setup(setup: Json) -> str:
-    from joulecast.records import Setup
-
-    words = options.say_setup(Setup(**{k: v for k, v in setup.items() if k != "observations"}))
-    return f"{setup['observations']} times at {words}"
-
-
-def _report(data: Json, words: str, json: bool) -> None:
+def _report(data: Json, text: str, json: bool) -> None:
     if json:
         print_json(data)
     else:
-        make_console().print(words)
+        make_console().print(text)

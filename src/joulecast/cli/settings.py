@@ -1,12 +1,12 @@
-"""Settings besides arguments: first the environment, then ./joulecast.toml, then the user's own.
+"""Read settings: first the environment, then ./joulecast.toml, then the user's own file.
 
-    store = "lab.sqlite"        # for every command that has the option
+    store = "lab.sqlite"        # for every command with that option
     meter = "nvml+rapl"
 
     [estimate]                  # for one command
     grid = "de"
 
-Takes nothing but the files and the environment, gives what click takes for ``default_map``.
+The result is Click's ``default_map``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE_NAME = "joulecast.toml"
 
 
 def name_variables(command: click.Command) -> None:
-    """Give every option of a command its variable: ``--store`` reads JOULECAST_STORE."""
+    """Let every option of a command read its variable: ``--store`` reads JOULECAST_STORE."""
     for param in command.params:
         if isinstance(param, click.Option) and param.name and param.envvar is None:
             param.envvar = f"JOULECAST_{param.name.upper()}"
@@ -37,11 +37,11 @@ def name_variables(command: click.Command) -> None:
 def read_settings(
     commands: Iterable[str], find: Callable[[str], click.Command | None]
 ) -> dict[str, Any]:
-    """Defaults of every command's options from the settings files; the nearer file wins.
+    """Return defaults of every command's options; ./joulecast.toml overrides the user's file.
 
     Args:
         commands: Names of all commands.
-        find: A command's name → the command; asked only where there are settings to check.
+        find: Returns the command of a name; called only where there are settings to check.
     """
     settings: dict[str, Any] = {name: {} for name in commands}
     options_of = functools.cache(lambda name: _list_options(find(name)))
@@ -52,7 +52,7 @@ def read_settings(
         for name in tables:
             if name not in settings:
                 known = ", ".join(settings)
-                raise InputError(f"{path}: there is no command [{name}]; known are {known}")
+                raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
         _check_names(path, shared, tables, list(settings), options_of)
         for name, options in settings.items():
             options.update(_as_names({**shared, **tables.get(name, {})}))
@@ -60,7 +60,7 @@ def read_settings(
 
 
 def find_user_file() -> Path:
-    """Where a user's own settings stand."""
+    """Return the path of the user's own settings."""
     home = Path(os.environ.get("HOME", "/"))
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "joulecast" / FILE_NAME
 
@@ -74,9 +74,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise FileError(
-            f"{path} cannot be read as TOML ({reason}): correct or remove it"
-        ) from error
+        raise FileError(f"{path} is not valid TOML ({reason}): correct or remove it") from error
 
 
 def _check_names(
@@ -86,9 +84,9 @@ def _check_names(
     commands: list[str],
     options_of: Callable[[str], set[str]],
 ) -> None:
-    """A misspelt option would be ignored without a word: complain instead."""
+    """Raise InputError for a misspelt option, which would otherwise be ignored silently."""
     for key in shared:
-        # Commands are imported one after the other, until one has the option.
+        # Commands are imported one by one, until one has the option.
         if not any(_as_name(key) in options_of(name) for name in commands):
             raise InputError(f"{path}: no command has an option {key!r}; correct or remove it")
     for name, table in tables.items():
@@ -99,7 +97,7 @@ def _check_names(
 
 
 def _list_options(command: click.Command | None) -> set[str]:
-    """Names of a command's options, and of those of its commands."""
+    """Return the names of the options of a command and of its subcommands."""
     if command is None:
         return set()
     inner = command.commands.values() if isinstance(command, click.Group) else ()

@@ -1,0 +1,185 @@
+"""Print what ``joulecast compare`` found: ranks, ties, and what was not ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from joulecast.cli.bill import Bill
+from joulecast.cli.terminal import (
+    NOT_INCLUDED,
+    Json,
+    describe_provenance,
+    format_interval,
+    format_level,
+    label_provenance,
+    make_console,
+    print_notes,
+    print_table,
+)
+from joulecast.records import Setup, weakest_provenance
+from joulecast.units import (
+    format_duration,
+    format_energy,
+    format_kwh,
+    format_mass,
+    format_money,
+    format_share,
+)
+from joulecast.uses.compare import DISTINGUISHABLE_PROBABILITY, Comparison, ComparisonRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
+    """Return the totals of all samples; empty without a bill or an estimate."""
+    if row.estimate is None or bill is None:
+        return {}
+    return bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+
+
+def print_comparison(comparison: Comparison, bill: Bill | None) -> None:
+    """Print the ranks, what cannot be distinguished, and what was not ranked."""
+    console, labels = make_console(), RowLabels(comparison)
+    console.print(f"{comparison.net}{labels.common}: energy and time per sample\n")
+    level = f">{format_level(comparison.level)}"
+    columns = ("#", *labels.columns, ">energy", level, ">time", level, "front", ">P(less)")
+    for covers, rows in comparison.groups.items():
+        cells = [_format_row(row, labels) for row in rows]
+        print_table(console, columns, cells, title=labels.describe_group(covers, rows))
+        if bill is not None:
+            _print_totals(console, rows, bill, labels)
+    for line in labels.list_unranked():
+        console.print(line)
+    if comparison.unranked:
+        console.print()
+    print_notes(console, _list_notes(comparison))
+
+
+class RowLabels:
+    """What identifies each row, and what all rows have in common."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        setups = [row.setup for row in comparison.rows]
+        self.devices = dict.fromkeys(row.device or row.requested_device for row in comparison.rows)
+        self.varying = [
+            name
+            for name in ("batch", "optimizer", "precision")
+            if len({getattr(setup, name) for setup in setups}) > 1
+        ]
+        self.columns = ("device", "setup") if len(self.devices) > 1 else ("setup",)
+
+    @property
+    def common(self) -> str:
+        """The device and the part of the setup that do not vary: `` on nvidia-h200, sgd``."""
+        setup = self.comparison.rows[0].setup
+        method = "inference" if setup.phase == "inference" else setup.optimizer
+        parts = {"batch": f"batch {setup.batch}", "optimizer": method, "precision": setup.precision}
+        fixed = "".join(f", {part}" for name, part in parts.items() if name not in self.varying)
+        device = f" on {next(iter(self.devices))}" if len(self.devices) == 1 else ""
+        return device + fixed
+
+    def label(self, row: ComparisonRow) -> tuple[str, ...]:
+        """Return the cells that identify a row."""
+        setup = self.describe_setup(row.setup)
+        return (row.device, setup) if len(self.devices) > 1 else (setup,)
+
+    def describe_setup(self, setup: Setup) -> str:
+        """Return the part of a setup that varies: ``batch 32, bf16``."""
+        parts = {"batch": f"batch {setup.batch}"}
+        names = self.varying or ["batch"]
+        return ", ".join(parts.get(name, str(getattr(setup, name))) for name in names)
+
+    def describe_group(self, covers: str, rows: Sequence[ComparisonRow]) -> str:
+        """Return the title of a table; empty for the only one that rests on measurements."""
+        provenance = weakest_provenance(row.estimate.provenance for row in rows if row.estimate)
+        if provenance == "measured" and len(self.comparison.groups) == 1:
+            return ""
+        return f"Meters cover {covers}{label_provenance(provenance)}"
+
+    def list_unranked(self) -> list[str]:
+        """Return the devices and setups that were not ranked, one line for each reason."""
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in self.comparison.unranked:
+            key = (row.device or row.requested_device, row.reason)
+            reasons.setdefault(key, []).append(self.describe_setup(row.setup))
+        return [
+            f"Not ranked: {name} with {'; '.join(setups)}: {reason}"
+            for (name, reason), setups in reasons.items()
+        ]
+
+
+def _format_row(row: ComparisonRow, labels: RowLabels) -> tuple[str, ...]:
+    ends_s, probability = row.duration_interval_s, row.probability_below_next
+    return (
+        str(row.rank),
+        *labels.label(row),
+        ("about " if row.estimate and row.estimate.unseen_share > 0 else "")
+        + format_energy(row.energy_j),
+        format_interval(row.interval_j, format_energy),
+        format_duration(row.duration_s),
+        format_interval(ends_s, format_duration) if ends_s else "-",
+        "yes" if row.is_on_front else "",
+        "" if probability is None else format_share(probability),
+    )
+
+
+def _print_totals(
+    console: Console, rows: Sequence[ComparisonRow], bill: Bill, labels: RowLabels
+) -> None:
+    columns = ["#", *labels.columns, ">energy", ">kWh", ">time"]
+    columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
+    columns += [">cost"] * (bill.price is not None)
+    cells = []
+    for row in rows:
+        data = compute_row_totals(row, bill)
+        line = [str(row.rank), *labels.label(row), format_energy(data["total_energy_j"])]
+        line += [format_kwh(data["total_energy_j"]), format_duration(data["total_duration_s"])]
+        line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
+        line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
+        cells.append(line)
+    print_table(console, columns, cells, title=f"Totals of {bill.count:,} samples")
+
+
+def _list_notes(comparison: Comparison) -> list[str]:
+    if not comparison.groups:
+        return [NOT_INCLUDED]
+    notes = [
+        "front: no other combination takes both less energy and less time. P(less): probability "
+        "that it takes less energy than the next one.",
+        *_list_ties(comparison),
+    ]
+    if len(comparison.groups) > 1:
+        notes.append(
+            f"Energies of different tables are not comparable, because the meters cover "
+            f"{' and '.join(comparison.groups)}."
+        )
+    ranked = [row for row in comparison.rows if row.estimate and row.rank]
+    pairs = dict.fromkeys((row.estimate.provenance, row.covers) for row in ranked if row.estimate)
+    text = "; ".join(f"{describe_provenance(one)}, the meter covers {of}" for one, of in pairs)
+    notes.append(f"Provenance: {text}. {NOT_INCLUDED}")
+    if any(row.estimate and row.estimate.unseen_share > 0 for row in ranked):
+        notes.append("about: some of its layers were never measured on the device.")
+    return notes
+
+
+def _list_ties(comparison: Comparison) -> list[str]:
+    """Return which neighbouring ranks cannot be distinguished."""
+    notes = []
+    for covers, rows in comparison.groups.items():
+        pairs = [
+            f"{row.rank} and {row.rank + 1}"
+            for row in rows
+            if row.rank
+            and row.probability_below_next is not None
+            and row.probability_below_next < DISTINGUISHABLE_PROBABILITY
+        ]
+        group = f" ({covers})" if len(comparison.groups) > 1 else ""
+        if pairs:
+            notes.append(
+                f"Not distinguishable{group}, with a probability below "
+                f"{format_share(DISTINGUISHABLE_PROBABILITY)}: {', '.join(pairs)}."
+            )
+    return notes

@@ -1,0 +1,229 @@
+"""Print what ``joulecast estimate`` found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.cli.setups import describe_setup
+from joulecast.cli.terminal import (
+    NOT_INCLUDED,
+    Json,
+    describe_provenance,
+    format_interval,
+    format_level,
+    label_provenance,
+    make_bar,
+    make_console,
+    plural,
+    print_notes,
+    print_table,
+)
+from joulecast.records import Estimate, LayerEstimate, Profile, Setup
+from joulecast.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_kwh,
+    format_mass,
+    format_money,
+    format_share,
+)
+
+TOP_LAYERS = 8
+_WORK = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
+# Shares above which a note is worth printing.
+_MIN_UNATTRIBUTED_SHARE = 0.01
+_MIN_HOST_SHARE = 0.05
+_MIN_SOURCE_SHARE = 0.05
+_MIN_UNTIMED_SHARE = 0.3
+_NEARLY_CERTAIN = 0.999
+_MAX_SETUPS = 3
+# Answers by the smallest probability they stand for.
+_FINISHES = {
+    f"Almost certainly (above {format_share(_NEARLY_CERTAIN)})": _NEARLY_CERTAIN,
+    "Yes, with {share}": 0.975,
+    "Probably, with {share}": 0.5,
+    "Probably not, with {share}": 0.025,
+    "No, with {share}": 1 - _NEARLY_CERTAIN,
+    f"Almost certainly not (below {100 * (1 - _NEARLY_CERTAIN):.1f} %)": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class EstimateReport:
+    """An estimate with what it was made for.
+
+    Attributes:
+        data: The result as JSON values, totals included.
+    """
+
+    name: str
+    setup: Setup
+    estimate: Estimate
+    profile: Profile
+    data: Json
+
+
+def print_estimate(report: EstimateReport, grid: str | None, battery: str | None) -> None:
+    """Print energy and duration of a step and of the run, the costliest layers, and notes."""
+    console, data, result = make_console(), report.data, report.estimate
+    verb = "Running" if report.setup.phase == "inference" else "Training"
+    console.print(f"{verb} {report.name} on {result.device}: {describe_setup(report.setup)}\n")
+    step = _format_cost(result.energy_j, result.interval_j, result.duration_s, result)
+    console.print(f"A step takes {step}.", style="bold")
+    if data["steps"] > 1:
+        totals = (data["total_energy_j"], data["total_interval_j"], data["total_duration_s"])
+        console.print(
+            f"{data['steps']:,} steps take {_format_cost(*totals, result)}.", style="bold"
+        )
+    units = " · ".join(_list_units(data, grid, battery))
+    console.print(units + ("" if "finish" in data else "\n"))
+    if "finish" in data:
+        console.print(_answer_finish(data, result) + "\n", style="bold")
+    rows = [_format_layer(layer, result) for layer in merge_layers(result.layers)]
+    print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
+    print_notes(console, _list_notes(report))
+
+
+def merge_layers(layers: tuple[LayerEstimate, ...]) -> list[LayerEstimate]:
+    """Return the layers that take most energy, and the rest as one."""
+    ranked = sorted(layers, key=lambda layer: -layer.energy_j)
+    top, rest = ranked[:TOP_LAYERS], ranked[TOP_LAYERS:]
+    if len(rest) < 2:
+        return ranked
+    total_j = sum(layer.energy_j for layer in rest)
+    seen = all(layer.seen for layer in rest)
+    return [*top, LayerEstimate(f"other {len(rest)} layers", "", total_j, seen=seen)]
+
+
+def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
+    """Return the few setups nearest to one, and how many more there are."""
+
+    def distance(other: Setup) -> tuple[int, float]:
+        names = ("phase", "precision", "optimizer", "loss", "threads")
+        differences = sum(getattr(other, name) != getattr(setup, name) for name in names)
+        return differences, abs(math.log(other.batch / setup.batch))
+
+    nearest = sorted(known, key=distance)[:_MAX_SETUPS]
+    more = len(known) - len(nearest)
+    text = "; ".join(map(describe_setup, nearest))
+    return f"{text}; and {more} more setup{'s' if more > 1 else ''}" if more else text
+
+
+def _format_cost(energy_j: float, interval_j: Any, duration_s: float, result: Estimate) -> str:
+    """Return ``2.07 J (95 % interval 1.87–2.29 J) and 4.01 ms``."""
+    return (
+        f"{format_energy(energy_j)}{label_provenance(result.provenance)} "
+        f"({format_level(result.level)} {format_interval(interval_j, format_energy)}) "
+        f"and {format_duration(duration_s)}"
+    )
+
+
+def _format_layer(layer: LayerEstimate, result: Estimate) -> tuple[str, ...]:
+    share = layer.energy_j / result.energy_j if result.energy_j else 0.0
+    kind = layer.kind if layer.calls == 1 else f"{layer.kind} x{layer.calls}"
+    energy = ("" if layer.seen else "about ") + format_energy(layer.energy_j)
+    return (layer.name, kind, energy, format_share(share), make_bar(share))
+
+
+def _list_units(data: Json, grid: str | None, battery: str | None) -> list[str]:
+    units = [format_kwh(data["total_energy_j"])]
+    if "co2e_g" in data:
+        units.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {grid})")
+    if "cost" in data:
+        units.append(format_money(data["cost"], data["currency"]))
+    if "battery_share" in data:
+        units.append(f"{format_share(data['battery_share'])} of a {battery} battery")
+    return units
+
+
+def _answer_finish(data: Json, result: Estimate) -> str:
+    """Return whether the run finishes on the charge, with its probability."""
+    finish = data["finish"]
+    available = format_energy(finish["available_j"])
+    enough = f"enough for about {plural(finish['steps_left'], 'step')}"
+    caveat = (
+        f" The meter covers {result.covers}: give the power of everything else on the battery with "
+        "--rest-w."
+    )
+    caveat = "" if finish["has_rest_w"] else caveat
+    if data["steps"] == 1:
+        hint = "Give --steps, or --epochs and --samples, to ask about a whole run."
+        return f"This charge holds {available}, {enough}. {hint}{caveat}"
+    probability = finish["probability"]
+    answer = next(text for text, least in _FINISHES.items() if probability >= least)
+    answer = answer.format(share=f"{100 * probability:.1f} %")
+    needed = f"{format_energy(finish['needed_j'])} ({format_level(0.95)} "
+    needed += f"{format_interval(finish['interval_j'], format_energy)})"
+    return (
+        f"Will it finish on this charge? {answer}: it needs {needed} of {available}, which is "
+        f"{enough}.{caveat}"
+    )
+
+
+def _list_notes(report: EstimateReport) -> list[str]:
+    result = report.estimate
+    notes = [
+        f"Peak memory about {format_bytes(result.peak_memory_bytes)}. {NOT_INCLUDED}",
+        f"Provenance: {describe_provenance(result.provenance)}; the meter covers {result.covers}.",
+    ]
+    if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:
+        notes.append(
+            f"{format_share(result.host_share)} of the energy is spent waiting for the host; "
+            f"without waiting, a step takes {format_energy(result.device_energy_j or 0.0)}."
+        )
+    notes += _explain_interval(result)
+    if result.unseen_share > 0:
+        notes.append(_explain_unseen(report))
+    return notes + _explain_unattributed(report.data)
+
+
+def _explain_interval(result: Estimate) -> list[str]:
+    """Return where the interval comes from, and by how much a probe would narrow it."""
+    sources = [
+        (name, share)
+        for name, share in result.uncertainty_sources.items()
+        if share >= _MIN_SOURCE_SHARE
+    ]
+    if not sources:
+        return []
+    parts = ", ".join(f"{name} ({format_share(share)})" for name, share in sources)
+    text = f"Sources of uncertainty: {parts}."
+    untimed = result.uncertainty_sources.get("layers not timed", 0.0)
+    if untimed < _MIN_UNTIMED_SHARE:
+        return [text]
+    half = math.log(result.interval_j[1] / result.energy_j)
+    narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
+    return [
+        f"{text} On the device, --probe would measure these layers first and narrow the interval "
+        f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
+    ]
+
+
+def _explain_unattributed(data: Json) -> list[str]:
+    shares = {name: data[f"unattributed_{what}_share"] for what, name in _WORK.items()}
+    large = {name: share for name, share in shares.items() if share > _MIN_UNATTRIBUTED_SHARE}
+    if not large:
+        return []
+    parts = ", ".join(f"{format_share(share)} of the {name}" for name, share in large.items())
+    return [
+        f"{parts} belong to no layer and are not in the estimate, which is too low: "
+        "`joulecast measure` measures the whole step."
+    ]
+
+
+def _explain_unseen(report: EstimateReport) -> str:
+    setup = report.setup
+    trials = [one.trial for one in report.profile.observations if one.trial.network.layers]
+    setups = list(dict.fromkeys(trial.setup for trial in trials))
+    advice = "run `joulecast profile NET --missing` for this net on the device"
+    if setups and setup not in setups:
+        nearest = describe_nearest(setup, setups)
+        advice = f"the profile has {nearest}; use one of these, or profile this setup too"
+    return (
+        f"{format_share(report.estimate.unseen_share)} of the energy is extrapolated to layers "
+        f"never measured on this device: {advice}."
+    )

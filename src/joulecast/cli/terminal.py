@@ -1,0 +1,159 @@
+"""Print tables, bars and sentences for people, and JSON for programs.
+
+Tables fit 100 columns where the output is not a terminal. Colours and widths come from rich, which
+leaves them out where they would not show.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = dict[str, Any]
+WIDTH = 100
+NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
+_SHORTEST_COLUMN = 8
+# Shown beside a number that was not measured.
+_LABELS = {"modelled": " (modelled)", "simulated": " (simulated)", "imported": " (imported)"}
+_DESCRIPTIONS = {
+    "measured": "measured by a meter",
+    "imported": "imported from another source",
+    "modelled": "modelled, not measured: CPU time x a stated power",
+    "simulated": "simulated, not a real device",
+}
+
+
+def make_console(stderr: bool = False) -> Console:
+    """Return a console that prints text literally."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or WIDTH)
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_json(data: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(format_json(data))
+
+
+def format_json(data: Any) -> str:
+    """Return a value as indented JSON."""
+    return json.dumps(data, indent=2, allow_nan=False)
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    footer: Sequence[str] = (),
+) -> None:
+    """Print rows below headings; ``>`` in front of a heading aligns right, ``~`` wraps its cells.
+
+    Args:
+        console: Where to print.
+        columns: Headings.
+        rows: Cells; the first column is printed in bold.
+        title: A line above the table.
+        footer: Totals.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    if title:
+        console.print(title, style="bold")
+    style: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+    table = Table(show_footer=bool(footer), padding=(0, 1, 0, 0), **style)
+    cells = _shorten_rows([list(row) for row in rows], columns, footer, console.width)
+    for place, heading in enumerate(columns):
+        table.add_column(
+            heading.lstrip(">~"),
+            footer=footer[place] if footer else "",
+            justify="right" if heading.startswith(">") else "left",
+            style="" if place else "bold",
+            no_wrap=not heading.startswith("~"),
+        )
+    for row in cells:
+        table.add_row(*row)
+    console.print(table)
+    console.print()
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print sentences below a result, each on its own line."""
+    for note in notes:
+        console.print(note, style="dim", soft_wrap=False)
+
+
+def make_bar(share: float, width: int = 20) -> str:
+    """Return a bar in eighths of a character."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+
+
+def shorten(text: str, size: int) -> str:
+    """Return a text of at most ``size`` characters, cut with an ellipsis."""
+    return text if len(text) <= size else text[: size - 1] + "…"
+
+
+def format_interval(ends: Sequence[float], form: Callable[[float], str]) -> str:
+    """Return ``404–632 mJ``; a unit that both ends share is written once."""
+    low, high = map(form, ends)
+    number, _, unit = low.partition(" ")
+    if unit and unit.isalpha() and high.endswith(f" {unit}"):
+        return f"{number}–{high}"
+    return f"{low} – {high}"
+
+
+def format_level(level: float) -> str:
+    """Return ``95 % interval``."""
+    return f"{100 * level:g} % interval"
+
+
+def format_optional(value: float | None, form: Callable[[float], str]) -> str:
+    """Return a formatted value, or a dash for None."""
+    return "-" if value is None else form(value)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 net`` or ``2 nets``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def describe_provenance(provenance: str) -> str:
+    """Return a clause that says where a number comes from."""
+    return _DESCRIPTIONS[provenance]
+
+
+def label_provenance(provenance: str) -> str:
+    """Return the label of a number that was not measured; empty for one that was."""
+    return _LABELS.get(provenance, "")
+
+
+def _shorten_rows(
+    rows: list[list[str]], columns: Sequence[str], footer: Sequence[str], width: int
+) -> list[list[str]]:
+    """Return rows that fit a width: text columns are shortened, the widest first, numbers never."""
+    kinds = [heading[:1] for heading in columns]
+    if "~" in kinds:
+        return rows
+    lines = [[heading.lstrip(">~") for heading in columns], list(footer), *rows]
+    sizes = [max(len(line[i]) for line in lines if line) for i in range(len(columns))]
+    texts = [i for i, kind in enumerate(kinds) if kind != ">"]
+    while texts and sum(sizes) + 2 * len(sizes) - 2 > width:
+        widest = max(texts, key=lambda i: sizes[i])
+        if sizes[widest] <= _SHORTEST_COLUMN:
+            break
+        sizes[widest] -= 1
+    return [[shorten(cell, size) for cell, size in zip(row, sizes, strict=True)] for row in rows]
