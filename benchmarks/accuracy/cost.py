@@ -34,9 +34,10 @@ from keeping import read_profiles, write_packed
 from report import COST, RESULTS, count_tests, open_book
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
-from joulecast.api.measuring import open_rig
+from joulecast.api.measurers import open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
-from joulecast.cli.terminal import make_console, label_provenance, print_table
+from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
@@ -53,14 +54,8 @@ from joulecast.uses.evaluate import (
     evaluate,
     name_evaluation,
 )
-from joulecast.uses.evaluate.evaluation_log import (
-    PASSES,
-    BudgetedEstimator,
-    CampaignObservations,
-    EvaluationLog,
-    cut_to_budget,
-    sum_work_s,
-)
+from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget, sum_work_s
+from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, draw_nets
 from joulecast.uses.evaluate.measured_nets import summarise_test_nets
 from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
@@ -154,7 +149,7 @@ def find_setting(name: str) -> Setting:
 
 def measure_store(args: argparse.Namespace) -> None:
     """Whatever a store lacks."""
-    with open_rig(args.on, rounds=1) as rig, open_store(args.store) as store:
+    with open_measurer(MeasureOptions(args.on, rounds=1)) as rig, open_store(args.store) as store:
         measure_setting(rig, store, find_setting(args.setting), args.until)
 
 
@@ -169,7 +164,7 @@ def measure_setting(
         evaluate(rig, store, plan)
         say(f"{rig.now() - started_s:.0f} s: test nets done")
     book = EvaluationLog(name, store.observations(key), store.add_observation)
-    target = replace(draw.make_target(setting.setup, draw.learn), modes=rig.runtime.modes)
+    target = replace(draw.make_target(setting.setup, draw.campaign), modes=rig.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load of a run, on a cold device, is let pass.
         rig.time(Trial(draw.original, setting.setup))
@@ -181,14 +176,14 @@ def measure_setting(
         # To the end of its seconds, however sure the estimator is by then.
         aimed = replace(target, acquisition=arm.acquisition, uncertainty_share=0.0)
         run_arm(rig, book, arm, aimed, left_s)
-        say(f"{rig.now() - started_s:.0f} s: {arm.who}, {sum_work_s(book.list_of(arm.who)):.0f} s")
+        say(f"{rig.now() - started_s:.0f} s: {arm.who}, {sum_work_s(book.list_for(arm.who)):.0f} s")
     probe_layers(rig, book, setting, draw)
 
 
 def run_arm(rig: Measurer, book: EvaluationLog, arm: Arm, target: Target, left_s: float) -> None:
     """The rest of an arm's campaign, as far as the time that is left goes."""
     method = BudgetedEstimator(find_estimator(arm.estimator), BUDGETS_S[-1])
-    if method.propose(target, book.list_of(arm.who)).trial is None:
+    if method.propose(target, book.list_for(arm.who)).trial is None:
         return
     tagged = replace(rig, run=book.tag(arm.who))
     try:
@@ -206,7 +201,7 @@ def probe_layers(
     rig: Measurer, book: EvaluationLog, setting: Setting, draw: EvaluationNets
 ) -> None:
     """Seconds of every distinct layer of the test nets that nobody has timed yet."""
-    target = draw.make_target(setting.setup, draw.tests)
+    target = draw.make_target(setting.setup, draw.test)
     tests = replace(target, modes=rig.runtime.modes, acquisition="probe")
     known = {seen.trial.key for seen in list_probes(book)}
     for trial in find_estimator("additive").propose(tests, ()).probes:
@@ -219,7 +214,7 @@ def probe_layers(
 
 def list_probes(book: EvaluationLog) -> list[Observation]:
     """Time probes of layers of the test nets, of whichever part of the benchmark."""
-    found = (*book.list_of(OWN_PROBES), *book.list_of(PROBES))
+    found = (*book.list_for(OWN_PROBES), *book.list_for(PROBES))
     return [seen for seen in found if seen.energy_j is None]
 
 
@@ -243,7 +238,7 @@ def judge_cost(profile: Profile, setting: Setting) -> Json:
     draw = draw_nets(plan)
     nets, missing = summarise_test_nets(book, plan, draw)
     seen = list_kept(book)
-    if not nets or not any(book.list_of(arm.who) for arm in ARMS):
+    if not nets or not any(book.list_for(arm.who) for arm in ARMS):
         raise MissingError(f"nothing is kept of {setting.name}: run cost.py measure first")
     arms = {arm.name: judge_arm(book, setting, draw, nets, arm) for arm in ARMS}
     return {
@@ -262,7 +257,7 @@ def judge_arm(
 ) -> list[Json]:
     """A point for each budget that is enough to learn anything from."""
     points = []
-    for budget_s, campaign in cut_campaign(book.list_of(arm.who)).items():
+    for budget_s, campaign in cut_campaign(book.list_for(arm.who)).items():
         probes = find_probes(book, setting, draw, campaign) if arm.probed else ()
         try:
             score = score_lesson(arm, setting, draw, nets, (*campaign, *probes))
@@ -295,7 +290,7 @@ def find_probes(
     """Probes of layers of the test nets that a campaign has not timed itself."""
     kept = list_probes(book)
     modes = tuple(dict.fromkeys(["eager", *(seen.trial.execution.mode for seen in kept)]))
-    target = draw.make_target(setting.setup, draw.tests)
+    target = draw.make_target(setting.setup, draw.test)
     tests = replace(target, modes=modes, acquisition="probe")
     wanted = {trial.key for trial in find_estimator("additive").propose(tests, campaign).probes}
     return tuple(seen for seen in kept if seen.trial.key in wanted)
@@ -310,8 +305,8 @@ def score_lesson(
 ) -> EstimatorScore:
     """How good an arm is after what it has seen; a test net that happens to be there is not."""
     method = find_estimator(arm.estimator)
-    learnt = [seen for seen in lesson if seen.trial.network not in draw.tests]
-    by_name = {network.name: network for network in draw.tests}
+    learnt = [seen for seen in lesson if seen.trial.network not in draw.test]
+    by_name = {network.name: network for network in draw.test}
     networks = [by_name[net.name] for net in nets]
     said = method.fit(learnt).predict(networks, [setting.setup] * len(networks))
     answered = []
@@ -320,7 +315,7 @@ def score_lesson(
     ):
         ends = [lognormal_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
         answer = NetEstimate(float(mean), ends[0], ends[1], float(seconds))
-        answered.append(replace(net, answers={arm.name: answer}))
+        answered.append(replace(net, estimates={arm.name: answer}))
     spent_s = sum(seen.cost_s for seen in lesson)
     return score_estimator(arm.name, answered, device_seconds=spent_s, points=len(learnt))
 
@@ -381,7 +376,10 @@ def simulate_worlds(args: argparse.Namespace) -> None:
 def simulate_world(setting: Setting, seed: int) -> Json:
     """One world, with the test nets of its own seed."""
     own = replace(setting, seed=seed)
-    with open_rig(f"simulated:{seed}", rounds=1) as rig, open_store(":memory:") as store:
+    with (
+        open_measurer(MeasureOptions(f"simulated:{seed}", rounds=1)) as rig,
+        open_store(":memory:") as store,
+    ):
         measure_setting(rig, store, own)
         return judge_cost(store.profile(find_profile_key(rig)), own)
 

@@ -86,7 +86,7 @@ def judge_case(case: Case, names: Sequence[str], say: Callable[[str], None]) -> 
             }
             for net in nets
         ],
-        "device_seconds": {who: _charge(case.book.list_of(who)) for who in (LOOKS, PROBES, HOST)},
+        "device_seconds": {who: _charge(case.book.list_for(who)) for who in (LOOKS, PROBES, HOST)},
         "left_out": left_out,
     }
 
@@ -119,7 +119,7 @@ def list_truths(book: EvaluationLog, entry: Entry, who: str) -> list[Observation
     """Windows of a net in a pass, however it was read when they were taken."""
     return [
         one
-        for one in book.list_of(who)
+        for one in book.list_for(who)
         if one.trial.network.name == entry.name
         and replace(one.trial.setup, loss=entry.setup.loss) == entry.setup
     ]
@@ -130,7 +130,7 @@ def share_seconds(case: Case, net: str) -> Json:
     found = {}
     for who in (LOOKS, PROBES, HOST):
         total = 0.0
-        for seen in case.book.list_of(who):
+        for seen in case.book.list_for(who):
             piece = find_piece(seen, seen.trial.execution.mode)
             parcel = case.parcels.get(piece.key) if piece is not None else None
             if parcel is not None and net in parcel.nets:
@@ -162,10 +162,10 @@ def _judge_one(
         except (JoulecastError, ArithmeticError, LookupError, ValueError) as error:
             left_out.append(f"{name} of {net.name}: {type(error).__name__}: {error}")
             continue
-        answers = {**net.answers, name: _make_answer(said)}
-        answered[place] = replace(net, answers=answers)
+        answers = {**net.estimates, name: _make_answer(said)}
+        answered[place] = replace(net, estimates=answers)
         parts[net.name][name] = _describe(said, answers[name], net)
-    judged = [net for net in answered if name in net.answers]
+    judged = [net for net in answered if name in net.estimates]
     if not judged:
         raise MissingError("it answered for no net")
     score = score_estimator(name, judged, device_seconds=_charge(own), points=points)
@@ -175,9 +175,9 @@ def _judge_one(
 def _list_own(case: Case, name: str) -> tuple[Observation, ...]:
     """What the device ran for an estimator."""
     if name in _LESSONS:
-        return tuple(seen for who in _LESSONS[name] for seen in case.book.list_of(who))
+        return tuple(seen for who in _LESSONS[name] for seen in case.book.list_for(who))
     tags = [f"{name}.{entry.name}" for entry in case.entries]
-    return tuple(seen for tag in tags for seen in case.book.list_of(tag))
+    return tuple(seen for tag in tags for seen in case.book.list_for(tag))
 
 
 def _list_lesson(
@@ -185,7 +185,7 @@ def _list_lesson(
 ) -> tuple[Observation, ...]:
     """What an estimator may learn from to answer for a net."""
     if name == "flops":
-        passed = tuple(seen for who in PASSES for seen in case.book.list_of(who))
+        passed = tuple(seen for who in PASSES for seen in case.book.list_for(who))
         return tuple(seen for seen in (*case.others, *passed) if seen.trial.network.name != net)
     return (*case.known, *own) if name in _LESSONS else own
 

@@ -23,7 +23,8 @@ from settings import (
     Setting,
 )
 
-from joulecast.api.measuring import open_rig
+from joulecast.api.measurers import open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator
@@ -32,11 +33,8 @@ from joulecast.measurer import Measurer
 from joulecast.records import Network, Trial
 from joulecast.store import Store, open_store
 from joulecast.uses.evaluate import EvaluationPlan, evaluate, name_evaluation
-from joulecast.uses.evaluate.evaluation_log import (
-    BudgetedEstimator,
-    CampaignObservations,
-    EvaluationLog,
-)
+from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator
+from joulecast.uses.evaluate.evaluation_log import CampaignObservations, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import draw_nets
 
 DEVELOPMENT = "development"
@@ -57,7 +55,7 @@ def main() -> None:
     wanted = set(filter(None, words.only.split(","))) or names
     if wanted - names:
         parser.error(f"no settings {wanted - names}: give some of {', '.join(sorted(names))}")
-    with open_rig(words.on, rounds=1) as rig, open_store(words.store) as store:
+    with open_measurer(MeasureOptions(words.on, rounds=1)) as rig, open_store(words.store) as store:
         for setting in (one for one in SETTINGS if one.name in wanted):
             spent_s = time.monotonic() - started_s
             if spent_s > words.until:
@@ -78,15 +76,15 @@ def learn(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]
     book = EvaluationLog(name_evaluation(plan, key), store.observations(key), store.add_observation)
     _wake(rig, setting)
     _run_campaign(rig, book, plan)
-    done = {seen.trial.key for seen in book.list_of(DEVELOPMENT)}
+    done = {seen.trial.key for seen in book.list_for(DEVELOPMENT)}
     networks = draw_development(setting)
     for trial in (Trial(network, setting.setup) for network in networks):
         if trial.key not in done:
             book.add(replace(rig, run=book.tag(DEVELOPMENT)).measure(trial))
-    probes = book.list_of(f"{DEVELOPMENT}.probe")
+    probes = book.list_for(f"{DEVELOPMENT}.probe")
     target = draw_nets(plan).make_target(setting.setup, networks)
     target = replace(target, modes=rig.runtime.modes, acquisition="probe")
-    known = (*book.list_of("additive"), *probes)
+    known = (*book.list_for("additive"), *probes)
     for trial in find_estimator("additive").propose(target, known).probes:
         book.add(replace(rig, run=book.tag(f"{DEVELOPMENT}.probe")).time(trial))
 
@@ -99,7 +97,7 @@ def _wake(rig: Measurer, setting: Setting) -> None:
 def _run_campaign(rig: Measurer, book: EvaluationLog, plan: EvaluationPlan) -> None:
     """The same campaign that ``evaluate`` runs; there it is then found finished."""
     draw = draw_nets(plan)
-    target = replace(draw.make_target(plan.setup, draw.learn), modes=rig.runtime.modes)
+    target = replace(draw.make_target(plan.setup, draw.campaign), modes=rig.runtime.modes)
     method = BudgetedEstimator(find_estimator("additive"), plan.seconds)
     tagged = replace(rig, run=book.tag("additive"))
     run_campaign(tagged, CampaignObservations(book, "additive"), method, target)
@@ -118,7 +116,7 @@ def draw_development(setting: Setting) -> tuple[Network, ...]:
     found: list[Network] = []
     while len(found) < DEVELOPMENT_NETS:
         network = draw_family(setting.family, rng.randint, setting.input_shape)
-        if network not in (*draw.tests, *draw.learn, *found):
+        if network not in (*draw.test, *draw.campaign, *found):
             found.append(network)
     return tuple(found)
 

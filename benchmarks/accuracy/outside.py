@@ -53,9 +53,10 @@ from reading import (
     read_all,
 )
 
-from joulecast.api.measuring import OwnNetRuntime, open_rig
+from joulecast.api.measurers import OwnNetRuntime, open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.cli.terminal import make_console, label_provenance, print_table
+from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.acquisition import choose_aim
@@ -66,13 +67,8 @@ from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Profile, Trial
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
-from joulecast.uses.evaluate.evaluation_log import (
-    PASSES,
-    BudgetedEstimator,
-    EvaluationLog,
-    is_budget_spent,
-    sum_work_s,
-)
+from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, is_budget_spent, sum_work_s
+from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
 
 Json = dict[str, Any]
 
@@ -160,14 +156,17 @@ def measure(
     troubles: list[str],
 ) -> None:
     """Everything that is not kept yet, in the order that the module draws."""
-    with open_rig(args.on, args.meter, rounds=args.rounds) as rig, open_store(args.store) as kept:
+    with (
+        open_measurer(MeasureOptions(args.on, args.meter, rounds=args.rounds)) as rig,
+        open_store(args.store) as kept,
+    ):
         key = find_profile_key(rig)
         book = EvaluationLog(_BOOKS[args.which], kept.observations(key), kept.add_observation)
         runtime, meter = rig.runtime, rig.meter
         here = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
         known = choose_known(args, load_known(args.known, here), networks)
         ready = [entry for entry in entries if entry.name in networks]
-        made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_of(who))
+        made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_for(who))
         mode = "graph" if "graph" in rig.runtime.modes else "eager"
         tally = Tally(mode, (*known, *made))
         work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on, known)
@@ -225,8 +224,8 @@ class Work:
 
     def guess_pass_s(self) -> float:
         """Seconds that the second pass will take: as the first, where it is not done."""
-        done = {seen.trial.network.name for seen in self.book.list_of(PASSES[1])}
-        first = self.book.list_of(PASSES[0])
+        done = {seen.trial.network.name for seen in self.book.list_for(PASSES[1])}
+        first = self.book.list_for(PASSES[0])
         return sum(1.3 * s.cost_s + 2.0 for s in first if s.trial.network.name not in done)
 
     def check_time(self) -> None:
@@ -278,10 +277,10 @@ class Work:
     def look_at_kinds(self, seconds: float) -> None:
         """Two looks in joules at every kind that nobody knows, over all nets together."""
         rig = replace(self.rig, run=self.book.tag(LOOKS))
-        if not any(not seen.trial.network.layers for seen in self.book.list_of(LOOKS)):
+        if not any(not seen.trial.network.layers for seen in self.book.list_for(LOOKS)):
             self.wake()
             self.book.add(rig.measure_idle())
-        while sum_work_s(self.book.list_of(LOOKS)) < seconds:
+        while sum_work_s(self.book.list_for(LOOKS)) < seconds:
             parcel = find_next_look(self.parcels, self.tally, self.refused)
             if parcel is None:
                 return
@@ -331,7 +330,7 @@ class Work:
 
     def list_learnt(self) -> list[Observation]:
         """What `additive` knows so far."""
-        made = [seen for who in (LOOKS, PROBES, HOST) for seen in self.book.list_of(who)]
+        made = [seen for who in (LOOKS, PROBES, HOST) for seen in self.book.list_for(who)]
         refused = [
             Observation(parcel.make_trial(self.tally.mode))
             for key, parcel in self.parcels.items()
@@ -341,7 +340,7 @@ class Work:
 
     def count_doubts(self) -> int:
         """Joules that were measured after the seconds."""
-        return sum(seen.energy_j is not None for seen in self.book.list_of(PROBES))
+        return sum(seen.energy_j is not None for seen in self.book.list_for(PROBES))
 
     def run_parcel(self, parcel: Parcel, look: Callable[[Trial], Observation], mode: str) -> None:
         """Look at a piece, or note why the device would not run it."""
@@ -396,7 +395,7 @@ class Shelf:
 
     def observations(self, profile_key: str) -> Sequence[Observation]:
         """What the campaigns for all nets have seen."""
-        return [seen for tag in self._tags for seen in self._book.list_of(tag)]
+        return [seen for tag in self._tags for seen in self._book.list_for(tag)]
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Nothing: whoever judges fits."""
@@ -412,7 +411,7 @@ class Allowance(BudgetedEstimator):
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """As the method itself, within what the net may take."""
         self._work.check_time()
-        if is_budget_spent(self._work.book.list_of(self._who), self._seconds):
+        if is_budget_spent(self._work.book.list_for(self._who), self._seconds):
             return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
         return self._method.propose(target, observations)
 

@@ -90,7 +90,7 @@ def judge_all(profiles: Sequence[Profile]) -> list[ScreenedCandidate]:
 def count_tests(profile: Profile, setting: Setting) -> int:
     """How many windows of a setting's test nets a profile holds."""
     book = open_book(profile, setting)
-    return sum(len(book.list_of(who)) for who in PASSES)
+    return sum(len(book.list_for(who)) for who in PASSES)
 
 
 def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
@@ -102,7 +102,7 @@ def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
     book = open_book(profile, setting)
     results: list[Evaluation] = []
     for names, seconds in ((OWN, OWN_SECONDS), (RIVALS, RIVAL_SECONDS)):
-        measured = tuple(name for name in names if book.list_of(strip_probe(name)))
+        measured = tuple(name for name in names if book.list_for(strip_probe(name)))
         if measured:
             results.append(evaluate_stored(profile, setting.plan(measured, seconds)))
     if not results:
@@ -110,12 +110,12 @@ def judge_setting(profile: Profile, setting: Setting) -> ScreenedCandidate:
     scores = {score.estimator: score for one in results for score in one.scores}
     answers: dict[str, Json] = {}
     for net in (net for one in results for net in one.nets):
-        answers.setdefault(net.name, {}).update(net.answers)
+        answers.setdefault(net.name, {}).update(net.estimates)
     return ScreenedCandidate(
         setting,
         results[0],
         tuple(scores[name] for name in ESTIMATORS if name in scores),
-        tuple(replace(net, answers=answers[net.name]) for net in results[0].nets),
+        tuple(replace(net, estimates=answers[net.name]) for net in results[0].nets),
         tuple(dict.fromkeys(words for one in results for words in (*one.missing, *one.left_out))),
         replace(profile, observations=list_kept(book), fits={}),
     )

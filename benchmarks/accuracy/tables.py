@@ -8,7 +8,7 @@ from typing import Any
 from rows import ESTIMATORS, FIELDS, GROUPS, OUTSIDE, find_row
 from settings import OWN
 
-from joulecast.cli.terminal import make_console, label_provenance, print_table
+from joulecast.cli.terminal import label_provenance, make_console, print_table
 
 Json = dict[str, Any]
 

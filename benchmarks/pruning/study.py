@@ -249,11 +249,12 @@ def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
         budget=BUDGET,
         device=find_profile(plan),
         setup=plan.setup,
-        guide=guide,
+        objective="energy" if ours else guide,
         confidence=CONFIDENCE if ours else 0.5,
         store=plan.learnt,
-        probe_on=plan.on if ours else "",
+        probe=ours,
         probe_seconds=plan.probe_s,
+        on=plan.on,
         meter=plan.meter,
     )
 
@@ -295,7 +296,7 @@ def measure(plan: Plan, net: nn.Module, rng: torch.Generator) -> Observation:
     def loss(output: Tensor) -> Tensor:
         return F.cross_entropy(output, labels.to(output.device))
 
-    seen = joulecast.observe(
+    seen = joulecast.measure(
         copy.deepcopy(net).cpu(),
         images.cpu(),
         loss=loss,

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.api.measuring import open_rig
+from joulecast.api.measurers import open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.errors import MissingError
 from joulecast.store import open_store
-from joulecast.uses.evaluate.evaluation_log import sum_work_s
+from joulecast.uses.evaluate.campaign_budget import sum_work_s
 
 NAMES = ("settings", "keeping", "rows", "tables", "report", "cost")
 BUDGETS_S = (4.0, 10.0)
@@ -35,7 +36,10 @@ def kept(bench, setting, tmp_path_factory):
     place = tmp_path_factory.mktemp("cost") / "store.sqlite"
     profiles = []
     for until_s in (1.0, 7.0, 1e9):
-        with open_rig("simulated:22", rounds=1) as rig, open_store(place) as store:
+        with (
+            open_measurer(MeasureOptions("simulated:22", rounds=1)) as rig,
+            open_store(place) as store,
+        ):
             bench.cost.measure_setting(rig, store, setting, until_s)
             profiles.append(store.profile(find_profile_key(rig)))
     return place, profiles[-1], profiles
@@ -44,7 +48,7 @@ def kept(bench, setting, tmp_path_factory):
 def test_a_campaign_that_was_cut_goes_on(bench, setting, kept):
     who = bench.cost.ARMS[0].who
     none, some, every = (
-        bench.report.open_book(profile, setting).list_of(who) for profile in kept[2]
+        bench.report.open_book(profile, setting).list_for(who) for profile in kept[2]
     )
     assert len(none) == 0 < len(some) < len(every)
     assert every[: len(some)] == some
@@ -58,7 +62,7 @@ def result(bench, setting, kept):
 def test_cuts_are_growing_beginnings_of_the_campaign_within_their_budgets(bench, setting, kept):
     book = bench.report.open_book(kept[1], setting)
     for arm in bench.cost.ARMS:
-        campaign = book.list_of(arm.who)
+        campaign = book.list_for(arm.who)
         cuts = bench.cost.cut_campaign(campaign)
         assert tuple(cuts) == BUDGETS_S
         assert sorted(map(len, cuts.values())) == [len(cut) for cut in cuts.values()]
@@ -70,7 +74,7 @@ def test_cuts_are_growing_beginnings_of_the_campaign_within_their_budgets(bench,
 
 def test_what_is_kept_is_not_measured_again(bench, setting, kept):
     place, profile, _ = kept
-    with open_rig("simulated:22", rounds=1) as rig, open_store(place) as store:
+    with open_measurer(MeasureOptions("simulated:22", rounds=1)) as rig, open_store(place) as store:
         bench.cost.measure_setting(rig, store, setting)
         assert store.profile(profile.key).observations == profile.observations
 

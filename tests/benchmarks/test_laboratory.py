@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.kinds import check_network, network_work
-from joulecast.variants import read_isolated, read_variant, settle_part, split_blocks
+from joulecast.variants import match_precision, read_isolated_part, read_variant, split_blocks
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "laboratory" / "run.py"
 DATA = os.environ.get("JOULECAST_LAB_DATA", "")
@@ -47,8 +47,8 @@ def test_a_net_is_the_sum_of_what_its_rows_show_alone(lab, family, layers):
         check_network(trial.network)
     places = split_blocks(net.network)
     assert len(places) == len(layers)
-    assert [read_isolated(trial) for trial in alone] == [
-        settle_part(place.part, net.setup) for place in places
+    assert [read_isolated_part(trial) for trial in alone] == [
+        match_precision(place.part, net.setup) for place in places
     ]
     flops = [network_work(trial.network, net.setup).total.flops for trial in alone]
     assert sum(flops) == pytest.approx(network_work(net.network, net.setup).total.flops)
@@ -122,10 +122,10 @@ class TestRealRows:
     def test_probes_are_parts_of_the_judged_nets(self, lab, rows, family):
         setup = lab.SETUPS[family]
         parts = {
-            settle_part(place.part, setup)
+            match_precision(place.part, setup)
             for row in lab.pick(rows, family, ("full",))
             for place in split_blocks(lab.make_network(row))
         }
         probes = [lab.read_graph(row).trial for row in lab.pick(rows, family, ("tp",))]
         assert len(probes) > 90
-        assert {read_isolated(trial) for trial in probes} <= parts
+        assert {read_isolated_part(trial) for trial in probes} <= parts

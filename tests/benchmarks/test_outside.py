@@ -4,7 +4,8 @@ from argparse import Namespace
 
 import pytest
 
-from joulecast.api.measuring import open_rig
+from joulecast.api.measurers import open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog
@@ -42,7 +43,7 @@ def make_work(bench, case, rig, seen=()):
 
 
 def measure(bench, case, seen=()):
-    with open_rig("simulated:3", rounds=1) as rig:
+    with open_measurer(MeasureOptions("simulated:3", rounds=1)) as rig:
         work = make_work(bench, case, rig, seen)
         work.look_at_kinds(1e9)
         work.probe_pieces()
@@ -57,15 +58,15 @@ def test_every_kind_is_looked_at_twice_over_all_nets_and_every_piece_is_timed_on
         assert len(keys) == min(2, labels.count(label))
     assert set(work.tally.joules) == set(labels)
     assert work.tally.seconds == set(case[2])
-    looks = work.book.list_of(bench.judging.LOOKS)
-    probes = work.book.list_of(bench.judging.PROBES)
+    looks = work.book.list_for(bench.judging.LOOKS)
+    probes = work.book.list_for(bench.judging.PROBES)
     pieces = sum(map(len, work.tally.joules.values()))
     assert len(looks) == pieces + 1  # the waiting device
     assert len(probes) == len(case[2]) - pieces
 
 
 def test_doubts_are_few_and_about_pieces_alone(bench, case):
-    with open_rig("simulated:3", rounds=1) as rig:
+    with open_measurer(MeasureOptions("simulated:3", rounds=1)) as rig:
         work = make_work(bench, case, rig)
         work.look_at_kinds(1e9)
         work.probe_pieces()
@@ -93,7 +94,7 @@ def test_seconds_of_nets_add_up_to_what_the_device_took(bench, case):
     made = bench.judging.Case(tuple(entries), networks, parcels, book, (), ())
     shared = [bench.judging.share_seconds(made, entry.name) for entry in entries]
     for who in (bench.judging.LOOKS, bench.judging.PROBES):
-        work = [seen.cost_s for seen in book.list_of(who) if seen.trial.network.layers]
+        work = [seen.cost_s for seen in book.list_for(who) if seen.trial.network.layers]
         assert sum(share[who] for share in shared) == pytest.approx(sum(work))
 
 

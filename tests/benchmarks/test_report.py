@@ -6,7 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from joulecast.api.measuring import open_rig
+from joulecast.api.measurers import open_measurer
+from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.errors import FileError, MissingError
 from joulecast.store import open_store
@@ -27,7 +28,7 @@ def kept(bench, tmp_path_factory):
     """A store with one setting, measured for a few simulated seconds, and its profile."""
     place = tmp_path_factory.mktemp("kept") / "store.sqlite"
     setting = bench.settings.SETTINGS[0]
-    with open_rig("simulated:21", rounds=1) as rig, open_store(place) as store:
+    with open_measurer(MeasureOptions("simulated:21", rounds=1)) as rig, open_store(place) as store:
         evaluate(rig, store, setting.plan(bench.settings.OWN, SECONDS))
         evaluate(rig, store, setting.plan(("flops",), SECONDS))
         # What the benchmark of cost measures lies in the same store, and is none of the report's.

@@ -1,8 +1,10 @@
 """Open a measurer: a runtime on a device, under a meter.
 
-cpu, cuda:0      PyTorch on that device, under the requested meter
-simulated:7      a simulated device with its own meter and clock, drawn from a seed
-NAME, NAME:...   a runtime that a plug-in adds under NAME (entry points ``joulecast.runtimes``)
+    cpu, cuda:0      PyTorch on that device, under the requested meter
+    simulated:7      a simulated device with its own meter and clock, drawn from a seed
+    NAME, NAME:...   a runtime that a plug-in adds under NAME
+
+Plug-ins register runtimes as entry points ``joulecast.runtimes``.
 """
 
 from __future__ import annotations

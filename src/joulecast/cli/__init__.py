@@ -1,11 +1,16 @@
 """The command line: each command parses its options into records, calls the API and prints.
 
-NAME.py         one module per command
-print_*.py      the text that a command prints
-options.py      shared options, and records made from options
-output.py       where results go: --json, --out, --plot
-terminal.py     tables, bars and notes
-progress.py     the progress bar
-settings.py     joulecast.toml and environment variables
-main.py         the program
+    NAME.py         one module per command
+    print_*.py      the text that a command prints
+    options.py      options that several commands share
+    option_*.py     records made from options, and types of their values
+    setups.py       setups in messages and commands
+    bill.py         kWh, CO2e and money
+    output.py       where results go: --json, --out, --plot
+    terminal.py     tables, bars and notes
+    progress.py     the progress bar
+    settings.py     joulecast.toml and environment variables
+    main.py         the program
+
+A command's function takes at most seven records.
 """
