@@ -1,0 +1,156 @@
+"""Test how work adds up, scales with the batch and depends on gradients."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.kinds import (
+    find_kind,
+    input_shape,
+    layer_work,
+    make_layer,
+    make_op,
+    network_work,
+    output_shape,
+    peak_memory,
+)
+from joulecast.records import Network, Setup, fold_blocks
+from kind_examples import LAYERS, NETWORKS, SETUPS, WITH_WEIGHTS
+
+every_layer = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+
+
+@every_layer
+def test_work_is_not_negative_and_inference_is_forward_only(layer):
+    train = layer_work(layer, Setup())
+    for work in (train.forward, train.backward, train.update):
+        assert min(work.flops, work.size_bytes, work.launches, work.memory_bytes) >= 0
+    inference = layer_work(layer, Setup(phase="inference"))
+    assert inference.backward.size_bytes == 0
+    assert inference.update.size_bytes == 0
+    assert inference.forward.memory_bytes == 0
+    assert inference.forward.flops == train.forward.flops
+    assert inference.params == train.params
+
+
+@every_layer
+def test_doubling_the_batch_doubles_flops_but_not_the_update(layer):
+    one, two = (layer_work(layer, Setup(batch=batch)) for batch in (8, 16))
+    for stage in ("forward", "backward"):
+        before, after = getattr(one, stage), getattr(two, stage)
+        assert after.flops == pytest.approx(2 * before.flops)
+        assert after.launches == before.launches
+        # Weights are read once per batch of any size.
+        assert before.size_bytes <= after.size_bytes <= 2 * before.size_bytes
+    assert two.update == one.update
+    assert two.params == one.params
+
+
+@every_layer
+def test_calls_repeat_forward_and_backward_but_not_the_update(layer):
+    once, thrice = layer_work(layer, Setup()), layer_work(replace(layer, calls=3), Setup())
+    assert thrice.forward == once.forward.times(3)
+    assert thrice.backward == once.backward.times(3)
+    assert (thrice.update, thrice.params) == (once.update, once.params)
+
+
+@every_layer
+def test_half_precision_moves_fewer_bytes_but_updates_full_weights(layer):
+    full, half = (layer_work(layer, Setup(precision=name)) for name in ("fp32", "bf16"))
+    assert half.forward.flops == full.forward.flops
+    assert half.forward.size_bytes <= full.forward.size_bytes
+    assert half.update == full.update
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_frozen_weights_have_no_gradient_and_no_update(name):
+    layer = LAYERS[name]
+    trained = layer_work(layer, Setup())
+    frozen = layer_work(replace(layer, trains=False), Setup())
+    assert frozen.forward == trained.forward
+    assert frozen.backward.flops <= trained.backward.flops
+    assert frozen.backward.size_bytes <= trained.backward.size_bytes
+    assert (frozen.update.size_bytes, frozen.update.launches) == (0, 0)
+    assert 0 < frozen.update.memory_bytes < trained.update.memory_bytes
+    assert frozen.params == trained.params
+    if trained.backward.flops:
+        assert frozen.backward.flops < trained.backward.flops
+
+
+@every_layer
+def test_layer_without_input_gradient_has_less_backward_work(layer):
+    inner = layer_work(layer, Setup())
+    first = layer_work(replace(layer, input_grad=False), Setup())
+    assert first.forward == inner.forward
+    assert first.update == inner.update
+    assert first.backward.flops <= inner.backward.flops
+    assert first.backward.size_bytes <= inner.backward.size_bytes
+    if find_kind(layer.kind).is_convolution or layer.kind == "linear":
+        assert first.backward.flops == inner.backward.flops / 2
+
+
+@every_layer
+def test_frozen_first_layer_has_no_backward_work(layer):
+    work = layer_work(replace(layer, trains=False, input_grad=False), Setup())
+    assert work.backward.flops == work.backward.size_bytes == work.backward.launches == 0
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_tied_weights_are_not_counted_again(name):
+    tied = layer_work(replace(LAYERS[name], tied=True), Setup())
+    assert (tied.params, tied.update.size_bytes, tied.update.memory_bytes) == (0, 0, 0)
+    assert tied.forward == layer_work(LAYERS[name], Setup()).forward
+
+
+@given(NETWORKS, SETUPS, st.integers(0, 60))
+def test_work_of_a_network_is_the_sum_over_its_layers(network, setup, cut):
+    first, second = (Network(network.layers[:cut]), Network(network.layers[cut:]))
+    whole = network_work(network, setup)
+    joined = network_work(first, setup) + network_work(second, setup)
+    assert joined.params == whole.params
+    for stage in ("forward", "backward", "update", "total"):
+        one, other = getattr(joined, stage), getattr(whole, stage)
+        assert one.flops == pytest.approx(other.flops)
+        assert one.size_bytes == pytest.approx(other.size_bytes)
+        assert one.launches == other.launches
+
+
+@given(NETWORKS, SETUPS)
+def test_work_of_a_block_is_the_sum_over_its_layers(network, setup):
+    folded = fold_blocks(network)
+    one, other = network_work(folded, setup), network_work(network, setup)
+    assert one.params == other.params
+    assert one.total.flops == pytest.approx(other.total.flops)
+    assert one.total.size_bytes == pytest.approx(other.total.size_bytes)
+    assert output_shape(folded.layers[-1]) == output_shape(network.layers[-1])
+    assert input_shape(folded.layers[0]) == input_shape(network.layers[0])
+
+
+@given(NETWORKS, SETUPS)
+def test_peak_memory_holds_weights_and_gradients_and_grows_with_the_batch(network, setup):
+    peak = peak_memory(network, setup)
+    assert peak >= 2 * 4 * network_work(network, setup).params
+    assert peak < peak_memory(network, replace(setup, batch=setup.batch + 1))
+    assert peak_memory(network, replace(setup, phase="inference")) < peak
+
+
+def test_empty_network_has_no_work():
+    assert peak_memory(Network(), Setup()) == 0
+    assert network_work(Network(), Setup()).total.size_bytes == 0
+
+
+@pytest.mark.parametrize(("optimizer", "tensors"), [("sgd", 3), ("adam", 4), ("adamw", 4)])
+def test_update_holds_weights_gradients_and_optimizer_state(optimizer, tensors):
+    work = layer_work(LAYERS["linear"], Setup(optimizer=optimizer))
+    assert work.update.memory_bytes == tensors * 4 * work.params
+
+
+def test_tail_works_on_the_output_of_the_operator_before():
+    conv = LAYERS["conv2d"]
+    relu = make_op("elementwise", fn="relu")
+    alone = make_layer("elementwise", fn="relu", shape=output_shape(conv))
+    with_tail = layer_work(replace(conv, tail=(relu,)), Setup())
+    separate = layer_work(conv, Setup()) + layer_work(alone, Setup())
+    assert with_tail == separate
