@@ -1,6 +1,6 @@
-"""A stand-in for pynvml on machines without a GPU: two GPUs whose counter moves at every look.
+"""A fake pynvml for machines without a GPU: two GPUs whose counter increases with every call.
 
-Tests change what they need with monkeypatch; the poller's process imports a copy as ``pynvml``.
+Tests change it with monkeypatch; the poller's process imports a copy as ``pynvml``.
 """
 
 import itertools

@@ -10,7 +10,7 @@ from joulecast.families import make_family
 from joulecast.files import read_network, write_network
 from joulecast.kinds import network_work
 from joulecast.records import Network, Setup, StepTotals
-from joulecast.runtimes.torch.recount import recount
+from joulecast.runtimes.torch.independent_count import count_step_totals
 
 NET = """
 import torch
@@ -36,7 +36,7 @@ def nothing():
 
 def test_detect_says_of_each_meter_what_is_promised(shell):
     data = shell.json("detect")
-    keys = {"name", "available", "reason", "covers", "provenance", "period_s", "resolution_j"}
+    keys = {"name", "available", "reason", "covers", "provenance", "update_interval_s", "resolution_j"}
     assert all(keys | {"idle_power_w", "advice"} <= set(meter) for meter in data["meters"])
     modelled = next(meter for meter in data["meters"] if meter["name"] == "modelled")
     assert modelled["available"] and modelled["provenance"] == "modelled"
@@ -48,7 +48,7 @@ def test_detect_says_of_each_meter_what_is_promised(shell):
 @pytest.mark.parametrize("family", ["lenet5", "lstm", "transformer:16,2"])
 def test_totals_are_the_independent_count(shell, family):
     data = shell.json("inspect", family, "--batch", "2")
-    totals = recount(make_family(family), 2)
+    totals = count_step_totals(make_family(family), 2)
     assert (data["flops"], data["params"]) == (totals.flops, totals.params)
     # The first count of a recurrence in a process also sees PyTorch set it up.
     assert data["bytes"] == pytest.approx(totals.size_bytes, rel=1e-3)
@@ -169,14 +169,14 @@ def test_inference_has_no_backward(shell):
         (["cnn5", "--input", "3x2x2"], "larger input"),
         (["nix.json"], "nix.json"),
         (["nix.py:make_net"], "nix.py"),
-        (["nix.nix:make_net"], "does not import"),
+        (["nix.nix:make_net"], "fails to import"),
         (["net.py:nix"], "no function 'nix'"),
         (["net.py:bare"], "--input"),
         (["net.py:broken"], "fails on the example input"),
         (["net.py:bare", "--input", "3x7"], "fails on the example input"),
         (["net.py:raises"], "no such luck"),
         (["net.py:nothing"], "must return a module"),
-        (["wrong.py:make_net"], "does not import"),
+        (["wrong.py:make_net"], "fails to import"),
         (["wrong.json"], "wrong.json"),
         (["net.py"], "file.py:make_net"),
     ],

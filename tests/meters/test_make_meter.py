@@ -1,10 +1,10 @@
-"""What a person may write after --meter, and what detect says."""
+"""The value of --meter, and detection of meters."""
 
 import subprocess
 import sys
 
 import pytest
-from meter_bench import PowercapTree
+from virtual_instruments import PowercapTree
 
 from joulecast import meters
 from joulecast.errors import InputError, MissingError
@@ -18,16 +18,16 @@ def no_gpu(monkeypatch):
 
 
 def use_powercap(monkeypatch, root):
-    row = meters.Row("rapl", lambda wanted: make_rapl(str(root)))
-    monkeypatch.setitem(METERS, "rapl", row)
+    spec = meters.MeterSpec("rapl", lambda request: make_rapl(str(root)))
+    monkeypatch.setitem(METERS, "rapl", spec)
 
 
-def test_importing_meters_imports_no_outsider():
+def test_importing_meters_does_not_import_pynvml():
     script = "import sys, joulecast.meters; sys.exit('pynvml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_auto_takes_rapl_where_it_can_be_read(monkeypatch, tmp_path):
+def test_auto_uses_rapl_if_readable(monkeypatch, tmp_path):
     PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
     use_powercap(monkeypatch, tmp_path)
     assert make_meter("auto").name == "rapl"
@@ -43,32 +43,32 @@ def test_auto_does_not_fall_back_for_a_gpu(no_gpu):
         make_meter("auto", on="cuda:0", gpu="0")
 
 
-def test_meters_are_joined(monkeypatch, tmp_path):
+def test_meters_are_joined_by_plus(monkeypatch, tmp_path):
     path = tmp_path / "a+b.csv"
     path.write_text("1,2\n")
     assert make_meter(f"file:{path}+modelled:8W").name == f"file:{path}+modelled:8W"
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "nvm", "modelled+", "+modelled", "modelled+watts", "simulated"]
+    "text", ["", "nvm", "modelled+", "+modelled", "modelled+watts", "simulated"]
 )
-def test_an_unknown_meter_is_refused_with_the_known(spec):
+def test_error_for_an_unknown_meter_lists_all_forms(text):
     with pytest.raises(InputError, match="there is no meter") as caught:
-        make_meter(spec)
-    for row in METERS.values():
-        assert row.form in str(caught.value)
+        make_meter(text)
+    for spec in METERS.values():
+        assert spec.form in str(caught.value)
 
 
-def test_a_missing_meter_says_why_and_what_to_do(no_gpu):
+def test_error_for_an_unavailable_meter_says_what_to_do(no_gpu):
     with pytest.raises(MissingError, match=r"meter nvml is not available: .+; run: pip install"):
         make_meter("nvml+modelled")
 
 
-def test_detect_has_a_row_for_each_meter(no_gpu):
+def test_detect_lists_every_meter(no_gpu):
     rows = detect_meters()
     assert [row.name for row in rows] == ["nvml", "rapl", "modelled", "file", "command"]
     for row in rows:
         assert row.reason
         assert row.covers
         assert row.available or row.advice
-        assert set(row.to_dict()) >= {"name", "available", "reason", "covers", "period_s"}
+        assert set(row.to_dict()) >= {"name", "available", "reason", "covers", "update_interval_s"}

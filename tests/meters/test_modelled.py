@@ -1,9 +1,9 @@
-"""The modelled meter: CPU time x watts, and never more than that."""
+"""The modelled meter: CPU time x watts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meter_bench import VirtualClock
+from virtual_instruments import VirtualClock
 
 from joulecast.errors import InputError
 from joulecast.meters import make_meter
@@ -24,7 +24,7 @@ class TestModelledMeter(MeterContract):
 
 
 @given(st.floats(0.1, 500), st.floats(0, 100), st.floats(0, 64), st.floats(0.1, 100))
-def test_energy_is_busy_time_and_idle_time(power_w, idle_w, cores, window_s):
+def test_energy_is_busy_time_plus_idle_time(power_w, idle_w, cores, window_s):
     clock = VirtualClock(0.0)
     meter = ModelledMeter(power_w, idle_w, clock.now, lambda: cores * clock.now())
     with meter:
@@ -36,7 +36,7 @@ def test_energy_is_busy_time_and_idle_time(power_w, idle_w, cores, window_s):
     assert reading.faults == ()
 
 
-def test_work_of_this_process_is_seen():
+def test_work_of_this_process_counts():
     with ModelledMeter() as meter:
         meter.begin()
         begin_s = cpu_time_s()
@@ -45,7 +45,7 @@ def test_work_of_this_process_is_seen():
         assert meter.end().energy_j > 0
 
 
-def test_it_always_says_modelled():
+def test_provenance_is_modelled():
     (row,) = detect_modelled()
     assert row.available
     assert row.provenance == ModelledMeter().provenance == "modelled"
@@ -62,17 +62,17 @@ def test_it_always_says_modelled():
         ("modelled:800mW", 0.8),
     ],
 )
-def test_the_watts_are_what_was_said(spec, power_w):
+def test_watts_are_parsed(spec, power_w):
     assert make_meter(spec).power_w == pytest.approx(power_w)
 
 
 @pytest.mark.parametrize("words", ["much", "5J", "-3W", "0W", "W", "1e999W"])
-def test_other_words_are_refused(words):
+def test_invalid_watts_are_refused(words):
     with pytest.raises(InputError, match=r"modelled|too large"):
         make_meter(f"modelled:{words}")
 
 
-def test_other_watts_are_another_profile():
+def test_different_watts_have_different_coverage():
     covers = [make_meter(f"modelled{watts}").covers for watts in ("", ":10W", ":100W", ":0.5W")]
     assert covers[0] == covers[1] == "cpu at 10 W a core"
     assert covers[2:] == ["cpu at 100 W a core", "cpu at 0.5 W a core"]

@@ -1,17 +1,17 @@
-"""The NVML meter: the contract on a virtual GPU, other programs, and what detect says."""
+"""The NVML meter: the contract on a virtual GPU, other processes, and detection."""
 
 import os
 import sys
 import threading
 
 import pytest
-from meter_bench import VirtualClock, VirtualPoller
+from virtual_instruments import VirtualClock, VirtualPoller
 
 import fake_pynvml
 from joulecast.errors import InputError, MeasurementError, MissingError
 from joulecast.meters import detect_meters, make_meter
 from joulecast.meters.base import UnavailableError
-from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_others
+from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_other_processes
 from joulecast.meters.nvml_edges import Edge, format_edge
 from joulecast.meters.nvml_gpu import Gpu
 from joulecast.testing.meters import MeterContract
@@ -34,15 +34,15 @@ class TestNvmlMeter(MeterContract):
     def load(self, duration_s):
         self.clock.sleep(duration_s)
 
-    def test_it_reads_the_gpus_power(self):
+    def test_power_of_the_gpu_is_read(self):
         with self.make_meter() as meter:
             reading = self.read(meter, 1.0)
             assert reading.energy_j == pytest.approx(400.0 * meter.window_s, rel=1e-6)
-            assert len(meter.edges) == round(meter.window_s / meter.period_s)
+            assert len(meter.edges) == round(meter.window_s / meter.update_interval_s)
 
 
-class Script:
-    """A poller that tells prepared lines and ends."""
+class ScriptedPoller:
+    """A poller that yields given lines and ends."""
 
     def __init__(self, *lines):
         self.lines = lines
@@ -54,8 +54,8 @@ class Script:
         self.lines = ()
 
 
-class HeldScript(Script):
-    """One whose last line comes when it is stopped."""
+class HeldPoller(ScriptedPoller):
+    """A poller whose last line comes when it is stopped."""
 
     def __init__(self, *lines):
         super().__init__(*lines)
@@ -69,40 +69,40 @@ class HeldScript(Script):
         self.stopped.set()
 
 
-def test_a_poller_that_cannot_start_is_quoted():
-    meter = NvmlMeter(start=lambda gpu: Script("Traceback", "ImportError: no pynvml"))
+def test_poller_that_cannot_start_is_quoted():
+    meter = NvmlMeter(start=lambda gpu: ScriptedPoller("Traceback", "ImportError: no pynvml"))
     with pytest.raises(MissingError, match="ImportError: no pynvml"):
         meter.open()
 
 
-def test_a_poller_that_says_why_is_quoted():
-    meter = NvmlMeter(start=lambda gpu: Script("error the GPU is on fire; leave"))
+def test_error_line_of_the_poller_is_quoted():
+    meter = NvmlMeter(start=lambda gpu: ScriptedPoller("error the GPU is on fire; leave"))
     with pytest.raises(UnavailableError, match=r"\(the GPU is on fire; leave\)"):
         meter.open()
 
 
-def test_a_poller_that_keeps_quiet_is_given_up():
-    meter = NvmlMeter(start=lambda gpu: HeldScript("hm"), limit_s=0.0)
+def test_poller_without_output_is_unavailable():
+    meter = NvmlMeter(start=lambda gpu: HeldPoller("hm"), limit_s=0.0)
     with pytest.raises(MissingError, match="no answer in 0 s"):
         meter.open()
 
 
-def test_a_poller_that_falls_silent_does_not_hang_the_meter():
+def test_poller_that_stops_reporting_is_an_error():
     clock = VirtualClock()
-    with NvmlMeter(now=clock.now, start=lambda gpu: HeldScript("ready 0.1")) as meter:
+    with NvmlMeter(now=clock.now, start=lambda gpu: HeldPoller("ready 0.1")) as meter:
         meter.begin()
         meter._limit_s = 0.0
-        with pytest.raises(MeasurementError, match="silent"):
+        with pytest.raises(MeasurementError, match="not responded"):
             meter.end()
 
 
-def test_a_poller_that_ends_spoils_the_next_window_too():
+def test_ended_poller_fails_every_later_window():
     clock = VirtualClock()
     poller = VirtualPoller(clock)
     meter = NvmlMeter(now=clock.now, start=lambda gpu: poller)
     with meter:
         meter.begin()
-        poller.tell("error NVML failed (GPU is lost)")
+        poller.write("error NVML failed (GPU is lost)")
         poller.lines.put(None)
         clock.time_s += 1.0
         with pytest.raises(MeasurementError, match="GPU is lost"):
@@ -143,19 +143,19 @@ def processes(tmp_path):
         ((30, 99), []),  # none is ours: pids of another namespace, not to be believed
     ],
 )
-def test_other_programs_are_those_that_are_not_ours(processes, pids, others):
+def test_find_other_processes_ignores_descendants(processes, pids, others):
     edges = (Edge(1.0, 1.0, pids=pids), Edge(1.1, 2.0, pids=None))
-    assert find_others(edges, 20, processes) == others
+    assert find_other_processes(edges, 20, processes) == others
 
 
-def test_other_programs_are_a_fault(processes):
+def test_other_processes_are_a_fault(processes):
     make_process(processes, os.getpid(), 1, "test")
     clock = VirtualClock()
     poller = VirtualPoller(clock)
     with NvmlMeter(now=clock.now, start=lambda gpu: poller, processes=processes) as meter:
         meter.begin()
         clock.sleep(0.5)
-        poller.tell(format_edge(Edge(clock.now() - 0.001, 1e6, pids=(os.getpid(), 30))))
+        poller.write(format_edge(Edge(clock.now() - 0.001, 1e6, pids=(os.getpid(), 30))))
         clock.sleep(0.5)
         assert "other load: pid 30 (theirs)" in meter.end().faults
 
@@ -164,24 +164,24 @@ def test_other_programs_are_a_fault(processes):
 # Asking for it
 
 
-def test_each_gpu_has_its_row(nvml):
+def test_detect_lists_every_gpu(nvml):
     rows = detect_nvml()
     assert [row.name for row in rows] == ["nvml:0", "nvml:1"]
     for row in rows:
         assert row.available
         assert row.covers == "gpu"
         assert row.reason == "NVIDIA H200, energy counter"
-        assert (row.period_s, row.resolution_j, row.idle_power_w) == (0.1, 0.001, 81.5)
+        assert (row.update_interval_s, row.resolution_j, row.idle_power_w) == (0.1, 0.001, 81.5)
         assert row.advice == ""
 
 
-def test_a_gpu_without_a_counter_says_so(nvml, monkeypatch):
+def test_gpu_without_a_counter_integrates_power(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", nvml.fail)
-    assert "power is added up" in detect_nvml()[0].reason
+    assert "power is integrated" in detect_nvml()[0].reason
 
 
 @pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_where_nvml_fails_one_row_says_why(nvml, monkeypatch, broken):
+def test_detect_explains_nvml_errors(nvml, monkeypatch, broken):
     monkeypatch.setattr(nvml, broken, nvml.fail)
     (row,) = detect_nvml()
     assert not row.available
@@ -189,37 +189,37 @@ def test_where_nvml_fails_one_row_says_why(nvml, monkeypatch, broken):
     assert "nvidia-smi" in row.advice
 
 
-def test_without_gpus_one_row_says_so(nvml, monkeypatch):
+def test_detect_without_gpus(nvml, monkeypatch):
     monkeypatch.setattr(nvml, "UUIDS", [])
     (row,) = detect_nvml()
-    assert (row.name, row.available, row.reason) == ("nvml", False, "NVML sees no GPU")
+    assert (row.name, row.available, row.reason) == ("nvml", False, "NVML lists no GPU")
 
 
-def test_without_the_package_the_advice_names_it(monkeypatch):
+def test_detect_without_nvidia_ml_py(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     row = next(row for row in detect_meters() if row.name == "nvml")
     assert "nvidia-ml-py" in row.advice
 
 
-def test_the_gpu_of_the_load_is_the_one_that_is_watched(nvml):
+def test_meter_reads_the_gpu_of_the_load(nvml):
     assert make_meter("nvml", on="cuda:0", gpu=nvml.UUIDS[1]).gpu == nvml.UUIDS[1]
     assert make_meter("auto", on="cuda:0", gpu=nvml.UUIDS[1]).gpu == nvml.UUIDS[1]
     assert make_meter("nvml:1", on="cuda:0", gpu=nvml.UUIDS[0]).gpu == "1"
     assert make_meter("nvml").gpu == "0"
 
 
-def test_which_gpu_is_never_guessed(nvml):
+def test_gpu_of_the_load_must_be_known(nvml):
     with pytest.raises(InputError, match="find_gpu"):
         make_meter("nvml", on="cuda:1")
 
 
 @pytest.mark.parametrize(("spec", "error"), [("nvml:7", MissingError), ("nvml:x", InputError)])
-def test_a_gpu_that_is_not_there_is_refused(nvml, spec, error):
+def test_unknown_gpu_is_refused(nvml, spec, error):
     with pytest.raises(error, match=spec.partition(":")[2]):
         make_meter(spec)
 
 
-def test_optional_numbers_may_be_missing(nvml, monkeypatch):
+def test_optional_values_may_be_missing(nvml, monkeypatch):
     gpu = Gpu(nvml, "0")
     assert (gpu.temperature_c(), gpu.clock_hz(), gpu.throttle_bits()) == (41.0, 1.98e9, 4)
     assert gpu.pids() == ()

@@ -1,4 +1,4 @@
-"""The poller: every edge told, a beat in between, and an end when nobody listens."""
+"""The poller: reports every edge, beats in between, and ends with its parent."""
 
 import os
 import select
@@ -18,7 +18,7 @@ from joulecast.meters.nvml import NvmlMeter
 from joulecast.meters.nvml_edges import parse_edge, read_edges
 from joulecast.meters.nvml_gpu import Gpu
 from joulecast.meters.nvml_listener import PollerProcess
-from joulecast.meters.nvml_poller import BEAT_S, Counter, Integral, make_source, poll
+from joulecast.meters.nvml_poller import BEAT_S, EnergyCounter, PowerIntegral, make_source, poll
 
 FAKE = Path(fake_pynvml.__file__)
 
@@ -29,8 +29,8 @@ def nvml(monkeypatch):
     return fake_pynvml
 
 
-class Bench:
-    """A GPU on a virtual clock that moves by a poll at a time."""
+class PolledGpu:
+    """A GPU on a virtual clock that advances by one poll at a time."""
 
     def __init__(self, duration_s, power_w=300.0, phase_s=0.0):
         self.time_s, self.end_s = 50.0, 50.0 + duration_s
@@ -70,43 +70,45 @@ class Bench:
 
 
 @given(st.floats(50, 700), st.floats(0, 0.0999))
-def test_the_edges_of_a_counter_give_its_power(power_w, phase_s):
-    bench = Bench(1.5, power_w, phase_s)
-    edges = bench.poll(Counter(bench))
+def test_edges_of_a_counter_give_its_power(power_w, phase_s):
+    bench = PolledGpu(1.5, power_w, phase_s)
+    edges = bench.poll(EnergyCounter(bench))
     reading = read_edges(edges, 50.1, 51.4, 0.1)
     assert reading.energy_j == pytest.approx(power_w * 1.3, rel=0.01)
     assert reading.faults == ()
 
 
-def test_power_is_added_up_where_there_is_no_counter():
-    bench = Bench(1.5, 300.0)
-    edges = bench.poll(Integral(bench.power_w, bench.now))
-    assert read_edges(edges, 50.1, 51.4, Integral.period_s).energy_j == pytest.approx(390.0)
+def test_power_is_integrated_without_a_counter():
+    bench = PolledGpu(1.5, 300.0)
+    edges = bench.poll(PowerIntegral(bench.power_w, bench.now))
+    assert read_edges(edges, 50.1, 51.4, PowerIntegral.update_interval_s).energy_j == pytest.approx(
+        390.0
+    )
 
 
-def test_something_is_told_in_every_beat():
-    bench = Bench(1.0)
-    bench.poll(Counter(bench))
+def test_every_beat_has_a_line():
+    bench = PolledGpu(1.0)
+    bench.poll(EnergyCounter(bench))
     times = [float(line.split()[1]) for line in bench.lines]
     assert times == sorted(times)
     gaps = [after - before for before, after in zip([50.0, *times], times, strict=False)]
-    assert max(gaps) <= BEAT_S + 2 * Counter.poll_s
+    assert max(gaps) <= BEAT_S + 2 * EnergyCounter.poll_s
 
 
-def test_edges_carry_the_gpus_state_and_seldom_its_processes():
-    bench = Bench(1.0)
-    edges = bench.poll(Counter(bench))
+def test_edges_have_the_state_and_sometimes_the_processes():
+    bench = PolledGpu(1.0)
+    edges = bench.poll(EnergyCounter(bench))
     assert {edge[3:6] for edge in edges} == {(41.0, 1.98e9, 4)}
     assert [edge.pids for edge in edges].count((7,)) == bench.listings == 2
 
 
-def test_the_counter_is_preferred(nvml, monkeypatch):
-    assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), Counter)
+def test_counter_is_preferred(nvml, monkeypatch):
+    assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), EnergyCounter)
     monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", nvml.fail)
-    assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), Integral)
+    assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), PowerIntegral)
 
 
-def test_a_gpu_that_is_lost_is_told(nvml, monkeypatch):
+def test_lost_gpu_is_reported(nvml, monkeypatch):
     lines = []
 
     def wait(seconds):
@@ -129,14 +131,14 @@ def fake_on_path(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_process_tells_the_edges_of_a_window(fake_on_path):
+def test_process_reports_the_edges_of_a_window(fake_on_path):
     start_s = []
 
     def now():
-        """The end lies ahead, so that end() waits for the poller and for nothing else."""
-        moment_s = nvml_poller.time.monotonic()
-        start_s.append(moment_s)
-        return moment_s + (0.1 if len(start_s) == 2 else 0.0)
+        """Return a time in the future, so that end() waits only for the poller."""
+        estimated_s = nvml_poller.time.monotonic()
+        start_s.append(estimated_s)
+        return estimated_s + (0.1 if len(start_s) == 2 else 0.0)
 
     with NvmlMeter("1", now=now) as meter:
         meter.begin()
@@ -147,12 +149,12 @@ def test_a_process_tells_the_edges_of_a_window(fake_on_path):
     assert reading.energy_j >= 0
 
 
-def test_a_process_says_what_is_missing(fake_on_path):
+def test_process_reports_a_missing_package(fake_on_path):
     with pytest.raises(Exception, match="NVML has no GPU 9"):
         NvmlMeter("9").open()
 
 
-def test_a_process_that_dies_is_reported(fake_on_path):
+def test_killed_process_is_an_error(fake_on_path):
     started = []
 
     def start(gpu):
@@ -168,8 +170,8 @@ def test_a_process_that_dies_is_reported(fake_on_path):
             meter.end()
 
 
-def test_a_process_ends_with_its_parent(fake_on_path):
-    """The parent is killed without a chance to say so."""
+def test_process_ends_with_its_parent(fake_on_path):
+    """The parent is killed and cannot stop the process itself."""
     script = (
         "import os, signal\n"
         "from joulecast.meters.nvml_listener import PollerProcess\n"

@@ -1,11 +1,11 @@
-"""RAPL on a made-up powercap folder: which zones count, wraps, permissions, faults."""
+"""RAPL in a fake powercap folder: zones, wrapping around, permissions, faults."""
 
 import errno
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meter_bench import PowercapTree, VirtualClock
+from virtual_instruments import PowercapTree, VirtualClock
 
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.meters import make_meter
@@ -49,25 +49,25 @@ class TestRaplMeter(MeterContract):
         for folder, power_w in self.powers_w.items():
             self.tree.set(folder, power_w * self.clock.now() * 1e6)
 
-    def test_packages_and_memory_add_up_and_nothing_else(self):
+    def test_only_packages_and_memory_add_up(self):
         with self.make_meter() as meter:
             assert meter.covers == "cpu+dram"
             assert self.read(meter, 2.0).energy_j == pytest.approx(105.0, rel=1e-6)
 
-    def test_a_counter_that_stands_still_is_stuck(self):
+    def test_constant_counter_is_stuck(self):
         with self.make_meter() as meter:
             self.read(meter)
             self.powers_w["intel-rapl:1"] = 0.0
             self.load(1.0)
             assert self.read(meter).faults == ("stuck: package-1 counted nothing in 1 s",)
 
-    def test_memory_may_rest(self):
+    def test_constant_memory_counter_is_not_a_fault(self):
         with self.make_meter() as meter:
             self.powers_w["intel-rapl:0:2"] = 0.0
             self.load(1.0)
             assert self.read(meter).faults == ()
 
-    def test_heat_is_named(self, tmp_path):
+    def test_thermal_throttling_is_a_fault(self, tmp_path):
         count = tmp_path / "cpus/cpu0/thermal_throttle/package_throttle_count"
         count.parent.mkdir(parents=True)
         count.write_text("3\n")
@@ -77,7 +77,7 @@ class TestRaplMeter(MeterContract):
             count.write_text("5\n")
             assert meter.end().faults == ("throttled: a processor was too hot 2 times",)
 
-    def test_a_counter_that_vanishes_is_an_error(self):
+    def test_vanished_counter_is_an_error(self):
         with self.make_meter() as meter:
             meter.begin()
             self.tree.zones["intel-rapl:1"].unlink()
@@ -85,7 +85,7 @@ class TestRaplMeter(MeterContract):
                 meter.end()
 
 
-def test_a_long_window_may_wrap_many_times(tmp_path):
+def test_counter_may_wrap_around_many_times(tmp_path):
     clock = VirtualClock(step_s=1.0)
     tree = PowercapTree(tmp_path, range_uj=3_000_000_000).add("intel-rapl:0", "package-0")
     clock.hooks.append(lambda: tree.set("intel-rapl:0", 100e6 * clock.now()))
@@ -99,7 +99,7 @@ def test_a_long_window_may_wrap_many_times(tmp_path):
 
 
 @given(st.lists(st.integers(0, 999), min_size=1), st.integers(0, 999))
-def test_a_zone_unrolls_its_counter(steps_uj, start_uj):
+def test_zone_corrects_for_wrapping_around(steps_uj, start_uj):
     counts = [start_uj]
     for step_uj in steps_uj:
         counts.append((counts[-1] + step_uj) % 1000)
@@ -115,7 +115,7 @@ class PowercapPath:
         return name
 
 
-def test_a_counter_set_back_is_no_wrap(tmp_path):
+def test_reset_counter_is_a_fault(tmp_path):
     clock = VirtualClock()
     tree = PowercapTree(tmp_path).add("intel-rapl:0", "package-0", 5_000_000)
     with RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker) as meter:
@@ -126,7 +126,7 @@ def test_a_counter_set_back_is_no_wrap(tmp_path):
     assert fault.startswith("reset: package-0")
 
 
-def test_without_memory_it_covers_the_processor(tmp_path):
+def test_coverage_without_memory_counters(tmp_path):
     PowercapTree(tmp_path).add("intel-rapl:0", "package-0").add("intel-rapl:0:0", "core")
     assert RaplMeter(tmp_path).covers == "cpu"
 
@@ -140,7 +140,7 @@ def deny(denied):
     return read
 
 
-def test_where_permission_is_missing_the_advice_says_what_to_do(tmp_path):
+def test_missing_permission_has_advice(tmp_path):
     make_tree(tmp_path)
     with pytest.raises(UnavailableError, match="no permission") as caught:
         find_zones(tmp_path, deny("intel-rapl:1"))
@@ -148,19 +148,19 @@ def test_where_permission_is_missing_the_advice_says_what_to_do(tmp_path):
     assert "sudo" not in str(caught.value)
 
 
-def test_memory_that_may_not_be_read_is_left_out(tmp_path):
+def test_unreadable_memory_counter_is_ignored(tmp_path):
     make_tree(tmp_path)
     assert RaplMeter(tmp_path, read=deny("intel-rapl:0:2")).covers == "cpu"
 
 
-def test_a_damaged_tree_is_not_available(tmp_path):
+def test_damaged_tree_is_unavailable(tmp_path):
     tree = PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
     tree.zones["intel-rapl:0"].write_text("many\n")
     with pytest.raises(UnavailableError, match="cannot be read"):
         find_zones(tmp_path)
 
 
-def test_detect_tells_what_flows_now(tmp_path):
+def test_detect_shows_the_current_power(tmp_path):
     tree = make_tree(tmp_path)
     (row,) = detect_rapl(tmp_path, lambda seconds: tree.set("intel-rapl:0", 7_000_000))
     assert (row.name, row.available, row.covers) == ("rapl", True, "cpu+dram")
@@ -168,7 +168,7 @@ def test_detect_tells_what_flows_now(tmp_path):
     assert row.advice == ""
 
 
-def test_detect_tells_why_there_is_none(tmp_path):
+def test_detect_explains_a_missing_counter(tmp_path):
     (row,) = detect_rapl(tmp_path)
     assert not row.available
     assert str(tmp_path) in row.reason

@@ -1,4 +1,4 @@
-"""Power samples: the integral of a straight line, and each fault by its name."""
+"""Power samples: integrals, and every fault is named."""
 
 import pytest
 from hypothesis import given
@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from joulecast.meters.trace import Sample, integrate
 
 
-def make_samples(power, start_s=0.0, end_s=10.0, period_s=0.1):
-    count = round((end_s - start_s) / period_s) + 1
-    times = [start_s + i * period_s for i in range(count)]
+def make_samples(power, start_s=0.0, end_s=10.0, update_interval_s=0.1):
+    count = round((end_s - start_s) / update_interval_s) + 1
+    times = [start_s + i * update_interval_s for i in range(count)]
     return [Sample(time_s, power(time_s)) for time_s in times]
 
 
@@ -20,8 +20,8 @@ def names(samples, start_s=2.0, end_s=7.0):
 
 
 @given(st.floats(0, 100), st.floats(0, 10), st.floats(1, 4), st.floats(5, 9))
-def test_a_straight_line_is_integrated(offset_w, slope, start_s, end_s):
-    """But for a sample's distance at each end, where the nearest sample stands for the line."""
+def test_linear_power_is_integrated(offset_w, slope, start_s, end_s):
+    """Exact except for the ends of the window, where the nearest sample is used."""
     reading = integrate(make_samples(lambda t: offset_w + slope * t), start_s, end_s)
     true_j = offset_w * (end_s - start_s) + slope * (end_s**2 - start_s**2) / 2
     assert reading.energy_j == pytest.approx(true_j, abs=2 * slope * 0.1**2 + 1e-6)
@@ -29,12 +29,12 @@ def test_a_straight_line_is_integrated(offset_w, slope, start_s, end_s):
     assert reading.faults == ()
 
 
-def test_samples_outside_saw_another_load():
+def test_samples_outside_the_window_are_ignored():
     samples = make_samples(lambda t: 50.0 if 2.0 <= t <= 7.0 else 1e9)
     assert integrate(samples, 2.0, 7.0).energy_j == pytest.approx(250.0)
 
 
-def test_a_hole_is_a_gap():
+def test_missing_samples_are_a_gap():
     samples = make_samples(lambda t: 5.0)
     assert names(samples[:30] + samples[40:]) == ["gap"]
     assert names(samples[30:]) == ["gap"]
@@ -46,10 +46,10 @@ def test_few_samples_are_too_short():
     assert names(make_samples(lambda t: 5.0), 2.05, 2.25) == ["too short"]
 
 
-def test_a_clock_that_goes_back_is_a_reset():
+def test_clock_that_goes_back_is_a_reset():
     samples = make_samples(lambda t: 5.0)
     assert names([*samples[:50], *samples[45:]]) == ["reset"]
 
 
-def test_negative_power_is_named():
+def test_negative_power_is_a_fault():
     assert names(make_samples(lambda t: 5.0 - t)) == ["negative"]

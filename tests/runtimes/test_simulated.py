@@ -1,4 +1,4 @@
-"""The simulated runtime keeps to the contract, and the clock tells host from device."""
+"""The simulated runtime: its contract, host time and device time."""
 
 from dataclasses import replace
 
@@ -28,12 +28,12 @@ class TestSimulated(RuntimeContract):
         return Trial(make_family("cnn5"), Setup(batch=2**14))
 
 
-def make_still_world(seed=3):
+def make_noiseless_device(seed=3):
     return SimulatedDevice(draw_chip(seed), noise=0.0, settle_share=0.0)
 
 
-def test_issuing_takes_the_host_s_time_and_waiting_the_rest():
-    simulated = make_still_world()
+def test_issuing_takes_host_time_and_waiting_the_rest():
+    simulated = make_noiseless_device()
     trial = Trial(make_family("cnn5"), Setup())
     cost = simulated.true_cost(trial)
     step = SimulatedRuntime(simulated).prepare(trial)
@@ -44,8 +44,8 @@ def test_issuing_takes_the_host_s_time_and_waiting_the_rest():
     assert simulated.now() - begun == pytest.approx(10 * cost.duration_s)
 
 
-def test_steps_cost_what_the_law_says():
-    simulated = make_still_world()
+def test_steps_take_their_true_cost():
+    simulated = make_noiseless_device()
     cost = simulated.true_cost(SMALL)
     step = SimulatedRuntime(simulated).prepare(SMALL)
     begun = simulated.energy_at(simulated.now())
@@ -54,23 +54,23 @@ def test_steps_cost_what_the_law_says():
     assert simulated.energy_at(simulated.now()) - begun == pytest.approx(100 * cost.energy_j)
 
 
-def test_memory_is_that_of_all_copies():
+def test_peak_memory_includes_all_copies():
     trial = replace(SMALL, execution=Execution(copies=3))
-    step = SimulatedRuntime(make_still_world()).prepare(trial)
+    step = SimulatedRuntime(make_noiseless_device()).prepare(trial)
     assert step.peak_memory_bytes() == 3 * peak_memory(SMALL.network, SMALL.setup)
 
 
-def test_the_error_of_a_full_memory_says_what_to_do():
+def test_out_of_memory_error_says_what_to_do():
     simulated = make_simulated_device(0, memory_bytes=2**20)
-    with pytest.raises(OutOfMemoryError, match=r"MiB but simulated-0 has 1 MiB: take a smaller"):
+    with pytest.raises(OutOfMemoryError, match=r"MiB but simulated-0 has 1 MiB: use a smaller"):
         SimulatedRuntime(simulated).prepare(Trial(make_family("cnn5"), Setup()))
 
 
-def test_a_frozen_network_does_not_train_but_infers():
+def test_frozen_network_runs_only_inference():
     frozen = Network(
         tuple(replace(layer, trains=False) for layer in SMALL.network.layers), SMALL.network.input
     )
-    runtime = SimulatedRuntime(make_still_world())
+    runtime = SimulatedRuntime(make_noiseless_device())
     with pytest.raises(NetError, match="no layer of the network trains"):
         runtime.prepare(Trial(frozen, Setup()))
     assert runtime.prepare(Trial(frozen, Setup(phase="inference"))).peak_memory_bytes() > 0
@@ -79,10 +79,10 @@ def test_a_frozen_network_does_not_train_but_infers():
 def test_there_is_no_backward_in_inference():
     trial = Trial(SMALL.network, Setup(phase="inference"), Execution(stage="backward"))
     with pytest.raises(InputError, match="there is no backward to run in inference"):
-        SimulatedRuntime(make_still_world()).prepare(trial)
+        SimulatedRuntime(make_noiseless_device()).prepare(trial)
 
 
-def test_its_device_says_that_it_is_simulated():
+def test_device_is_named_simulated():
     device = SimulatedRuntime(make_simulated_device(5)).device
     assert device.name == "simulated-5"
     assert device.processor == "simulated"

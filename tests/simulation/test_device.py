@@ -345,7 +345,7 @@ class SimulatedMeterContract(MeterContract):
 
 class TestExactMeter(SimulatedMeterContract):
     def make_meter(self):
-        return SimulatedMeter(self._simulated, period_s=0.0)
+        return SimulatedMeter(self._simulated, update_interval_s=0.0)
 
 
 class TestCounter(SimulatedMeterContract):
@@ -355,35 +355,35 @@ class TestCounter(SimulatedMeterContract):
         return SimulatedMeter(self._simulated)
 
 
-def read_load(simulated, period_s, window_s=1.0):
+def read_load(simulated, update_interval_s, window_s=1.0):
     cost = simulated.true_cost(Trial(make_family("cnn5"), Setup()))
-    with SimulatedMeter(simulated, period_s=period_s) as meter:
+    with SimulatedMeter(simulated, update_interval_s=update_interval_s) as meter:
         meter.begin()
         simulated.issue(cost, round(window_s / cost.duration_s), done=1000)
         simulated.wait()
         return meter.end(), cost
 
 
-@pytest.mark.parametrize("period_s", [0.0, 0.01, 0.1])
-def test_meter_reads_the_true_power(period_s):
-    reading, cost = read_load(make_noiseless_device(0), period_s)
+@pytest.mark.parametrize("update_interval_s", [0.0, 0.01, 0.1])
+def test_meter_reads_the_true_power(update_interval_s):
+    reading, cost = read_load(make_noiseless_device(0), update_interval_s)
     power_w = cost.energy_j / cost.duration_s
     assert reading.faults == ()
     assert reading.energy_j / reading.duration_s == pytest.approx(power_w)
 
 
-@pytest.mark.parametrize("period_s", [0.0, 0.1])
+@pytest.mark.parametrize("update_interval_s", [0.0, 0.1])
 @pytest.mark.parametrize("what", DISTURBANCES)
-def test_meter_names_every_disturbance(what, period_s):
+def test_meter_names_every_disturbance(what, update_interval_s):
     simulated = make_noiseless_device(0)
     simulated.sleep(3.0)
     simulated.disturb(what, 0.4, start_s=3.3, slowdown=0.1)
-    reading, _ = read_load(simulated, period_s)
+    reading, _ = read_load(simulated, update_interval_s)
     assert [fault.split(":")[0] for fault in reading.faults] == [what]
 
 
 def test_meter_reports_a_window_that_is_too_short():
-    reading, _ = read_load(make_noiseless_device(0), period_s=1.0, window_s=0.5)
+    reading, _ = read_load(make_noiseless_device(0), update_interval_s=1.0, window_s=0.5)
     assert reading.faults[0].startswith("too short")
 
 

@@ -19,7 +19,6 @@ _METER_COLUMNS = (
     ">update interval",
     ">resolution",
     ">idle power",
-    "~details",
 )
 
 
@@ -38,6 +37,10 @@ def detect(json: bool) -> None:
         return
     console = make_console()
     print_table(console, _METER_COLUMNS, map(_format_meter, meters))
+    for meter in meters:
+        details = f"{meter.reason}; {meter.advice}" if meter.advice else meter.reason
+        console.print(f"{meter.name}: {details}.")
+    console.print()
     rows_of_devices = [_format_device(on, device) for on, device in devices.items()]
     print_table(console, ("--on", "device", "~processor", ">memory"), rows_of_devices)
 
@@ -61,7 +64,6 @@ def _format_meter(meter: MeterInfo) -> tuple[str, ...]:
         format_optional(meter.update_interval_s, format_duration),
         format_optional(meter.resolution_j, format_energy),
         format_optional(meter.idle_power_w, format_power),
-        f"{meter.reason}; {meter.advice}" if meter.advice else meter.reason,
     )
 
 

@@ -1,37 +1,43 @@
-"""Meters: what passed between two moments, in joules; one file per instrument.
+"""Make and detect energy meters.
 
-``make_meter`` takes what a person writes after ``--meter``, ``detect_meters`` says what there is:
+``make_meter`` parses the value of ``--meter``; ``detect_meters`` lists what this machine has:
 
     auto                    nvml for a GPU; for a processor rapl, else modelled
-    nvml, nvml:1            an NVIDIA GPU: the one that runs the load, or NVML's own index
-    rapl                    the processor's counters
+    nvml, nvml:1            an NVIDIA GPU: the one that runs the load, or one by NVML's index
+    rapl                    the energy counters of the processor
     modelled, modelled:8W   CPU time x watts of a busy core
-    file:PATH               time,watts that an instrument writes
+    file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
-    nvml+rapl               added up
+    NAME, NAME:ARGUMENT     a meter that a plug-in adds (entry points ``joulecast.meters``)
+    nvml+rapl               the sum of several
 
-A new instrument is a file beside these and a row of METERS. A simulated world brings its own meter.
+The entry point of a plug-in names a ``MeterSpec``. A simulated device has its own meter.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from joulecast.errors import InputError, MissingError
+from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.command import detect_command, make_command
 from joulecast.meters.file import detect_file, make_file
+from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.modelled import detect_modelled, make_modelled
 from joulecast.meters.nvml import detect_nvml, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.sum import SumMeter
+from joulecast.plugins import METER_GROUP, Plugins, load_plugins
 
 __all__ = [
     "METERS",
+    "GuardedMeter",
     "Meter",
     "MeterInfo",
+    "MeterRequest",
+    "MeterSpec",
     "Reading",
     "UnavailableError",
     "detect_meters",
@@ -41,10 +47,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MeterRequest:
-    """What is asked for: the words after the colon, and where the load runs.
+    """What a meter is made from: its argument, and the device that runs the load.
 
     Attributes:
-        gpu: The GPU that runs the load, as NVML names it (an index or a uuid); None for no GPU.
+        argument: The text after the colon of ``NAME:ARGUMENT``; empty without one.
+        on: The device that runs the load: ``cpu``, ``cuda:0`` or the name of a plug-in.
+        gpu: NVML's index or UUID of the GPU that runs the load; None without a GPU.
     """
 
     argument: str
@@ -59,83 +67,113 @@ class MeterRequest:
 
 @dataclass(frozen=True)
 class MeterSpec:
-    """One meter: how to write it, how to make it, how to find it."""
+    """How a type of meter is written, made and detected.
+
+    Attributes:
+        form: How users write it: ``nvml[:INDEX]``.
+        make: Returns a meter, or raises UnavailableError.
+        detect: Returns one MeterInfo per meter that this machine could have; takes at most a
+            fraction of a second.
+    """
 
     form: str
     make: Callable[[MeterRequest], Meter]
     detect: Callable[[], tuple[MeterInfo, ...]] = tuple
 
 
-def _make_auto(wanted: MeterRequest) -> Meter:
-    """The best meter that is there for where the load runs."""
-    *better, last = ("nvml",) if wanted.is_gpu else ("rapl", "modelled")
+def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
+    """Return the meter of a text like ``rapl``, ``file:power.csv`` or ``nvml+rapl``.
+
+    Args:
+        text: Name of a meter, with its argument after a colon; several joined by ``+``.
+        on: The device that runs the load.
+        gpu: For a load on a GPU, the GPU as NVML names it: ``devices.find_gpu(on)``.
+
+    Raises:
+        InputError: There is no such meter, or its argument is invalid.
+        MissingError: The meter is not available; the message says what to do.
+    """
+    meters = [_make_one(part, on, gpu) for part in _split_sum(text)]
+    return meters[0] if len(meters) == 1 else SumMeter(meters)
+
+
+def detect_meters() -> tuple[MeterInfo, ...]:
+    """Return all meters of this machine, available or not, in well under a second."""
+    built_in = [info for spec in METERS.values() for info in spec.detect()]
+    added = [info for name in _load_plugins() for info in _detect_plugin(name)]
+    return (*built_in, *added)
+
+
+def _make_auto(request: MeterRequest) -> Meter:
+    """Return the best available meter for the device that runs the load."""
+    *better, last = ("nvml",) if request.is_gpu else ("rapl", "modelled")
     for name in better:
         try:
-            return METERS[name].make(wanted)
+            return METERS[name].make(request)
         except UnavailableError:
             continue
-    return METERS[last].make(wanted)
+    return METERS[last].make(request)
 
 
-def _make_nvml(wanted: MeterRequest) -> Meter:
-    # cuda:1 need not be NVML's GPU 1: guessing would measure somebody else's GPU.
-    if wanted.is_gpu and wanted.gpu is None and not wanted.argument:
+def _make_nvml(request: MeterRequest) -> Meter:
+    # cuda:1 may not be NVML's GPU 1: guessing would measure the wrong GPU.
+    if request.is_gpu and request.gpu is None and not request.argument:
         raise InputError(
-            f"which GPU is {wanted.on}? Give gpu=devices.find_gpu({wanted.on!r}), or nvml:INDEX"
+            f"the meter needs to know which GPU is {request.on}: give "
+            f"gpu=devices.find_gpu({request.on!r}), or nvml:INDEX"
         )
-    return make_nvml(wanted.argument, wanted.gpu)
+    return make_nvml(request.argument, request.gpu)
 
 
 METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
     "nvml": MeterSpec("nvml[:INDEX]", _make_nvml, detect_nvml),
-    "rapl": MeterSpec("rapl", lambda wanted: make_rapl(wanted.argument), detect_rapl),
+    "rapl": MeterSpec("rapl", lambda request: make_rapl(request.argument), detect_rapl),
     "modelled": MeterSpec(
-        "modelled[:WATTS]", lambda wanted: make_modelled(wanted.argument), detect_modelled
+        "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
     ),
-    "file": MeterSpec("file:PATH", lambda wanted: make_file(wanted.argument), detect_file),
+    "file": MeterSpec("file:PATH", lambda request: make_file(request.argument), detect_file),
     "command": MeterSpec(
-        "command:PROGRAM ...", lambda wanted: make_command(wanted.argument), detect_command
+        "command:PROGRAM ...", lambda request: make_command(request.argument), detect_command
     ),
 }
 
 
-def make_meter(spec: str, on: str = "cpu", gpu: str | None = None) -> Meter:
-    """The meter that a person asks for.
-
-    Args:
-        spec: A meter's name with what follows its colon; several joined by ``+``.
-        on: Where the load runs: ``cpu`` or ``cuda:0``.
-        gpu: For a load on a GPU that GPU as NVML names it: ``devices.find_gpu(on)``.
-
-    Raises:
-        InputError: There is no such meter, or what follows its colon cannot be used.
-        MissingError: It is not there, or may not be read; the message says what to do.
-    """
-    meters = [_make_one(part, on, gpu) for part in _split(spec)]
-    return meters[0] if len(meters) == 1 else SumMeter(meters)
+def _load_plugins() -> Plugins:
+    return load_plugins(METER_GROUP, frozenset(METERS))
 
 
-def detect_meters() -> tuple[MeterInfo, ...]:
-    """What there is on this machine, and why not where there is not; takes well under a second."""
-    return tuple(info for row in METERS.values() for info in row.detect())
-
-
-def _split(spec: str) -> list[str]:
-    """The parts of a sum. A plus in a path or an argument stays: no meter's name follows it."""
-    return re.split(rf"\+(?=(?:{'|'.join(METERS)})(?:[:+]|$))", spec.strip())
-
-
-def _make_one(part: str, on: str, gpu: str | None) -> Meter:
-    name, _, argument = part.partition(":")
-    if name not in METERS:
-        unknown = next((word for word in name.split("+") if word not in METERS), name)
-        forms = ", ".join(row.form for row in METERS.values())
-        raise InputError(f"there is no meter {unknown!r}: choose from {forms}, or join some with +")
+def _detect_plugin(name: str) -> Iterator[MeterInfo]:
+    """Yield the meters of a plug-in; one that cannot be loaded must not hide the others."""
     try:
-        meter = METERS[name].make(MeterRequest(argument, on, gpu))
+        spec: MeterSpec = _load_plugins()[name]
+        yield from spec.detect()
+    except JoulecastError as error:
+        yield MeterInfo(name, False, str(error))
+
+
+def _find_spec(name: str) -> MeterSpec:
+    plugins = _load_plugins()
+    if name not in METERS and name not in plugins:
+        unknown = next((one for one in name.split("+") if one not in (*METERS, *plugins)), name)
+        forms = ", ".join([*(spec.form for spec in METERS.values()), *plugins])
+        raise InputError(f"there is no meter {unknown!r}: choose from {forms}, or join some with +")
+    spec: MeterSpec = METERS[name] if name in METERS else plugins[name]
+    return spec
+
+
+def _split_sum(text: str) -> list[str]:
+    """Return the parts of a sum; only a plus before the name of a meter separates them."""
+    names = "|".join(map(re.escape, (*METERS, *_load_plugins())))
+    return re.split(rf"\+(?=(?:{names})(?:[:+]|$))", text.strip())
+
+
+def _make_one(text: str, on: str, gpu: str | None) -> Meter:
+    name, _, argument = text.partition(":")
+    try:
+        meter = _find_spec(name).make(MeterRequest(argument, on, gpu))
     except UnavailableError as error:
         raise MissingError(f"meter {name} is not available: {error}") from error
     if argument:
-        meter.name = part
+        meter.name = text
     return meter

@@ -1,89 +1,40 @@
-"""What a meter is: something that says how many joules passed between two moments.
+"""Define what a meter is: an instrument that returns the energy between two moments.
 
-        open ─┬─ begin ── (load runs) ── end → Reading ─┬─ … ─ close
-              └─────────── as often as wanted ──────────┘
+    open ─┬─ begin ── (load runs) ── end → Reading ─┬─ … ─ close
+          └─────────── any number of times ─────────┘
 
-One file per instrument stands beside this one. A meter converts to joules and seconds once, at its
-own door, and names what it noticed in ``Reading.faults`` instead of hiding it: the rig decides
-whether to try again.
+A meter converts to joules and seconds where it reads its instrument. It reports problems in
+``Reading.faults``; the measurer decides whether to try again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 from joulecast.errors import MissingError
+from joulecast.records.codec import Record
 
-Json = dict[str, Any]
-
-# Names of faults: what made a reading untrustworthy. A colon and details may follow.
+# Problems that make a reading invalid. A colon and details may follow.
 FAULTS = ("gap", "reset", "stuck", "negative", "throttled", "other load", "too short")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Joules between ``begin`` and ``end``, over ``duration_s`` of the meter's own clock."""
-
-    energy_j: float
-    duration_s: float
-    faults: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class MeterInfo:
-    """What ``joulecast detect`` says of a meter, there or not.
-
-    Attributes:
-        reason: Why it is not available, or what it was found as.
-        covers: What its joules include: ``gpu``, ``cpu``, ``cpu+dram``, ``board``, ``battery`` ...
-        advice: What to do where something is missing; empty where nothing is.
-    """
-
-    name: str
-    available: bool
-    reason: str
-    covers: str = ""
-    provenance: str = "measured"
-    period_s: float | None = None
-    resolution_j: float | None = None
-    idle_power_w: float | None = None
-    advice: str = ""
-
-    def to_dict(self) -> Json:
-        return dict(self.__dict__)
-
-
-class UnavailableError(MissingError):
-    """An instrument is not there, or may not be read: why, and what to do about it."""
-
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(f"{reason}; {advice}")
-        self.reason = reason
-        self.advice = advice
-
-    def to_info(self, name: str, covers: str) -> MeterInfo:
-        """The row of ``joulecast detect`` for a meter that is not there."""
-        return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)
-
-
 class Meter(ABC):
-    """One instrument. Use it as a context manager.
+    """An instrument that measures energy. Use it as a context manager.
 
     Attributes:
-        name: How it is asked for (``nvml``).
-        covers: What its joules include.
+        name: How users write it (``nvml``).
+        covers: What its energy includes: ``gpu``, ``cpu``, ``cpu+dram``, ``board``, ``battery`` ...
         provenance: ``measured``, ``modelled`` or ``simulated``.
-        window_s: The shortest window that it measures well.
-        period_s: How often its number moves.
+        window_s: Shortest window that it measures well.
+        update_interval_s: Time between two updates of its number.
     """
 
     name: str = ""
     covers: str = ""
     provenance: str = "measured"
     window_s: float = 1.0
-    period_s: float = 0.0
+    update_interval_s: float = 0.0
 
     def __enter__(self) -> Meter:
         self.open()
@@ -93,10 +44,10 @@ class Meter(ABC):
         self.close()
 
     def open(self) -> None:  # noqa: B027 - most meters need nothing
-        """Take hold of the instrument."""
+        """Connect to the instrument."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of it. Closing twice does no harm."""
+        """Disconnect. Closing twice is allowed."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -104,4 +55,49 @@ class Meter(ABC):
 
     @abstractmethod
     def end(self) -> Reading:
-        """Close the window and say what passed in it."""
+        """End the window and return its energy."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Energy between ``begin`` and ``end``, over ``duration_s`` on the meter's clock."""
+
+    energy_j: float
+    duration_s: float
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeterInfo(Record):
+    """What ``joulecast detect`` shows about a meter.
+
+    Attributes:
+        available: Whether it can be used.
+        reason: Why it is not available, or what was found.
+        covers: What its energy includes.
+        update_interval_s: Time between two updates of its number.
+        advice: What to do if it is not available.
+    """
+
+    name: str
+    available: bool
+    reason: str
+    covers: str = ""
+    provenance: str = "measured"
+    update_interval_s: float | None = None
+    resolution_j: float | None = None
+    idle_power_w: float | None = None
+    advice: str = ""
+
+
+class UnavailableError(MissingError):
+    """An instrument was not found, or cannot be read: why, and what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+        self.advice = advice
+
+    def to_info(self, name: str, covers: str) -> MeterInfo:
+        """Return the row of ``joulecast detect`` for a meter that is not available."""
+        return MeterInfo(name, False, self.reason, covers=covers, advice=self.advice)

@@ -1,11 +1,11 @@
-"""A program that prints joules or watts is a meter.
+"""Read energy or power from a program that prints joules or watts.
 
-        … 123.4 J      a counter: read when a window begins and ends, the difference counts
-        … 55 W         a power: read again and again while a window is open, and added up
+    … 123.4 J      a counter: read at the start and at the end of a window
+    … 55 W         a power: polled while a window is open, and integrated
 
-Takes the program with its arguments (no shell), gives Readings. Which of the two it is, the unit of
-the last number on its output says (J, mJ, kJ, Wh, W, mW …). A counter that is read by a slow
-program also counts what flows while the program runs, so windows are made long beside its run.
+The unit of the last number that the program prints (J, mJ, kJ, Wh, W, mW …) decides which of the
+two it is. The program runs without a shell. A counter also counts the energy of running a slow
+program, so windows are long compared to its duration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from joulecast.meters.trace import Sample, integrate
 _POLL_S = 0.1
 _LIMIT_S = 10.0
 _WINDOW_S = 1.0
-# A program's run is then at most two per cent of a counter's window.
+# Running the program then takes at most 2 % of a counter's window.
 _WINDOW_RUNS = 50
 _WINDOW_SAMPLES = 10
 
@@ -35,7 +35,12 @@ RunProgram = Callable[[Sequence[str]], str]
 
 
 def run_program(command: Sequence[str]) -> str:
-    """What a program prints, its failures in our words."""
+    """Run a program and return what it prints.
+
+    Raises:
+        UnavailableError: The program cannot be started.
+        MeasurementError: The program fails, or takes too long.
+    """
     shown = " ".join(command)
     try:
         done = subprocess.run(
@@ -46,20 +51,22 @@ def run_program(command: Sequence[str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"{shown!r} printed nothing in {_LIMIT_S:g} s") from error
-    except OSError as error:
-        reason = f"the program {command[0]!r} does not run ({error.strerror})"
-        raise UnavailableError(reason, "give one that does, with its path") from error
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise MeasurementError(
-            f"{shown!r} failed with exit code {done.returncode} ({words[-1]}); run it by hand"
+            f"{shown!r} did not finish in {_LIMIT_S:g} s: run it by hand"
+        ) from error
+    except OSError as error:
+        reason = f"the program {command[0]!r} cannot be run ({error.strerror})"
+        raise UnavailableError(reason, "give the path of an executable program") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no error message"]
+        raise MeasurementError(
+            f"{shown!r} failed with exit code {done.returncode} ({lines[-1]}): run it by hand"
         )
     return done.stdout.decode(errors="replace")
 
 
 class CommandMeter(GuardedMeter):
-    """A program that prints its joules so far, or its watts now."""
+    """A program that prints an energy counter or the current power."""
 
     name = "command"
     window_s = _WINDOW_S
@@ -78,8 +85,8 @@ class CommandMeter(GuardedMeter):
             command: The program and its arguments.
             covers: What its number includes.
             now: The clock.
-            run: Runs the program and gives what it printed.
-            ticker: Makes what polls watts while a window is open.
+            run: Runs the program and returns what it prints.
+            ticker: Makes the ticker that polls power while a window is open.
         """
         self.covers = covers
         self._command = tuple(command)
@@ -96,8 +103,8 @@ class CommandMeter(GuardedMeter):
         self._unit = read_quantity(self._run(self._command)).unit
         run_s = self._now() - begin_s
         if self._unit == "W":
-            self.period_s = _POLL_S + run_s
-            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.period_s)
+            self.update_interval_s = _POLL_S + run_s
+            self.window_s = max(_WINDOW_S, _WINDOW_SAMPLES * self.update_interval_s)
         else:
             self.window_s = max(_WINDOW_S, _WINDOW_RUNS * run_s)
 
@@ -115,7 +122,7 @@ class CommandMeter(GuardedMeter):
         if self._unit == "W":
             self._ticker.stop()
             return integrate(self._samples, self._begun_s, end_s)
-        return _compare(self._begun_j, self._read().value, end_s - self._begun_s)
+        return _subtract(self._begun_j, self._read().value, end_s - self._begun_s)
 
     def _release(self) -> None:
         self._ticker.stop()
@@ -124,19 +131,19 @@ class CommandMeter(GuardedMeter):
         quantity = read_quantity(self._run(self._command))
         if quantity.unit != self._unit:
             raise MeasurementError(
-                f"{' '.join(self._command)!r} printed {self._unit} first and {quantity.unit} now: "
-                "it must print one unit"
+                f"{' '.join(self._command)!r} printed {self._unit} before and {quantity.unit} now: "
+                "make it print one unit"
             )
         return quantity
 
     def _sample(self) -> None:
         begin_s = self._now()
         power_w = self._read().value
-        # Nobody knows when within its run it looked: most likely in the middle.
+        # The program reads its sensor at an unknown moment: assume the middle of its run.
         self._samples.append(Sample((begin_s + self._now()) / 2, power_w))
 
 
-def _compare(begin_j: float, end_j: float, duration_s: float) -> Reading:
+def _subtract(begin_j: float, end_j: float, duration_s: float) -> Reading:
     faults = []
     if end_j < begin_j:
         faults.append(f"reset: the counter fell from {begin_j:g} to {end_j:g} J")
@@ -146,20 +153,22 @@ def _compare(begin_j: float, end_j: float, duration_s: float) -> Reading:
 
 
 def make_command(argument: str) -> CommandMeter:
-    """The meter of ``command:PROGRAM ARGUMENTS``."""
+    """Return the meter of ``command:PROGRAM ARGUMENTS``."""
     try:
         command = shlex.split(argument)
     except ValueError as error:
-        raise InputError(f"command:{argument} cannot be split into words ({error})") from error
+        raise InputError(
+            f"command:{argument} cannot be split into arguments ({error}): check its quotes"
+        ) from error
     if not command or shutil.which(command[0]) is None:
         program = command[0] if command else ""
         advice = "give one that prints joules or watts: command:PROGRAM ARGUMENTS"
         raise UnavailableError(f"there is no program {program!r}", advice)
-    # The file's name without its folders: what it says of whoever ran it stays at home.
+    # Without its folders, which could identify the user.
     return CommandMeter(command, covers=f"board by {Path(command[0]).name}")
 
 
 def detect_command() -> tuple[MeterInfo, ...]:
-    """There for anybody who has a program that prints joules or watts."""
-    reason = "ask for it with a program that prints joules or watts: command:PROGRAM ARGUMENTS"
+    """Return the one command meter, which is available with any program."""
+    reason = "give a program that prints joules or watts: command:PROGRAM ARGUMENTS"
     return (MeterInfo(CommandMeter.name, True, reason, covers="board"),)

@@ -1,12 +1,11 @@
-"""Power that another instrument writes to a file: a line ``time,watts`` for each sample.
+"""Read power that another instrument writes to a file: a line ``time,watts`` for each sample.
 
-        time,watts                      a header may be there
-        1700000000.25,41.7              seconds since 1970, or 2023-11-14T22:13:20.25Z
-        …                               (without a zone: this machine's local time)
+    time,watts                      an optional header
+    1700000000.25,41.7              seconds since 1970, or 2023-11-14T22:13:20.25Z
+    …                               (without a time zone: local time of this machine)
 
-Takes the path, gives Readings over the wall clock. The file may grow while it is read, or hold a
-whole day: only its end, back to the start of the window, is looked at. A last line without its
-newline is still being written and waits for the next look.
+The file may grow while it is read, or contain a whole day: only its end, back to the start of the
+window, is read. A last line without its newline is still being written and is skipped.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from pathlib import Path
 from joulecast.errors import FileError
 from joulecast.meters.base import MeterInfo, Reading, UnavailableError
 from joulecast.meters.guarded import GuardedMeter
-from joulecast.meters.trace import GAP_PERIODS, Sample, integrate, median_period_s
+from joulecast.meters.trace import GAP_PERIODS, Sample, integrate, median_interval_s
 
 _BLOCK_BYTES = 1 << 16
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _WINDOW_PERIODS = 10
 # Seconds since 1970 stay below this for some thousand years; milliseconds do not.
 _LATEST_S = 1e11
@@ -49,9 +48,9 @@ class FileMeter(GuardedMeter):
 
         Args:
             path: The file.
-            covers: What the instrument sees.
-            limit_s: How long to wait for the file to reach the end of a window.
-            wall: Seconds since 1970.
+            covers: What the instrument measures.
+            limit_s: Longest time to wait until the file reaches the end of a window.
+            wall: Returns seconds since 1970.
             sleep: Waits.
         """
         self.covers = covers
@@ -63,9 +62,9 @@ class FileMeter(GuardedMeter):
 
     def _connect(self) -> None:
         samples = read_samples(self._path, math.inf)
-        self.period_s = median_period_s(samples)
-        self.window_s = max(FileMeter.window_s, _WINDOW_PERIODS * self.period_s)
-        self._limit_s = max(self._limit_s, GAP_PERIODS * self.period_s)
+        self.update_interval_s = median_interval_s(samples)
+        self.window_s = max(FileMeter.window_s, _WINDOW_PERIODS * self.update_interval_s)
+        self._limit_s = max(self._limit_s, GAP_PERIODS * self.update_interval_s)
 
     def _start(self) -> None:
         self._begun_s = self._wall()
@@ -81,23 +80,23 @@ class FileMeter(GuardedMeter):
         return Reading(reading.energy_j, reading.duration_s, (*reading.faults, fault))
 
     def _await(self, end_s: float) -> list[Sample]:
-        """The samples since the start, once the file has reached the end or time is up."""
-        for _ in range(int(self._limit_s / _LOOK_S)):
+        """Return the samples since the start, once the file has reached the end or time is up."""
+        for _ in range(int(self._limit_s / _POLL_S)):
             samples = read_samples(self._path, self._begun_s)
             if samples and samples[-1].time_s >= end_s:
                 return samples
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
         return read_samples(self._path, self._begun_s)
 
 
 def read_samples(path: Path, since_s: float) -> list[Sample]:
-    """The samples of a file's end, back to a moment or a little before."""
+    """Return the last samples of a file, back to a moment or a little before."""
     try:
         with path.open("rb") as file:
             size = start = file.seek(0, 2)
             samples: list[Sample] = []
             while start > 0 and (not samples or samples[0].time_s >= since_s):
-                # Twice as far back each time, so that a long file is not read over and over.
+                # Twice as far back each time, so that a long file is not read many times.
                 start = max(0, min(start, size - 2 * (size - start)) - _BLOCK_BYTES)
                 file.seek(start)
                 samples = _parse(file.read(size - start), start == 0, path)
@@ -116,7 +115,7 @@ def _parse(data: bytes, is_whole: bool, path: Path) -> list[Sample]:
 
 
 def parse_sample(line: str, path: Path) -> Sample:
-    """One line: time and watts, whatever stands in further columns."""
+    """Return the sample of a line; columns after time and watts are ignored."""
     try:
         moment, power = line.split(",")[:2]
         sample = Sample(_parse_time(moment.strip()), float(power))
@@ -133,13 +132,13 @@ def _parse_time(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        # Python before 3.11 does not know Z.
+        # Python before 3.11 does not parse Z.
         zoned = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
         return datetime.fromisoformat(zoned).timestamp()
 
 
 def make_file(argument: str) -> FileMeter:
-    """The meter of ``file:PATH``."""
+    """Return the meter of ``file:PATH``."""
     path = Path(argument)
     if not argument or not path.is_file():
         reason = f"there is no file {argument!r} to read power from"
@@ -149,6 +148,6 @@ def make_file(argument: str) -> FileMeter:
 
 
 def detect_file() -> tuple[MeterInfo, ...]:
-    """There for anybody who has an instrument that writes a file."""
-    reason = "ask for it with a file of time,watts that an instrument writes: file:power.csv"
+    """Return the one file meter, which is available with any file."""
+    reason = "give a file of time,watts that an instrument writes: file:power.csv"
     return (MeterInfo(FileMeter.name, True, reason, covers="board"),)

@@ -1,10 +1,10 @@
-"""The order in which a meter is used, guarded once for all instruments.
+"""Check the order in which a meter is used, once for all instruments.
 
-        open ── begin ── end ── begin ── end ── close ── open …
+    open ── begin ── end ── begin ── end ── close ── open …
 
-An instrument fills in four hooks and never sees them out of order: opening and closing twice does
-nothing, ``begin`` needs an open meter, ``end`` needs a begun window. A second ``begin`` starts the
-window anew, because a load that failed never reached its ``end``.
+An instrument implements four hooks, which are always called in order: opening and closing twice
+does nothing, ``begin`` needs an open meter, and ``end`` needs ``begin``. A second ``begin``
+restarts the window, because a load that failed never reaches its ``end``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from joulecast.meters.base import Meter, Reading
 
 
 class GuardedMeter(Meter):
-    """A meter whose order of use is checked; an instrument implements the four hooks."""
+    """A meter that checks the order of calls; an instrument implements the four hooks."""
 
     _is_open = False
     _has_begun = False
@@ -34,7 +34,7 @@ class GuardedMeter(Meter):
     def begin(self) -> None:
         if not self._is_open:
             raise MeasurementError(
-                f"meter {self.name} was begun before it was opened: call open() or use `with`"
+                f"begin() was called on meter {self.name} before open(): use `with`"
             )
         self._start()
         self._has_begun = True
@@ -42,21 +42,21 @@ class GuardedMeter(Meter):
     def end(self) -> Reading:
         if not self._has_begun:
             raise MeasurementError(
-                f"meter {self.name} was ended before it was begun: call begin() first"
+                f"end() was called on meter {self.name} before begin(): call begin() first"
             )
         self._has_begun = False
         return self._stop()
 
     def _connect(self) -> None:
-        """Take hold of the instrument; most need nothing."""
+        """Connect to the instrument; most need nothing."""
 
     def _release(self) -> None:
-        """Let go of it; a window may still be open."""
+        """Disconnect; a window may still be open."""
 
     @abstractmethod
     def _start(self) -> None:
-        """Mark the start of a window, forgetting one that was not ended."""
+        """Mark the start of a window, discarding one that was not ended."""
 
     @abstractmethod
     def _stop(self) -> Reading:
-        """Say what passed since the start."""
+        """Return the energy since the start."""

@@ -1,9 +1,8 @@
-"""The meter for machines without a sensor: CPU time of this process times a stated power.
+"""Model energy on machines without a sensor: CPU time of this process times a stated power.
 
-Takes watts for each busy core (and, if wanted, watts that flow anyway), gives Readings whose
-provenance is "modelled": it ranks loads by the work they make the processor do, and its joules are
-only as good as the watts it was told. CPU time counts all threads, and children once they have
-ended. Threads that spin while they wait count as busy.
+Readings have the provenance ``modelled``: they rank loads by the CPU time they take, and their
+joules are only as good as the stated watts. CPU time includes all threads, and children after they
+have ended. Threads that spin while they wait count as busy.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from joulecast.meters.base import MeterInfo, Reading
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.quantity import Quantity, read_quantity
 
-# A round number for one busy core of a desktop or server chip, its share of the chip included.
+# A round number for one busy core of a desktop or server processor, with its share of the rest.
 CORE_W = 10.0
 
 
 def cpu_time_s() -> float:
-    """CPU seconds of this process with all its threads, and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 class ModelledMeter(GuardedMeter):
-    """CPU time x a stated power: not measured, and says so."""
+    """A model of energy: CPU time x a stated power."""
 
     name = "modelled"
     covers = "cpu"
@@ -45,18 +44,19 @@ class ModelledMeter(GuardedMeter):
         """Make the meter.
 
         Args:
-            power_w: Watts of one busy core.
-            idle_w: Watts that flow whether a core is busy or not.
+            power_w: Power of one busy core.
+            idle_w: Constant power, whether a core is busy or not.
             now: The clock.
-            cpu_time: CPU seconds used so far.
+            cpu_time: Returns the CPU seconds used so far.
         """
         if not (0 < power_w < float("inf") and 0 <= idle_w < float("inf")):
             raise InputError(
-                f"modelled power of {power_w} W a busy core and {idle_w} W idle: give watts above 0"
+                f"modelled power is {power_w} W per busy core and {idle_w} W idle: "
+                "give watts above 0"
             )
         self.power_w = power_w
         self.idle_w = idle_w
-        # Joules of different stated watts must never meet in one profile.
+        # Energies modelled with different watts must not share a profile.
         always = f" and {idle_w:g} W always" if idle_w else ""
         self.covers = f"cpu at {power_w:g} W a core{always}"
         self._now = now
@@ -74,7 +74,7 @@ class ModelledMeter(GuardedMeter):
 
 
 def make_modelled(argument: str) -> ModelledMeter:
-    """The meter of ``modelled`` or ``modelled:8W``, the watts being those of one busy core."""
+    """Return the meter of ``modelled`` or ``modelled:8W`` (watts of one busy core)."""
     if not argument:
         return ModelledMeter()
     plain = argument.replace(".", "", 1).isdigit()
@@ -83,15 +83,15 @@ def make_modelled(argument: str) -> ModelledMeter:
     except InputError:
         power = Quantity(0.0, "")
     if power.unit != "W":
-        raise InputError(f"modelled:{argument} is no power: give watts, like modelled:8W")
+        raise InputError(f"modelled:{argument} is not a power: give watts, like modelled:8W")
     return ModelledMeter(power.value)
 
 
 def detect_modelled() -> tuple[MeterInfo, ...]:
-    """Always there: it needs no sensor."""
+    """Return the one modelled meter, which is always available."""
     reason = (
-        f"CPU time of this process x {CORE_W:g} W a busy core: stated, not measured "
-        "(modelled:8W states another)"
+        f"CPU time of this process x {CORE_W:g} W per busy core: modelled, not measured "
+        "(modelled:8W uses other watts)"
     )
     meter = ModelledMeter
     row = MeterInfo(
@@ -100,7 +100,7 @@ def detect_modelled() -> tuple[MeterInfo, ...]:
         reason,
         covers=meter.covers,
         provenance=meter.provenance,
-        period_s=time.get_clock_info("process_time").resolution,
+        update_interval_s=time.get_clock_info("process_time").resolution,
         idle_power_w=0.0,
     )
     return (row,)

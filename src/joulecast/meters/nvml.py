@@ -1,11 +1,11 @@
-"""NVIDIA GPUs, through their energy counter.
+"""Measure NVIDIA GPUs with their energy counter.
 
-    t0 = begin() ──── load ──── t1 = end() ──▶ wait until the poller has told everything up to t1
+    t0 = begin() ──── load ──── t1 = end() ──▶ wait until the poller has reported up to t1
                                                ──▶ edges inside (t0, t1) ──▶ power ──▶ joules
 
-Takes the GPU as NVML names it (an index or a uuid: which GPU ``cuda:1`` is, devices.py knows),
-gives Readings of the whole board. nvml_poller.py watches, nvml_listener.py keeps what it tells,
-nvml_edges.py turns it into joules; this file adds which other programs were on the GPU.
+Readings cover the whole board. ``nvml_poller`` polls the counter in its own process,
+``nvml_listener`` collects its edges, and ``nvml_edges`` converts them to energy; this module adds
+which other programs used the GPU. ``devices.find_gpu`` knows which GPU is ``cuda:1``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from joulecast.meters.nvml_listener import Listener, Poller, PollerProcess
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
-_NO_GPU = "see that nvidia-smi lists it, or use another meter"
+_NO_GPU = "check that nvidia-smi lists it, or use another meter"
 
 
 class NvmlMeter(GuardedMeter):
-    """The energy counter of one NVIDIA GPU, polled by a process of its own."""
+    """The energy counter of one NVIDIA GPU, polled by a separate process."""
 
     name = "nvml"
     covers = "gpu"
     window_s = 0.6
-    period_s = _PERIOD_S
+    update_interval_s = _PERIOD_S
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class NvmlMeter(GuardedMeter):
         """Make the meter.
 
         Args:
-            gpu: NVML's index of the GPU, or its uuid.
-            now: The clock, the one that the poller stamps its edges with.
+            gpu: NVML's index of the GPU, or its UUID.
+            now: The clock of the poller's edges.
             start: Starts a poller.
-            limit_s: How long the poller may be silent.
-            processes: Where the system tells who is whose parent.
+            limit_s: Longest time without a line from the poller.
+            processes: Folder in which Linux describes processes.
         """
         self.gpu = gpu
         self.edges: tuple[Edge, ...] = ()
@@ -64,7 +64,7 @@ class NvmlMeter(GuardedMeter):
     def _connect(self) -> None:
         self._listener = Listener(self._start_poller(self.gpu))
         try:
-            self.period_s = self._listener.wait_ready(self._limit_s)
+            self.update_interval_s = self._listener.wait_ready(self._limit_s)
         except UnavailableError:
             self._release()
             raise
@@ -75,19 +75,19 @@ class NvmlMeter(GuardedMeter):
             self._listener = None
 
     def _start(self) -> None:
-        self._listening().record()
+        self._get_listener().record()
         self._begun_s = self._now()
 
     def _stop(self) -> Reading:
         end_s = self._now()
-        self.edges = self._listening().take(end_s, self._limit_s)
-        reading = read_edges(self.edges, self._begun_s, end_s, self.period_s)
-        others = find_others(self.edges, os.getpid(), self._processes)
+        self.edges = self._get_listener().take(end_s, self._limit_s)
+        reading = read_edges(self.edges, self._begun_s, end_s, self.update_interval_s)
+        others = find_other_processes(self.edges, os.getpid(), self._processes)
         faults = tuple(f"other load: {other}" for other in others)
         return Reading(reading.energy_j, reading.duration_s, reading.faults + faults)
 
-    def _listening(self) -> Listener:
-        assert self._listener is not None, "guarded: only an open meter gets here"
+    def _get_listener(self) -> Listener:
+        assert self._listener is not None, "only called on an open meter"
         return self._listener
 
 
@@ -95,34 +95,34 @@ class NvmlMeter(GuardedMeter):
 # Other programs on the GPU
 
 
-def find_others(edges: tuple[Edge, ...], own: int, processes: Path) -> list[str]:
-    """Processes that shared the GPU and are neither ours nor our children, in words.
+def find_other_processes(edges: tuple[Edge, ...], own: int, processes: Path) -> list[str]:
+    """Describe processes on the GPU that are neither this one nor its descendants.
 
-    In a container NVML may list the pids of the machine outside. So where none of the pids is ours,
-    the list is not believed: it says nothing about who they are.
+    In a container NVML may list process ids of the host. If none of them is ours, they cannot be
+    compared, and the list is ignored.
     """
     pids: set[int] = set()
     for edge in edges:
         pids.update(edge.pids or ())
-    ours = {pid for pid in pids if _descends(pid, own, processes)}
+    ours = {pid for pid in pids if _is_descendant(pid, own, processes)}
     return [_describe(pid, processes) for pid in sorted(pids - ours)] if ours else []
 
 
-def _descends(pid: int, ancestor: int, processes: Path) -> bool:
+def _is_descendant(pid: int, ancestor: int, processes: Path) -> bool:
     seen: set[int] = set()
     while pid > 0 and pid not in seen:
         if pid == ancestor:
             return True
         seen.add(pid)
-        pid = _parent_of(pid, processes)
+        pid = _find_parent(pid, processes)
     return False
 
 
-def _parent_of(pid: int, processes: Path) -> int:
-    """The parent's pid; 0 where it cannot be told."""
+def _find_parent(pid: int, processes: Path) -> int:
+    """Return the parent's pid; 0 if it is unknown."""
     try:
         stat = (processes / str(pid) / "stat").read_text(errors="replace")
-        # pid (name) state parent …; the name may hold spaces and brackets of its own.
+        # pid (name) state parent …; the name may contain spaces and brackets.
         return int(stat.rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
@@ -136,13 +136,13 @@ def _describe(pid: int, processes: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------
-# Asking for it
+# Make and detect
 
 
 def make_nvml(argument: str, gpu: str | None) -> NvmlMeter:
-    """The meter of ``nvml`` (the GPU that runs the load) or ``nvml:1`` (NVML's own index)."""
+    """Return the meter of ``nvml`` (the GPU that runs the load) or ``nvml:1`` (NVML's index)."""
     if argument and not (argument.isdigit() or argument.startswith("GPU-")):
-        raise InputError(f"nvml:{argument} names no GPU: give its index or uuid, like nvml:0")
+        raise InputError(f"nvml:{argument} is not a GPU: give its index or UUID, like nvml:0")
     meter = NvmlMeter(argument or gpu or "0")
     with open_nvml() as nvml:
         Gpu(nvml, meter.gpu)
@@ -150,12 +150,12 @@ def make_nvml(argument: str, gpu: str | None) -> NvmlMeter:
 
 
 def detect_nvml() -> tuple[MeterInfo, ...]:
-    """One row for each GPU; one that says why where there is none."""
+    """Return one row per GPU, or one that says why there is none."""
     try:
         with open_nvml() as nvml:
-            rows = tuple(_inform(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            rows = tuple(_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
         if not rows:
-            raise UnavailableError("NVML sees no GPU", _NO_GPU)
+            raise UnavailableError("NVML lists no GPU", _NO_GPU)
     except UnavailableError as error:
         return (error.to_info(NvmlMeter.name, NvmlMeter.covers),)
     except MeasurementError as error:
@@ -164,19 +164,19 @@ def detect_nvml() -> tuple[MeterInfo, ...]:
     return rows
 
 
-def _inform(nvml: object, index: int) -> MeterInfo:
+def _describe_gpu(nvml: object, index: int) -> MeterInfo:
     name = f"nvml:{index}"
     try:
         gpu = Gpu(nvml, str(index))
     except UnavailableError as error:
         return error.to_info(name, NvmlMeter.covers)
-    how = "energy counter" if gpu.has_counter else "no energy counter: power is added up"
+    how = "energy counter" if gpu.has_counter else "no energy counter: power is integrated"
     return MeterInfo(
         name,
         True,
         f"{gpu.name}, {how}",
         covers=NvmlMeter.covers,
-        period_s=_PERIOD_S,
+        update_interval_s=_PERIOD_S,
         resolution_j=_RESOLUTION_J if gpu.has_counter else None,
         idle_power_w=gpu.idle_power_w(),
     )

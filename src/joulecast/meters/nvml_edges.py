@@ -1,34 +1,33 @@
-"""Edges of a GPU's energy counter: their lines on the poller's pipe, and what a window says.
+"""Compute the energy of a window from edges (updates) of a GPU's energy counter.
 
         counter            ┌───┐
-                       ┌───┘   └ …        the counter moves every 100 ms and stands still between;
-                   ┌───┘                  only the moment of an edge is known well
+                       ┌───┘   └ …        the counter updates every 100 ms and is constant between;
+                   ┌───┘                  only the time of an edge is known well
         ────────┬──┴───┴───┴──┬──────
-                t0  first…last t1         power = (last - first) over their own distance
+                t0  first…last t1         power = (last - first) / (time between them)
 
-So energy = power x (t1 - t0): reading the counter at t0 and t1 would be off by up to a period at
-each end. An edge that the poller saw late (it was not scheduled) may have happened at any time
-since the poll before; it is kept, but no power is taken from it.
+Energy is power x (t1 - t0): reading the counter at t0 and t1 would be wrong by up to one update
+interval at each end. An edge that the poller saw late, because it was not scheduled, may have
+happened at any time since the poll before; power is not computed from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median
 from typing import NamedTuple
 
 from joulecast.meters.base import Reading
-from joulecast.meters.trace import pairs
 
 MIN_EDGES = 3
-# The moment of an edge must be known this well to take a power from it.
-SHARP_S = 0.015
-# A counter that rests for this many periods has missed something.
+# The time of an edge must be known this well to compute power from it.
+PRECISE_S = 0.015
+# A counter without an update for this many intervals is stuck, or updates were missed.
 GAP_PERIODS = 5.0
 
-# Lowered clocks that spoil a measurement. The software power cap is not among them: a large GPU
-# at its power limit works as it is meant to.
+# Reasons for lowered clocks that make a measurement invalid. The software power cap is not among
+# them: a large GPU at its power limit works as designed.
 THROTTLES = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -38,12 +37,12 @@ THROTTLES = {
 
 
 class Edge(NamedTuple):
-    """A move of the counter.
+    """An update of the counter.
 
     Attributes:
-        time_s: When it was seen, by time.monotonic, which all processes share.
+        time_s: When the poller saw it, by time.monotonic, which all processes share.
         late_s: How long before that it may have happened.
-        pids: Processes on the GPU; None where they were not listed this time.
+        pids: Processes on the GPU; None if they were not listed this time.
     """
 
     time_s: float
@@ -55,22 +54,22 @@ class Edge(NamedTuple):
     pids: tuple[int, ...] | None = None
 
     @property
-    def moment_s(self) -> float:
-        """When it most likely happened: halfway between the two polls around it."""
+    def estimated_s(self) -> float:
+        """Estimated time of the update: halfway between the two polls around it."""
         return self.time_s - self.late_s / 2
 
 
 def format_edge(edge: Edge) -> str:
-    """One line; ``parse_edge`` gives the same edge back."""
+    """Return an edge as one line of text, for ``parse_edge``."""
     pids = "-" if edge.pids is None else ",".join(map(str, edge.pids)) or "none"
     return " ".join(["edge", *map(repr, edge[:-1]), pids])
 
 
 def parse_edge(line: str) -> Edge:
-    """The edge of a line.
+    """Return the edge that ``format_edge`` wrote.
 
     Raises:
-        ValueError: It is no such line.
+        ValueError: The line is not an edge.
     """
     word, time_s, energy_j, late_s, temperature_c, clock_hz, bits, pids = line.split()
     if word != "edge":
@@ -87,49 +86,54 @@ def parse_edge(line: str) -> Edge:
     )
 
 
-def read_edges(edges: Sequence[Edge], start_s: float, end_s: float, period_s: float) -> Reading:
-    """The energy of a window from the edges strictly inside it, with what is wrong with them."""
+def read_edges(
+    edges: Sequence[Edge], start_s: float, end_s: float, update_interval_s: float
+) -> Reading:
+    """Return the energy of a window from the edges strictly inside it, with their faults."""
     inside = [e for e in edges if start_s < e.time_s - e.late_s and e.time_s < end_s]
-    sharp = [e for e in inside if e.late_s <= SHARP_S]
+    precise = [e for e in inside if e.late_s <= PRECISE_S]
     duration_s = end_s - start_s
     found = chain(
         _find_resets(inside),
-        _find_rests(inside, sharp, (start_s, end_s), period_s),
+        _find_gaps(inside, precise, (start_s, end_s), update_interval_s),
         _find_throttles(inside),
     )
-    return Reading(_mean_power_w(sharp) * duration_s, duration_s, tuple(found))
+    return Reading(_mean_power_w(precise) * duration_s, duration_s, tuple(found))
 
 
 def _mean_power_w(edges: Sequence[Edge]) -> float:
-    """Between the first and the last edge; 0 where they say nothing."""
+    """Return the mean power between the first and the last edge; 0 for fewer than two."""
     if len(edges) < 2:
         return 0.0
     rise_j = edges[-1].energy_j - edges[0].energy_j
-    return max(rise_j, 0.0) / (edges[-1].moment_s - edges[0].moment_s)
+    return max(rise_j, 0.0) / (edges[-1].estimated_s - edges[0].estimated_s)
 
 
 def _find_resets(edges: Sequence[Edge]) -> list[str]:
-    falls = [(a, b) for a, b in pairs(edges) if b.energy_j < a.energy_j]
+    falls = [(a, b) for a, b in pairwise(edges) if b.energy_j < a.energy_j]
     return [f"reset: the counter fell from {a.energy_j} to {b.energy_j} J" for a, b in falls[:1]]
 
 
-def _find_rests(
-    inside: Sequence[Edge], sharp: Sequence[Edge], window_s: tuple[float, float], period_s: float
+def _find_gaps(
+    inside: Sequence[Edge],
+    precise: Sequence[Edge],
+    window_s: tuple[float, float],
+    update_interval_s: float,
 ) -> list[str]:
-    """Where the counter stood still for too long, or moved too seldom to tell its power."""
+    """Report a counter that did not update for too long, or too few updates."""
     times = [edge.time_s for edge in inside]
-    steps = [after - before for before, after in pairs(times)]
-    limit_s = GAP_PERIODS * max([period_s, *([median(steps)] if steps else [])])
+    steps = [after - before for before, after in pairwise(times)]
+    limit_s = GAP_PERIODS * max([update_interval_s, *([median(steps)] if steps else [])])
     first_s, last_s = (times[0], times[-1]) if times else (window_s[1], window_s[0])
     rest_s = max(first_s - window_s[0], window_s[1] - last_s)
     faults = []
     if rest_s > limit_s:
-        faults.append(f"stuck: the counter stood still for {rest_s:.3g} s")
+        faults.append(f"stuck: the counter did not change for {rest_s:.3g} s")
     if max(steps, default=0.0) > limit_s:
-        faults.append(f"gap: {max(steps):.3g} s between two moves of the counter")
-    if len(sharp) < MIN_EDGES and not faults:
-        seen = f"{len(sharp)} clear moves of the counter in {window_s[1] - window_s[0]:.3g} s"
-        faults.append(f"too short: {seen}")
+        faults.append(f"gap: {max(steps):.3g} s between two updates of the counter")
+    if len(precise) < MIN_EDGES and not faults:
+        duration_s = window_s[1] - window_s[0]
+        faults.append(f"too short: {len(precise)} clear updates in {duration_s:.3g} s")
     return faults
 
 

@@ -1,7 +1,6 @@
-"""The door to NVML: one GPU's few numbers, in SI units, with its errors turned into ours.
+"""Read a GPU through NVML, in SI units and with Joulecast's errors.
 
-Takes a GPU as ``"0"`` (NVML's own index) or ``"GPU-…"`` (its uuid). pynvml is imported when the
-door is opened and nowhere else in this room.
+A GPU is named ``"0"`` (NVML's index) or ``"GPU-…"`` (its UUID). pynvml is imported only here.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from joulecast.meters.base import UnavailableError
 
 T = TypeVar("T")
 
-_SEE_DRIVER = "install the NVIDIA driver and see that nvidia-smi answers, or use another meter"
+_CHECK_DRIVER = "install the NVIDIA driver and check that nvidia-smi works, or use another meter"
 
 
 @contextmanager
 def open_nvml() -> Iterator[Any]:
-    """The started pynvml module, for the length of a ``with``."""
+    """Yield the initialised pynvml module."""
     try:
         import pynvml
     except ImportError as error:
@@ -29,18 +28,18 @@ def open_nvml() -> Iterator[Any]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise UnavailableError(f"NVML does not start ({error})", _SEE_DRIVER) from error
+        raise UnavailableError(f"NVML cannot be initialised ({error})", _CHECK_DRIVER) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise MeasurementError(f"NVML failed ({error}); see what nvidia-smi says") from error
+        raise MeasurementError(f"NVML failed ({error}): check nvidia-smi") from error
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
 class Gpu:
-    """One GPU as NVML sees it."""
+    """One GPU, read through NVML."""
 
     def __init__(self, nvml: Any, gpu: str) -> None:
         self._nvml = nvml
@@ -51,52 +50,52 @@ class Gpu:
             self._handle = find(int(gpu) if gpu.isdigit() else gpu)
         except nvml.NVMLError as error:
             reason = f"NVML has no GPU {gpu} ({error})"
-            raise UnavailableError(reason, "joulecast detect lists those that are there") from error
+            raise UnavailableError(reason, "`joulecast detect` lists all GPUs") from error
 
     @property
     def name(self) -> str:
-        """The product's name."""
+        """The product name."""
         name: Any = self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU")
-        # Bindings of before 2022 give bytes.
+        # Bindings from before 2022 return bytes.
         return name.decode() if isinstance(name, bytes) else str(name)
 
     @property
     def has_counter(self) -> bool:
-        """Whether it counts its joules; GPUs before Volta do not."""
+        """Whether it has an energy counter; GPUs before Volta do not."""
         return self._try(self._nvml.nvmlDeviceGetTotalEnergyConsumption, None) is not None
 
     def energy_j(self) -> float:
-        """Joules since the driver was loaded."""
+        """Return the energy since the driver was loaded."""
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def power_w(self) -> float:
-        """Power now, as the driver averages it."""
+        """Return the current power, as the driver averages it."""
         return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
     def idle_power_w(self) -> float | None:
-        """Power now, where it can be read."""
+        """Return the current power; None if it cannot be read."""
         power_mw = self._try(self._nvml.nvmlDeviceGetPowerUsage, None)
         return None if power_mw is None else power_mw / 1e3
 
     def temperature_c(self) -> float:
-        """Degrees Celsius of the chip; 0 where they cannot be read."""
+        """Return the temperature of the GPU; 0 if it cannot be read."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
         return float(self._try(self._nvml.nvmlDeviceGetTemperature, 0, sensor))
 
     def clock_hz(self) -> float:
-        """Clock of the multiprocessors; 0 where it cannot be read."""
+        """Return the clock of the multiprocessors; 0 if it cannot be read."""
         return 1e6 * self._try(self._nvml.nvmlDeviceGetClockInfo, 0, self._nvml.NVML_CLOCK_SM)
 
     def throttle_bits(self) -> int:
-        """NVML's reasons for lowered clocks, as bits; 0 where they cannot be read."""
-        # Drivers of before 2023 know the call by its older name only.
+        """Return NVML's reasons for lowered clocks as bits; 0 if they cannot be read."""
+        # Drivers from before 2023 know the call only by its older name.
         older: Callable[[Any], int] = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         newer = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
         bits = self._try(newer, None)
         return int(self._try(older, 0) if bits is None else bits)
 
     def pids(self) -> tuple[int, ...] | None:
-        """Processes that hold a compute context; None where they cannot be listed."""
+        """Return the processes with a compute context; None if they cannot be listed."""
         running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, None)
         return None if running is None else tuple(sorted(process.pid for process in running))
 

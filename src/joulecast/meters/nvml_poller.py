@@ -1,14 +1,14 @@
-"""The process that watches a GPU's energy counter: ``python -m joulecast.meters.nvml_poller GPU``.
+"""Poll a GPU's energy counter in a process: ``python -m joulecast.meters.nvml_poller GPU``.
 
-Polls about every millisecond and writes one line for each thing that happened:
+It polls about every millisecond and writes one line per event:
 
-    ready PERIOD              it has begun; the counter moves about every PERIOD seconds
+    ready INTERVAL            it has started; the counter updates about every INTERVAL seconds
     edge TIME JOULES LATE TEMPERATURE CLOCK THROTTLES PIDS
-    beat TIME                 everything up to TIME has been told (at least every 20 ms)
-    error WORDS               it cannot go on
+    beat TIME                 everything up to TIME has been reported (at least every 20 ms)
+    error MESSAGE             it cannot continue
 
-A process of its own, because in the process that trains a poll waits for the interpreter's lock
-while kernels are issued. It ends when its standard input closes or its parent is gone.
+It is a separate process, because in the training process a poll would wait for the interpreter's
+lock while kernels are issued. It ends when its standard input closes or its parent has ended.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from joulecast.meters.nvml_edges import Edge, format_edge
 from joulecast.meters.nvml_gpu import Gpu, open_nvml
 
 BEAT_S = 0.02
-# Listing processes is slow; once in a while is enough, and right after an edge it disturbs nothing.
+# Listing processes is slow, so do it rarely, and right after an edge, when no edge can be missed.
 LIST_S = 0.5
 
 
-class Source(Protocol):
-    """Where joules come from.
+class EnergySource(Protocol):
+    """A number that counts energy.
 
     Attributes:
-        poll_s: How long to sleep between two polls.
-        period_s: How often its number moves.
-        exact: Its number is that of the moment of the poll, not of an edge before it.
+        poll_s: Time between two polls.
+        update_interval_s: Time between two updates.
+        is_exact: The number belongs to the moment of the poll, not to an update before it.
     """
 
     poll_s: float
-    period_s: float
-    exact: bool
+    update_interval_s: float
+    is_exact: bool
 
     def energy_j(self) -> float:
-        """Joules so far."""
+        """Return the energy so far."""
 
 
-class Counter:
-    """The GPU's own counter, which moves every 100 ms."""
+class EnergyCounter:
+    """The GPU's energy counter, which updates every 100 ms."""
 
     poll_s = 0.001
-    period_s = 0.1
-    exact = False
+    update_interval_s = 0.1
+    is_exact = False
 
     def __init__(self, gpu: Gpu) -> None:
         self.energy_j = gpu.energy_j
 
 
-class Integral:
-    """For GPUs without a counter: their power, added up over time."""
+class PowerIntegral:
+    """The integral of power, for GPUs without an energy counter."""
 
     poll_s = 0.02
-    period_s = 0.02
-    exact = True
+    update_interval_s = 0.02
+    is_exact = True
 
     def __init__(self, power_w: Callable[[], float], now: Callable[[], float]) -> None:
         self._power_w = power_w
@@ -71,7 +71,7 @@ class Integral:
         self._energy_j = 0.0
 
     def energy_j(self) -> float:
-        """Joules since it was made, power being a straight line between two polls."""
+        """Return the energy since it was made, with power linear between two polls."""
         before_s, before_w = self._last
         self._last = after_s, after_w = self._now(), self._power_w()
         self._energy_j += (after_s - before_s) * (after_w + before_w) / 2
@@ -79,28 +79,28 @@ class Integral:
 
 
 def poll(
-    source: Source,
+    source: EnergySource,
     gpu: Gpu,
     write: Callable[[str], None],
     wait: Callable[[float], bool],
     now: Callable[[], float],
 ) -> None:
-    """Tell every edge until ``wait`` says that nobody listens any more."""
+    """Write every edge until ``wait`` returns that the parent has gone."""
     energy_j, polled_s = source.energy_j(), now()
-    told_s, listed_s = polled_s, polled_s - LIST_S
+    reported_s, listed_s = polled_s, polled_s - LIST_S
     while not wait(source.poll_s):
         before_s, before_j = polled_s, energy_j
         energy_j, polled_s = source.energy_j(), now()
         if energy_j != before_j:
-            late_s = 0.0 if source.exact else polled_s - before_s
+            late_s = 0.0 if source.is_exact else polled_s - before_s
             pids = None
             if polled_s - listed_s >= LIST_S:
                 pids, listed_s = gpu.pids(), polled_s
             write(format_edge(_describe(gpu, Edge(polled_s, energy_j, late_s, pids=pids))))
-            told_s = polled_s
-        elif polled_s - told_s >= BEAT_S:
+            reported_s = polled_s
+        elif polled_s - reported_s >= BEAT_S:
             write(f"beat {polled_s!r}")
-            told_s = polled_s
+            reported_s = polled_s
 
 
 def _describe(gpu: Gpu, edge: Edge) -> Edge:
@@ -111,13 +111,13 @@ def _describe(gpu: Gpu, edge: Edge) -> Edge:
     )
 
 
-def make_source(gpu: Gpu, now: Callable[[], float]) -> Source:
-    """The counter where there is one, else the sum of power."""
-    return Counter(gpu) if gpu.has_counter else Integral(gpu.power_w, now)
+def make_source(gpu: Gpu, now: Callable[[], float]) -> EnergySource:
+    """Return the energy counter if the GPU has one, else the integral of its power."""
+    return EnergyCounter(gpu) if gpu.has_counter else PowerIntegral(gpu.power_w, now)
 
 
 def make_wait(stdin: int) -> Callable[[float], bool]:
-    """A sleep that says whether the parent has closed our input or is gone."""
+    """Return a sleep that returns whether the parent has closed our input or has ended."""
     parent = os.getppid()
 
     def wait(seconds: float) -> bool:
@@ -128,12 +128,12 @@ def make_wait(stdin: int) -> Callable[[float], bool]:
 
 
 def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -> int:
-    """Poll one GPU to the end; the exit status."""
+    """Poll one GPU until the parent has gone; return the exit status."""
     try:
         with open_nvml() as nvml:
             handle = Gpu(nvml, gpu)
             source = make_source(handle, time.monotonic)
-            write(f"ready {source.period_s!r}")
+            write(f"ready {source.update_interval_s!r}")
             poll(source, handle, write, wait, time.monotonic)
     except JoulecastError as error:
         write(f"error {error}")
@@ -142,11 +142,11 @@ def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program: its one argument is the GPU."""
+    """Run the program; its one argument is the GPU."""
     arguments = sys.argv[1:] if argv is None else argv
 
     def write(line: str) -> None:
-        # Straight to the pipe: a buffer would hold lines back, and complain when nobody reads.
+        # Unbuffered: a buffer would delay lines, and raise at exit when the pipe is closed.
         os.write(1, (line + "\n").encode())
 
     try:

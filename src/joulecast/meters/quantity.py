@@ -1,7 +1,6 @@
-"""Joules or watts out of text: ``123.4 J``, ``55 W``, ``0.2 mWh``, ``1,234.5 Joules``.
+"""Find joules or watts in text: ``123.4 J``, ``55 W``, ``0.2 mWh``, ``1,234.5 Joules``.
 
-Takes what a program printed, gives the LAST number with a unit: programs print banners first and
-results last. Joules and watts only; scaling stays with units.py.
+The last number with a unit counts, because programs print banners first and results last.
 """
 
 from __future__ import annotations
@@ -23,21 +22,25 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its unit: ``J`` or ``W``."""
+    """A number with its unit, ``J`` or ``W``."""
 
     value: float
     unit: str
 
 
 def read_quantity(text: str) -> Quantity:
-    """The last number of joules or watts in a text."""
+    """Return the last number of joules or watts in a text.
+
+    Raises:
+        InputError: The text contains neither.
+    """
     matches = list(_QUANTITY.finditer(text))
     if not matches:
         shown = " ".join(text.split())[-_SHOWN:]
         raise InputError(f"no joules or watts in {shown!r}: print a number with J, Wh or W")
     found = matches[-1].groupdict()
     is_power = found["unit"][0] in "Ww" and found["unit"] != "Wh"
-    # A watt is a joule a second, so that its prefixes mean the same.
+    # A watt is a joule per second, so its prefixes scale the same way.
     energy_unit = "Wh" if found["unit"] == "Wh" else "J"
     size = parse_energy(found["number"].replace(",", "") + found["prefix"] + energy_unit)
     return Quantity(-size if found["sign"] == "-" else size, "W" if is_power else "J")

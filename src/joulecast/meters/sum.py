@@ -1,9 +1,9 @@
-"""Several meters as one: ``nvml+rapl``.
+"""Add up several meters: ``nvml+rapl``.
 
-        begin   slowest first, so that the others start close to the load
-        end     fastest first, for the same reason
+    begin   slowest first, so that the others start close to the load
+    end     fastest first, for the same reason
 
-Energies add, faults join, the weakest provenance counts, the longest window is needed.
+Energies add up and faults are joined. The sum has the weakest provenance and the longest window.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from joulecast.records import weakest_provenance
 
 
 class SumMeter(GuardedMeter):
-    """Meters of different parts of a machine, added up."""
+    """The sum of meters that cover different parts of a machine."""
 
     def __init__(self, meters: Sequence[Meter]) -> None:
         if len(meters) < 2:
-            raise InputError(f"a sum needs two meters or more, not {len(meters)}")
+            raise InputError(f"a sum needs two meters or more, found {len(meters)}")
         for one, other in combinations(meters, 2):
-            _check_apart(one, other)
+            _check_distinct(one, other)
         self.meters = tuple(meters)
         self.name = "+".join(meter.name for meter in meters)
         self._describe()
@@ -36,14 +36,14 @@ class SumMeter(GuardedMeter):
         self.covers = "+".join(dict.fromkeys(parts))
         self.provenance = weakest_provenance(meter.provenance for meter in self.meters)
         self.window_s = max(meter.window_s for meter in self.meters)
-        self.period_s = max(meter.period_s for meter in self.meters)
+        self.update_interval_s = max(meter.update_interval_s for meter in self.meters)
 
     def _connect(self) -> None:
         with ExitStack() as opened:
             for meter in self.meters:
                 opened.enter_context(meter)
             opened.pop_all()
-        # Some meters know their period only now.
+        # Some meters know their update interval only after opening.
         self._describe()
 
     def _release(self) -> None:
@@ -68,17 +68,17 @@ class SumMeter(GuardedMeter):
 
 
 def _list_regions(meter: Meter) -> set[str]:
-    """What a meter sees, without how: ``cpu at 10 W a core`` is the cpu."""
+    """Return the parts that a meter covers: for ``cpu at 10 W a core`` that is ``cpu``."""
     return set(re.findall(r"(?:^|\+)(\w+)", meter.covers))
 
 
-def _check_apart(one: Meter, other: Meter) -> None:
-    """Two meters that see the same part would count it twice; ``nvml:0`` and ``nvml:1`` do not."""
+def _check_distinct(one: Meter, other: Meter) -> None:
+    """Raise InputError if two meters cover the same part; ``nvml:0`` and ``nvml:1`` do not."""
     shared = _list_regions(one) & _list_regions(other)
-    (instrument, colon, which), other_parts = one.name.partition(":"), other.name.partition(":")
-    told_apart = (instrument, colon) == other_parts[:2] and colon and which != other_parts[2]
-    if shared and not told_apart:
+    (instrument, colon, index), other_parts = one.name.partition(":"), other.name.partition(":")
+    are_units = (instrument, colon) == other_parts[:2] and colon and index != other_parts[2]
+    if shared and not are_units:
         raise InputError(
             f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
-            "their sum would count it twice, choose one"
+            "their sum would count it twice; choose one"
         )

@@ -1,7 +1,6 @@
-"""Something done again and again while a window is open, in a thread of its own.
+"""Call a function periodically in a thread while a window is open.
 
-Takes a function and a period. What the function raises is kept and raised by ``stop``, where the
-caller can see it: an error in a thread is otherwise lost.
+Errors of the function are raised by ``stop``, because an error in a thread is otherwise lost.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from typing import Protocol
 from joulecast.errors import JoulecastError
 
 
-class Ticking(Protocol):
-    """What a ticker is to its owner."""
+class TickerLike(Protocol):
+    """The interface of a ticker."""
 
     def start(self) -> None:
-        """Begin, anew if it is already going."""
+        """Start, or restart if it is running."""
 
     def stop(self) -> None:
-        """End, and raise what went wrong meanwhile. Stopping twice does no harm."""
+        """Stop, and raise the error of the function if there was one. May be called twice."""
 
 
-MakeTicker = Callable[[float, Callable[[], object]], Ticking]
+MakeTicker = Callable[[float, Callable[[], object]], TickerLike]
 
 
 class Ticker:
-    """Calls ``tick`` every ``every_s`` seconds from start to stop, first after one period."""
+    """A thread that calls ``tick`` every ``every_s`` seconds, first after one period."""
 
     def __init__(self, every_s: float, tick: Callable[[], object]) -> None:
         self._every_s = every_s
@@ -38,7 +37,7 @@ class Ticker:
         self._error: JoulecastError | None = None
 
     def start(self) -> None:
-        # What went wrong in a window that nobody ended is nobody's concern any more.
+        # An error in a window that was never ended no longer matters.
         with suppress(JoulecastError):
             self.stop()
         self._stopped.clear()

@@ -1,41 +1,35 @@
-"""Power samples inside a window become a Reading.
+"""Integrate power samples over a window.
 
         ·   ·  │·   ·   ·   ·│  ·         only samples inside the window count: those outside
-               t0            t1           saw another load
+               t0            t1           belong to another load
 
-Between samples power is a straight line; from each end of the window to the nearest sample inside
-it is taken as that sample's.
+Power is interpolated linearly between samples, and constant from each end of the window to the
+nearest sample inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from joulecast.meters.base import Reading
 
-T = TypeVar("T")
-
 MIN_SAMPLES = 3
-# An instrument that keeps quiet for this many of its own periods has missed something.
+# An instrument without a sample for this many of its intervals has missed some.
 GAP_PERIODS = 5.0
 
 
 class Sample(NamedTuple):
-    """Power at a moment."""
+    """The power at a moment."""
 
     time_s: float
     power_w: float
 
 
-def pairs(items: Sequence[T]) -> Iterator[tuple[T, T]]:
-    """Each item with the one after it."""
-    return zip(items, items[1:], strict=False)  # noqa: RUF007 - itertools.pairwise needs Python 3.10
-
-
 def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Reading:
-    """The energy of a window from the samples inside it, with what is wrong with them."""
+    """Return the energy of a window from the samples inside it, with their faults."""
     inside = [sample for sample in samples if start_s <= sample.time_s <= end_s]
     faults = tuple(_find_faults(inside, start_s, end_s))
     duration_s = end_s - start_s
@@ -45,14 +39,14 @@ def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Readin
     held = [Sample(start_s, first.power_w), *inside, Sample(end_s, last.power_w)]
     energy_j = sum(
         (after.time_s - before.time_s) * (after.power_w + before.power_w) / 2
-        for before, after in pairs(held)
+        for before, after in pairwise(held)
     )
     return Reading(max(energy_j, 0.0), duration_s, faults)
 
 
-def median_period_s(samples: Sequence[Sample]) -> float:
-    """How far apart samples typically are; 0 for fewer than two."""
-    steps = [after.time_s - before.time_s for before, after in pairs(samples)]
+def median_interval_s(samples: Sequence[Sample]) -> float:
+    """Return the median time between two samples; 0 for fewer than two."""
+    steps = [after.time_s - before.time_s for before, after in pairwise(samples)]
     return max(median(steps), 0.0) if steps else 0.0
 
 
@@ -63,7 +57,7 @@ def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> list[str
         faults.append(f"too short: {len(inside)} power samples in {window}")
     else:
         faults.extend(_find_gap(inside, start_s, end_s))
-    if any(after.time_s < before.time_s for before, after in pairs(inside)):
+    if any(after.time_s < before.time_s for before, after in pairwise(inside)):
         faults.append("reset: the instrument's clock went back")
     lowest_w = min((sample.power_w for sample in inside), default=0.0)
     if lowest_w < 0:
@@ -73,7 +67,7 @@ def _find_faults(inside: list[Sample], start_s: float, end_s: float) -> list[str
 
 def _find_gap(inside: list[Sample], start_s: float, end_s: float) -> tuple[str, ...]:
     times = [start_s, *(sample.time_s for sample in inside), end_s]
-    widest_s = max(after - before for before, after in pairs(times))
-    if widest_s > GAP_PERIODS * median_period_s(inside):
+    widest_s = max(after - before for before, after in pairwise(times))
+    if widest_s > GAP_PERIODS * median_interval_s(inside):
         return (f"gap: {widest_s:.3g} s without a sample",)
     return ()

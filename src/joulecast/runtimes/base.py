@@ -1,8 +1,7 @@
-"""What a runtime is: something that builds a Trial and runs its steps.
+"""Define what a runtime is: a framework that builds a Trial and runs its steps on a device.
 
-One package per framework stands beside this file. A runtime takes a Trial and gives a Step that has
-already run and been checked: its loss is finite and every trainable weight moved. The rig then runs
-it in windows and never needs to know which framework it is.
+A runtime returns a Step that has already run and been checked: its loss is finite and every
+trainable weight changed. The measurer runs it in windows and does not know the framework.
 """
 
 from __future__ import annotations
@@ -10,22 +9,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from joulecast.records import Device, Trial
-
-
-class Step(Protocol):
-    """A trial that is built, warm enough to have been checked, and ready to run."""
-
-    def run(self, count: int) -> None:
-        """Issue ``count`` steps; may return before the device has finished them."""
-
-    def wait(self) -> None:
-        """Return when the device has finished every step issued so far."""
-
-    def peak_memory_bytes(self) -> int:
-        """Most memory that the device held for this step; 0 where it cannot be told."""
-
-    def close(self) -> None:
-        """Free what the step holds. Closing twice does no harm."""
 
 
 class Runtime(Protocol):
@@ -37,13 +20,29 @@ class Runtime(Protocol):
     device: Device
 
     modes: tuple[str, ...]
-    """Which of ``records.MODES`` it can run: all have ``eager``."""
+    """The modes of ``records.MODES`` that it can run; always includes ``eager``."""
 
     def prepare(self, trial: Trial) -> Step:
         """Build the trial, run it twice and check that it trains.
 
         Raises:
             NetError: The network cannot be built.
-            NotTrainingError: The loss is not finite, or a trainable weight did not move.
-            OutOfMemoryError: It does not fit on the device.
+            NotTrainingError: The loss is not finite, or a trainable weight did not change.
+            OutOfMemoryError: The trial does not fit on the device.
         """
+
+
+class Step(Protocol):
+    """A trial that is built, checked, and ready to run."""
+
+    def run(self, count: int) -> None:
+        """Issue ``count`` steps; may return before the device has finished them."""
+
+    def wait(self) -> None:
+        """Return when the device has finished every issued step."""
+
+    def peak_memory_bytes(self) -> int:
+        """Return the peak memory of this step on the device; 0 if it is unknown."""
+
+    def close(self) -> None:
+        """Free the resources of the step. Closing twice is allowed."""

@@ -1,4 +1,4 @@
-"""Which commit ran, for results that are kept."""
+"""Find the commit of a script, to record it with benchmark results."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 
 def find_commit(script: str) -> str:
-    """The commit of the clone that a script (its ``__file__``) stands in; empty outside a clone.
+    """Return the commit of the clone that contains a script (its ``__file__``).
 
-    Changes that stand in no commit are told by a plus behind it; results that a run is writing, and
-    files that git does not know yet, are none.
+    A plus marks uncommitted changes; untracked files and files in ``results`` folders do not count.
+    Outside a clone the result is empty.
     """
     folder = str(Path(script).parent)
-    commit = _ask_git(folder, "rev-parse", "--short", "HEAD")
-    changed = _ask_git(
+    commit = _run_git(folder, "rev-parse", "--short", "HEAD")
+    changed = _run_git(
         folder, "status", "--porcelain", "-uno", "--", ":/", ":(exclude,top,glob)**/results/**"
     )
     return commit + "+" * bool(commit and changed)
 
 
-def _ask_git(folder: str, *words: str) -> str:
+def _run_git(folder: str, *arguments: str) -> str:
+    command = ["git", "-C", folder, *arguments]
     try:
-        asked = ["git", "-C", folder, *words]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""Which machine ran a benchmark."""
+"""Find the processor of this machine, to record it with benchmark results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def find_processor() -> str:
-    """The processor's name as Linux knows it."""
+    """Return the name of the processor according to Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What every meter has to keep to, as tests for anybody who writes one.
+"""Test the contract of meters. Inherit the suite to test a new meter:
 
     class TestMyMeter(MeterContract):
         def make_meter(self):
@@ -7,8 +7,8 @@
         def load(self, duration_s):
             self.clock.sleep(duration_s)
 
-``load`` keeps a CONSTANT load for some seconds of the meter's own clock. Give the meter a virtual
-clock where it takes one: the suite then neither sleeps nor depends on what else the machine does.
+``load`` runs a constant load for some seconds of the meter's clock. With a virtual clock the suite
+neither sleeps nor depends on other load.
 """
 
 from __future__ import annotations
@@ -24,61 +24,61 @@ from joulecast.records import PROVENANCES
 
 
 class MeterContract:
-    """Subclass it as ``Test…`` and override the two hooks.
+    """Tests of any meter; a subclass makes the meter and runs the load.
 
     Attributes:
-        tolerance_share: How far readings of the same load may lie apart.
-        needs_open: False for a meter that can begin without being opened.
+        tolerance_share: Largest relative difference between readings of the same load.
+        needs_open: False for a meter that needs no ``open``.
     """
 
     tolerance_share = 0.02
     needs_open = True
 
     def make_meter(self) -> Meter:
-        """A new meter, not yet open."""
+        """Return a new meter that is not open."""
         raise NotImplementedError
 
     def load(self, duration_s: float) -> None:
-        """Keep the same load for some seconds of the meter's clock."""
+        """Run a constant load for some seconds of the meter's clock."""
         time.sleep(duration_s)
 
     def read(self, meter: Meter, windows: float = 2.0) -> Reading:
-        """A reading over so many of the meter's shortest windows."""
+        """Return a reading over ``windows`` times the meter's shortest window."""
         meter.begin()
         self.load(windows * meter.window_s)
         return meter.end()
 
-    def test_it_says_what_it_is(self) -> None:
+    def test_meter_describes_itself(self) -> None:
         with self.make_meter() as meter:
             assert meter.name
             assert meter.covers
             assert meter.provenance in PROVENANCES
             assert 0 < meter.window_s < math.inf
-            assert 0 <= meter.period_s <= meter.window_s
+            assert 0 <= meter.update_interval_s <= meter.window_s
 
-    def test_a_reading_is_finite_and_positive_under_load(self) -> None:
+    def test_reading_is_finite_and_positive_under_load(self) -> None:
         with self.make_meter() as meter:
             reading = self.read(meter)
         assert 0 < reading.energy_j < math.inf
         assert 0 < reading.duration_s < math.inf
 
-    def test_a_constant_load_has_no_faults(self) -> None:
+    def test_constant_load_has_no_faults(self) -> None:
         with self.make_meter() as meter:
             assert self.read(meter).faults == ()
 
-    def test_faults_go_by_their_names(self) -> None:
+    def test_faults_have_known_names(self) -> None:
         with self.make_meter() as meter:
             meter.begin()
-            hasty = meter.end()
-        assert 0 <= hasty.energy_j < math.inf
-        assert 0 <= hasty.duration_s < math.inf
-        assert all(fault.partition(":")[0] in FAULTS for fault in hasty.faults)
+            empty = meter.end()
+        assert 0 <= empty.energy_j < math.inf
+        assert 0 <= empty.duration_s < math.inf
+        assert all(fault.partition(":")[0] in FAULTS for fault in empty.faults)
 
-    def test_the_duration_is_the_window(self) -> None:
+    def test_duration_is_that_of_the_window(self) -> None:
         with self.make_meter() as meter:
             reading = self.read(meter, 3.0)
-            # An edge-to-edge meter may leave out a period at each end.
-            slack_s = self.tolerance_share * 3 * meter.window_s + 2 * meter.period_s
+            # A meter of counter updates may miss one interval at each end.
+            slack_s = self.tolerance_share * 3 * meter.window_s + 2 * meter.update_interval_s
             assert abs(reading.duration_s - 3 * meter.window_s) <= slack_s
 
     def test_energy_grows_with_the_window(self) -> None:
@@ -87,14 +87,14 @@ class MeterContract:
         self._check_same(twice.energy_j / twice.duration_s, once.energy_j / once.duration_s)
         assert twice.energy_j > 1.5 * once.energy_j
 
-    def test_windows_do_not_know_each_other(self) -> None:
+    def test_windows_are_independent(self) -> None:
         with self.make_meter() as meter:
             first = self.read(meter)
             self.load(meter.window_s)
             second = self.read(meter)
         self._check_same(second.energy_j, first.energy_j)
 
-    def test_a_window_can_be_begun_anew(self) -> None:
+    def test_second_begin_restarts_the_window(self) -> None:
         with self.make_meter() as meter:
             plain = self.read(meter)
             meter.begin()
@@ -102,7 +102,7 @@ class MeterContract:
             again = self.read(meter)
         self._check_same(again.energy_j, plain.energy_j)
 
-    def test_opening_and_closing_twice_does_no_harm(self) -> None:
+    def test_opening_and_closing_twice_is_allowed(self) -> None:
         meter = self.make_meter()
         meter.open()
         meter.open()
@@ -112,7 +112,7 @@ class MeterContract:
         with meter:
             self._check_same(self.read(meter).energy_j, first.energy_j)
 
-    def test_it_can_be_closed_within_a_window(self) -> None:
+    def test_closing_ends_an_open_window(self) -> None:
         meter = self.make_meter()
         meter.open()
         meter.begin()
@@ -120,13 +120,13 @@ class MeterContract:
         with pytest.raises(MeasurementError, match=r"\S"):
             meter.end()
 
-    def test_beginning_needs_an_open_meter(self) -> None:
+    def test_begin_needs_an_open_meter(self) -> None:
         if not self.needs_open:
-            pytest.skip("this meter needs no opening")
+            pytest.skip("this meter needs no open()")
         with pytest.raises(MeasurementError, match="open"):
             self.make_meter().begin()
 
-    def test_ending_needs_a_begun_window(self) -> None:
+    def test_end_needs_begin(self) -> None:
         with self.make_meter() as meter:
             with pytest.raises(MeasurementError, match="begin"):
                 meter.end()

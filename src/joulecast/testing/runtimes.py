@@ -1,9 +1,8 @@
-"""What every runtime must keep to, as tests to inherit.
+"""Test the contract of runtimes. Inherit the suite to test a new runtime:
 
-    class TestMine(RuntimeContract):
-        def make_runtime(self): return MyRuntime(...)
-
-Takes a runtime and its clock, gives verdicts. A runtime that passes can be put under the rig.
+class TestMyRuntime(RuntimeContract):
+    def make_runtime(self):
+        return MyRuntime(...)
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ MANY = 64
 
 
 class RuntimeContract:
-    """Tests of any runtime; a subclass says how to make one."""
+    """Tests of any runtime; a subclass makes the runtime."""
 
     def make_runtime(self) -> Runtime:
-        """A runtime to test."""
+        """Return the runtime to test."""
         raise NotImplementedError
 
     def now(self) -> float:
-        """The clock on which its steps take time."""
+        """Return the time on the clock of its steps."""
         return time.monotonic()
 
     def make_huge_trial(self) -> Trial | None:
-        """A trial that does not fit on the device; None where nothing limits it."""
+        """Return a trial that does not fit on the device; None if memory is unlimited."""
         return None
 
-    def test_says_its_name_and_its_device(self) -> None:
+    def test_runtime_names_itself_and_its_device(self) -> None:
         """Both are part of a profile's key."""
         runtime = self.make_runtime()
         assert runtime.name
         assert runtime.device.name
 
-    def test_runs_waits_and_runs_again(self) -> None:
-        """A step serves as many windows as the rig wants."""
+    def test_step_runs_repeatedly(self) -> None:
+        """The measurer runs a step in several windows."""
         step = self.make_runtime().prepare(SMALL)
         started_s = self.now()
         for count in (1, 3):
@@ -52,58 +51,58 @@ class RuntimeContract:
         assert self.now() > started_s
         step.close()
 
-    def test_waiting_for_nothing_and_closing_twice_do_no_harm(self) -> None:
-        """The rig closes whatever happened before."""
+    def test_waiting_twice_and_closing_twice_is_allowed(self) -> None:
+        """The measurer closes a step whatever happened before."""
         step = self.make_runtime().prepare(SMALL)
         step.wait()
         step.close()
         step.close()
 
     @pytest.mark.parametrize("stage", STAGES)
-    def test_runs_every_stage_of_training(self, stage: str) -> None:
-        """Stages can be measured apart."""
+    def test_every_stage_runs(self, stage: str) -> None:
+        """Stages can be measured separately."""
         assert self._run_once(Trial(SMALL.network, SMALL.setup, Execution(stage=stage))) > 0
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    def test_runs_every_optimizer(self, optimizer: str) -> None:
-        """All three that a Setup knows."""
+    def test_every_optimizer_runs(self, optimizer: str) -> None:
+        """A Setup allows all of them."""
         assert self._run_once(Trial(SMALL.network, Setup(batch=2, optimizer=optimizer))) > 0
 
-    def test_runs_inference(self) -> None:
+    def test_inference_runs(self) -> None:
         """Forward alone."""
         assert self._run_once(Trial(SMALL.network, Setup(batch=2, phase="inference"))) > 0
 
-    def test_runs_copies_from_a_random_gradient(self) -> None:
-        """As isolated layers are measured."""
-        how = Execution(copies=2, upstream="random")
-        assert self._run_once(Trial(SMALL.network, SMALL.setup, how)) > 0
+    def test_copies_run_from_a_random_gradient(self) -> None:
+        """Isolated layers are measured this way."""
+        execution = Execution(copies=2, upstream="random")
+        assert self._run_once(Trial(SMALL.network, SMALL.setup, execution)) > 0
 
     def test_more_steps_take_longer(self) -> None:
-        """The shortest of several tries, so that nothing but the steps decides."""
+        """Compare the shortest of several runs, so that other load does not matter."""
         step = self.make_runtime().prepare(SMALL)
         one_s = min(self._time(step, 1) for _ in range(3))
         many_s = min(self._time(step, MANY) for _ in range(3))
         step.close()
         assert many_s > 2 * one_s
 
-    def test_says_its_memory(self) -> None:
-        """0 where it cannot be told, never less."""
+    def test_peak_memory_is_not_negative(self) -> None:
+        """It is 0 if it is unknown."""
         step = self.make_runtime().prepare(SMALL)
         step.run(1)
         step.wait()
         assert step.peak_memory_bytes() >= 0
         step.close()
 
-    def test_refuses_an_empty_network(self) -> None:
-        """The empty network stands for idle, which is not run."""
+    def test_empty_network_is_refused(self) -> None:
+        """The empty network stands for an idle device, which is not run."""
         with pytest.raises(NetError):
             self.make_runtime().prepare(Trial(Network(), Setup()))
 
-    def test_refuses_what_does_not_fit(self) -> None:
-        """And can still run what does."""
+    def test_trial_that_does_not_fit_is_refused(self) -> None:
+        """Smaller trials still run afterwards."""
         huge = self.make_huge_trial()
         if huge is None:
-            pytest.skip("nothing limits this runtime's memory")
+            pytest.skip("the memory of this runtime is unlimited")
         runtime = self.make_runtime()
         with pytest.raises(OutOfMemoryError):
             runtime.prepare(huge)
@@ -111,9 +110,9 @@ class RuntimeContract:
 
     def _run_once(self, trial: Trial) -> float:
         step = self.make_runtime().prepare(trial)
-        took_s = self._time(step, 1)
+        duration_s = self._time(step, 1)
         step.close()
-        return took_s
+        return duration_s
 
     def _time(self, step: Step, count: int) -> float:
         started_s = self.now()

@@ -1,7 +1,7 @@
-"""Hypothesis strategies that draw records, for suites that state laws about all of them.
+"""Draw records with Hypothesis, for property-based tests.
 
-They draw whatever a record may hold, also what no real net would: a record must survive JSON, a
-file and a store whether or not it makes sense.
+The strategies draw every value that a record accepts, including networks that make no sense: all of
+them must survive JSON, files and stores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Virtual clocks and instruments for the meters' tests: nothing sleeps, nothing is random."""
+"""Virtual clocks and instruments for tests of meters: no real time, no randomness."""
 
 import queue
 from pathlib import Path
@@ -7,7 +7,7 @@ from joulecast.meters.nvml_edges import Edge, format_edge
 
 
 class VirtualClock:
-    """Time that passes only when somebody sleeps; ``hooks`` see every step of it."""
+    """A clock that advances only in ``sleep``, and calls ``hooks`` after every step."""
 
     def __init__(self, start_s=1000.0, step_s=0.01):
         self.time_s, self.step_s = start_s, step_s
@@ -36,20 +36,20 @@ class VirtualTicker:
     def start(self):
         self.stop()
         self.next_s = self.clock.now() + self.every_s
-        self.clock.hooks.append(self.look)
+        self.clock.hooks.append(self.update)
 
     def stop(self):
-        if self.look in self.clock.hooks:
-            self.clock.hooks.remove(self.look)
+        if self.update in self.clock.hooks:
+            self.clock.hooks.remove(self.update)
 
-    def look(self):
+    def update(self):
         if self.clock.now() >= self.next_s:
             self.next_s += self.every_s
             self.tick()
 
 
 class VirtualPoller:
-    """Writes what the NVML poller writes, for a GPU of constant power on a virtual clock."""
+    """The lines of an NVML poller for a GPU of constant power on a virtual clock."""
 
     PERIOD_S = 0.1
 
@@ -57,25 +57,25 @@ class VirtualPoller:
         self.clock, self.power_w = clock, power_w
         self.lines = queue.Queue()
         self.number = int(clock.now() / self.PERIOD_S)
-        self.tell(f"ready {self.PERIOD_S}")
-        self.tell(f"beat {clock.now()!r}")
-        clock.hooks.append(self.look)
+        self.write(f"ready {self.PERIOD_S}")
+        self.write(f"beat {clock.now()!r}")
+        clock.hooks.append(self.update)
 
-    def tell(self, line):
+    def write(self, line):
         self.lines.put(line + "\n")
 
-    def look(self):
+    def update(self):
         while (self.number + 1) * self.PERIOD_S <= self.clock.now():
             self.number += 1
             time_s = self.number * self.PERIOD_S
-            self.tell(format_edge(Edge(time_s + 0.0005, time_s * self.power_w, 0.001)))
-        self.tell(f"beat {self.clock.now()!r}")
+            self.write(format_edge(Edge(time_s + 0.0005, time_s * self.power_w, 0.001)))
+        self.write(f"beat {self.clock.now()!r}")
 
     def __iter__(self):
         return iter(self.lines.get, None)
 
     def stop(self):
-        self.clock.hooks.remove(self.look)
+        self.clock.hooks.remove(self.update)
         self.lines.put(None)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meter_bench import VirtualClock
+from virtual_instruments import VirtualClock
 
 from joulecast.errors import FileError, MissingError
 from joulecast.meters import make_meter
@@ -16,10 +16,10 @@ POWER_W = 40.0
 
 
 class Instrument:
-    """Appends a sample every ``period_s`` of the virtual clock."""
+    """An instrument that appends a sample every ``update_interval_s`` of the virtual clock."""
 
-    def __init__(self, path, clock, period_s=0.05):
-        self.path, self.clock, self.period_s = path, clock, period_s
+    def __init__(self, path, clock, update_interval_s=0.05):
+        self.path, self.clock, self.update_interval_s = path, clock, update_interval_s
         self.next_s = clock.now()
         self.look()
         clock.hooks.append(self.look)
@@ -28,7 +28,7 @@ class Instrument:
         while self.next_s <= self.clock.now():
             with self.path.open("a") as file:
                 file.write(f"{self.next_s!r},{POWER_W}\n")
-            self.next_s += self.period_s
+            self.next_s += self.update_interval_s
 
 
 class TestFileMeter(MeterContract):
@@ -45,11 +45,11 @@ class TestFileMeter(MeterContract):
     def load(self, duration_s):
         self.clock.sleep(duration_s)
 
-    def test_it_reads_the_files_power(self):
+    def test_power_is_read_from_the_file(self):
         with self.make_meter() as meter:
             assert self.read(meter, 1.5).energy_j == pytest.approx(1.5 * POWER_W, rel=1e-6)
 
-    def test_it_waits_for_a_slow_instrument(self):
+    def test_end_waits_for_a_slow_instrument(self):
         with self.make_meter() as meter:
             meter.begin()
             self.load(1.0)
@@ -58,7 +58,7 @@ class TestFileMeter(MeterContract):
             assert meter.end().faults == ()
             assert self.clock.now() > end_s
 
-    def test_an_instrument_that_stops_is_a_gap(self):
+    def test_instrument_that_stops_is_a_gap(self):
         with self.make_meter() as meter:
             meter.begin()
             self.load(1.0)
@@ -68,21 +68,21 @@ class TestFileMeter(MeterContract):
         assert reading.faults[-1].startswith("gap: the file ends 1")
         assert reading.duration_s == pytest.approx(2.0)
 
-    def test_it_learns_the_instruments_period(self):
-        self.instrument.period_s = 2.0
+    def test_update_interval_is_that_of_the_file(self):
+        self.instrument.update_interval_s = 2.0
         self.load(20.0)
         with self.make_meter() as meter:
-            assert meter.period_s == pytest.approx(2.0)
+            assert meter.update_interval_s == pytest.approx(2.0)
             assert meter.window_s == pytest.approx(20.0)
 
 
 def write_ramp(path, count, header=""):
-    """A line each tenth of a second, its watts counting up to 96 over and over."""
+    """Return a line for each tenth of a second, with watts that count up to 96 repeatedly."""
     path.write_text(header + "".join(f"{i / 10},{i % 97}\n" for i in range(count)))
 
 
 @given(st.integers(0, 2000), st.integers(20, 3000))
-def test_the_end_of_a_long_file_is_enough(tmp_path_factory, since, block_bytes):
+def test_only_the_end_of_a_long_file_is_read(tmp_path_factory, since, block_bytes):
     path = tmp_path_factory.mktemp("long") / "power.csv"
     write_ramp(path, 2000, "time,watts\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -94,13 +94,13 @@ def test_the_end_of_a_long_file_is_enough(tmp_path_factory, since, block_bytes):
 
 
 @pytest.mark.parametrize("header", ["", "time,watts\n", "\ufefftime,watts\n", "t1,power 2\n"])
-def test_a_header_may_be_there(tmp_path, header):
+def test_header_is_optional(tmp_path, header):
     path = tmp_path / "power.csv"
     write_ramp(path, 5, header)
     assert [sample.time_s for sample in read_samples(path, 0.0)] == [0.0, 0.1, 0.2, 0.3, 0.4]
 
 
-def test_a_line_that_is_still_being_written_waits(tmp_path):
+def test_unfinished_line_is_skipped(tmp_path):
     path = tmp_path / "power.csv"
     path.write_text("1,5\n2,5\n3,")
     assert len(read_samples(path, 0.0)) == 2
@@ -109,7 +109,7 @@ def test_a_line_that_is_still_being_written_waits(tmp_path):
 
 
 @given(st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
-def test_times_are_seconds_or_iso(tmp_path_factory, moment):
+def test_times_are_seconds_or_iso_8601(tmp_path_factory, moment):
     path = tmp_path_factory.getbasetemp()
     zulu = moment.replace(tzinfo=None).isoformat() + "Z"
     for text in (moment.isoformat(), zulu, repr(moment.timestamp())):
@@ -119,7 +119,7 @@ def test_times_are_seconds_or_iso(tmp_path_factory, moment):
 @pytest.mark.parametrize(
     "line", ["1", "1;2", "1,", "x,3", "1,three", "1,nan", "1,inf", "nan,1", "1700000000000,3"]
 )
-def test_a_bad_line_is_quoted(tmp_path, line):
+def test_invalid_line_is_quoted(tmp_path, line):
     path = tmp_path / "power.csv"
     path.write_text(f"0,1\n{line}\n")
     with pytest.raises(FileError, match=r"power\.csv: the line '.+' ") as caught:
@@ -127,7 +127,7 @@ def test_a_bad_line_is_quoted(tmp_path, line):
     assert repr(line) in str(caught.value)
 
 
-def test_no_file_no_meter(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     for spec in ("file", "file:", f"file:{tmp_path}", f"file:{tmp_path}/none.csv"):
         with pytest.raises(MissingError, match="start the instrument"):
             make_meter(spec)
@@ -135,7 +135,7 @@ def test_no_file_no_meter(tmp_path):
         FileMeter(tmp_path / "none.csv").open()
 
 
-def test_a_plus_in_a_path_is_part_of_it(tmp_path):
+def test_plus_in_a_path_is_part_of_it(tmp_path):
     path = tmp_path / "a+b+raplx.csv"
     path.write_text("1,2\n")
     meter = make_meter(f"file:{path}")
@@ -143,7 +143,7 @@ def test_a_plus_in_a_path_is_part_of_it(tmp_path):
     assert meter.covers == "board by a+b+raplx.csv"
 
 
-def test_detect_says_how_to_ask():
+def test_detect_shows_how_to_write_the_meter():
     (row,) = detect_file()
     assert row.available
     assert "file:" in row.reason

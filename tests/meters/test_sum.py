@@ -1,7 +1,7 @@
-"""Meters added up."""
+"""The sum of several meters."""
 
 import pytest
-from meter_bench import VirtualClock, VirtualPoller
+from virtual_instruments import VirtualClock, VirtualPoller
 
 from joulecast.errors import InputError, MissingError
 from joulecast.meters.base import Meter, Reading, UnavailableError
@@ -24,18 +24,18 @@ class TestSumMeter(MeterContract):
     def load(self, duration_s):
         self.clock.sleep(duration_s)
 
-    def test_energies_add_and_the_weakest_claim_counts(self):
+    def test_energies_add_up_with_the_weakest_provenance(self):
         with self.make_meter() as meter:
             expected_j = 410.0 * 2.0 * meter.window_s
             assert self.read(meter, 2.0).energy_j == pytest.approx(expected_j, rel=1e-6)
         assert meter.name == "nvml+modelled"
         assert meter.covers == "gpu+cpu at 10 W a core"
         assert meter.provenance == "modelled"
-        assert (meter.window_s, meter.period_s) == (NvmlMeter.window_s, 0.1)
+        assert (meter.window_s, meter.update_interval_s) == (NvmlMeter.window_s, 0.1)
 
 
-class Note(Meter):
-    """Writes down what is done to it."""
+class RecordingMeter(Meter):
+    """A meter that records its calls."""
 
     def __init__(self, name, covers, window_s=1.0, log=None, fails=False):
         self.name, self.covers, self.window_s = name, covers, window_s
@@ -58,9 +58,13 @@ class Note(Meter):
         return Reading(1.0, self.window_s, (f"gap: {self.name}",))
 
 
-def test_the_slowest_begins_first_and_ends_last():
+def test_slowest_meter_begins_first_and_ends_last():
     log = []
-    meters = [Note("quick", "a", 0.1, log), Note("slow", "b", 9.0, log), Note("mid", "c", 1.0, log)]
+    meters = [
+        RecordingMeter("quick", "a", 0.1, log),
+        RecordingMeter("slow", "b", 9.0, log),
+        RecordingMeter("mid", "c", 1.0, log),
+    ]
     with SumMeter(meters) as meter:
         log.clear()
         meter.begin()
@@ -70,9 +74,11 @@ def test_the_slowest_begins_first_and_ends_last():
     assert reading == Reading(3.0, 9.0, ("gap: quick", "gap: mid", "gap: slow"))
 
 
-def test_where_one_does_not_open_the_others_are_closed():
+def test_others_are_closed_if_one_does_not_open():
     log = []
-    meter = SumMeter([Note("one", "a", log=log), Note("two", "b", log=log, fails=True)])
+    meter = SumMeter(
+        [RecordingMeter("one", "a", log=log), RecordingMeter("two", "b", log=log, fails=True)]
+    )
     with pytest.raises(MissingError, match="two is broken"):
         meter.open()
     assert log == ["open one", "close one"]
@@ -89,15 +95,17 @@ def test_where_one_does_not_open_the_others_are_closed():
         (("nvml:0", "gpu"), ("nvml:0", "gpu")),
     ],
 )
-def test_nothing_is_counted_twice(one, other):
+def test_meters_that_cover_the_same_part_are_refused(one, other):
     with pytest.raises(InputError, match="twice"):
-        SumMeter([Note(*one), Note(*other)])
+        SumMeter([RecordingMeter(*one), RecordingMeter(*other)])
 
 
-def test_two_gpus_are_two_parts():
-    assert SumMeter([Note("nvml:0", "gpu"), Note("nvml:1", "gpu")]).covers == "gpu"
+def test_two_gpus_can_be_added():
+    assert (
+        SumMeter([RecordingMeter("nvml:0", "gpu"), RecordingMeter("nvml:1", "gpu")]).covers == "gpu"
+    )
 
 
-def test_a_sum_of_one_is_refused():
+def test_sum_of_one_meter_is_refused():
     with pytest.raises(InputError, match="two meters"):
-        SumMeter([Note("one", "a")])
+        SumMeter([RecordingMeter("one", "a")])

@@ -1,4 +1,4 @@
-"""Results name the commit that made them, and whether it was changed."""
+"""The commit that is recorded with benchmark results."""
 
 import subprocess
 
@@ -9,9 +9,9 @@ from joulecast.testing.commits import find_commit
 
 @pytest.fixture
 def clone(tmp_path):
-    def git(*words):
+    def git(*arguments):
         names = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(tmp_path), *names, *words], check=True)
+        subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True)
 
     (tmp_path / "results").mkdir()
     for name in ("run.py", "results/kept.json"):
@@ -22,12 +22,12 @@ def clone(tmp_path):
     return tmp_path
 
 
-def test_a_clean_clone_is_its_commit(clone):
+def test_clean_clone_has_a_plain_commit(clone):
     commit = find_commit(str(clone / "run.py"))
     assert len(commit) >= 7 and not commit.endswith("+")
 
 
-def test_changes_are_told_and_new_results_are_none(clone):
+def test_only_changes_outside_results_are_marked(clone):
     commit = find_commit(str(clone / "run.py"))
     (clone / "results" / "kept.json").write_text("2")
     (clone / "new.txt").write_text("2")
@@ -36,5 +36,5 @@ def test_changes_are_told_and_new_results_are_none(clone):
     assert find_commit(str(clone / "run.py")) == commit + "+"
 
 
-def test_outside_a_clone_there_is_none(tmp_path):
+def test_commit_is_empty_outside_a_clone(tmp_path):
     assert find_commit(str(tmp_path / "run.py")) == ""

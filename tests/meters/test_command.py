@@ -1,0 +1,129 @@
+"""Programs as meters: counters, powers, and errors."""
+
+import shutil
+import sys
+
+import pytest
+from virtual_instruments import VirtualClock
+
+from joulecast.errors import InputError, MeasurementError, MissingError
+from joulecast.meters import make_meter
+from joulecast.meters.command import CommandMeter, detect_command, run_program
+from joulecast.testing.meters import MeterContract
+
+
+class CommandContract(MeterContract):
+    @pytest.fixture(autouse=True)
+    def clock(self):
+        self.clock = VirtualClock()
+
+    def make_meter(self):
+        return CommandMeter(
+            ["meter"], now=self.clock.now, run=self.run, ticker=self.clock.make_ticker
+        )
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+
+class TestCounter(CommandContract):
+    def run(self, command):
+        return f"banner 3 W\n{30 * self.clock.now():.6f} J\n"
+
+    def test_energy_is_the_difference_of_two_readings(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 1.0).energy_j == pytest.approx(30.0)
+
+
+class TestPower(CommandContract):
+    def run(self, command):
+        return "now 30 W\n"
+
+    def test_power_is_integrated(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 1.5).energy_j == pytest.approx(45.0)
+
+
+def make_scripted(*outputs):
+    told = iter(outputs)
+    return CommandMeter(["meter"], run=lambda command: next(told))
+
+
+@pytest.mark.parametrize(
+    ("end", "fault"), [("90 J", "reset: the counter fell"), ("100 J", "stuck: the counter stayed")]
+)
+def test_counter_that_does_not_increase_is_a_fault(end, fault):
+    with make_scripted("100 J", "100 J", end) as meter:
+        meter.begin()
+        reading = meter.end()
+    assert reading.energy_j == 0
+    assert reading.faults[0].startswith(fault)
+
+
+def test_changed_unit_is_an_error():
+    with make_scripted("100 J", "5 W") as meter, pytest.raises(MeasurementError, match="one unit"):
+        meter.begin()
+
+
+def test_slow_program_needs_longer_windows():
+    clock = VirtualClock()
+
+    def run(command):
+        clock.sleep(0.5)
+        return "1 J"
+
+    with CommandMeter(["slow"], now=clock.now, run=run) as meter:
+        assert meter.window_s == pytest.approx(25.0)
+
+
+# ---------------------------------------------------------------------------------------------
+# Real programs
+
+
+def test_run_program_returns_the_output():
+    assert run_program([sys.executable, "-c", "print(5, 'J')"]).strip() == "5 J"
+
+
+def test_error_message_of_a_program_is_quoted():
+    with pytest.raises(MeasurementError, match=r"exit code 3 \(no sensor\)"):
+        run_program(
+            [sys.executable, "-c", "import sys; print('no sensor', file=sys.stderr); exit(3)"]
+        )
+
+
+def test_program_that_does_not_finish_is_an_error(monkeypatch):
+    monkeypatch.setattr("joulecast.meters.command._LIMIT_S", 0.01)
+    with pytest.raises(MeasurementError, match="did not finish"):
+        run_program([sys.executable, "-c", "import signal; signal.pause()"])
+
+
+def test_missing_program_is_refused(tmp_path):
+    with pytest.raises(MissingError, match="cannot be run"):
+        run_program([str(tmp_path / "none")])
+    for spec in ("command", "command:", "command:no-such-program-anywhere -x"):
+        with pytest.raises(MissingError, match="no program"):
+            make_meter(spec)
+
+
+def test_unbalanced_quotes_are_refused():
+    with pytest.raises(InputError, match="No closing quotation"):
+        make_meter("command:echo 'x")
+
+
+def test_quoted_arguments_are_kept():
+    meter = make_meter("command:echo '1 and' 2+3 '7 J'")
+    assert meter._command == ("echo", "1 and", "2+3", "7 J")
+    with meter:
+        assert meter.covers == "board by echo"
+
+
+def test_covers_names_the_program_without_its_folder():
+    path = shutil.which("echo")
+    assert make_meter(f"command:{path} 7 J").covers == "board by echo"
+    assert make_meter("command:printf 7J").covers == "board by printf"
+
+
+def test_detect_shows_how_to_write_the_meter():
+    (row,) = detect_command()
+    assert row.available
+    assert "command:" in row.reason
