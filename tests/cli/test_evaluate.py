@@ -8,7 +8,8 @@ import pytest
 
 from joulecast.cli.evaluate import say_stage
 from joulecast.records import PROVENANCES
-from joulecast.uses.evaluate import Score, Stage
+from joulecast.uses.evaluate import EstimatorScore
+from joulecast.uses.progress_report import ProgressReport
 
 SMALL = ("lenet5", "--on", "simulated:7", "--batch", "8", "--nets", "3")
 LEARNT = (*SMALL, "--estimators", "subtractive", "--seconds", "40")
@@ -23,7 +24,7 @@ def evaluated(shell):
 def test_programs_read_scores_and_nets(evaluated):
     _, data = evaluated
     (score,) = data["scores"]
-    assert set(score) == set(Score.__dataclass_fields__)
+    assert set(score) == set(EstimatorScore.__dataclass_fields__)
     assert score["estimator"] == "subtractive" and score["nets"] == 3
     assert 0 < score["device_seconds"] <= 42 and score["points"] > 3
     assert data["basis"] == data["provenance"] == "simulated" and data["basis"] in PROVENANCES
@@ -118,7 +119,7 @@ def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
 
 
 def test_a_stage_says_which_of_how_many():
-    words = say_stage(Stage(2, 6, "additive learns", 0.5, "conv2d " * 20))
+    words = say_stage(ProgressReport(0.5, 1.0, "2 of 6: additive learns", "conv2d " * 20))
     assert words["stage"] == "2 of 6: additive learns" and len(words["why"]) <= 30
 
 

@@ -1,21 +1,22 @@
-"""Judging estimators by the same random nets of a family on one device.
+"""Evaluate estimators on the same random networks of a family, measured on one device.
 
-    test nets ──pass 1──▶ campaign of each estimator, its probes ──▶ pass 2 ──▶ fit, predict, score
-                                │
-                     other nets of the family
+    test networks ─pass 1─▶ campaign and probes of each estimator ─▶ pass 2 ─▶ fit, predict, score
 
-    plan.py     what is evaluated: the family, its random nets, the estimators and their seconds
-    book.py     what is kept of it in the store, told apart by run tags; budgets
-    run.py      ``evaluate``: measures whatever is not kept yet, then judges
-    judge.py    ``evaluate_stored``: from what is kept to an Evaluation, without a device
-    truth.py    what the test nets took
-    scores.py   the numbers that errors and intervals come down to
-    result.py   the records of a result
+    evaluation_plan.py        the family, its random networks, the estimators and their device time
+    evaluation_run.py         ``evaluate``: measures what is not stored yet, then evaluates
+    stored_evaluation.py      ``evaluate_stored``: evaluates stored observations without a device
+    evaluation_log.py         observations of an evaluation, distinguished by run tags
+    campaign_budget.py        device time of a campaign
+    training_observations.py  observations that an estimator is fitted to
+    measured_nets.py          measurements of the test networks
+    scores.py                 errors, coverage and widths
+    evaluation.py             records of a result
+    evaluation_plots.py       plots of a result
 
-A net's truth is the mean of two passes at different times; what the passes differ by is the noise
-floor. No estimator learns from a test net's energy. Whatever is measured is stored at once and
-never measured again, so that an evaluation that was cut goes on where it was, and a finished one
-can be judged anew, by better estimators, for nothing. The rig is given; this package makes none.
+The reference energy of a network is the mean of two passes at different times; their difference is
+the noise. No estimator learns from the energy of a test network. Every observation is stored at
+once and never measured again, so an interrupted evaluation continues where it stopped, and a
+finished one can be evaluated again with better estimators at no cost.
 """
 
 from joulecast.uses.evaluate.evaluation import EstimatorScore, Evaluation, NetEstimate, NetResult
@@ -26,20 +27,19 @@ from joulecast.uses.evaluate.evaluation_plan import (
     list_estimators,
     name_evaluation,
 )
-from joulecast.uses.evaluate.evaluation_run import Stage, evaluate
+from joulecast.uses.evaluate.evaluation_run import evaluate
 from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
 
 __all__ = [
     "NO_PROBE",
-    "Answer",
+    "EstimatorScore",
     "Evaluation",
+    "EvaluationPlan",
+    "NetEstimate",
     "NetResult",
-    "Plan",
-    "Score",
-    "Stage",
     "check_family",
     "evaluate",
-    "judge",
+    "evaluate_stored",
     "list_estimators",
     "name_evaluation",
 ]

@@ -1,40 +1,35 @@
-"""The records of a result: what was measured, what each estimator said, and how good that is."""
+"""Records of an evaluation: measured networks, estimates of them, and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from joulecast.records import Device, Setup
+from joulecast.records.codec import Record
 
-Json = dict[str, Any]
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class NetEstimate:
-    """What an estimator says about a step of one net."""
+class NetEstimate(Record):
+    """An estimator's estimate of one step of a test network."""
 
     energy_j: float
     interval50_j: Interval
     interval95_j: Interval
     duration_s: float
 
-    def to_dict(self) -> Json:
-        ends = {"interval50_j": list(self.interval50_j), "interval95_j": list(self.interval95_j)}
-        return {**self.__dict__, **ends}
-
 
 @dataclass(frozen=True)
-class NetResult:
-    """A test net: what a step of it took, and what was said about it.
+class NetResult(Record):
+    """A test network with its measured step and the estimates of it.
 
     Attributes:
-        passes_j: Joules of each pass that saw it.
-        measured_j: Their mean: what counts as true.
-        measured_s: Seconds of a step.
-        answers: By the estimator's name.
+        passes_j: Energy of a step in each pass that measured it.
+        measured_j: Mean of the passes, the reference for all errors.
+        measured_s: Duration of a step.
+        estimates: Estimates by estimator name.
     """
 
     name: str
@@ -42,28 +37,24 @@ class NetResult:
     measured_j: float
     measured_s: float
     flops: float
-    answers: Mapping[str, NetEstimate] = field(default_factory=dict)
-
-    def to_dict(self) -> Json:
-        answers = {name: answer.to_dict() for name, answer in self.answers.items()}
-        return {**self.__dict__, "passes_j": list(self.passes_j), "answers": answers}
+    estimates: Mapping[str, NetEstimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class EstimatorScore:
-    """How good an estimator is, over all test nets.
+class EstimatorScore(Record):
+    """The accuracy of an estimator over all test networks.
 
     Attributes:
         mape_percent: Mean of |estimate - measured| / measured.
-        bias_percent: Mean of the same with its sign.
-        median_percent: Median of the errors without sign; likewise the 90th percentile, the max.
-        within5_percent: Share of nets that it is off by no more than 5 %; likewise 10 %.
-        coverage50_percent: Share of nets in the 50 % interval; likewise 95 %.
-        width50_percent: Median full width of that interval as a share of the estimate.
-        noise_percent: What two passes differ by: the floor under all errors.
-        time_mape_percent: Mean error of the seconds.
-        device_seconds: What its campaign and its probes took of the device.
-        points: Observations that it learnt from.
+        bias_percent: Mean of (estimate - measured) / measured.
+        median_percent: Median absolute error; also the 90th percentile and the maximum.
+        within5_percent: Share of networks with an absolute error of at most 5 %; also 10 %.
+        coverage50_percent: Share of networks inside the 50 % interval; also 95 %.
+        width50_percent: Median full width of that interval over the estimate; also 95 %.
+        noise_percent: Median difference of two passes, a lower bound of meaningful errors.
+        time_mape_percent: Mean absolute error of the duration.
+        device_seconds: Device time of the estimator's campaign and probes.
+        points: Observations that it was fitted to.
     """
 
     estimator: str
@@ -84,27 +75,24 @@ class EstimatorScore:
     device_seconds: float
     points: int
 
-    def to_dict(self) -> Json:
-        return dict(self.__dict__)
-
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Estimators judged by the same nets.
+class Evaluation(Record):
+    """Estimators scored on the same test networks.
 
     Attributes:
-        name: Begins the run tag of every observation it rests on.
-        date: When the last of them was made.
-        seconds: What each campaign was allowed to take.
-        noise_percent: Median difference of two passes; None where no net has both.
-        scores: The best first.
-        left_out: Nets and estimators that could not be judged and trials that were refused, each
-            with the reason.
-        missing: What was not measured yet, in words.
+        name: Prefix of the run tag of every observation it is based on.
+        family: Family that the networks were drawn from.
+        seconds: Device time that each campaign was allowed.
+        date: Date of the last observation.
+        noise_percent: Median difference of two passes; None if no network has two.
+        scores: Scores, the lowest MAPE first.
+        left_out: Networks, trials and estimators that failed, with the reason.
+        missing: What was not measured yet.
     """
 
     name: str
-    net: str
+    family: str
     input_shape: tuple[int, ...]
     setup: Setup
     device: Device
@@ -120,15 +108,3 @@ class Evaluation:
     nets: tuple[NetResult, ...]
     left_out: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-
-    def to_dict(self) -> Json:
-        return {
-            **self.__dict__,
-            "input_shape": list(self.input_shape),
-            "setup": self.setup.to_dict(),
-            "device": self.device.to_dict(),
-            "scores": [score.to_dict() for score in self.scores],
-            "nets": [net.to_dict() for net in self.nets],
-            "left_out": list(self.left_out),
-            "missing": list(self.missing),
-        }

@@ -1,8 +1,8 @@
-"""What is evaluated: a family, its random nets, the estimators and what each may spend.
+"""Plan an evaluation: the family, its random networks, the estimators and their device time.
 
-Nets are drawn as the paper draws them, each parameter uniform in 1..original, and are all
-different. Those that estimators may measure come first and from a seed of their own, so that asking
-for more test nets later changes neither them nor the test nets there are.
+Networks are drawn as in the paper: each parameter is uniform in 1..original, and all networks are
+distinct. The networks that campaigns may measure are drawn first and from their own seed, so that
+asking for more test networks later changes neither them nor the existing test networks.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from joulecast.records import Network, Setup, Trial, stable_hash
 Shape = tuple[int, ...]
 
 NO_PROBE = "-noprobe"
-"""Behind an estimator's name: without the probes of the nets in question."""
+"""Suffix of an estimator's name: without probes of the test networks."""
 
-LEARN_NETS = 24
-_USUAL = ("additive", "additive" + NO_PROBE, "subtractive", "neuralpower", "flops")
+CAMPAIGN_NETS = 24
+_DEFAULT_ESTIMATORS = ("additive", "additive" + NO_PROBE, "subtractive", "neuralpower", "flops")
 
 
 def list_estimators() -> tuple[str, ...]:
-    """Names of the estimators that are judged where nobody says which."""
-    return tuple(name for name in _USUAL if strip_probe(name) in ESTIMATORS)
+    """Return the names of the estimators that are evaluated by default."""
+    return tuple(name for name in _DEFAULT_ESTIMATORS if strip_probe(name) in ESTIMATORS)
 
 
 def strip_probe(name: str) -> str:
-    """The estimator behind a name; its campaign serves it with and without probes."""
+    """Return the estimator's name without the suffix; both variants share one campaign."""
     return name.removesuffix(NO_PROBE)
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """An evaluation as it is asked for.
+    """What to evaluate.
 
     Attributes:
-        net: The name of a family.
-        setup: How its nets are trained.
-        input_shape: Shape of one sample, where it is not the family's own.
-        estimators: Names; one that ends in ``-noprobe`` shares the other's campaign.
-        nets: How many test nets are drawn.
-        seconds: What each campaign may take of the device; probes come on top.
-        seed: Draws the nets and shuffles them.
-        budgets: Seconds of single estimators, where they are not those of all.
+        family: Family to draw networks from.
+        setup: How the networks are trained.
+        input_shape: Shape of one sample, if it is not the family's default.
+        estimators: Names; one that ends in ``-noprobe`` shares the campaign of the other.
+        nets: Number of test networks.
+        seconds: Device time of each campaign; probes are not included.
+        seed: Seed that draws and shuffles the networks.
+        budgets: Device time of single estimators that differs from ``seconds``.
     """
 
-    net: str
+    family: str
     setup: Setup
     input_shape: Shape | None = None
     estimators: tuple[str, ...] = field(default_factory=list_estimators)
@@ -61,16 +61,16 @@ class EvaluationPlan:
     budgets: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        check_family(self.net)
+        check_family(self.family)
         for name in self.estimators:
             find_estimator(strip_probe(name))
         if len(set(self.estimators)) < max(1, len(self.estimators)):
             raise InputError("give at least one estimator, and each of them once")
-        most = count_nets(self.net) - LEARN_NETS
+        most = count_nets(self.family) - CAMPAIGN_NETS
         if not 1 <= self.nets <= most:
             raise InputError(
-                f"nets is {self.nets}: give a whole number of at least 1 and, as {self.net} has no "
-                f"more different ones, at most {most:,}"
+                f"nets is {self.nets}: give at least 1 and at most {most:,}, the number of "
+                f"distinct networks of {self.family} that remain for testing"
             )
         for seconds in (self.seconds, *dict(self.budgets).values()):
             if not seconds > 0:
@@ -78,82 +78,81 @@ class EvaluationPlan:
 
     @property
     def campaigns(self) -> tuple[str, ...]:
-        """Names of the estimators that have the device measure something."""
+        """Names of the estimators that run a campaign."""
         return tuple(dict.fromkeys(map(strip_probe, self.estimators)))
 
-    def seconds_of(self, name: str) -> float:
-        """What an estimator's campaign may take of the device."""
+    def get_seconds(self, name: str) -> float:
+        """Return the device time that an estimator's campaign may take."""
         return dict(self.budgets).get(strip_probe(name), self.seconds)
 
     def needs_probes(self, name: str) -> bool:
-        """Whether an estimator is also judged with its probes."""
+        """Return whether an estimator is evaluated with its probes."""
         return name in self.estimators
 
 
 @dataclass(frozen=True)
 class EvaluationNets:
-    """The nets of an evaluation.
+    """The networks of an evaluation.
 
     Attributes:
-        original: The family's widest net.
-        learn: Nets that estimators may measure.
-        tests: Nets that they are judged by: none of the others.
+        original: The family's widest network.
+        campaign: Networks that campaigns may measure.
+        test: Held-out networks that estimators are scored on.
     """
 
     original: Network
-    learn: tuple[Network, ...]
-    tests: tuple[Network, ...]
+    campaign: tuple[Network, ...]
+    test: tuple[Network, ...]
 
     def make_trials(self, setup: Setup) -> tuple[Trial, ...]:
-        """The test nets as plain eager steps."""
-        return tuple(Trial(network, setup) for network in self.tests)
+        """Return eager training steps of the test networks."""
+        return tuple(Trial(network, setup) for network in self.test)
 
     def make_target(self, setup: Setup, networks: tuple[Network, ...]) -> Target:
-        """What an estimator shall be good at."""
+        """Return the target of a campaign or of probes."""
         return Target(self.original, setup, networks=networks)
 
 
 def draw_nets(plan: EvaluationPlan) -> EvaluationNets:
-    """The nets of a plan, the same ones on every machine."""
-    original = make_family(plan.net, plan.input_shape)
-    learn = _draw_distinct(plan, random.Random(f"{plan.seed}.learn"), LEARN_NETS, ())
-    tests = _draw_distinct(plan, random.Random(plan.seed), plan.nets, learn)
-    return EvaluationNets(original, learn, tests)
+    """Return the networks of a plan, which are the same on every machine."""
+    original = make_family(plan.family, plan.input_shape)
+    campaign = _draw_distinct(plan, random.Random(f"{plan.seed}.learn"), CAMPAIGN_NETS, ())
+    test = _draw_distinct(plan, random.Random(plan.seed), plan.nets, campaign)
+    return EvaluationNets(original, campaign, test)
 
 
 def name_evaluation(plan: EvaluationPlan, profile_key: str) -> str:
-    """What an evaluation is known by in the store: more nets or seconds leave it the same."""
-    shape = make_family(plan.net, plan.input_shape).input.shape
-    return stable_hash([plan.net, list(shape), plan.setup.to_dict(), plan.seed, profile_key])
+    """Return the name of an evaluation in the store; more networks or time do not change it."""
+    shape = make_family(plan.family, plan.input_shape).input.shape
+    return stable_hash([plan.family, list(shape), plan.setup.to_dict(), plan.seed, profile_key])
 
 
-def check_family(net: str) -> None:
-    """Complain unless a net's name is that of a family, without widths."""
-    family, colon, _ = net.partition(":")
+def check_family(name: str) -> None:
+    """Raise NetError unless the name is that of a family, without widths."""
+    family, colon, _ = name.partition(":")
     if family not in FAMILIES:
         raise NetError(
-            f"{net!r} is no family, and only those can be drawn from at random: give one of "
-            f"{', '.join(FAMILIES)}; for one net compare `joulecast measure` with `estimate`"
+            f"{name!r} is not a family, and only families have random networks: give one of "
+            f"{', '.join(FAMILIES)}; for a single net compare `joulecast measure` with `estimate`"
         )
     if colon:
-        raise NetError(f"{net}: the widths of random nets are drawn; give {family} alone")
+        raise NetError(f"{name}: widths are drawn at random; give {family} alone")
 
 
-def count_nets(net: str) -> int:
-    """How many different nets can be drawn of a family."""
-    family = FAMILIES[net]
-    free = [name for name in family.params if name not in family.fixed]
-    return math.prod(family.params[name] // family.steps.get(name, 1) for name in free)
+def count_nets(family: str) -> int:
+    """Return the number of distinct networks that a family has."""
+    definition = FAMILIES[family]
+    free = [name for name in definition.params if name not in definition.fixed]
+    return math.prod(definition.params[name] // definition.steps.get(name, 1) for name in free)
 
 
 def _draw_distinct(
-    plan: EvaluationPlan, rng: random.Random, count: int, others: tuple[Network, ...]
+    plan: EvaluationPlan, rng: random.Random, count: int, excluded: tuple[Network, ...]
 ) -> tuple[Network, ...]:
-    """Different nets, none of the others."""
-    taken = set(others)
+    taken = set(excluded)
     found: list[Network] = []
     while len(found) < count:
-        network = draw_family(plan.net, rng.randint, plan.input_shape)
+        network = draw_family(plan.family, rng.randint, plan.input_shape)
         if network not in taken:
             taken.add(network)
             found.append(network)

@@ -1,4 +1,4 @@
-"""An evaluation as pictures: estimates beside what was measured, errors, seconds, what it cost."""
+"""Plot an evaluation: estimates against measurements, errors, durations and device time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,30 @@ from joulecast.uses.evaluate.evaluation import Evaluation
 
 
 def draw_evaluation(result: Evaluation) -> dict[str, Picture]:
-    """Pictures by name; the figures of the paper that they follow are in ``figures``."""
+    """Return the plots of an evaluation by name."""
     rows = [
         Judged(
-            net.name, name, net.measured_j, answer.energy_j, answer.interval95_j, family=result.net
+            net.name,
+            name,
+            net.measured_j,
+            estimate.energy_j,
+            estimate.interval95_j,
+            family=result.family,
         )
         for net in result.nets
-        for name, answer in net.answers.items()
+        for name, estimate in net.estimates.items()
     ]
-    words = f"{len(result.nets)} random nets of {result.net} on {result.device.name}"
-    noise = {} if result.noise_percent is None else {result.net: result.noise_percent}
+    about = f"{len(result.nets)} random nets of {result.family} on {result.device.name}"
+    noise = {} if result.noise_percent is None else {result.family: result.noise_percent}
     taken = [Taken(net.name, net.measured_s, net.measured_j) for net in result.nets]
     seconds = {score.estimator: score.device_seconds for score in result.scores}
-    basis = result.provenance
+    provenance = result.provenance
     return {
-        "agreement": draw_agreement(rows, about=words, provenance=basis),
-        "errors": draw_errors(rows, noise_percent=noise, about=words, provenance=basis),
-        "error-shares": draw_error_shares(rows, about=words, provenance=basis),
-        "time-energy": draw_time_energy({result.net: taken}, about=words, provenance=basis),
+        "agreement": draw_agreement(rows, about=about, provenance=provenance),
+        "errors": draw_errors(rows, noise_percent=noise, about=about, provenance=provenance),
+        "error-shares": draw_error_shares(rows, about=about, provenance=provenance),
+        "time-energy": draw_time_energy({result.family: taken}, about=about, provenance=provenance),
         "profiling-time": draw_profiling_time(
-            {result.device.name: seconds}, about=words, provenance=basis
+            {result.device.name: seconds}, about=about, provenance=provenance
         ),
     }

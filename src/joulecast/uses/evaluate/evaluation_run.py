@@ -1,19 +1,19 @@
-"""Measuring what an evaluation still lacks.
+"""Measure what an evaluation still lacks, then evaluate.
 
-    first pass ─▶ for each estimator: its campaign, then its probes ─▶ second pass ─▶ judge
+    first pass ─▶ for each estimator: its campaign, then its probes ─▶ second pass ─▶ evaluate
 
-A pass goes through the test nets in rounds, each in a new order, one window at a time: a slow drift
-of the device falls on all nets alike, a net that is refused leaves the others alone, and a cut
-loses one window at most. The first load of a run, on a cold device, is slower than all others and
-is let pass.
+A pass measures the test networks in rounds, one window at a time and each round in a new order.
+Slow drift of the device then affects all networks alike, a network that is refused does not affect
+the others, and an interruption loses at most one window. The first load on a cold device is slower
+than all later ones and is not recorded.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from joulecast.campaign import ObservationLog, Progress, find_profile_key, run_campaign
@@ -29,234 +29,212 @@ from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile, Trial
+from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, sum_work_s
 from joulecast.uses.evaluate.evaluation import Evaluation
-from joulecast.uses.evaluate.evaluation_log import (
-    PASSES,
-    BudgetedEstimator,
-    CampaignObservations,
-    EvaluationLog,
-    sum_work_s,
-)
+from joulecast.uses.evaluate.evaluation_log import PASSES, CampaignObservations, EvaluationLog
 from joulecast.uses.evaluate.evaluation_plan import (
     EvaluationNets,
     EvaluationPlan,
     draw_nets,
     name_evaluation,
 )
-from joulecast.uses.evaluate.stored_evaluation import evaluate_stored, find_probes, list_learnt
+from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
+from joulecast.uses.evaluate.training_observations import find_probes, list_observations
+from joulecast.uses.progress_report import ProgressReport, ReportProgress
 
-MOST_DOUBTS = 8
-"""Joules of so many layers at most, after all layers of the test nets were timed."""
+MAX_ENERGY_PROBES = 8
+"""Layers whose energy is measured at most, after all layers of the test networks were timed."""
 
 _REFUSALS = (OutOfMemoryError, NotTrainingError, NetError)
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Where an evaluation stands.
-
-    Attributes:
-        number: Which of ``count`` stages it is, from 1.
-        what: What is done in it.
-        share: How much of it is done.
-        why: What is measured now.
-    """
-
-    number: int
-    count: int
-    what: str
-    share: float
-    why: str = ""
-
-
-Tell = Callable[[Stage], None]
-
-
 def evaluate(
-    rig: Measurer, store: ObservationLog, plan: EvaluationPlan, on_progress: Tell | None = None
+    measurer: Measurer,
+    store: ObservationLog,
+    plan: EvaluationPlan,
+    on_progress: ReportProgress | None = None,
 ) -> Evaluation:
-    """Measure what is not kept yet, then judge.
+    """Measure what is not stored yet, then evaluate.
 
     Args:
-        rig: Measures; ``rounds`` windows of each test net in each pass. It is open.
-        store: Keeps every observation as it is made.
-        plan: What is evaluated.
-        on_progress: Is told before every measurement.
+        measurer: An open measurer; it measures ``rounds`` windows of each test network per pass.
+        store: Stores every observation as soon as it is made.
+        plan: What to evaluate.
+        on_progress: Called before every measurement.
 
     Raises:
-        MissingError: The device refused all test nets, or all that the estimators asked for.
+        MissingError: The device refused all test networks, or all trials of the estimators.
     """
-    runtime, meter = rig.runtime, rig.meter
-    key = find_profile_key(rig)
-    book = EvaluationLog(name_evaluation(plan, key), store.observations(key), store.add_observation)
-    _check_unit(book, runtime.device.unit)
-    work = _Work(rig, book, plan, draw_nets(plan), on_progress or (lambda stage: None), [])
-    work.measure_all()
-    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, book.list_all())
-    return evaluate_stored(profile, plan, tuple(dict.fromkeys(work.troubles)))
+    runtime, meter = measurer.runtime, measurer.meter
+    key = find_profile_key(measurer)
+    name = name_evaluation(plan, key)
+    log = EvaluationLog(name, store.observations(key), store.add_observation)
+    _check_unit(log, runtime.device.unit)
+    run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or _ignore)
+    run.measure_all()
+    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, log.list_all())
+    return evaluate_stored(profile, plan, tuple(dict.fromkeys(run.failures)))
 
 
-def _check_unit(book: EvaluationLog, unit: str) -> None:
-    """Units of one device differ by more than estimates do: one of them is judged at a time."""
-    others = {seen.device.unit for seen in book.list_all()} - {unit}
+def _ignore(report: ProgressReport) -> None:
+    pass
+
+
+def _check_unit(log: EvaluationLog, unit: str) -> None:
+    """Raise InputError for another unit: units of a device differ by more than estimates do."""
+    others = {one.device.unit for one in log.list_all()} - {unit}
     if others:
         raise InputError(
-            "this evaluation was begun on another unit of the device: go on there, or begin anew "
-            "with another --store or --seed"
+            "this evaluation was started on another unit of the device: continue there, or start "
+            "a new one with another --store or --seed"
         )
 
 
 @dataclass
-class _Work:
-    """One run of an evaluation: the rig, what is kept, and what went wrong so far."""
+class _EvaluationRun:
+    """One run of an evaluation.
 
-    rig: Measurer
-    book: EvaluationLog
+    Attributes:
+        failures: Trials that failed, with the reason.
+        refused: Probes that the device refused, by trial key.
+        stage: Number of the current stage, from 1.
+        what: Name of the current stage.
+        is_warm: Whether the first load was run.
+    """
+
+    measurer: Measurer
+    log: EvaluationLog
     plan: EvaluationPlan
-    draw: EvaluationNets
-    tell: Tell
-    troubles: list[str]
+    nets: EvaluationNets
+    on_progress: ReportProgress
+    failures: list[str] = field(default_factory=list)
     refused: dict[str, Observation] = field(default_factory=dict)
     stage: int = 0
     what: str = ""
-    awake: bool = False
+    is_warm: bool = False
 
     def measure_all(self) -> None:
-        """Everything that is not kept yet, in the order that the module draws."""
+        """Measure everything that is not stored yet."""
         self._measure_pass(0)
         for name in self.plan.campaigns:
             self._run_campaign(name)
-            self._time_probes(name)
+            self._run_probes(name)
         self._measure_pass(1)
 
-    # -- test nets -------------------------------------------------------------------------------
-
-    def _measure_pass(self, place: int) -> None:
-        who = PASSES[place]
-        self._begin(f"test nets, pass {place + 1} of {len(PASSES)}")
-        trials = self.draw.make_trials(self.plan.setup)
-        windows = Counter(seen.trial.key for seen in self.book.list_of(who))
-        turns = list(self._list_turns(who, trials, windows))
-        rig = replace(self._tagged(who), rounds=1)
+    def _measure_pass(self, number: int) -> None:
+        role = PASSES[number]
+        self._begin_stage(f"test nets, pass {number + 1} of {len(PASSES)}")
+        windows = self._list_windows(role, self.nets.make_trials(self.plan.setup))
+        measurer = replace(self._tag_measurer(role), rounds=1)
         refused: set[Trial] = set()
-        for done, trial in enumerate(turns):
+        for done, trial in enumerate(windows):
             name = trial.network.name
-            self._wake()
-            self._say(done / len(turns), name)
+            self._warm_up()
+            self._report(done / len(windows), name)
             if trial in refused:
                 continue
-            with self._noting(name, refused, trial):
-                self.book.add(rig.measure(trial))
+            try:
+                self.log.add(measurer.measure(trial))
+            except _REFUSALS as error:
+                self.failures.append(f"{name}: {error}")
+                refused.add(trial)
+            except MeasurementError as error:
+                self.failures.append(f"a window of {name}: {error}")
 
-    def _list_turns(
-        self, who: str, trials: Sequence[Trial], windows: Counter[str]
-    ) -> Iterator[Trial]:
-        """The windows that a pass lacks, round by round, each in an order of its own."""
-        for number in range(self.rig.rounds):
+    def _list_windows(self, role: str, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the windows that a pass lacks, round by round, each round shuffled."""
+        stored = Counter(one.trial.key for one in self.log.list_for(role))
+        windows = []
+        for number in range(self.measurer.rounds):
             order = list(trials)
-            random.Random(f"{self.plan.seed}.{who}.{number}").shuffle(order)
-            yield from (trial for trial in order if windows[trial.key] <= number)
-
-    def _wake(self) -> None:
-        """Let the first load pass; nobody looks at what it took."""
-        if self.awake:
-            return
-        self.awake = True
-        with suppress(MeasurementError, NetError):
-            self.rig.time(Trial(self.draw.original, self.plan.setup))
-
-    # -- estimators ------------------------------------------------------------------------------
+            random.Random(f"{self.plan.seed}.{role}.{number}").shuffle(order)
+            windows += [trial for trial in order if stored[trial.key] <= number]
+        return windows
 
     def _run_campaign(self, name: str) -> None:
-        self._begin(f"{name} learns")
-        seconds = self.plan.seconds_of(name)
-        method = BudgetedEstimator(find_estimator(name), seconds)
-        target = self.draw.make_target(self.plan.setup, self.draw.learn)
-        target = replace(target, modes=self.rig.runtime.modes)
-        if method.propose(target, self.book.list_of(name)).trial is None:
+        self._begin_stage(f"campaign of {name}")
+        seconds = self.plan.get_seconds(name)
+        estimator = BudgetedEstimator(find_estimator(name), seconds)
+        target = self.nets.make_target(self.plan.setup, self.nets.campaign)
+        target = replace(target, modes=self.measurer.runtime.modes)
+        if estimator.propose(target, self.log.list_for(name)).trial is None:
             return
-        self._wake()
+        self._warm_up()
 
-        def tell(now: Progress) -> None:
-            self._say(sum_work_s(self.book.list_of(name)) / seconds, now.reason)
+        def report(progress: Progress) -> None:
+            self._report(sum_work_s(self.log.list_for(name)) / seconds, progress.reason)
 
-        rig, kept = self._tagged(name), CampaignObservations(self.book, name)
+        measurer, log = self._tag_measurer(name), CampaignObservations(self.log, name)
         try:
-            result = run_campaign(rig, kept, method, target, on_progress=tell)
+            result = run_campaign(measurer, log, estimator, target, on_progress=report)
         except MeasurementError as error:
-            self.troubles.append(f"the campaign of {name} ended early: {error}")
+            self.failures.append(f"the campaign of {name} ended early: {error}")
         except MissingError:
-            # There is nothing to fit: whoever judges says so.
+            # There is nothing to fit, which evaluate_stored reports.
             return
         else:
-            self.troubles += [f"{name} went without {words}" for words in result.skipped]
+            self.failures += [f"{name} skipped {reason}" for reason in result.skipped]
 
-    def _time_probes(self, name: str) -> None:
-        """The probes of an estimator that are not kept yet."""
-        self._begin(f"{name} probes the test nets")
+    def _run_probes(self, name: str) -> None:
+        self._begin_stage(f"probes of {name}")
         if not self.plan.needs_probes(name):
             return
-        who, method = f"{name}.probe", find_estimator(name)
-        modes = self.rig.runtime.modes
-        wanted, kept = find_probes(self.book, self.plan, self.draw, method, modes)
-        known = {seen.trial.key for seen in kept}
-        rig = self._tagged(who)
+        estimator, modes = find_estimator(name), self.measurer.runtime.modes
+        wanted, stored = find_probes(self.log, self.plan, self.nets, estimator, modes)
+        known = {one.trial.key for one in stored}
+        measurer = self._tag_measurer(f"{name}.probe")
         for done, trial in enumerate(wanted):
-            self._say(done / len(wanted), trial.network.name)
+            self._report(done / len(wanted), trial.network.name)
             if trial.key not in known:
-                self._probe(name, trial, rig.time)
+                self._measure_probe(name, trial, measurer.time)
         if wanted:
-            self._clear_doubts(name, method, rig)
+            self._measure_proposed_probes(name, estimator, measurer)
 
-    def _clear_doubts(self, name: str, method: Estimator, rig: Measurer) -> None:
-        """The few looks that take most doubt off once all layers were timed."""
-        target = self.draw.make_target(self.plan.setup, self.draw.tests)
-        target = replace(target, acquisition="probe", modes=rig.runtime.modes)
+    def _measure_proposed_probes(self, name: str, estimator: Estimator, measurer: Measurer) -> None:
+        """Measure the few probes that reduce the variance most once all layers were timed."""
+        target = self.nets.make_target(self.plan.setup, self.nets.test)
+        target = replace(target, acquisition="probe", modes=measurer.runtime.modes)
         while True:
-            kept = self.book.list_of(f"{name}.probe")
-            learnt = list_learnt(self.book, self.plan, self.draw, name)
-            proposal = method.propose(target, (*learnt, *self.refused.values()))
-            enough = sum(seen.energy_j is not None for seen in kept) >= MOST_DOUBTS
+            stored = self.log.list_for(f"{name}.probe")
+            known = list_observations(self.log, self.plan, self.nets, name)
+            proposal = estimator.propose(target, (*known, *self.refused.values()))
             if proposal.trial is None or proposal.trial.key in self.refused:
                 return
-            if proposal.with_energy and enough:
+            energy_count = sum(one.energy_j is not None for one in stored)
+            if proposal.with_energy and energy_count >= MAX_ENERGY_PROBES:
                 return
-            self._say(1.0, proposal.reason)
-            self._probe(name, proposal.trial, rig.measure if proposal.with_energy else rig.time)
+            self._report(1.0, proposal.reason)
+            measure = measurer.measure if proposal.with_energy else measurer.time
+            self._measure_probe(name, proposal.trial, measure)
 
-    def _probe(self, name: str, trial: Trial, look: Callable[[Trial], Observation]) -> None:
-        """A look at a layer alone; one that fails is not asked for again."""
-        self._wake()
+    def _measure_probe(
+        self, name: str, trial: Trial, measure: Callable[[Trial], Observation]
+    ) -> None:
+        """Measure an isolated layer; one that fails is not tried again."""
+        self._warm_up()
         try:
-            self.book.add(look(trial))
+            self.log.add(measure(trial))
         except (MeasurementError, NetError) as error:
-            self.troubles.append(f"a probe of {name}: {error}")
+            self.failures.append(f"a probe of {name}: {error}")
             self.refused[trial.key] = Observation(trial)
 
-    # -- all -------------------------------------------------------------------------------------
+    def _warm_up(self) -> None:
+        """Run a first load, whose result is discarded."""
+        if self.is_warm:
+            return
+        self.is_warm = True
+        with suppress(MeasurementError, NetError):
+            self.measurer.time(Trial(self.nets.original, self.plan.setup))
 
-    def _tagged(self, who: str) -> Measurer:
-        return replace(self.rig, run=self.book.tag(who))
+    def _tag_measurer(self, role: str) -> Measurer:
+        return replace(self.measurer, run=self.log.make_tag(role))
 
-    def _begin(self, what: str) -> None:
+    def _begin_stage(self, what: str) -> None:
         self.stage += 1
         self.what = what
-        self._say(0.0, "")
+        self._report(0.0, "")
 
-    def _say(self, share: float, why: str) -> None:
+    def _report(self, share: float, detail: str) -> None:
         count = len(PASSES) + 2 * len(self.plan.campaigns)
-        self.tell(Stage(self.stage, count, self.what, min(1.0, share), why))
-
-    @contextmanager
-    def _noting(
-        self, what: str, refused: set[Trial] | None = None, trial: Trial | None = None
-    ) -> Iterator[None]:
-        """Goes on where a trial fails; one that is refused for good is added to ``refused``."""
-        try:
-            yield
-        except _REFUSALS as error:
-            self.troubles.append(f"{what}: {error}")
-            if refused is not None and trial is not None:
-                refused.add(trial)
-        except MeasurementError as error:
-            self.troubles.append(f"a window of {what}: {error}")
+        what = f"{self.stage} of {count}: {self.what}"
+        self.on_progress(ProgressReport(min(1.0, share), 1.0, what, detail))

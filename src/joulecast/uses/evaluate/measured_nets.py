@@ -1,4 +1,4 @@
-"""What the test nets really took: medians over the windows of each pass, and the mean of both."""
+"""Summarise the measurements of the test networks."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPl
 
 
 def summarise_test_nets(
-    book: EvaluationLog, plan: EvaluationPlan, draw: EvaluationNets
+    log: EvaluationLog, plan: EvaluationPlan, drawn: EvaluationNets
 ) -> tuple[list[NetResult], list[str]]:
-    """The test nets that were measured, and in words what was not."""
-    windows = [_group(book.list_of(who)) for who in PASSES]
-    trials = draw.make_trials(plan.setup)
-    nets = [_see_net(trial, windows) for trial in trials]
+    """Return the measured test networks, and a line for each pass that is incomplete."""
+    passes = [_group_by_trial(log.list_for(role)) for role in PASSES]
+    trials = drawn.make_trials(plan.setup)
+    nets = [_summarise_net(trial, passes) for trial in trials]
     missing = []
-    for place, seen in enumerate(windows, start=1):
-        lacking = sum(trial.key not in seen for trial in trials)
-        if lacking:
-            missing.append(f"pass {place} of {lacking} of {len(trials)} test nets")
+    for number, windows in enumerate(passes, start=1):
+        count = sum(trial.key not in windows for trial in trials)
+        if count:
+            missing.append(f"pass {number} of {count} of {len(trials)} test nets")
     return [net for net in nets if net is not None], missing
 
 
-def _see_net(trial: Trial, windows: Sequence[dict[str, list[Observation]]]) -> NetResult | None:
-    """A test net's medians over the windows of each pass, and their mean."""
-    seen = [found[trial.key] for found in windows if trial.key in found]
-    if not seen:
+def _summarise_net(
+    trial: Trial, passes: Sequence[dict[str, list[Observation]]]
+) -> NetResult | None:
+    """Return the median over the windows of each pass and the mean over passes."""
+    measured = [windows[trial.key] for windows in passes if trial.key in windows]
+    if not measured:
         return None
-    passes_j = tuple(median(one.energy_j or 0.0 for one in found) for found in seen)
+    passes_j = tuple(median(one.energy_j or 0.0 for one in windows) for windows in measured)
+    durations_s = (median(one.duration_s or 0.0 for one in windows) for windows in measured)
     return NetResult(
         name=trial.network.name,
         passes_j=passes_j,
         measured_j=fmean(passes_j),
-        measured_s=fmean(median(one.duration_s or 0.0 for one in found) for found in seen),
+        measured_s=fmean(durations_s),
         flops=network_work(trial.network, trial.setup).total.flops,
     )
 
 
-def _group(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
+def _group_by_trial(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
     groups: dict[str, list[Observation]] = {}
-    for seen in observations:
-        groups.setdefault(seen.trial.key, []).append(seen)
+    for one in observations:
+        groups.setdefault(one.trial.key, []).append(one)
     return groups
