@@ -1,4 +1,4 @@
-"""A command line of its own for every test: its store, its settings, its folder."""
+"""A command line for every test, with a store, settings and folder of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILED = ("lenet5:4,8,16,16", "--batch", "8")
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in a folder where nothing else is."""
+    """Runs commands in an empty folder."""
 
     folder: Path
 
@@ -30,11 +30,11 @@ class Shell:
         return result
 
     def json(self, *words: str) -> Any:
-        """What a command prints for programs."""
+        """Return what a command prints with --json."""
         return json.loads(self(*words, "--json").stdout)
 
     def fails(self, *words: str, code: int = 1) -> str:
-        """The one line that a command complains with; it must leave everything as it was."""
+        """Return the one-line error of a command, which must not change any file."""
         before = self.snapshot()
         result = self(*words, code=code)
         assert result.stdout == ""
@@ -45,9 +45,9 @@ class Shell:
         return lines[0]
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file there is and what it holds."""
+        """Return every file and its content."""
         held = {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
-        # Neither what Python compiles nor SQLite's own bookkeeping is content.
+        # Compiled Python and SQLite's shared memory do not count.
         passing = ("__pycache__", "-shm")
         return {name: data for name, data in held.items() if data and not _has(name, passing)}
 
@@ -69,7 +69,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 @pytest.fixture
 def write(shell: Shell) -> Callable[[str, str], str]:
-    """Writes a file into the test's folder."""
+    """Return a function that writes a file into the test's folder."""
 
     def put(name: str, text: str) -> str:
         (shell.folder / name).write_text(text)
@@ -80,7 +80,7 @@ def write(shell: Shell) -> Callable[[str, str], str]:
 
 @pytest.fixture(scope="session")
 def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The profile of a simulated device that knows lenet5 up to some widths, as a file."""
+    """Return the file of a simulated device's profile for lenet5 up to some widths."""
     folder = tmp_path_factory.mktemp("profile")
     store, path = str(folder / "store.sqlite"), folder / "simulated.json"
     words = (*PROFILED, "--on", "simulated:7", "--points", "30", "--store", store)
@@ -95,6 +95,6 @@ def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def profiled(shell: Shell, profile_file: Path) -> Shell:
-    """A command line whose store knows a simulated device."""
+    """Return a command line whose store has the profile of a simulated device."""
     shell("profiles", "import", str(profile_file))
     return shell

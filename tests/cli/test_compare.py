@@ -1,4 +1,4 @@
-"""``compare``: combinations side by side."""
+"""``compare`` ranks devices and setups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NET = ("lenet5:3,5,9,11", "--devices", "sim")
 MANY = ("--batch", "4,8,16", "--optimizer", "sgd,adamw")
 
 
-def test_every_combination_is_there_once(profiled):
+def test_every_combination_appears_once(profiled):
     data = profiled.json("compare", *NET, *MANY)
     setups = {(row["setup"]["batch"], row["setup"]["optimizer"]) for row in data["rows"]}
     assert len(data["rows"]) == len(setups) == 6 and data["comparable"]
@@ -21,7 +21,7 @@ def test_every_combination_is_there_once(profiled):
     assert all(row["provenance"] == "simulated" and row["covers"] == "device" for row in ranked)
 
 
-def test_a_row_is_what_estimate_says(profiled):
+def test_a_row_agrees_with_estimate(profiled):
     (row,) = profiled.json("compare", *NET, "--batch", "8")["rows"]
     said = profiled.json("estimate", NET[0], "--device", "sim", "--batch", "8")
     assert row["step"]["energy_j"] == pytest.approx(said["energy_j"])
@@ -40,19 +40,19 @@ def test_totals_in_other_units(profiled):
     assert row["co2e_g"] == pytest.approx(400 * row["kwh"])
     assert row["cost"] == pytest.approx(0.5 * row["kwh"]) and row["currency"] == "EUR"
     text = profiled("compare", *NET, "--batch", "8,16", *words).stdout
-    assert "10,000 samples take" in text and "CO2e" in text and "EUR" in text
+    assert "Totals of 10,000 samples" in text and "CO2e" in text and "EUR" in text
 
 
 @pytest.mark.parametrize("columns", ["100", "130"])
-def test_people_read_ranks_and_what_they_rest_on(profiled, monkeypatch, columns):
+def test_text_shows_ranks_and_provenance(profiled, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     text = profiled("compare", *NET, *MANY).stdout
     assert "(simulated)" in text and "the meter covers device" in text and "front" in text
-    assert "chance that it really takes" in text.replace("\n", " ")
+    assert "probability that it takes less energy" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= int(columns)
 
 
-def test_who_is_not_known_is_listed_and_nobody_at_all_is_an_error(profiled):
+def test_unknown_devices_are_listed_and_none_at_all_is_an_error(profiled):
     words = ("compare", NET[0], "--devices", "sim,elsewhere", "--batch", "8")
     data = profiled.json(*words)
     assert [row["device"] for row in data["rows"]] == ["simulated-7", "elsewhere"]
@@ -70,17 +70,17 @@ def test_a_setup_that_was_never_profiled_is_listed(profiled):
     assert "precision bf16 was never profiled" in second["reason_not_ranked"]
 
 
-def test_words_are_explained_only_where_they_stand(profiled):
-    """Nothing could be ranked: no table, and no word about its columns."""
+def test_columns_are_explained_only_where_they_appear(profiled):
+    """Where nothing could be ranked there is no table, and no legend."""
     text = profiled("compare", *NET, "--batch", "8", "--precision", "bf16").stdout
     assert "Not ranked:" in text and "Not included:" in text
-    assert "front:" not in text and "cheaper:" not in text and "Basis" not in text
+    assert "front:" not in text and "P(less):" not in text and "Provenance" not in text
 
 
-def test_a_picture(profiled, shell):
-    profiled("compare", *NET, *MANY, "--html", "front.html")
+def test_a_plot_is_written(profiled, shell):
+    profiled("compare", *NET, *MANY, "--plot", "front.html")
     page = (shell.folder / "front.html").read_text()
-    assert "joules and seconds of a sample" in page and "simulated" in page
+    assert "energy and time per sample" in page and "simulated" in page
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_a_picture(profiled, shell):
         (("--optimizer", " , "), "give at least one"),
         (("--batch", ""), "give at least one"),
         (("--devices", ","), "give at least one"),
-        (("--precision", "fp8"), "choose of"),
+        (("--precision", "fp8"), "choose from"),
         (("--epochs", "3"), "--epochs needs --samples"),
     ],
 )
-def test_wrong_usage(profiled, words, said):
+def test_wrong_usage_is_reported(profiled, words, said):
     assert said in profiled.fails("compare", *NET, *words, code=2)
 
 

@@ -1,4 +1,4 @@
-"""``estimate``: the question that everything is for."""
+"""``estimate`` predicts the energy of a step and of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.cli.estimate import _say_nearest
+from joulecast.cli.print_estimate import describe_nearest
 from joulecast.families import make_family
 from joulecast.files import write_network
 from joulecast.records import Device, Setup, StepTotals
@@ -16,28 +16,28 @@ from joulecast.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
 PROMISED = {"energy_j", "interval_j", "level", "duration_s", "total_energy_j", "unseen_share"}
-PROMISED |= {"peak_memory_bytes", "basis", "device", "estimator", "layers", "covers", "steps"}
+PROMISED |= {"peak_memory_bytes", "provenance", "device", "estimator", "layers", "covers", "steps"}
 PROMISED |= {"total_interval_j", "total_duration_s", "kwh"}
 
 
-def test_an_answer_holds_what_is_promised(profiled):
+def test_json_has_the_documented_keys(profiled):
     data = profiled.json("estimate", *NET)
     assert set(data) >= PROMISED
     low, high = data["interval_j"]
     assert 0 < low < data["energy_j"] < high and data["level"] == 0.95
-    assert data["basis"] == "simulated" and data["device"] == "simulated-7"
+    assert data["provenance"] == "simulated" and data["device"] == "simulated-7"
     assert data["unseen_share"] == 0 and data["steps"] == 1
     assert all({"name", "kind", "energy_j", "calls"} <= set(layer) for layer in data["layers"])
     assert sum(layer["energy_j"] for layer in data["layers"]) == pytest.approx(data["energy_j"])
 
 
-def test_an_answer_is_near_what_is_measured(profiled):
+def test_an_estimate_is_near_the_measurement(profiled):
     seen = profiled.json("measure", NET[0], "--on", "simulated:7", "--batch", "8", "--no-save")
     data = profiled.json("estimate", *NET)
     assert data["energy_j"] == pytest.approx(seen["energy_j"], rel=0.25)
 
 
-def test_steps_and_epochs_say_the_same(profiled):
+def test_steps_and_epochs_agree(profiled):
     step = profiled.json("estimate", *NET)
     whole = profiled.json("estimate", *NET, "--steps", "26")
     epochs = profiled.json("estimate", *NET, "--epochs", "2", "--samples", "100")
@@ -47,7 +47,7 @@ def test_steps_and_epochs_say_the_same(profiled):
     assert whole["total_interval_j"] == pytest.approx([26 * end for end in step["interval_j"]])
 
 
-def test_other_units_follow_from_joules(profiled):
+def test_other_units_follow_from_the_energy(profiled):
     words = ("--grid", "400", "--price", "0.5EUR", "--battery", "10Wh", "--steps", "1000")
     data = profiled.json("estimate", *NET, *words)
     kwh = joules_to_kwh(data["total_energy_j"])
@@ -55,10 +55,10 @@ def test_other_units_follow_from_joules(profiled):
     assert data["cost"] == pytest.approx(0.5 * kwh) and data["currency"] == "EUR"
     assert data["battery_share"] == pytest.approx(data["total_energy_j"] / 36_000)
     text = profiled("estimate", *NET, *words).stdout
-    assert "CO2e" in text and "EUR" in text and "of a charge of 10Wh" in text
+    assert "CO2e" in text and "EUR" in text and "of a 10Wh battery" in text
 
 
-def test_a_charge_is_enough_or_not_with_a_probability(profiled):
+def test_finishing_on_a_charge_has_a_probability(profiled):
     def ask(*words):
         return profiled.json("estimate", *NET, "--steps", "1000", *words)["finish"]
 
@@ -78,17 +78,17 @@ def test_a_charge_is_enough_or_not_with_a_probability(profiled):
     assert ask("--battery", f"{2000 * step_j}J", "--rest-w", "5")["probability"] < 1
 
 
-def test_people_read_whether_a_charge_is_enough(profiled):
+def test_text_says_whether_a_charge_suffices(profiled):
     words = ("--steps", "1000", "--battery")
     rich = " ".join(profiled("estimate", *NET, *words, "900Wh").stdout.split())
     assert "Will it finish on this charge? Almost certainly (above 99.9 %)" in rich
-    assert "The meter covers device: what else the battery feeds is not in it" in rich
+    assert "The meter covers device: give the power of everything else" in rich
     poor = " ".join(profiled("estimate", *NET, *words, "1mWh", "--rest-w", "3").stdout.split())
     assert "Will it finish on this charge? Almost certainly not (below 0.1 %)" in poor
-    assert "what else the battery feeds" not in poor
+    assert "give the power of everything else" not in poor
     step = " ".join(profiled("estimate", *NET, "--battery", "15Wh").stdout.split())
     assert "Will it finish" not in step
-    assert "This charge holds 54.0 kJ, which is worth about" in step and "--steps, or" in step
+    assert "This charge holds 54.0 kJ, enough for about" in step and "--steps, or" in step
     assert "leaves nothing" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )
@@ -101,64 +101,64 @@ def test_a_higher_level_is_a_wider_interval(profiled):
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
-def test_people_read_what_it_rests_on(profiled):
+def test_text_shows_provenance(profiled):
     text = profiled("estimate", *NET, "--steps", "1000").stdout
-    assert "(simulated)" in text and "simulated: no real device" in text
+    assert "(simulated)" in text and "simulated, not a real device" in text
     assert "Not included: loading data, evaluation and checkpoints." in text
     assert "the meter covers device" in text and "1,000 steps" in text
-    assert "guess" not in text and "█" in text
+    assert "extrapolated" not in text and "█" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_many_layers_are_summed_up(profiled):
+def test_small_layers_are_summed(profiled):
     text = profiled("estimate", "resnet18", "--device", "sim").stdout
-    assert "other 22 layers" in text and "of the energy is a guess" in text
+    assert "other 22 layers" in text and "of the energy is extrapolated" in text
 
 
-def test_what_was_never_profiled_is_said_with_what_to_do(profiled):
+def test_unseen_setups_are_reported_with_advice(profiled):
     net = ("lenet5:3,5,9,11", "--device", "sim")
     strange = (*net, "--batch", "8", "--precision", "bf16")
     assert profiled.json("estimate", *strange)["unseen_share"] == pytest.approx(1.0)
     text = " ".join(profiled("estimate", *strange).stdout.split())
-    assert "profiled was batch 8, sgd, fp32" in text
+    assert "the profile has batch 8, sgd, fp32" in text
 
 
-def test_of_many_profiled_setups_the_nearest_are_said():
+def test_the_nearest_profiled_setups_are_listed():
     known = [Setup(batch, optimizer=kind) for batch in (1, 4, 16, 64) for kind in ("sgd", "adamw")]
     asked = Setup(20, optimizer="sgd", precision="bf16")
-    said = _say_nearest(asked, known)
+    said = describe_nearest(asked, known)
     assert said == "batch 16, sgd, fp32; batch 64, sgd, fp32; batch 4, sgd, fp32; and 5 more setups"
-    assert _say_nearest(asked, known[:1]) == "batch 1, sgd, fp32"
-    assert _say_nearest(asked, known[:4]).endswith("; and 1 more setup")
+    assert describe_nearest(asked, known[:1]) == "batch 1, sgd, fp32"
+    assert describe_nearest(asked, known[:4]).endswith("; and 1 more setup")
 
 
-def test_an_interval_of_unknown_origin_is_not_explained(shell):
-    """The shipped profile by a method that does not say where its doubt comes from."""
+def test_an_interval_of_unknown_sources_is_not_explained(shell):
+    """Estimator ``flops`` does not say where its uncertainty comes from."""
     text = shell("estimate", "cnn5", "--device", "nvidia-h200", "--estimator", "flops").stdout
-    assert "with 95 %" in text and "The interval comes from" not in text
+    assert "95 % interval" in text and "Sources of uncertainty" not in text
 
 
-def test_another_batch_is_no_stranger(profiled):
+def test_another_batch_size_counts_as_seen(profiled):
     net = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "9")
     assert profiled.json("estimate", *net)["unseen_share"] == 0
 
 
-def test_a_probe_times_the_net_first_and_narrows_the_interval(profiled):
+def test_a_probe_narrows_the_interval(profiled):
     before = profiled.json("estimate", *NET)
     net = (NET[0], "--batch", "8", "--probe", "--on", "simulated:7")
     after = profiled.json("estimate", *net)
     assert _width(after) < _width(before)
-    assert after["doubts"].get("layers not timed", 0) < before["doubts"]["layers not timed"]
+    assert after["uncertainty_sources"].get("layers not timed", 0) < before["uncertainty_sources"]["layers not timed"]
     text = " ".join(profiled("estimate", "lenet5:2,7,12,9", *NET[1:]).stdout.split())
-    assert "The interval comes from" in text
+    assert "Sources of uncertainty" in text
 
 
-def test_a_probe_needs_joules_of_something(shell):
+def test_a_probe_needs_a_profiled_device(shell):
     said = shell.fails("estimate", NET[0], "--probe", "--on", "simulated:8")
     assert "joulecast profile" in said
 
 
-def test_a_probe_is_where_it_runs(profiled):
+def test_a_probe_runs_on_its_own_device(profiled):
     assert "--on" in profiled.fails("estimate", *NET, "--probe", code=2)
     words = ("estimate", NET[0], "--probe", "--estimator", "subtractive")
     assert "additive" in profiled.fails(*words, code=2)
@@ -169,7 +169,7 @@ def _width(data):
     return (high - low) / data["energy_j"]
 
 
-def test_the_first_steps_of_a_run_renew_an_estimate(profiled):
+def test_first_steps_of_a_run_update_the_estimate(profiled):
     before = profiled.json("estimate", *NET)
     seen_j = 1.3 * before["energy_j"]
     after = profiled.json("estimate", *NET, "--seen", f"{40 * seen_j}J/40")
@@ -178,29 +178,29 @@ def test_the_first_steps_of_a_run_renew_an_estimate(profiled):
     assert "12J/100" in profiled.fails("estimate", *NET, "--seen", "12")
 
 
-def test_what_was_measured_is_learnt(profiled):
+def test_a_measurement_improves_the_estimate(profiled):
     seen = profiled.json("measure", NET[0], "--on", "simulated:7", "--batch", "8")
     after = profiled.json("estimate", *NET)
     assert after["energy_j"] == pytest.approx(seen["energy_j"], rel=0.05)
 
 
-def test_a_file_answers_as_the_store_does(profiled, profile_file):
+def test_a_profile_file_gives_the_same_estimate(profiled, profile_file):
     by_file = profiled.json("estimate", NET[0], "--batch", "8", "--profile", str(profile_file))
     assert by_file == profiled.json("estimate", *NET)
 
 
-def test_a_networks_file_is_the_same_net(profiled):
+def test_a_network_file_gives_the_same_estimate(profiled):
     write_network(make_family(NET[0]), "net.json")
     assert profiled.json("estimate", "net.json", *NET[1:]) == profiled.json("estimate", *NET)
 
 
-def test_the_command_line_goes_before_a_device_in_the_settings(profiled, profile_file, write):
+def test_options_override_a_device_in_the_settings(profiled, profile_file, write):
     write("joulecast.toml", 'device = "elsewhere"')
     words = (NET[0], "--batch", "8", "--profile", str(profile_file))
     assert profiled.json("estimate", *words) == profiled.json("estimate", *NET)
 
 
-def test_what_belongs_to_no_layer_is_said_and_not_made_up(profiled):
+def test_unattributed_work_is_reported_and_not_estimated(profiled):
     plain = make_family(NET[0])
     assert profiled.json("estimate", *NET)["unattributed_flops_share"] == 0
     write_network(replace(plain, totals=StepTotals(1e6, 1e6, 10, 0.73, 0.004, 0.02)), "net.json")
@@ -210,17 +210,17 @@ def test_what_belongs_to_no_layer_is_said_and_not_made_up(profiled):
     assert shares == [0.73, 0.004, 0.02]
     text = " ".join(profiled("estimate", "net.json", *NET[1:]).stdout.split())
     assert "73.0 % of the FLOPs, 2.00 % of the parameters belong to no layer" in text
-    assert "it is too low" in text
+    assert "which is too low" in text
     assert "belong to no layer" not in profiled("estimate", *NET).stdout
 
 
-def test_this_machine_answers_by_default(profiled, monkeypatch):
+def test_this_machine_is_the_default(profiled, monkeypatch):
     assert "this machine" in profiled.fails("estimate", "lenet5")
     monkeypatch.setattr("joulecast.api.profiles.detect_device", lambda on: Device("simulated-7"))
     assert profiled.json("estimate", NET[0], "--batch", "8") == profiled.json("estimate", *NET)
 
 
-def test_a_networks_file_needs_nothing_heavy(profiled):
+def test_a_network_file_imports_nothing_heavy(profiled):
     write_network(make_family(NET[0]), "net.json")
     code = (
         "import sys\nfrom joulecast.cli.main import cli\n"
@@ -242,7 +242,7 @@ def test_a_networks_file_needs_nothing_heavy(profiled):
         (["lenet5", "--device", "sim", "--estimator", "stars"], 1, "additive"),
         (["lenet5", "--device", "sim", "--batch", "0"], 1, "batch is 0"),
         (["lenet5", "--device", "sim", "--battery", "5000mAh"], 1, "Wh"),
-        (["lenet5", "--device", "sim", "--battery", "5Wh", "--charge", "6"], 1, "share"),
+        (["lenet5", "--device", "sim", "--battery", "5Wh", "--charge", "6"], 2, "share"),
         (["lenet5", "--device", "sim", "--charge", "60%"], 2, "--battery"),
         (["lenet5", "--device", "sim", "--rest-w", "6"], 2, "--rest-w needs --battery"),
         (["lenet5", "--device", "sim", "--grid", "moon"], 1, "grid"),
@@ -255,5 +255,5 @@ def test_a_networks_file_needs_nothing_heavy(profiled):
         (["lenet5", "--device", "sim", "--profile", "some.json"], 2, "not both"),
     ],
 )
-def test_bad_questions_are_one_line(profiled, words, code, part):
+def test_bad_options_are_one_line(profiled, words, code, part):
     assert part in profiled.fails("estimate", *words, code=code)

@@ -1,4 +1,4 @@
-"""``evaluate``: what people read, what programs read, and both again without a device."""
+"""``evaluate`` measures held-out nets, and evaluates them again without a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from joulecast.cli.evaluate import say_stage
+from joulecast.cli.progress import format_report
 from joulecast.records import PROVENANCES
 from joulecast.uses.evaluate import EstimatorScore
 from joulecast.uses.progress_report import ProgressReport
@@ -17,17 +17,17 @@ LEARNT = (*SMALL, "--estimators", "subtractive", "--seconds", "40")
 
 @pytest.fixture
 def evaluated(shell):
-    """A command line whose store holds an evaluation, and what that came to."""
+    """Return a command line whose store holds an evaluation, and its result."""
     return shell, shell.json("evaluate", *LEARNT)
 
 
-def test_programs_read_scores_and_nets(evaluated):
+def test_json_has_scores_and_nets(evaluated):
     _, data = evaluated
     (score,) = data["scores"]
     assert set(score) == set(EstimatorScore.__dataclass_fields__)
     assert score["estimator"] == "subtractive" and score["nets"] == 3
     assert 0 < score["device_seconds"] <= 42 and score["points"] > 3
-    assert data["basis"] == data["provenance"] == "simulated" and data["basis"] in PROVENANCES
+    assert data["provenance"] == "simulated" and data["provenance"] in PROVENANCES
     assert data["setup"]["batch"] == 8 and data["device"]["name"] == "simulated-7"
     for net in data["nets"]:
         assert len(net["passes_j"]) == 2
@@ -38,40 +38,40 @@ def test_programs_read_scores_and_nets(evaluated):
         assert answer["interval95_j"][0] < low and high < answer["interval95_j"][1]
 
 
-def test_offline_is_the_same_and_touches_neither_device_nor_store(evaluated, monkeypatch):
+def test_offline_gives_the_same_result_without_a_device(evaluated, monkeypatch):
     shell, data = evaluated
     monkeypatch.delattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare")
     before = shell.snapshot()
     assert shell.json("evaluate", *LEARNT, "--offline") == data
-    # A device that is named need not be here.
+    # A named device may be elsewhere.
     away = [word.replace("simulated:7", "cuda:7") for word in LEARNT]
     named = shell.json("evaluate", *away, "--device", "simulated-7", "--offline")
     assert named == data
     assert shell.snapshot() == before
 
 
-def test_the_same_command_again_measures_nothing(evaluated):
+def test_the_same_command_measures_nothing_again(evaluated):
     shell, data = evaluated
     before = shell.snapshot()
     assert shell.json("evaluate", *LEARNT) == data
     assert shell.snapshot() == before
 
 
-def test_people_read_one_table_and_what_it_rests_on(evaluated):
+def test_text_has_one_table_and_the_provenance(evaluated):
     shell, data = evaluated
     text = shell("evaluate", *LEARNT, "--offline").stdout
     lines = text.splitlines()
-    assert "3 random nets of lenet5 on simulated-7 (simulated)" in lines[0]
+    assert "3 held-out nets of lenet5 on simulated-7 (simulated)" in lines[0]
     (row,) = [line for line in lines if line.startswith("subtractive")]
     error = data["scores"][0]["mape_percent"]
     assert row.split()[1] == (f"{error:.1f}" if error < 99.95 else f"{error:,.0f}")
     assert "Two measurements of the same net differ by" in text
-    assert "simulated: no real device" in text and "store.sqlite" in text
+    assert "simulated, not a real device" in text and "store.sqlite" in text
     assert max(map(len, lines)) <= 100
     assert "…" not in text
 
 
-def test_what_is_missing_is_said(evaluated):
+def test_missing_measurements_are_listed(evaluated):
     shell, _ = evaluated
     more = [word if word != "3" else "5" for word in LEARNT]
     more[-1] = "400"
@@ -95,11 +95,12 @@ def test_what_is_missing_is_said(evaluated):
         (["cnn5", "--on", "nix"], 1, "nix"),
         (["cnn5", "--offline"], 1, "without --offline"),
         (["cnn5", "--offline", "--device", "nix"], 1, "no profile of 'nix'"),
+        (["cnn5", "--device", "simulated-7"], 2, "--device needs --offline"),
         (["cnn5", "--nets", "0"], 2, "--nets"),
         (["cnn5", "--seconds", "0"], 2, "--seconds"),
     ],
 )
-def test_what_cannot_be_evaluated_is_one_line(shell, words, code, part):
+def test_bad_options_are_one_line(shell, words, code, part):
     on = [] if "--on" in words else ["--on", "simulated:7"]
     assert part in shell.fails("evaluate", *words, *on, code=code)
 
@@ -111,22 +112,23 @@ def test_settings_may_name_the_estimators(shell, write):
     assert data["seconds"] == 30
 
 
-def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
+def test_a_progress_bar_appears_on_terminals_only(shell, monkeypatch):
     assert shell("evaluate", *LEARNT).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
     text = shell("evaluate", *LEARNT, "--seed", "2").stderr
     assert "test nets, pass 2 of 2" in text
 
 
-def test_a_stage_says_which_of_how_many():
-    words = say_stage(ProgressReport(0.5, 1.0, "2 of 6: additive learns", "conv2d " * 20))
-    assert words["stage"] == "2 of 6: additive learns" and len(words["why"]) <= 30
+def test_a_progress_report_shows_the_stage_or_the_count():
+    report = ProgressReport(0.5, 1.0, "2 of 6: additive learns", "conv2d")
+    assert format_report(report) == "2 of 6: additive learns"
+    assert format_report(ProgressReport(3, 8, "trials")) == "3 of 8 trials"
 
 
-def test_pictures_are_written_and_say_what_is_simulated(shell):
-    words = ("--html", "page.html", "--svg", "pictures")
-    shell("evaluate", *LEARNT, *words)
+def test_plots_are_written_and_marked_as_simulated(shell):
+    shell("evaluate", *LEARNT, "--plot", "page.html")
+    shell("evaluate", *LEARNT, "--offline", "--plot", "plots/lenet5.svg")
     page = (shell.folder / "page.html").read_text(encoding="utf-8")
     assert "simulated" in page and "subtractive" in page
-    names = sorted(path.name for path in (shell.folder / "pictures").iterdir())
+    names = sorted(path.name for path in (shell.folder / "plots").iterdir())
     assert "lenet5-agreement.svg" in names and len(names) == 5

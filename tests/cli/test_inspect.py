@@ -1,4 +1,4 @@
-"""``inspect`` and ``detect``: what people and programs see."""
+"""``inspect`` shows layers and work, ``detect`` meters and devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing():
 """
 
 
-def test_detect_says_of_each_meter_what_is_promised(shell):
+def test_detect_describes_every_meter(shell):
     data = shell.json("detect")
     keys = {"name", "available", "reason", "covers", "provenance", "update_interval_s", "resolution_j"}
     assert all(keys | {"idle_power_w", "advice"} <= set(meter) for meter in data["meters"])
@@ -60,18 +60,18 @@ def test_totals_are_the_independent_count(shell, family):
     assert sum(layer["params"] for layer in layers) == data["params"]
 
 
-def test_people_read_how_far_layers_and_count_differ(shell):
+def test_text_says_how_far_layers_and_count_differ(shell):
     data = shell.json("inspect", "transformer:16,2")
     layers = data["layers"]
     said = sum(layer["bytes"][stage] for layer in layers for stage in ("forward", "backward"))
     fewer = 100 * (1 - said / data["bytes"])
     text = " ".join(shell("inspect", "transformer:16,2").stdout.split())
     assert "everything belongs to a layer" in text
-    assert fewer > 1 and f"say {fewer:.3g} % fewer bytes than were counted" in text
+    assert fewer > 1 and f"give {fewer:.3g} % fewer bytes than counted" in text
 
 
 @pytest.mark.parametrize("batch", [8, 9])
-def test_totals_in_a_file_hold_for_the_batch_that_they_were_counted_at(shell, batch):
+def test_totals_in_a_file_apply_to_the_batch_they_were_counted_at(shell, batch):
     network = replace(make_family("lenet5"), buildable=False)
     flops = network_work(network, Setup(batch=8)).total.flops
     totals = StepTotals(4 * flops, 123.0, 99, 0.75, 0.5, 0.25, overcounted_bytes_share=0.125)
@@ -84,24 +84,24 @@ def test_totals_in_a_file_hold_for_the_batch_that_they_were_counted_at(shell, ba
     assert data["params"] == 99 and data["unattributed_flops_share"] == 0.75
     text = " ".join(shell("inspect", "net.json", "--batch", str(batch)).stdout.split())
     assert "75.0 % of the FLOPs, 50.0 % of the bytes, 25.0 % of the parameters belong to no" in text
-    assert batch == 8 or "say 12.5 % more bytes than were counted" in text
+    assert batch == 8 or "give 12.5 % more bytes than counted" in text
 
 
 @pytest.mark.parametrize("words", [("--inference",), ("--precision", "bf16")])
-def test_a_count_of_training_in_fp32_is_not_passed_off_as_another(shell, words):
+def test_a_count_of_fp32_training_is_not_used_for_other_setups(shell, words):
     data = shell.json("inspect", "lenet5", *words)
     assert data["counted"] == "by layer"
     assert data["bytes"] == sum(layer["bytes"]["total"] for layer in data["layers"])
 
 
-def test_nobody_is_told_to_install_what_is_there(shell):
+def test_pytorch_is_not_suggested_where_it_would_not_help(shell):
     for name, network in (
         ("empty.json", Network()),
         ("read.json", replace(make_family("lenet5"), buildable=False)),
     ):
         write_network(network, name)
         text = shell("inspect", name).stdout
-        assert "layers' own sums" in text and "PyTorch" not in text
+        assert "sums of the layers" in text and "PyTorch" not in text
 
 
 def test_stages_of_a_layer_add_up(shell):
@@ -111,7 +111,7 @@ def test_stages_of_a_layer_add_up(shell):
             assert layer[what]["total"] == sum(stages)
 
 
-def test_blocks_hold_the_same_work(shell):
+def test_blocks_have_the_same_work(shell):
     plain = shell.json("inspect", "transformer:32,3")
     folded = shell.json("inspect", "transformer:32,3", "--blocks")
     assert len(folded["layers"]) < len(plain["layers"])
@@ -120,22 +120,23 @@ def test_blocks_hold_the_same_work(shell):
         assert sum(layer["flops"]["total"] for layer in view["layers"]) == view["flops"]
 
 
-def test_without_pytorch_totals_are_the_layers_own(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.cli.inspect.has_torch", lambda: False)
+def test_without_pytorch_totals_are_sums_of_layers(shell, monkeypatch):
+    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.api.inspect.has_torch", lambda: False)
     data = shell.json("inspect", "cnn5")
     assert data["unattributed_flops_share"] is None and data["counted"] == "by layer"
     assert data["flops"] == network_work(make_family("cnn5"), Setup(batch=32)).total.flops
-    assert "layers' own sums" in shell("inspect", "cnn5").stdout
+    assert "sums of the layers" in shell("inspect", "cnn5").stdout
 
 
-def test_a_network_written_comes_back(shell):
+def test_a_written_network_is_read_back(shell):
     shell("inspect", "har", "--out", "har.json")
     assert read_network("har.json") == make_family("har")
     again = shell.json("inspect", "har.json")
     assert again["flops"] == shell.json("inspect", "har")["flops"]
 
 
-def test_a_callable_is_read_with_its_own_batch_or_another(shell, write):
+def test_a_callable_is_read_at_its_own_batch_or_another(shell, write):
     write("net.py", NET)
     assert shell.json("inspect", "net.py:make_net")["setup"]["batch"] == 4
     data = shell.json("inspect", "net.py:make_net", "--batch", "6")
@@ -145,7 +146,8 @@ def test_a_callable_is_read_with_its_own_batch_or_another(shell, write):
 
 
 def test_tables_fit_a_hundred_columns(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.cli.inspect.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.api.inspect.has_torch", lambda: False)
     for words in (["resnet50"], ["transformer"], ["lstm"], ["resnet18", "--blocks"]):
         text = shell("inspect", *words).stdout
         assert max(map(len, text.splitlines())) <= 100
@@ -188,7 +190,7 @@ def test_bad_nets_are_one_line(shell, write, words, part):
     assert part in shell.fails("inspect", *words)
 
 
-def test_pytorch_is_asked_for_where_it_is_needed(shell, write, monkeypatch):
+def test_a_missing_pytorch_names_the_extra(shell, write, monkeypatch):
     write("net.py", NET)
     monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
     assert "joulecast[torch]" in shell.fails("inspect", "net.py:make_net")

@@ -1,4 +1,4 @@
-"""The group: help without imports, errors in one line, settings in their order."""
+"""The program: help without imports, errors in one line, and the order of settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
 
 
 def imported_by(code: str) -> set[str]:
-    """Which heavy modules a piece of Python leaves imported."""
+    """Return the heavy modules that a piece of Python imports."""
     check = f"import sys\n{code}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
@@ -31,7 +31,7 @@ def test_help_imports_nothing_heavy():
     assert imported_by(code) == set()
 
 
-def test_the_package_imports_nothing_heavy():
+def test_import_joulecast_imports_nothing_heavy():
     assert imported_by("import joulecast") == set()
 
 
@@ -45,7 +45,7 @@ def test_help_lists_every_command_under_its_heading(shell):
 
 
 @pytest.mark.parametrize("name", [name for rows in COMMANDS.values() for name in rows])
-def test_every_command_explains_itself_and_prints_json(shell, name):
+def test_every_command_has_help_and_prints_json(shell, name):
     text = shell(name, "--help").stdout
     assert text.startswith(f"Usage: joulecast {name}")
     command = getattr(importlib.import_module(f"joulecast.cli.{name}"), name)
@@ -81,13 +81,13 @@ def test_a_bug_shows_its_traceback(shell, monkeypatch):
         shell("detect")
 
 
-def test_an_interrupt_says_that_nothing_is_lost(shell, monkeypatch):
+def test_an_interrupt_keeps_measurements(shell, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
     monkeypatch.setattr("joulecast.cli.detect.detect_meters", interrupt)
     result = shell("detect", code=130)
-    assert "what was measured is kept" in result.stderr
+    assert "what was measured is stored" in result.stderr
 
 
 # -- settings -----------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def batch_of(shell, *words):
     return shell.json("inspect", "lenet5", *words)["setup"]["batch"]
 
 
-def test_arguments_go_before_environment_before_files(shell, write, monkeypatch):
+def test_arguments_override_environment_overrides_files(shell, write, monkeypatch):
     user = find_user_file()
     user.parent.mkdir(parents=True)
     user.write_text("batch = 2")
@@ -111,7 +111,7 @@ def test_arguments_go_before_environment_before_files(shell, write, monkeypatch)
     assert batch_of(shell, "--batch", "6") == 6
 
 
-def test_settings_reach_commands_of_commands(shell, write, monkeypatch):
+def test_settings_reach_subcommands(shell, write, monkeypatch):
     monkeypatch.delenv("JOULECAST_STORE")
     write("joulecast.toml", 'store = "nowhere/at/all.sqlite"\njson = true')
     assert shell("profiles", "list").stdout.lstrip().startswith("{")
@@ -127,13 +127,13 @@ def test_settings_reach_commands_of_commands(shell, write, monkeypatch):
         ("[profiles]\nbatch = 1", "[profiles] has no option 'batch'"),
     ],
 )
-def test_wrong_settings_are_named(shell, write, text, part):
+def test_wrong_settings_are_reported(shell, write, text, part):
     write("joulecast.toml", text)
     message = shell.fails("detect")
     assert "joulecast.toml" in message and part in message
 
 
-def test_every_option_may_stand_in_the_settings(shell, write):
+def test_every_option_can_be_set_in_a_file(shell, write):
     context = click.Context(cli)
     for name in cli.list_commands(context):
         params = cli.get_command(context, name).params

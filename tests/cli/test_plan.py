@@ -1,4 +1,4 @@
-"""``plan``: a file of jobs and devices becomes a timetable that holds."""
+"""``plan`` schedules the jobs of a file on its devices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def planned(profiled, write):
     return profiled
 
 
-def test_a_plan_holds_what_is_promised(planned):
+def test_json_has_a_valid_schedule(planned):
     data = planned.json("plan", "jobs.toml", *NOW)
     slots = {
         job["job"]: {**job, "on": dev["device"]} for dev in data["devices"] for job in dev["jobs"]
@@ -69,13 +69,13 @@ def test_a_plan_holds_what_is_promised(planned):
     assert data["energy_j"] == pytest.approx(data["planned_energy_j"], rel=1e-6)
     low, high = data["interval_j"]
     assert low < data["energy_j"] < high
-    assert data["basis"] == "simulated" and data["confidence"] == 0.5
+    assert data["provenance"] == "simulated" and data["confidence"] == 0.5
     (phone,) = (dev for dev in data["devices"] if dev["device"] == "phone")
     assert all(0.1 <= share <= 1 for _, share in phone["charge"])
     assert slots["second"]["charge_share"] == pytest.approx(phone["charge"][-1][1], abs=0.2)
 
 
-def test_jobs_cost_what_estimate_says(planned):
+def test_jobs_cost_what_estimate_predicts(planned):
     data = planned.json("plan", "jobs.toml", *NOW)
     words = ("lenet5:4,8,16,16", "--device", "sim", "--batch", "8", "--epochs", "2")
     asked = planned.json("estimate", *words, "--samples", "100000")
@@ -85,7 +85,7 @@ def test_jobs_cost_what_estimate_says(planned):
     assert job["end_s"] - job["start_s"] == pytest.approx(asked["total_duration_s"])
 
 
-def test_confidence_plans_with_more(planned):
+def test_confidence_plans_with_more_energy(planned):
     even, sure = (
         planned.json("plan", "jobs.toml", *NOW, "--confidence", level) for level in ("50%", "95%")
     )
@@ -93,24 +93,24 @@ def test_confidence_plans_with_more(planned):
     where = [[job["job"] for job in dev["jobs"]] for dev in even["devices"]]
     assert where == [[job["job"] for job in dev["jobs"]] for dev in sure["devices"]]
     assert sure["energy_j"] - sure["idle_j"] == pytest.approx(even["energy_j"] - even["idle_j"])
-    assert "stays below its joules and seconds with 95 %" in " ".join(
+    assert "stays below its energy and time with a probability of 95 %" in " ".join(
         planned("plan", "jobs.toml", *NOW, "--confidence", "0.95").stdout.split()
     )
 
 
-def test_people_read_who_runs_when_and_what_is_not_in_it(planned):
+def test_text_shows_the_schedule_and_its_limits(planned):
     text = planned("plan", "jobs.toml", *NOW).stdout
-    assert "2 jobs on" in text and "(simulated)" in text and "No plan takes less." in text
+    assert "2 jobs on" in text and "(simulated)" in text and "The plan is optimal." in text
     assert "mains" in text or "%" in text
     flat = " ".join(text.split())
-    assert "Not modelled: that jobs at once slow each other down" in flat
-    assert "simulated: no real device" in flat and "2030-05-01 22:00" in flat
+    assert "Not modelled: slowdown of jobs that run at the same time" in flat
+    assert "simulated, not a real device" in flat and "2030-05-01 22:00" in flat
     assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", ["timeline.html", "timeline.svg", "timeline.png"])
-def test_a_timeline_is_drawn(planned, name):
-    planned("plan", "jobs.toml", *NOW, "--out", name)
+def test_a_timeline_is_plotted(planned, name):
+    planned("plan", "jobs.toml", *NOW, "--plot", name)
     assert (planned.folder / name).stat().st_size > 1000
 
 
@@ -122,7 +122,7 @@ def test_a_timeline_is_drawn(planned, name):
         ('charge = "70%"', 'charge = "11%"', "battery", "the battery of phone lacks"),
     ],
 )
-def test_who_cannot_run_is_said_with_why(profiled, write, old, new, kind, words):
+def test_jobs_that_cannot_run_have_reasons(profiled, write, old, new, kind, words):
     only = {"deadline": ("first", ["board"]), "memory": ("first", ["board"])}
     jobs = JOBS.replace('deadline = "3h"', 'deadline = "3h"\ndevices = ["board"]')
     devices = DEVICES.replace('charger_w = 15\n[[device.charging]]\nfrom = "1h"\n', "")
@@ -169,32 +169,32 @@ def test_who_cannot_run_is_said_with_why(profiled, write, old, new, kind, words)
         ("[[job]]", "[[job", ("no TOML",)),
     ],
 )
-def test_a_bad_file_is_one_line_with_its_place(profiled, write, old, new, parts):
+def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, parts):
     write("jobs.toml", (JOBS + DEVICES).replace(old, new))
     said = profiled.fails("plan", "jobs.toml", *NOW)
     assert "jobs.toml" in said
     assert all(part in said for part in parts), said
 
 
-def test_a_job_that_is_no_table_is_one_line(profiled, write):
+def test_a_job_that_is_not_a_table_is_one_line(profiled, write):
     write("jobs.toml", "job = [1]\n" + DEVICES)
     assert "[[job]] number 1 is 1" in profiled.fails("plan", "jobs.toml", *NOW)
 
 
-def test_stated_devices_say_what_they_rest_on(profiled, write):
+def test_stated_devices_show_their_provenance(profiled, write):
     only = JOBS.split("[[job]]")[1].replace('deadline = "3h"', "")
     write("jobs.toml", "[[job]]" + only + "[[device]]" + DEVICES.split("[[device]]")[2])
     text = profiled("plan", "jobs.toml", *NOW).stdout
     flat = " ".join(text.split())
-    assert "No plan takes less." in flat
+    assert "The plan is optimal." in flat
     assert "modelled, not measured: FLOPs / flops_per_s at a stated power_w (board)" in flat
     assert "CPU time" not in flat and "meters cover" not in flat
     assert all(len(line.split()) > 1 for line in text.splitlines() if line.strip("─ "))
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system's clock has no tzset")
-def test_local_times_know_when_the_clock_changes(planned, write, monkeypatch):
-    """From 22:00 to 08:00 are eleven hours in the night that summer time ends."""
+def test_local_times_respect_daylight_saving(planned, write, monkeypatch):
+    """From 22:00 to 08:00 it is eleven hours in the night that summer time ends."""
     jobs = JOBS.replace('deadline = "3h"', "").replace("2030-05-02T02", "2030-10-27T09")
     jobs = jobs.replace('release = "10min"', "release = 2030-10-27T08:00:00")
     phone = DEVICES.split("[[device.charging]]")[0].replace("charger_w = 15", "")
@@ -214,12 +214,12 @@ def test_local_times_know_when_the_clock_changes(planned, write, monkeypatch):
 
 def test_bad_options_are_one_line(planned):
     assert "nowhere.toml" in planned.fails("plan", "nowhere.toml")
-    assert ".svg" in planned.fails("plan", "jobs.toml", "--out", "plan.pdf")
+    assert ".svg" in planned.fails("plan", "jobs.toml", "--plot", "plan.pdf", code=2)
     for share in ("30%", "100%"):
         assert "--confidence" in planned.fails("plan", "jobs.toml", "--confidence", share, code=2)
-    assert "no time" in planned.fails("plan", "jobs.toml", "--now", "noon", code=2)
+    assert "not a time" in planned.fails("plan", "jobs.toml", "--now", "noon", code=2)
 
 
-def test_without_the_solver_it_says_what_to_install(planned, monkeypatch):
+def test_a_missing_solver_names_the_extra(planned, monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     assert "pip install 'joulecast[plan]'" in planned.fails("plan", "jobs.toml", *NOW)

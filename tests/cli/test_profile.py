@@ -1,4 +1,4 @@
-"""``profile`` and ``profiles``: learning a device, and what was learnt."""
+"""``profile`` profiles a device, ``profiles`` manages the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.cli.progress import guess_left, say_progress, share_done
+from joulecast.cli.progress import format_campaign, guess_left, share_done
 from joulecast.errors import NotTrainingError
 from joulecast.files import read_profile
 from joulecast.records import Device, Profile
@@ -16,22 +16,22 @@ from joulecast.store import open_store
 SMALL = ("lenet5:4,8,16,16", "--on", "simulated:7", "--batch", "8")
 
 
-def test_a_campaign_ends_at_its_points_and_says_what_it_learnt(shell):
+def test_a_campaign_ends_after_its_points(shell):
     data = shell.json("profile", *SMALL, "--points", "12")
     assert data["points"] == data["new"] == 12
-    assert data["basis"] == "simulated" and "12 points" in data["stopped"]
+    assert data["provenance"] == "simulated" and "12 points" in data["stopped"]
     kinds = data["profile"]["estimators"]["additive"]["kinds"]
     assert {kind["kind"] for kind in kinds} == {"conv2d fp32", "linear fp32", "linear+loss fp32"}
     assert all(1 <= kind["joules"] <= kind["seconds"] for kind in kinds)
 
 
-def test_the_papers_method_can_be_asked_for(shell):
+def test_the_papers_estimator_can_be_profiled(shell):
     data = shell.json("profile", *SMALL, "--points", "12", "--estimator", "subtractive")
     curves = data["profile"]["estimators"]["subtractive"]["curves"]
     assert sum(curve["points"] for curve in curves) == 12
 
 
-def test_only_what_is_missing_is_measured(shell):
+def test_missing_measures_only_unseen_layers(shell):
     shell("profile", *SMALL, "--points", "10")
     net = ("har:4,8,8,8", *SMALL[1:])
     data = shell.json("profile", *net, "--missing")
@@ -41,37 +41,37 @@ def test_only_what_is_missing_is_measured(shell):
     assert answer["unseen_share"] == 0
 
 
-def test_the_same_command_goes_on(shell):
+def test_the_same_command_resumes(shell):
     shell("profile", *SMALL, "--points", "8")
     data = shell.json("profile", *SMALL, "--points", "12")
     assert data["points"] == 12 and data["new"] == 4
     assert shell.json("profile", *SMALL, "--points", "12")["new"] == 0
 
 
-def test_people_read_what_comes_next_and_can_run_it(shell):
-    text = shell("profile", *SMALL, "--points", "12", "--device", "toy").stdout
-    assert "(simulated)" in text and "toy knows 12 points" in text
-    command = text.split("Ask it now: joulecast ")[1].split()
+def test_the_suggested_command_runs(shell):
+    text = shell("profile", *SMALL, "--points", "12", "--device-name", "toy").stdout
+    assert "(simulated)" in text and "Profile of toy: 12 points" in text
+    command = text.split("Next: joulecast ")[1].split()
     assert command[:4] == ["estimate", "lenet5:4,8,16,16", "--device", "toy"]
     assert shell.json(*command)["device"] == "toy"
 
 
-def test_the_command_that_comes_next_names_the_profile_where_its_name_is_shared(shell):
+def test_the_suggested_command_names_the_key_of_an_ambiguous_device(shell):
     older = Profile(Device("toy"), "torch-1.0", "board", "measured")
     with open_store() as store:
         store.import_profile(older)
-    text = shell("profile", *SMALL, "--points", "12", "--device", "toy").stdout
-    command = text.split("Ask it now: joulecast ")[1].split()
+    text = shell("profile", *SMALL, "--points", "12", "--device-name", "toy").stdout
+    command = text.split("Next: joulecast ")[1].split()
     assert command[3] != "toy"
-    assert shell.json(*command)["basis"] == "simulated"
-    # A name alone means the stronger claim, and says so.
+    assert shell.json(*command)["provenance"] == "simulated"
+    # A name alone means the profile with the stronger provenance, and the command says so.
     result = shell("estimate", "lenet5:4,8,16,16", "--device", "toy", code=1)
     taken, problem = result.stderr.splitlines()
     assert older.key[:8] in taken and "1 other matches 'toy'" in taken
     assert "--device KEY" in taken and "profile of toy" in problem
 
 
-def test_where_nothing_can_be_profiled_the_reason_is_said(shell, monkeypatch):
+def test_a_device_that_refuses_everything_gives_the_reason(shell, monkeypatch):
     def refuse(self, trial):
         raise NotTrainingError("no weight of the net moved: train one of its layers")
 
@@ -81,17 +81,17 @@ def test_where_nothing_can_be_profiled_the_reason_is_said(shell, monkeypatch):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_time_is_a_budget_too(shell):
+def test_a_campaign_ends_after_its_time(shell):
     data = shell.json("profile", *SMALL, "--seconds", "20", "--interval", "0.1%")
     assert data["elapsed_s"] <= 20 and "budget" in data["stopped"]
 
 
-def test_time_can_guide(shell):
-    data = shell.json("profile", *SMALL, "--points", "10", "--guide", "time")
+def test_time_can_be_the_acquisition(shell):
+    data = shell.json("profile", *SMALL, "--points", "10", "--acquisition", "time")
     assert data["points"] == 10
 
 
-def test_a_wide_tolerance_is_soon_reached(shell):
+def test_a_wide_interval_is_soon_reached(shell):
     data = shell.json("profile", "lenet5:1,1,1,1", *SMALL[1:], "--interval", "90%")
     assert data["uncertainty_share"] < 0.9 and "known within" in data["stopped"]
 
@@ -105,19 +105,19 @@ def test_a_wide_tolerance_is_soon_reached(shell):
         (["cnn5", "--meter", "command:no-such-program"], 1, "no-such-program"),
         (["cnn5", "--points", "0"], 2, "--points"),
         (["cnn5", "--interval", "5"], 2, "5%"),
-        (["cnn5", "--guide", "stars"], 2, "energy"),
+        (["cnn5", "--acquisition", "stars"], 2, "energy"),
     ],
 )
-def test_what_cannot_be_profiled_is_one_line(shell, words, code, part):
+def test_bad_options_are_one_line(shell, words, code, part):
     assert part in shell.fails("profile", *words, code=code)
 
 
 @pytest.mark.parametrize("place", ["/proc/store.sqlite", "mysql://here/there"])
-def test_a_store_that_cannot_be_is_one_line(shell, place):
+def test_an_impossible_store_is_one_line(shell, place):
     assert "store" in shell.fails("profile", *SMALL, "--points", "2", "--store", place)
 
 
-def test_a_store_that_may_only_be_read_is_one_line(profiled):
+def test_a_read_only_store_is_one_line(profiled):
     place = f"sqlite:///file:{profiled.folder / 'store.sqlite'}?mode=ro&uri=true"
     assert "store" in profiled.fails("profile", *SMALL, "--points", "99", "--store", place)
     assert profiled.json("profiles", "list", "--store", place)["profiles"]
@@ -126,7 +126,7 @@ def test_a_store_that_may_only_be_read_is_one_line(profiled):
 # -- progress -----------------------------------------------------------------------------------
 
 
-def test_time_left_is_that_of_the_nearer_end():
+def test_time_left_is_that_of_the_nearer_limit():
     first, now = Progress(10, 1.0, 0.0, 100.0, ""), Progress(14, 0.5, 40.0, 60.0, "why")
     assert guess_left(now, first, None) == 60.0
     assert guess_left(now, first, 17) == 30.0
@@ -134,14 +134,13 @@ def test_time_left_is_that_of_the_nearer_end():
     assert share_done(now, first, 17) == pytest.approx(40 / 70)
 
 
-def test_nobody_knows_at_the_start_of_points_alone():
+def test_time_left_is_unknown_at_the_start():
     first = Progress(0, 1.0, 0.0, None, "bounds " * 20)
     assert guess_left(first, first, 12) is None and share_done(first, first, 12) is None
-    words = say_progress(first, first, 12)
-    assert words["points"] == "0 of 12 points" and len(words["why"]) < 50
+    assert format_campaign(first, first, 12) == "0 of 12 points  ± 100 %"
 
 
-def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
+def test_a_progress_bar_appears_on_terminals_only(shell, monkeypatch):
     assert shell("profile", *SMALL, "--points", "6").stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
     text = shell("profile", *SMALL, "--points", "8").stderr
@@ -151,7 +150,7 @@ def test_a_bar_stands_on_terminals_only(shell, monkeypatch):
 # -- profiles -----------------------------------------------------------------------------------
 
 
-def test_what_is_exported_comes_back(profiled):
+def test_an_exported_profile_is_imported_again(profiled):
     profiled("profiles", "export", "sim", "again.json")
     with open_store(create=False) as store:
         kept = store.find_profile("simulated-7")
@@ -171,16 +170,16 @@ def test_profiles_are_listed_and_shown(profiled):
     assert shown["key"] == one["key"]
     assert shown["observations"] == one["observation_count"]
     text = profiled("profiles", "show", "simulated-7").stdout
-    assert "simulated: no real device" in text and "batch 8" in text
+    assert "simulated, not a real device" in text and "batch 8" in text
 
 
-def test_reading_makes_no_store(shell):
+def test_listing_creates_no_store(shell):
     before = shell.snapshot()
     shell("profiles", "list")
     assert shell.snapshot() == before
 
 
-def test_only_the_one_that_is_meant_is_removed(profiled):
+def test_only_an_unambiguous_profile_is_removed(profiled):
     other = Profile(Device("simulated-7"), "torch-1.0", "board", "measured")
     with open_store() as store:
         store.import_profile(other)
@@ -189,7 +188,7 @@ def test_only_the_one_that_is_meant_is_removed(profiled):
     assert profiled.json("profiles", "show", "simulated-7")["provenance"] == "simulated"
 
 
-def test_nothing_to_show_is_one_line(shell):
+def test_an_unknown_profile_is_one_line(shell):
     for words in (["show", "x"], ["export", "x", "x.json"], ["remove", "x"]):
         assert "no profile of 'x'" in shell.fails("profiles", *words)
 

@@ -1,4 +1,4 @@
-"""``prune``: a budget in, a smaller net out."""
+"""``prune`` prunes a net to an energy budget."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_net():
 
 @pytest.fixture(scope="session")
 def cnn_file(tmp_path_factory):
-    """The profile of a simulated device that knows nets wide enough to be worth cutting."""
+    """Return the file of a profile of nets wide enough to be worth pruning."""
     folder = tmp_path_factory.mktemp("cnn")
     store, path = str(folder / "store.sqlite"), folder / "cnn.json"
     for command in (
@@ -42,17 +42,17 @@ def cnn_file(tmp_path_factory):
 
 @pytest.fixture
 def profiled(shell, cnn_file):
-    """A command line whose store knows that device."""
+    """Return a command line whose store has that profile."""
     shell("profiles", "import", str(cnn_file))
     return shell
 
 
-def test_json_holds_what_is_promised(profiled):
+def test_json_has_estimates_and_layers(profiled):
     data = profiled.json("prune", *NET, "--budget", "50%")
     for side in ("before", "after"):
         low, high = data[side]["interval_j"]
         assert low < data[side]["energy_j"] < high
-        assert data[side]["basis"] == "simulated"
+        assert data[side]["provenance"] == "simulated"
     assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
     assert 0.4 < data["budget_probability"] <= 1.0
     assert [layer["name"] for layer in data["layers"]][:2] == ["conv1", "conv2"]
@@ -61,7 +61,7 @@ def test_json_holds_what_is_promised(profiled):
     assert changed["fc"] == 10
 
 
-def test_confidence_cuts_further(profiled):
+def test_confidence_prunes_further(profiled):
     plain, sure = (
         profiled.json("prune", *NET, "--budget", "50%", *words)
         for words in ((), ("--confidence", "0.9"))
@@ -70,9 +70,9 @@ def test_confidence_cuts_further(profiled):
     assert sure["after"]["energy_j"] < plain["after"]["energy_j"]
 
 
-def test_people_see_layers_interval_and_basis(profiled):
+def test_text_shows_layers_interval_and_provenance(profiled):
     out = profiled("prune", *NET, "--budget", "50%").stdout
-    for words in ("(simulated)", "with 95 %", "The budget is kept with", "conv2", "→", "fresh"):
+    for words in ("(simulated)", "95 % interval", "within the budget with", "conv2", "→", "random"):
         assert words in out
 
 
@@ -82,30 +82,30 @@ def test_other_strategies_keep_the_budget(profiled, strategy):
     assert data["after"]["energy_j"] <= 0.5 * data["before"]["energy_j"]
 
 
-def test_flops_guide_says_what_joules_do(profiled):
+def test_the_objective_flops_still_estimates_energy(profiled):
     data = profiled.json("prune", *NET, "--budget", "50%", "--objective", "flops")
     assert data["cost_after"] <= 0.5 * data["cost_before"] and data["unit"] == "FLOP"
     assert data["after"]["energy_j"] > 0.5 * data["before"]["energy_j"]
     assert data["budget_probability"] < 0.05
 
 
-def test_what_is_written_is_made_again(profiled, write):
+def test_a_saved_model_is_loaded_again(profiled, write):
     import torch
 
     write("own.py", OWN)
     words = ("own.py:make_net", "--device", "sim", "--budget", "99%", "--importance", "taylor")
-    data = profiled.json("prune", *words, "--out", "small", "--keep", "3")
+    data = profiled.json("prune", *words, "--save", "small", "--keep", "3")
     net = joulecast.load_pruned("small")
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert net[0].out_channels == data["counts"]["0"] and net[3].out_channels == 32
 
 
-def test_measuring_says_whether_the_budget_held(profiled):
+def test_measuring_says_whether_the_budget_is_kept(profiled):
     data = profiled.json("prune", *NET, "--budget", "50%", "--measure", "--on", "simulated:7")
     seen = data["measured"]
     assert seen["before"]["provenance"] == "simulated"
     assert seen["share"] == pytest.approx(seen["after"]["energy_j"] / seen["before"]["energy_j"])
-    assert seen["kept"] == (seen["share"] <= 0.5)
+    assert seen["within_budget"] == (seen["share"] <= 0.5)
 
 
 def test_a_run_has_a_budget_too(profiled):
@@ -126,11 +126,11 @@ def test_refusals_are_one_line(profiled):
     assert "no budget" in profiled.fails("prune", *NET, "--budget", "50")
     assert "give --steps" in profiled.fails("prune", *NET, "--budget", "2Wh")
     assert "no layer" in profiled.fails("prune", *NET, "--budget", "50%", "--keep", "nowhere")
-    assert "no floor" in profiled.fails("prune", *NET, "--budget", "50%", "--floor", "x", code=2)
+    assert "is not a share" in profiled.fails("prune", *NET, "--budget", "50%", "--floor", "x", code=2)
 
 
-def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
-    """The same question is answered more surely, and from what was looked at."""
+def test_a_probe_measures_remaining_layers(profiled):
+    """The result is more certain, so less has to be pruned."""
     words = (*NET[:-2], "--budget", "50%", "--confidence", "0.9")
     blind = profiled.json("prune", *NET, "--budget", "50%", "--confidence", "0.9")
     seen = profiled.json("prune", *words, "--probe", "--on", "simulated:7")
@@ -145,19 +145,18 @@ def test_layers_that_are_left_are_looked_at_on_the_device(profiled):
     assert blind["after"]["energy_j"] / blind["before"]["energy_j"] < share <= 0.5
 
 
-def test_a_probe_asks_the_device_itself(profiled):
+def test_a_probe_uses_the_device_itself(profiled):
     words = profiled.fails("prune", *NET, "--budget", "50%", "--probe", code=2)
     assert "leave out --device" in words
 
 
-def test_a_guess_is_called_one(profiled):
-    """What was never measured so is not pruned as if it had been."""
+def test_extrapolation_is_reported(profiled):
     guessed = profiled("prune", *NET, "--budget", "90%", "--inference").output
-    assert "never measured so" in guessed
-    assert "never measured so" not in profiled("prune", *NET, "--budget", "90%").output
+    assert "extrapolated" in guessed
+    assert "extrapolated" not in profiled("prune", *NET, "--budget", "90%").output
 
 
-def test_only_the_device_that_was_asked_is_measured(profiled):
+def test_only_the_estimated_device_is_measured(profiled):
     words = profiled.fails("prune", *NET, "--budget", "50%", "--measure", "--on", "simulated:8")
     assert "simulated-7" in words and "simulated-8" in words
 
@@ -165,11 +164,11 @@ def test_only_the_device_that_was_asked_is_measured(profiled):
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
-        (("--out", "/proc/nowhere"), "give another --out", 1),
-        (("--floor", "nan%"), "is no floor", 2),
+        (("--save", "/proc/nowhere"), "another folder to --save", 1),
+        (("--floor", "nan%"), "is not a share", 2),
         (("--multiple", "1000"), "give a --multiple up to 32", 1),
         (("--objective", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
     ],
 )
-def test_what_makes_no_sense_is_one_line(profiled, words, said, code):
+def test_contradictory_options_are_one_line(profiled, words, said, code):
     assert said in profiled.fails("prune", *NET, "--budget", "50%", *words, code=code)

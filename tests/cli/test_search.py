@@ -1,4 +1,4 @@
-"""``search``: a family, a budget, and somebody's training function."""
+"""``search`` screens candidates and trains those within a budget."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def train(write) -> str:
     return write("train.py", TRAIN)
 
 
-def test_without_training_it_says_what_fits(profiled):
+def test_without_training_candidates_are_screened(profiled):
     data = profiled.json("search", *FAMILY, "--candidates", "60", "--seed", "3")
     assert data["screened"] == len(data["candidates"]) == 60
     assert 0 < data["within_budget"] == sum(one["within_budget"] for one in data["candidates"])
-    assert data["basis"] == "simulated" and data["budget"]["share"] == pytest.approx(0.97)
+    assert data["provenance"] == "simulated" and data["budget"]["share"] == pytest.approx(0.97)
     text = profiled("search", *FAMILY, "--candidates", "60").stdout
-    assert "size, not quality" in text and "random candidates keep it" in text
+    assert "accuracy is unknown" in text and "random candidates keep the budget" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_with_training_it_finds_the_front(profiled, shell, train):
+def test_training_finds_the_front(profiled, shell, train):
     words = ("--train", f"{train}:score", "--trials", "5", "--vary", "lr=1e-3..1e-1/log")
     words += ("--storage", "sqlite:///search.db", "--study", "mine", "--steps", "50")
-    data = profiled.json("search", *FAMILY, *words, "--out", "out.json", "--html", "front.html")
+    data = profiled.json("search", *FAMILY, *words, "--out", "out.json", "--plot", "front.html")
     assert len(data["trials"]) == 5 and data["front"]
     assert json.loads((shell.folder / "out.json").read_text()) == data
     assert "score against energy" in (shell.folder / "front.html").read_text()
@@ -56,11 +56,11 @@ def test_with_training_it_finds_the_front(profiled, shell, train):
     )
     text = profiled("search", *FAMILY, *words).stdout
     assert "10 trials trained" in text and "optuna-dashboard sqlite:///search.db" in text
-    assert "simulated: no real device" in text
+    assert "simulated, not a real device" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_bounds_are_kept(profiled):
+def test_dimensions_stay_within_their_bounds(profiled):
     words = ("--vary", "c1=2..4/2", "--vary", "f1=16", "--vary", "batch=4,8")
     words += ("--epochs", "1", "--samples", "64")
     data = profiled.json("search", *FAMILY, *words, "--candidates", "40")
@@ -75,7 +75,7 @@ def test_bounds_are_kept(profiled):
         (("--train", "nowhere.py:score"), "there is no file nowhere.py"),
         (("--train", "train.py:nothing"), "has no function 'nothing' that trains a net"),
         (("--train", "train.py:number"), "has no function 'number' that trains a net"),
-        (("--train", "score"), "names no function that trains a net"),
+        (("--train", "score"), "does not name a function that trains a net"),
         (("--train", "train.py:fails", "--trials", "1"), "fails: RuntimeError: no data"),
         (("--train", "train.py:score", "--sampler", "dice"), "there is no sampler 'dice'"),
         (("--budget", "1nJ"), "nothing in this space keeps"),
@@ -87,7 +87,7 @@ def test_bounds_are_kept(profiled):
         (("--estimator", "luck"), "there is no estimator"),
     ],
 )
-def test_what_goes_wrong_is_one_line(profiled, train, words, said):
+def test_errors_are_one_line(profiled, train, words, said):
     assert said in profiled.fails("search", *FAMILY, *words)
 
 
@@ -97,16 +97,16 @@ def test_what_goes_wrong_is_one_line(profiled, train, words, said):
         (("--vary", "c1"), "says not what may vary"),
         (("--vary", "lr=nan..1"), "two finite ends"),
         (("--epochs", "2"), "belong together"),
-        (("--confidence", "2"), "is no share"),
-        (("--html", "x.html"), "give --train"),
-        (("--sampler", "nope"), "--sampler is for training"),
-        (("--storage", "sqlite:///x.db"), "--storage is for training"),
+        (("--confidence", "2"), "is not a share"),
+        (("--plot", "x.html"), "--plot needs --train"),
+        (("--sampler", "nope"), "--sampler needs --train"),
+        (("--storage", "sqlite:///x.db"), "--storage needs --train"),
     ],
 )
-def test_wrong_usage(profiled, words, said):
+def test_wrong_usage_is_reported(profiled, words, said):
     assert said in profiled.fails("search", *FAMILY, *words, code=2)
 
 
 def test_only_families_are_searched(profiled):
     words = ("net.py:make", "--device", "sim", "--budget", "50%")
-    assert "is no family to search in" in profiled.fails("search", *words)
+    assert "is not a family" in profiled.fails("search", *words)

@@ -105,6 +105,6 @@ def evaluate_offline(
     measurer = open_measurer(measuring)
     runtime, meter = measurer.runtime, measurer.meter
     with open_store(store, create=False) as opened:
-        observations = opened.observations(find_profile_key(measurer))
+        observations = opened.load_observations(find_profile_key(measurer))
     profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, observations)
     return evaluate_stored(profile, plan)

@@ -102,7 +102,7 @@ def run_profiling(
             seconds=profiling.limit_s,
             on_progress=on_progress,
         )
-        return result, opened.profile(result.profile_key)
+        return result, opened.load_profile(result.profile_key)
 
 
 def probe_layers(
@@ -144,7 +144,7 @@ def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
     # Never opened: it only identifies the device and the meter.
     measurer = open_measurer(measuring)
     with open_store(store, create=False) as opened:
-        observations = opened.observations(find_profile_key(measurer))
+        observations = opened.load_observations(find_profile_key(measurer))
     if not any(one.energy_j for one in observations if one.trial.network.layers):
         raise MissingError(
             f"no layer's energy was measured on {measurer.runtime.device.name} yet: run "

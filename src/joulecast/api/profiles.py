@@ -42,7 +42,7 @@ def load_profile(
 
     with open_store(store, create=False) as opened:
         name = device or detect_device("cpu").name
-        if not device and not any(one.device == name for one in opened.profiles()):
+        if not device and not any(one.device == name for one in opened.list_profiles()):
             raise MissingError(
                 f"this machine ({name}) has no profile yet: make one with `joulecast profile NET "
                 "--on cpu`, or name a device of `joulecast profiles list` with --device"
@@ -50,7 +50,7 @@ def load_profile(
         matches = opened.list_matches(name)
         if on_choice is not None and len(matches) > 1:
             on_choice(_describe_choice(name, matches))
-        return opened.profile(matches[0].key)
+        return opened.load_profile(matches[0].key)
 
 
 def find_profile(device: str | Profile, store: str | None = None) -> Profile:

@@ -12,16 +12,15 @@ from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.api.profiles import load_profile
 from joulecast.budgets import RunLength
 from joulecast.cli import options
-from joulecast.cli.bill import Bill, make_bill
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
+from joulecast.cli.run_options import RunOptions
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Network
 from joulecast.units import battery_share, parse_energy
-from joulecast.uses.plan.charge import Finish, will_finish
 
 WORK = ("flops", "bytes", "params")
 
@@ -53,49 +52,6 @@ class SourceOptions:
                 "give --device or --profile, not both", click.get_current_context()
             )
         return typed[0]
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What is printed of the whole run besides its energy.
-
-    Attributes:
-        seen: Energy and number of the run's first steps, like ``12J/100``.
-        grid: CO2e per kWh, or a region.
-        price: Price per kWh.
-        battery: Energy of a full battery.
-        charge: Share of it that is charged.
-        reserve: Share of it that must remain.
-        rest_w: Power that the battery supplies and the meter does not see.
-    """
-
-    seen: str | None
-    grid: str | None
-    price: str | None
-    battery: str | None
-    charge: float | None
-    reserve: float | None
-    rest_w: float | None
-
-    def __post_init__(self) -> None:
-        for name in ("charge", "reserve", "rest_w"):
-            if getattr(self, name) is not None and self.battery is None:
-                option = f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"{option} needs --battery", click.get_current_context())
-
-    def make_bill(self, steps: int) -> Bill:
-        """Return the bill of all steps."""
-        return make_bill(steps, self.grid, self.price)
-
-    def check_battery(self, estimate: Estimate, steps: int) -> Finish | None:
-        """Return whether the run finishes on the battery; None without a battery."""
-        if self.battery is None:
-            return None
-        charge = 1.0 if self.charge is None else self.charge
-        battery_j = parse_energy(self.battery)
-        return will_finish(
-            estimate, steps, battery_j, charge, self.reserve or 0.0, self.rest_w or 0.0
-        )
 
 
 _BATTERY_SHARE = ShareType(is_open=False)
@@ -168,8 +124,8 @@ def estimate(
         energy_j, seen_steps = parse_seen(run.seen)
         result = update(result, energy_j=energy_j, steps=seen_steps)
     data = {**describe_estimate(result, steps, run), **list_unattributed(net.network)}
-    report = EstimateReport(net.network.name, setup, result, profile, data)
-    write_result(output, data, lambda: print_estimate(report, run.grid, run.battery))
+    report = EstimateReport(net.network.name, setup, result, profile, data, run)
+    write_result(output, data, lambda: print_estimate(report))
 
 
 def parse_seen(text: str) -> tuple[float, int]:
@@ -191,7 +147,7 @@ def describe_estimate(result: Estimate, steps: int, run: RunOptions) -> Json:
     if finish is not None and run.battery:
         battery_j = parse_energy(run.battery)
         data["battery_share"] = battery_share(totals["total_energy_j"], battery_j)
-        data["finish"] = {**finish.to_dict(), "has_rest_w": bool(run.rest_w)}
+        data["finish"] = finish.to_dict()
     return data
 
 

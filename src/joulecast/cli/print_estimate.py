@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.cli.run_options import RunOptions
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import (
     NOT_INCLUDED,
@@ -58,6 +59,7 @@ class EstimateReport:
 
     Attributes:
         data: The result as JSON values, totals included.
+        run: What is printed of the whole run.
     """
 
     name: str
@@ -65,9 +67,10 @@ class EstimateReport:
     estimate: Estimate
     profile: Profile
     data: Json
+    run: RunOptions
 
 
-def print_estimate(report: EstimateReport, grid: str | None, battery: str | None) -> None:
+def print_estimate(report: EstimateReport) -> None:
     """Print energy and duration of a step and of the run, the costliest layers, and notes."""
     console, data, result = make_console(), report.data, report.estimate
     verb = "Running" if report.setup.phase == "inference" else "Training"
@@ -79,10 +82,10 @@ def print_estimate(report: EstimateReport, grid: str | None, battery: str | None
         console.print(
             f"{data['steps']:,} steps take {_format_cost(*totals, result)}.", style="bold"
         )
-    units = " · ".join(_list_units(data, grid, battery))
+    units = " · ".join(_list_units(data, report.run))
     console.print(units + ("" if "finish" in data else "\n"))
     if "finish" in data:
-        console.print(_answer_finish(data, result) + "\n", style="bold")
+        console.print(_answer_finish(report) + "\n", style="bold")
     rows = [_format_layer(layer, result) for layer in merge_layers(result.layers)]
     print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
     print_notes(console, _list_notes(report))
@@ -129,27 +132,28 @@ def _format_layer(layer: LayerEstimate, result: Estimate) -> tuple[str, ...]:
     return (layer.name, kind, energy, format_share(share), make_bar(share))
 
 
-def _list_units(data: Json, grid: str | None, battery: str | None) -> list[str]:
+def _list_units(data: Json, run: RunOptions) -> list[str]:
     units = [format_kwh(data["total_energy_j"])]
     if "co2e_g" in data:
-        units.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {grid})")
+        units.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {run.grid})")
     if "cost" in data:
         units.append(format_money(data["cost"], data["currency"]))
     if "battery_share" in data:
-        units.append(f"{format_share(data['battery_share'])} of a {battery} battery")
+        units.append(f"{format_share(data['battery_share'])} of a {run.battery} battery")
     return units
 
 
-def _answer_finish(data: Json, result: Estimate) -> str:
+def _answer_finish(report: EstimateReport) -> str:
     """Return whether the run finishes on the charge, with its probability."""
+    data, covers = report.data, report.estimate.covers
     finish = data["finish"]
     available = format_energy(finish["available_j"])
     enough = f"enough for about {plural(finish['steps_left'], 'step')}"
     caveat = (
-        f" The meter covers {result.covers}: give the power of everything else on the battery with "
+        f" The meter covers {covers}: give the power of everything else on the battery with "
         "--rest-w."
     )
-    caveat = "" if finish["has_rest_w"] else caveat
+    caveat = "" if report.run.rest_w else caveat
     if data["steps"] == 1:
         hint = "Give --steps, or --epochs and --samples, to ask about a whole run."
         return f"This charge holds {available}, {enough}. {hint}{caveat}"

@@ -46,7 +46,7 @@ def profiles(ctx: click.Context) -> None:
 def list_profiles(store: str | None, json: bool) -> None:
     """List all profiles, including those that ship with Joulecast."""
     with open_store(store, create=False) as opened:
-        found = opened.profiles()
+        found = opened.list_profiles()
     if json:
         print_json({"profiles": [one.to_dict() for one in found]})
         return
@@ -126,7 +126,7 @@ def remove(device: str, store: str | None, json: bool) -> None:
             )
         if matches[0].shipped:
             raise InputError(f"the profile of {device} ships with Joulecast and cannot be removed")
-        profile = opened.profile(matches[0].key)
+        profile = opened.load_profile(matches[0].key)
         opened.remove_profile(matches[0].key)
     count = len(profile.observations)
     data = {"key": matches[0].key, "observations": count}
@@ -157,17 +157,19 @@ def describe_profile(profile: Profile) -> Json:
 def print_fits(console: Console, profile: Profile) -> None:
     """Print what each fit consists of, with its numbers of data points."""
     for name, items in describe_fits(profile).items():
+        has_features = any(item.features for item in items)
+        columns = ("features",) if has_features else ()
+        columns = (f"fitted ({name})", *columns, ">energy points", ">time points")
         rows = [
             (
                 item.label,
-                ", ".join(item.features) or "-",
+                *((", ".join(item.features),) if has_features else ()),
                 str(item.energy_points),
                 str(item.duration_points),
             )
             for item in items
         ]
         if rows:
-            columns = (f"fitted ({name})", "features", ">energy points", ">time points")
             print_table(console, columns, rows)
 
 

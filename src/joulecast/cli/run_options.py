@@ -1,0 +1,55 @@
+"""Options about a whole run: its first steps, other units of its energy, and a battery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from joulecast.cli.bill import Bill, make_bill
+from joulecast.records import Estimate
+from joulecast.units import parse_energy
+from joulecast.uses.plan.charge import Finish, will_finish
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is printed of the whole run besides its energy.
+
+    Attributes:
+        seen: Energy and number of the run's first steps, like ``12J/100``.
+        grid: CO2e per kWh, or a region.
+        price: Price per kWh.
+        battery: Energy of a full battery.
+        charge: Share of it that is charged.
+        reserve: Share of it that must remain.
+        rest_w: Power that the battery supplies and the meter does not see.
+    """
+
+    seen: str | None
+    grid: str | None
+    price: str | None
+    battery: str | None
+    charge: float | None
+    reserve: float | None
+    rest_w: float | None
+
+    def __post_init__(self) -> None:
+        for name in ("charge", "reserve", "rest_w"):
+            if getattr(self, name) is not None and self.battery is None:
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{option} needs --battery", click.get_current_context())
+
+    def make_bill(self, steps: int) -> Bill:
+        """Return the bill of all steps."""
+        return make_bill(steps, self.grid, self.price)
+
+    def check_battery(self, estimate: Estimate, steps: int) -> Finish | None:
+        """Return whether the run finishes on the battery; None without a battery."""
+        if self.battery is None:
+            return None
+        charge = 1.0 if self.charge is None else self.charge
+        battery_j = parse_energy(self.battery)
+        return will_finish(
+            estimate, steps, battery_j, charge, self.reserve or 0.0, self.rest_w or 0.0
+        )
