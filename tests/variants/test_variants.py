@@ -1,4 +1,4 @@
-"""Variants: every layer of every family can be shown, and what is shown can be read back."""
+"""Test that every part of a network has variants, and that they are read back."""
 
 import random
 from dataclasses import replace
@@ -26,8 +26,8 @@ SETUP = Setup()
 IMAGE = Input((3, 16, 16))
 
 
-def spots(found):
-    """Widths of a range: both ends and something between them."""
+def sample_widths(found):
+    """Return widths of a range: both ends and something between them."""
     middle = tuple(
         max(low, high // 2 // step * step)
         for low, high, step in zip(found.lows, found.highs, found.steps, strict=True)
@@ -36,20 +36,20 @@ def spots(found):
 
 
 def check_chain(network):
-    """Every layer must get the shape that it takes."""
+    """Assert that every layer reads the shape that it takes."""
     shapes = [network.input.shape]
     for layer in network.layers:
-        given = [shapes[-back] for back in layer.reads]
+        read = [shapes[-back] for back in layer.reads]
         if layer.join == "concat":
-            channels = sum(shape[0] for shape in given)
-            given = [(channels, *given[0][1:])]
-        assert all(shape == input_shape(layer) for shape in given), (network.name, layer)
+            channels = sum(shape[0] for shape in read)
+            read = [(channels, *read[0][1:])]
+        assert all(shape == input_shape(layer) for shape in read), (network.name, layer)
         shapes.append(output_shape(layer))
     assert len(shapes[-1]) >= 1
 
 
 def wrap(*layers, data=IMAGE):
-    """A net around some layers: a stem before them and a pooled output behind."""
+    """Return a network of some layers with a stem and a pooled output."""
     shape = output_shape(layers[-1])
     pool = make_layer("pool", (make_op("flatten"),), fn="adaptive_avg", kernel=(1, 1), shape=shape)
     stem = make_layer("conv2d", cin=3, cout=8, space=(16, 16), kernel=3, padding=1)
@@ -58,18 +58,18 @@ def wrap(*layers, data=IMAGE):
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_every_variant_of_every_family_chains_and_reads_back(name):
+def test_variants_of_every_family_fit_together_and_are_read_back(name):
     network = make_family(name)
     for found in plan_curves(network):
-        for widths in spots(found):
+        for widths in sample_widths(found):
             part = resize_part(found.part, widths)
             assert part_widths(part) == widths
             assert curve_key(part, SETUP) == curve_key(found.part, SETUP)
             variant = make_variant(part, network)
             check_chain(variant)
-            subject, *others = read_variant(variant)
-            # How a part is fed under autocast is the net's business, not the curve's.
-            assert subject == replace(part, half_input=subject.half_input)
+            shown, *others = read_variant(variant)
+            # The input precision depends on the network, not on the curve.
+            assert shown == replace(part, half_input=shown.half_input)
             assert [other.role for other in others] == {
                 "output": [],
                 "input": ["output"],
@@ -78,28 +78,28 @@ def test_every_variant_of_every_family_chains_and_reads_back(name):
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_a_plan_holds_every_member_and_everything_to_subtract(name):
+def test_ranges_contain_every_member_and_every_part_to_subtract(name):
     rng = random.Random(name)
     network = make_family(name)
     plan = {curve_key(found.part, SETUP): found for found in plan_curves(network)}
     members = [draw_family(name, rng.randint) for _ in range(4)]
-    parts = [place.part for member in [network, *members] for place in split_network(member)]
+    parts = [placed.part for one in [network, *members] for placed in split_network(one)]
     for found in plan.values():
         parts += read_variant(make_variant(found.part, network))
     for part in parts:
         found = plan[curve_key(part, SETUP)]
         ends = zip(found.lows, part_widths(part), found.highs, strict=True)
-        # A norm needs a few features; a member with less is below every curve.
+        # A norm needs a few features; a member with fewer is below the range.
         assert all(width <= high and (low <= width or low == 4) for low, width, high in ends)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_a_plan_comes_in_the_order_of_subtraction(name):
+def test_curves_are_in_the_order_of_subtraction(name):
     roles = [ROLES.index(found.part.role) for found in plan_curves(make_family(name))]
     assert roles == sorted(roles)
 
 
-def test_cnn5_needs_these_curves():
+def test_curves_of_cnn5():
     plan = {describe_part(found.part): found for found in plan_curves(make_family("cnn5"))}
     assert plan["output linear"].steps == (36,)
     assert plan["output linear"].highs == (512 * 36,)
@@ -109,22 +109,22 @@ def test_cnn5_needs_these_curves():
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_curves_are_told_apart_by_their_words(name):
-    words = [describe_part(found.part) for found in plan_curves(make_family(name))]
-    assert len(set(words)) == len(words)
-    assert max(map(len, words)) < 72
+def test_descriptions_of_curves_are_short_and_distinct(name):
+    descriptions = [describe_part(found.part) for found in plan_curves(make_family(name))]
+    assert len(set(descriptions)) == len(descriptions)
+    assert max(map(len, descriptions)) < 72
 
 
-def test_words_say_what_does_not_train():
+def test_descriptions_mention_frozen_layers():
     (first, *_, last) = split_network(make_family("lenet5"))
     for part in (first.part, last.part):
         frozen = replace(part, layers=(replace(part.layers[0], trains=False),))
         assert describe_part(frozen) == f"{describe_part(part)}, frozen"
-    behind = replace(last.part, layers=(replace(last.part.layers[0], input_grad=False),))
-    assert describe_part(behind) == f"{describe_part(last.part)}, first to train"
+    trained = replace(last.part, layers=(replace(last.part.layers[0], input_grad=False),))
+    assert describe_part(trained) == f"{describe_part(last.part)}, first to train"
 
 
-def test_a_curve_counts_as_often_as_a_step_counts_on_it():
+def test_calls_of_a_curve_are_those_of_its_layers():
     counts = {
         describe_part(found.part): found.calls
         for found in plan_curves(make_family("transformer:width=64,depth=3"))
@@ -134,19 +134,19 @@ def test_a_curve_counts_as_often_as_a_step_counts_on_it():
     assert counts["input embedding 64"] == 1
 
 
-def test_blocks_are_opened():
+def test_folded_blocks_are_split_into_layers():
     network = make_family("resnet18")
     assert split_network(fold_blocks(network)) == split_network(network)
 
 
-def test_whole_nets_idle_and_odd_reads_are_no_variants():
+def test_other_networks_are_not_read_as_variants():
     assert read_variant(Network()) is None
     assert all(read_variant(make_family(name)) is None for name in FAMILIES if name != "lstm")
     variant = make_variant(plan_curves(make_family("cnn5"))[-1].part, make_family("cnn5"))
     assert read_variant(variant) is not None
-    entry, layer, head = variant.layers
+    stem, layer, head = variant.layers
     for odd in (replace(layer, reads=(2,)), replace(layer, calls=2), replace(layer, tied=True)):
-        assert read_variant(replace(variant, layers=(entry, odd, head))) is None
+        assert read_variant(replace(variant, layers=(stem, odd, head))) is None
 
 
 CONV = make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=3, padding=1)
@@ -167,14 +167,14 @@ CONV = make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=3, padding=1)
         make_layer("conv2d", cin=8, cout=8, space=(16, 16), kernel=3, padding=1, groups=4),
     ],
 )
-def test_whatever_is_no_width_makes_another_curve(other):
+def test_other_properties_than_widths_make_another_curve(other):
     key = curve_key(Part("hidden", (CONV,)), SETUP)
     assert curve_key(Part("hidden", (other,)), SETUP) != key
     assert curve_key(Part("hidden", (CONV,)), Setup(batch=7)) != key
     assert curve_key(Part("input", (CONV,)), SETUP) != key
 
 
-def test_ties_calls_names_and_reads_make_none():
+def test_connections_and_names_do_not_make_another_curve():
     other = replace(CONV, reads=(2,), calls=3, tied=True, name="conv")
     before = make_layer("conv2d", cin=8, cout=8, space=(16, 16), kernel=1)
     one, two = (split_network(wrap(before, layer))[2] for layer in (CONV, other))
@@ -201,23 +201,23 @@ def test_ties_calls_names_and_reads_make_none():
         (make_layer("conv_transpose2d", cin=8, cout=6, space=(16, 16), kernel=2, stride=2), (8, 6)),
     ],
 )
-def test_grouped_and_rigid_layers_keep_their_structure(layer, widths):
+def test_grouped_layers_and_layers_with_fixed_widths_keep_their_structure(layer, widths):
     network = wrap(layer)
     (found,) = (
         f for f in plan_curves(network) if f.part.layers == split_network(network)[1].part.layers
     )
     assert found.highs == widths
-    for spot in spots(found):
-        part = resize_part(found.part, spot)
+    for sample in sample_widths(found):
+        part = resize_part(found.part, sample)
         assert curve_key(part, SETUP) == curve_key(found.part, SETUP)
         check_chain(make_variant(part, network))
 
 
-def test_inputs_that_are_joined_are_joined_in_the_variant():
-    plus = make_layer("elementwise", fn="add", inputs=2, shape=(8, 16, 16))
+def test_joined_inputs_are_joined_in_the_variant():
+    add = make_layer("elementwise", fn="add", inputs=2, shape=(8, 16, 16))
     wide = make_layer("conv2d", cin=16, cout=4, space=(16, 16), kernel=1)
     for layer in (
-        replace(plus, reads=(1, 2), join="add"),
+        replace(add, reads=(1, 2), join="add"),
         replace(wide, reads=(1, 2), join="concat"),
     ):
         variant = make_variant(split_network(wrap(CONV, layer))[2].part, wrap(CONV, layer))
@@ -225,11 +225,11 @@ def test_inputs_that_are_joined_are_joined_in_the_variant():
         check_chain(variant)
 
 
-def test_a_layer_behind_frozen_ones_stands_behind_a_frozen_entry():
+def test_layer_after_frozen_layers_has_a_frozen_stem():
     for grad in (True, False):
         network = wrap(replace(CONV, input_grad=grad))
-        entry, layer, *head = make_variant(split_network(network)[1].part, network).layers
-        assert entry.trains is grad
+        stem, layer, *head = make_variant(split_network(network)[1].part, network).layers
+        assert stem.trains is grad
         assert layer.input_grad is grad
         assert all(one.input_grad for one in head)
     frozen = wrap(replace(CONV, input_grad=False, trains=False))
@@ -237,7 +237,7 @@ def test_a_layer_behind_frozen_ones_stands_behind_a_frozen_entry():
     assert not any(one.input_grad for one in head)
 
 
-def test_a_large_vocabulary_is_neither_entry_nor_head():
+def test_large_vocabulary_is_neither_stem_nor_head():
     data = Input((16,), 50_000)
     embedding = make_layer("embedding", vocabulary=50_000, width=32, lead=(16,))
     layer = make_layer("linear", cin=32, cout=32, lead=(16,))
@@ -245,12 +245,12 @@ def test_a_large_vocabulary_is_neither_entry_nor_head():
     network = Network((replace(embedding, input_grad=False), layer, head), data)
     kinds = [one.kind for one in make_variant(split_network(network)[1].part, network).layers]
     assert kinds == ["linear", "linear", "elementwise", "linear"]
-    # A second table of words or positions reads data too, wherever it stands.
+    # A second embedding, such as one of positions, reads data too.
     again = Network((*network.layers[:1], replace(embedding, reads=(2,)), head), data)
-    assert [place.part.role for place in split_network(again)] == ["input", "input", "output"]
+    assert [placed.part.role for placed in split_network(again)] == ["input", "input", "output"]
 
 
-def test_widths_of_roles():
+def test_widths_that_vary_depend_on_the_role():
     network = make_family("cnn5")
-    names = [width_names(place.part) for place in split_network(network)]
+    names = [width_names(placed.part) for placed in split_network(network)]
     assert names == [("cout",), ("cin", "cout"), ("cin", "cout"), ("cin", "cout"), ("cin",)]

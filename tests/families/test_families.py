@@ -1,4 +1,4 @@
-"""Laws of the families: names that print back, layers that chain, draws in bounds, known sizes."""
+"""Test names, layers, random members and known sizes of families."""
 
 import random
 
@@ -19,11 +19,10 @@ from joulecast.kinds import input_shape, network_work, output_shape
 from joulecast.records import Network, Setup
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
-SMALL = {"cnn5": (3, 32, 32), "resnet18": (3, 32, 32), "resnet34": (3, 32, 32)}
 
 
 def drawn_networks():
-    """Random members of all families."""
+    """Return a strategy for random members of all families."""
     return st.builds(
         lambda name, seed: draw_family(name, random.Random(seed).randint),
         st.sampled_from(list(FAMILIES)),
@@ -32,14 +31,14 @@ def drawn_networks():
 
 
 def read_shapes(network, index):
-    """Shapes of what a layer reads; before the first layer stands the network's input."""
+    """Yield the shapes that a layer reads; before the first layer is the network's input."""
     for back in network.layers[index].reads:
         source = index - back
         yield network.input.shape if source < 0 else output_shape(network.layers[source])
 
 
 @given(drawn_networks())
-def test_layers_chain(network):
+def test_layers_fit_together(network):
     for index, layer in enumerate(network.layers):
         shapes = list(read_shapes(network, index))
         assert set(shapes) == {input_shape(layer)}, layer.name
@@ -48,13 +47,13 @@ def test_layers_chain(network):
 
 
 @given(drawn_networks())
-def test_every_layer_but_the_last_is_read(network):
+def test_every_layer_except_the_last_is_read(network):
     read = {index - back for index, layer in enumerate(network.layers) for back in layer.reads}
     assert set(range(len(network.layers) - 1)) <= read
 
 
 @given(drawn_networks())
-def test_json_and_the_name_bring_a_network_back(network):
+def test_json_and_name_restore_a_network(network):
     assert Network.from_dict(network.to_dict()) == network
     again = make_family(network.name)
     assert again == network
@@ -63,26 +62,26 @@ def test_json_and_the_name_bring_a_network_back(network):
 
 
 @given(drawn_networks())
-def test_only_the_first_layer_needs_no_gradient_of_its_input(network):
+def test_only_the_first_layer_has_no_input_gradient(network):
     assert [layer.input_grad for layer in network.layers] == [False] + [True] * (
         len(network.layers) - 1
     )
 
 
 @given(drawn_networks())
-def test_groups_are_ranges_of_layers_in_order(network):
+def test_groups_are_ordered_ranges_of_layers(network):
     edges = [edge for group in network.groups for edge in group]
     assert edges == sorted(edges)
     assert all(0 <= start < stop <= len(network.layers) for start, stop in network.groups)
 
 
 @given(st.sampled_from(list(FAMILIES)), st.integers(0, 10**6))
-def test_draws_stay_in_bounds(name, seed):
+def test_random_members_are_within_bounds(name, seed):
     family = FAMILIES[name]
-    asked = []
+    bounds = []
 
     def draw(low, high):
-        asked.append((low, high))
+        bounds.append((low, high))
         return random.Random(seed).randint(low, high)
 
     network = draw_family(name, draw)
@@ -90,11 +89,11 @@ def test_draws_stay_in_bounds(name, seed):
     assert all(1 <= values[key] <= original for key, original in family.params.items())
     assert all(values[key] % step == 0 for key, step in family.steps.items())
     assert all(values[key] == family.params[key] for key in family.fixed)
-    assert len(asked) == len(family.params) - len(family.fixed)
+    assert len(bounds) == len(family.params) - len(family.fixed)
 
 
 @every_family
-def test_the_largest_draw_is_the_original_and_the_smallest_works(name):
+def test_largest_member_is_the_original(name):
     original = draw_family(name, lambda low, high: high)
     smallest = draw_family(name, lambda low, high: low)
     assert original == make_family(name)
@@ -114,12 +113,12 @@ def test_every_parameter_changes_the_work(name):
 
 
 @every_family
-def test_a_family_says_what_it_is(name):
+def test_description_names_every_parameter(name):
     family = FAMILIES[name]
-    assert family.about
+    assert family.description
     assert family.batch >= 1
     for key in family.params:
-        assert key.upper() in family.about
+        assert key.upper() in family.description
     names = [layer.name for layer in make_family(name).layers]
     assert len(set(names)) == len(names)
     assert all(names)
@@ -135,12 +134,12 @@ def test_a_family_says_what_it_is(name):
         ("lstm", 10_000 * 128 + 4 * 128 * (128 + 128 + 2) + 128 * 10 + 10),
     ],
 )
-def test_parameters_are_those_that_are_known(name, params):
+def test_number_of_parameters_is_that_of_the_literature(name, params):
     assert network_work(make_family(name), Setup()).params == params
 
 
 @pytest.mark.parametrize(
-    ("written", "same"),
+    ("name", "full_name"),
     [
         ("cnn5", "cnn5:64,128,256,512"),
         ("cnn5:8", "cnn5:8,128,256,512"),
@@ -150,9 +149,9 @@ def test_parameters_are_those_that_are_known(name, params):
         ("resnet18:32", "resnet18:32,2,2,2,2"),
     ],
 )
-def test_names_may_be_short(written, same):
-    assert make_family(written) == make_family(same)
-    assert make_family(written).name == same
+def test_names_may_be_abbreviated(name, full_name):
+    assert make_family(name) == make_family(full_name)
+    assert make_family(name).name == full_name
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_names_may_be_short(written, same):
         "lstm:hidden=1000000000000",
     ],
 )
-def test_bad_names_give_one_line_that_says_what_is_possible(name):
+def test_invalid_name_is_refused_in_one_line(name):
     with pytest.raises(NetError) as caught:
         make_family(name)
     message = str(caught.value)
@@ -186,19 +185,19 @@ def test_bad_names_give_one_line_that_says_what_is_possible(name):
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 96), (3, 96, 96, 1), (3, 0, 96), (0, 96, 96)])
-def test_an_input_of_another_form_is_refused(shape):
+def test_input_of_another_rank_is_refused(shape):
     with pytest.raises(NetError, match="3x96x96") as caught:
         make_family("cnn5", shape)
     assert "\n" not in str(caught.value)
 
 
-def test_an_absurd_input_is_refused():
+def test_huge_input_is_refused():
     with pytest.raises(NetError, match="at most 65,536"):
         make_family("cnn5", (3, 10**9, 10**9))
 
 
 @every_family
-def test_widths_go_up_to_the_limit(name):
+def test_widths_are_limited(name):
     width = next(iter(FAMILIES[name].params))
     assert make_family(f"{name}:{WIDEST}").layers
     with pytest.raises(NetError, match=f"{width} is {2 * WIDEST}; .* at most 65,536"):
@@ -206,7 +205,7 @@ def test_widths_go_up_to_the_limit(name):
 
 
 @pytest.mark.parametrize(("name", "shape"), [("cnn5", (3, 8, 8)), ("lenet5", (1, 4, 4))])
-def test_an_input_that_is_too_small_is_refused(name, shape):
+def test_too_small_input_is_refused(name, shape):
     with pytest.raises(InputError, match="larger input") as caught:
         make_family(name, shape)
     assert "\n" not in str(caught.value)
@@ -224,7 +223,7 @@ def test_an_input_that_is_too_small_is_refused(name, shape):
         ("resnet50", (3, 224, 224)),
     ],
 )
-def test_other_inputs_chain_too(name, shape):
+def test_layers_fit_together_for_other_inputs(name, shape):
     network = make_family(name, shape)
     assert network.input.shape == shape
     assert input_shape(network.layers[0]) == shape
