@@ -27,28 +27,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from judging import (
+from scoring import (
     ESTIMATORS,
-    HOST,
-    LOOKS,
-    PROBES,
+    HOST_ROLE,
+    ENERGY_ROLE,
+    PROBE_ROLE,
     SCORE_COLUMNS,
     Case,
-    judge_case,
+    score_case,
     list_net_columns,
-    list_truths,
+    list_windows,
     show_net,
     show_score,
 )
 from nets import TABLES, Entry, shrink
-from reading import (
+from net_pieces import (
     READING_COLUMNS,
-    Parcel,
-    Tally,
+    NetPiece,
+    MeasuredPieces,
     describe_nets,
-    find_next_look,
+    find_next_piece,
     list_host_probes,
-    list_parcels,
+    list_pieces,
     list_probes,
     read_all,
 )
@@ -59,8 +59,8 @@ from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
-from joulecast.estimators.additive.acquisition import choose_aim
-from joulecast.estimators.additive.estimator import fit_state
+from joulecast.estimators.additive.acquisition import propose_trial
+from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.files import read_profile, write_profile
 from joulecast.measurer import Measurer
@@ -74,8 +74,8 @@ Json = dict[str, Any]
 
 CAMPAIGNS = ("subtractive", "neuralpower")
 # Joules of at most so many pieces of each net, after all pieces were timed.
-DOUBTS = 2
-_BOOKS = {"test": "outside", "dev": "outside.dev", "fresh": "outside.fresh"}
+ENERGY_PROBES_PER_NET = 2
+TABLE_NAMES = {"test": "outside", "dev": "outside.dev", "fresh": "outside.fresh"}
 
 
 def main() -> None:
@@ -84,20 +84,20 @@ def main() -> None:
     args.started_s = time.monotonic()
     entries = choose_entries(args)
     folder = args.out / "networks" / (args.which + ("-tiny" if args.tiny else ""))
-    troubles: list[str] = []
-    networks = read_all(entries, folder, troubles, fresh=not args.offline)
-    parcels = list_parcels(entries, networks)
-    rows = describe_nets(entries, networks, parcels)
+    failures: list[str] = []
+    networks = read_all(entries, folder, failures, fresh=not args.offline)
+    pieces_by_key = list_pieces(entries, networks)
+    rows = describe_nets(entries, networks, pieces_by_key)
     print_table(make_console(), READING_COLUMNS, rows, title=f"{args.which}: how nets read")
-    say(f"{len(parcels)} distinct pieces, {len({p.piece.label for p in parcels.values()})} kinds")
+    print_progress(f"{len(pieces_by_key)} distinct pieces, {len({p.piece.label for p in pieces_by_key.values()})} kinds")
     if args.read_only:
-        report_troubles(troubles)
+        print_failures(failures)
         return
     if not args.offline:
-        measure(args, entries, networks, parcels, troubles)
+        measure(args, entries, networks, pieces_by_key, failures)
     if not args.measure_only:
-        evaluate_stored(args, entries, networks, parcels, troubles)
-    report_troubles(troubles)
+        evaluate_stored(args, entries, networks, pieces_by_key, failures)
+    print_failures(failures)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -133,14 +133,14 @@ def choose_entries(args: argparse.Namespace) -> tuple[Entry, ...]:
     return tuple(map(shrink, chosen)) if args.tiny else chosen
 
 
-def say(words: str) -> None:
+def print_progress(words: str) -> None:
     """Progress, on stderr."""
     print(words, file=sys.stderr, flush=True)
 
 
-def report_troubles(troubles: Sequence[str]) -> None:
+def print_failures(failures: Sequence[str]) -> None:
     """What went wrong, each once."""
-    for words in dict.fromkeys(troubles):
+    for words in dict.fromkeys(failures):
         print(f"Left out: {words}", flush=True)
 
 
@@ -152,29 +152,29 @@ def measure(
     args: argparse.Namespace,
     entries: Sequence[Entry],
     networks: dict[str, Network],
-    parcels: dict[str, Parcel],
-    troubles: list[str],
+    pieces_by_key: dict[str, NetPiece],
+    failures: list[str],
 ) -> None:
     """Everything that is not kept yet, in the order that the module draws."""
     with (
-        open_measurer(MeasureOptions(args.on, args.meter, rounds=args.rounds)) as rig,
+        open_measurer(MeasureOptions(args.on, args.meter, rounds=args.rounds)) as measurer,
         open_store(args.store) as kept,
     ):
-        key = find_profile_key(rig)
-        book = EvaluationLog(_BOOKS[args.which], kept.observations(key), kept.add_observation)
-        runtime, meter = rig.runtime, rig.meter
+        key = find_profile_key(measurer)
+        log = EvaluationLog(TABLE_NAMES[args.which], kept.load_observations(key), kept.add_observation)
+        runtime, meter = measurer.runtime, measurer.meter
         here = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
-        known = choose_known(args, load_known(args.known, here), networks)
+        known = select_known(args, load_known_profiles(args.known, here), networks)
         ready = [entry for entry in entries if entry.name in networks]
-        made = (seen for who in (LOOKS, PROBES, HOST) for seen in book.list_for(who))
-        mode = "graph" if "graph" in rig.runtime.modes else "eager"
-        tally = Tally(mode, (*known, *made))
-        work = Work(rig, book, ready, networks, parcels, tally, troubles, args.on, known)
+        made = (seen for role in (ENERGY_ROLE, PROBE_ROLE, HOST_ROLE) for seen in log.list_for(role))
+        mode = "graph" if "graph" in measurer.runtime.modes else "eager"
+        measured_pieces = MeasuredPieces(mode, (*known, *made))
+        work = OutsideRun(measurer, log, ready, networks, pieces_by_key, measured_pieces, failures, args.on, known)
         work.until_s = args.started_s + args.until_s
         try:
             work.measure_all(args)
         except KeyboardInterrupt:
-            troubles.append("interrupted: the same command goes on")
+            failures.append("interrupted: the same command goes on")
 
 
 class TimeUpError(Exception):
@@ -182,196 +182,196 @@ class TimeUpError(Exception):
 
 
 @dataclass
-class Work:
+class OutsideRun:
     """One run: the rig, what is kept, and what went wrong so far."""
 
-    rig: Measurer
-    book: EvaluationLog
+    measurer: Measurer
+    log: EvaluationLog
     entries: Sequence[Entry]
     networks: dict[str, Network]
-    parcels: dict[str, Parcel]
-    tally: Tally
-    troubles: list[str]
+    pieces_by_key: dict[str, NetPiece]
+    measured_pieces: MeasuredPieces
+    failures: list[str]
     on: str
     known: Sequence[Observation]
     until_s: float = 0.0
     reserve_s: float = 0.0
-    awake: bool = False
+    is_warm: bool = False
     refused: set[str] = field(default_factory=set)
 
     def measure_all(self, args: argparse.Namespace) -> None:
         """Pass, campaigns, pass; the second pass has its time kept free."""
         stages: list[tuple[str, Callable[[], None], bool]] = [
             ("pass 1", lambda: self.measure_pass(PASSES[0]), False),
-            ("joules of new kinds", lambda: self.look_at_kinds(args.seconds), True),
-            ("seconds of pieces", self.probe_pieces, True),
+            ("joules of new kinds", lambda: self.measure_kinds(args.seconds), True),
+            ("seconds of pieces", self.time_pieces, True),
         ]
-        stages.append(("issue times of pieces", self.probe_host, True))
-        stages.append(("joules where doubt is left", self.clear_doubts, True))
+        stages.append(("issue times of pieces", self.time_host_issue, True))
+        stages.append(("joules where doubt is left", self.measure_uncertain_pieces, True))
         for name in CAMPAIGNS:
             if name in args.estimators and args.subtractive_s > 0:
                 stages.append((name, lambda n=name: self.learn(n, args.subtractive_s), True))  # type: ignore[misc]
         stages.append(("pass 2", lambda: self.measure_pass(PASSES[1]), False))
         for what, run, yields in stages:
             started_s = time.monotonic()
-            say(f"== {what}")
+            print_progress(f"== {what}")
             try:
-                self.reserve_s = self.guess_pass_s() if yields else 0.0
+                self.reserve_s = self.estimate_pass_s() if yields else 0.0
                 run()
             except TimeUpError:
-                self.troubles.append(f"{what}: the wall budget was spent, run it again to go on")
-            say(f"   took {time.monotonic() - started_s:.0f} s")
+                self.failures.append(f"{what}: the wall budget was spent, run it again to go on")
+            print_progress(f"   took {time.monotonic() - started_s:.0f} s")
 
-    def guess_pass_s(self) -> float:
+    def estimate_pass_s(self) -> float:
         """Seconds that the second pass will take: as the first, where it is not done."""
-        done = {seen.trial.network.name for seen in self.book.list_for(PASSES[1])}
-        first = self.book.list_for(PASSES[0])
+        done = {seen.trial.network.name for seen in self.log.list_for(PASSES[1])}
+        first = self.log.list_for(PASSES[0])
         return sum(1.3 * s.cost_s + 2.0 for s in first if s.trial.network.name not in done)
 
-    def check_time(self) -> None:
+    def check_time_left(self) -> None:
         """Raise where what is measured next would not end in time."""
         if time.monotonic() + self.reserve_s > self.until_s:
             raise TimeUpError
 
     # -- the nets themselves -----------------------------------------------------------------
 
-    def measure_pass(self, who: str) -> None:
+    def measure_pass(self, role: str) -> None:
         """One window of every net that the pass lacks."""
         for entry in self.entries:
-            if list_truths(self.book, entry, who):
+            if list_windows(self.log, entry, role):
                 continue
-            self.check_time()
-            self.wake()
-            with self.noting(entry.name):
-                seen = self.measure_net(entry, who)
-                self.book.add(seen)
-                say(
+            self.check_time_left()
+            self.warm_up()
+            with self.record_failures(entry.name):
+                seen = self.measure_net(entry, role)
+                self.log.add(seen)
+                print_progress(
                     f"   {entry.name}: {seen.energy_j:.3g} J, {1e3 * (seen.duration_s or 0):.1f} ms"
                     f", {(seen.peak_memory_bytes or 0) / 1e9:.1f} GB, cost {seen.cost_s:.1f} s"
                 )
             # A net refers to itself in places, and its memory is wanted for the next one.
             gc.collect()
 
-    def measure_net(self, entry: Entry, who: str) -> Observation:
+    def measure_net(self, entry: Entry, role: str) -> Observation:
         """A window of a net's own module; a simulated device has only its network."""
-        rig = replace(self.rig, run=self.book.tag(who), rounds=1)
+        measurer = replace(self.measurer, run=self.log.tag(role), rounds=1)
         trial = Trial(self.networks[entry.name], entry.setup)
-        if self.rig.runtime.name.startswith("simulated"):
-            return rig.measure(trial)
+        if self.measurer.runtime.name.startswith("simulated"):
+            return measurer.measure(trial)
         loaded = load_entry(entry, self.on)
         if loaded.loss is not None:
             trial = replace(trial, setup=replace(entry.setup, loss="own"))
-        own: Any = OwnNetRuntime(self.rig.runtime, loaded)  # type: ignore[arg-type]
-        return replace(replace(rig, runtime=own).measure(trial), source=OWN_NET)
+        own: Any = OwnNetRuntime(self.measurer.runtime, loaded)  # type: ignore[arg-type]
+        return replace(replace(measurer, runtime=own).measure(trial), source=OWN_NET)
 
-    def wake(self) -> None:
+    def warm_up(self) -> None:
         """Let the first load pass; nobody looks at what it took."""
-        if not self.awake and self.parcels:
-            self.awake = True
-            ordered = sorted(self.parcels.values(), key=lambda p: p.piece.size_bytes)
+        if not self.is_warm and self.pieces_by_key:
+            self.is_warm = True
+            ordered = sorted(self.pieces_by_key.values(), key=lambda p: p.piece.size_bytes)
             with suppress(Exception):
-                self.rig.time(ordered[len(ordered) // 2].make_trial("eager"))
+                self.measurer.time(ordered[len(ordered) // 2].make_trial("eager"))
 
     # -- additive ----------------------------------------------------------------------------
 
-    def look_at_kinds(self, seconds: float) -> None:
+    def measure_kinds(self, seconds: float) -> None:
         """Two looks in joules at every kind that nobody knows, over all nets together."""
-        rig = replace(self.rig, run=self.book.tag(LOOKS))
-        if not any(not seen.trial.network.layers for seen in self.book.list_for(LOOKS)):
-            self.wake()
-            self.book.add(rig.measure_idle())
-        while sum_work_s(self.book.list_for(LOOKS)) < seconds:
-            parcel = find_next_look(self.parcels, self.tally, self.refused)
-            if parcel is None:
+        measurer = replace(self.measurer, run=self.log.tag(ENERGY_ROLE))
+        if not any(not seen.trial.network.layers for seen in self.log.list_for(ENERGY_ROLE)):
+            self.warm_up()
+            self.log.add(measurer.measure_idle())
+        while sum_work_s(self.log.list_for(ENERGY_ROLE)) < seconds:
+            net_piece = find_next_piece(self.pieces_by_key, self.measured_pieces, self.refused)
+            if net_piece is None:
                 return
-            self.check_time()
-            self.wake()
-            self.run_parcel(parcel, rig.measure, self.tally.mode)
-        self.troubles.append(f"not all kinds were looked at within {seconds:.0f} s")
+            self.check_time_left()
+            self.warm_up()
+            self.measure_piece(net_piece, measurer.measure, self.measured_pieces.mode)
+        self.failures.append(f"not all kinds were looked at within {seconds:.0f} s")
 
-    def probe_pieces(self) -> None:
+    def time_pieces(self) -> None:
         """Seconds of every distinct piece that nobody has timed."""
-        rig = replace(self.rig, run=self.book.tag(PROBES))
-        for parcel in list_probes(self.parcels, self.tally):
-            self.check_time()
-            self.wake()
-            if parcel.piece.key not in self.refused:
-                self.run_parcel(parcel, rig.time, self.tally.mode)
+        measurer = replace(self.measurer, run=self.log.tag(PROBE_ROLE))
+        for net_piece in list_probes(self.pieces_by_key, self.measured_pieces):
+            self.check_time_left()
+            self.warm_up()
+            if net_piece.piece.key not in self.refused:
+                self.measure_piece(net_piece, measurer.time, self.measured_pieces.mode)
 
-    def probe_host(self) -> None:
+    def time_host_issue(self) -> None:
         """Host seconds of one piece of each structure, issued eagerly alone."""
-        rig = replace(self.rig, run=self.book.tag(HOST))
-        for parcel in list_host_probes(self.parcels, self.tally):
-            self.check_time()
-            self.wake()
-            if parcel.piece.key not in self.refused:
-                self.run_parcel(parcel, rig.time, "eager")
+        measurer = replace(self.measurer, run=self.log.tag(HOST_ROLE))
+        for net_piece in list_host_probes(self.pieces_by_key, self.measured_pieces):
+            self.check_time_left()
+            self.warm_up()
+            if net_piece.piece.key not in self.refused:
+                self.measure_piece(net_piece, measurer.time, "eager")
 
-    def clear_doubts(self) -> None:
+    def measure_uncertain_pieces(self) -> None:
         """Joules of the pieces that leave most doubt about each net, all of them timed."""
-        rig = replace(self.rig, run=self.book.tag(PROBES))
-        left = DOUBTS * len(self.entries) - self.count_doubts()
-        for _ in range(DOUBTS):
+        measurer = replace(self.measurer, run=self.log.tag(PROBE_ROLE))
+        left = ENERGY_PROBES_PER_NET * len(self.entries) - self.count_energy_probes()
+        for _ in range(ENERGY_PROBES_PER_NET):
             try:
-                state = fit_state(self.list_learnt())
+                state = fit_model(self.list_observations())
             except MissingError:
                 return
             for entry in self.entries:
                 if left <= 0:
                     return
-                self.check_time()
+                self.check_time_left()
                 target = Target(self.networks[entry.name], entry.setup, acquisition="probe")
-                target = replace(target, modes=self.rig.runtime.modes)
-                proposal = choose_aim(target, self.list_learnt(), lambda seen, now=state: now)  # type: ignore[misc]
+                target = replace(target, modes=self.measurer.runtime.modes)
+                proposal = propose_trial(target, self.list_observations(), lambda seen, now=state: now)  # type: ignore[misc]
                 if proposal.trial is not None and proposal.with_energy:
                     left -= 1
-                    with self.noting(f"a doubt about {entry.name}"):
-                        self.book.add(rig.measure(proposal.trial))
+                    with self.record_failures(f"a doubt about {entry.name}"):
+                        self.log.add(measurer.measure(proposal.trial))
 
-    def list_learnt(self) -> list[Observation]:
+    def list_observations(self) -> list[Observation]:
         """What `additive` knows so far."""
-        made = [seen for who in (LOOKS, PROBES, HOST) for seen in self.book.list_for(who)]
+        made = [seen for role in (ENERGY_ROLE, PROBE_ROLE, HOST_ROLE) for seen in self.log.list_for(role)]
         refused = [
-            Observation(parcel.make_trial(self.tally.mode))
-            for key, parcel in self.parcels.items()
+            Observation(net_piece.make_trial(self.measured_pieces.mode))
+            for key, net_piece in self.pieces_by_key.items()
             if key in self.refused
         ]
         return [*self.known, *made, *refused]
 
-    def count_doubts(self) -> int:
+    def count_energy_probes(self) -> int:
         """Joules that were measured after the seconds."""
-        return sum(seen.energy_j is not None for seen in self.book.list_for(PROBES))
+        return sum(seen.energy_j is not None for seen in self.log.list_for(PROBE_ROLE))
 
-    def run_parcel(self, parcel: Parcel, look: Callable[[Trial], Observation], mode: str) -> None:
+    def measure_piece(self, net_piece: NetPiece, look: Callable[[Trial], Observation], mode: str) -> None:
         """Look at a piece, or note why the device would not run it."""
-        trial = parcel.make_trial(mode)
-        before = len(self.troubles)
-        with self.noting(f"{parcel.piece.label} of {', '.join(parcel.nets)}"):
+        trial = net_piece.make_trial(mode)
+        before = len(self.failures)
+        with self.record_failures(f"{net_piece.piece.label} of {', '.join(net_piece.nets)}"):
             seen = look(trial)
-            self.book.add(seen)
-            self.tally.add(seen)
-        if len(self.troubles) > before:
-            self.refused.add(parcel.piece.key)
+            self.log.add(seen)
+            self.measured_pieces.add(seen)
+        if len(self.failures) > before:
+            self.refused.add(net_piece.piece.key)
 
     # -- others ------------------------------------------------------------------------------
 
     def learn(self, name: str, seconds: float) -> None:
         """A campaign of a method for each net, with seconds of its own; curves are shared."""
         tags = [f"{name}.{entry.name}" for entry in self.entries]
-        for entry, who in zip(self.entries, tags, strict=True):
-            self.check_time()
-            self.wake()
-            shelf = Shelf(self.book, who, tags)
-            method = Allowance(find_estimator(name), seconds, self, who)
-            rig = replace(self.rig, run=self.book.tag(who))
+        for entry, role in zip(self.entries, tags, strict=True):
+            self.check_time_left()
+            self.warm_up()
+            shelf = SharedCampaignLog(self.log, role, tags)
+            method = NetBudgetEstimator(find_estimator(name), seconds, self, role)
+            measurer = replace(self.measurer, run=self.log.tag(role))
             target = Target(self.networks[entry.name], entry.setup, acquisition="energy")
-            with self.noting(f"{name} of {entry.name}"), suppress(MissingError):
-                result = run_campaign(rig, shelf, method, target)
-                self.troubles += [f"{name} of {entry.name}: {w}" for w in result.skipped[:1]]
-                say(f"   {entry.name}: {result.new} new points, {result.stopped}")
+            with self.record_failures(f"{name} of {entry.name}"), suppress(MissingError):
+                result = run_campaign(measurer, shelf, method, target)
+                self.failures += [f"{name} of {entry.name}: {w}" for w in result.skipped[:1]]
+                print_progress(f"   {entry.name}: {result.new} new points, {result.stopped}")
 
     @contextmanager
-    def noting(self, what: str) -> Iterator[None]:
+    def record_failures(self, what: str) -> Iterator[None]:
         """Goes on where something fails."""
         try:
             yield
@@ -379,21 +379,21 @@ class Work:
             raise
         except Exception as error:  # other people's nets and drivers raise anything
             text = " ".join(str(error).split())[:300]
-            self.troubles.append(f"{what}: {type(error).__name__}: {text}")
-            say(f"   {self.troubles[-1]}")
+            self.failures.append(f"{what}: {type(error).__name__}: {text}")
+            print_progress(f"   {self.failures[-1]}")
 
 
-class Shelf:
+class SharedCampaignLog:
     """A book as the store of one net's campaign, which sees those of the other nets too."""
 
-    def __init__(self, book: EvaluationLog, who: str, tags: Sequence[str]) -> None:
-        self._book, self._who, self._tags = book, who, tags
+    def __init__(self, log: EvaluationLog, role: str, tags: Sequence[str]) -> None:
+        self._book, self._who, self._tags = log, role, tags
 
     def add_observation(self, observation: Observation) -> None:
         """Keep an observation for good."""
         self._book.add(observation)
 
-    def observations(self, profile_key: str) -> Sequence[Observation]:
+    def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """What the campaigns for all nets have seen."""
         return [seen for tag in self._tags for seen in self._book.list_for(tag)]
 
@@ -401,17 +401,17 @@ class Shelf:
         """Nothing: whoever judges fits."""
 
 
-class Allowance(BudgetedEstimator):
+class NetBudgetEstimator(BudgetedEstimator):
     """A method that asks for nothing more once one net has had its seconds."""
 
-    def __init__(self, method: Estimator, seconds: float, work: Work, who: str) -> None:
+    def __init__(self, method: Estimator, seconds: float, work: OutsideRun, role: str) -> None:
         super().__init__(method, seconds)
-        self._work, self._who = work, who
+        self._work, self._who = work, role
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """As the method itself, within what the net may take."""
-        self._work.check_time()
-        if is_budget_spent(self._work.book.list_for(self._who), self._seconds):
+        self._work.check_time_left()
+        if is_budget_spent(self._work.log.list_for(self._who), self._seconds):
             return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
         return self._method.propose(target, observations)
 
@@ -445,18 +445,18 @@ def load_entry(entry: Entry, on: str) -> Any:
 # What was known before
 
 
-def load_known(files: Sequence[Path], here: Profile) -> list[Profile]:
+def load_known_profiles(files: Sequence[Path], here: Profile) -> list[Profile]:
     """Profiles of files and stores, all of the device in question."""
     found = [profile for file in files for profile in read_profiles(file)]
     for other in found:
-        if name_place(other) != name_place(here):
-            sys.exit(f"--known is of {name_place(other)}, but this is {name_place(here)}")
+        if identify_device(other) != identify_device(here):
+            sys.exit(f"--known is of {identify_device(other)}, but this is {identify_device(here)}")
         if other.key != here.key:
-            say(f"known is of another driver or runtime: {other.device}, {other.runtime}")
+            print_progress(f"known is of another driver or runtime: {other.device}, {other.runtime}")
     return found
 
 
-def name_place(profile: Profile) -> tuple[str, str, str]:
+def identify_device(profile: Profile) -> tuple[str, str, str]:
     """What must be the same for observations to go together."""
     return profile.device.name, profile.covers, profile.provenance
 
@@ -468,27 +468,27 @@ def read_profiles(file: Path) -> list[Profile]:
     if not file.exists():
         sys.exit(f"there is no file {file}")
     with open_store(file, create=False) as kept:
-        return [kept.profile(one.key) for one in kept.profiles() if not one.shipped]
+        return [kept.load_profile(one.key) for one in kept.list_profiles() if not one.shipped]
 
 
-def choose_known(
+def select_known(
     args: argparse.Namespace, profiles: Sequence[Profile], networks: Mapping[str, Network]
 ) -> tuple[Observation, ...]:
     """What may be learnt from before: nothing made for this table or for ``test``, no net of it."""
-    held_out, books = set(networks.values()), {_BOOKS["test"], _BOOKS[args.which]}
+    held_out, books = set(networks.values()), {TABLE_NAMES["test"], TABLE_NAMES[args.which]}
     found = {}
     for profile in profiles:
         for seen in profile.observations:
-            mine = any(is_of_book(seen, name) for name in books) or seen.trial.network in held_out
+            mine = any(is_of_table(seen, name) for name in books) or seen.trial.network in held_out
             named = seen.source == OWN_NET and seen.trial.network.name in networks
             if not mine and not named:
                 found[seen.trial.key, seen.run, seen.taken_at_s] = seen
     return tuple(found.values())
 
 
-def is_of_book(seen: Observation, name: str) -> bool:
+def is_of_table(seen: Observation, name: str) -> bool:
     """Whether an observation was made for a table; the name of one begins that of the other."""
-    other = any(seen.run.startswith(f"{b}.") for b in _BOOKS.values() if len(b) > len(name))
+    other = any(seen.run.startswith(f"{b}.") for b in TABLE_NAMES.values() if len(b) > len(name))
     return seen.run.startswith(f"{name}.") and not other
 
 
@@ -496,7 +496,7 @@ def list_whole_nets(
     profiles: Sequence[Profile], known: Sequence[Observation]
 ) -> tuple[Observation, ...]:
     """Whole nets that a factor may be learnt from: those of the table ``dev``, and known ones."""
-    tags = {f"{_BOOKS['dev']}.{who}" for who in PASSES}
+    tags = {f"{TABLE_NAMES['dev']}.{role}" for role in PASSES}
     trained = [seen for p in profiles for seen in p.observations if seen.run in tags]
     unique = {(s.trial.key, s.run, s.taken_at_s): s for s in (*trained, *known)}
     return tuple(unique.values())
@@ -510,43 +510,43 @@ def evaluate_stored(
     args: argparse.Namespace,
     entries: tuple[Entry, ...],
     networks: dict[str, Network],
-    parcels: dict[str, Parcel],
-    troubles: list[str],
+    pieces_by_key: dict[str, NetPiece],
+    failures: list[str],
 ) -> None:
     """Judge what is kept, print it and write it."""
-    profile = find_own(args)
-    profiles = load_known(args.known, profile)
-    book = EvaluationLog(_BOOKS[args.which], profile.observations)
-    known = choose_known(args, profiles, networks)
+    profile = find_table_profile(args)
+    profiles = load_known_profiles(args.known, profile)
+    log = EvaluationLog(TABLE_NAMES[args.which], profile.observations)
+    known = select_known(args, profiles, networks)
     others = list_whole_nets([profile, *profiles], known)
-    case = Case(entries, networks, parcels, book, known, others)
+    case = Case(entries, networks, pieces_by_key, log, known, others)
     try:
-        result = judge_case(case, args.estimators, say)
+        result = score_case(case, args.estimators, print_progress)
     except MissingError as error:
         sys.exit(str(error))
-    result = {**describe_run(args, profile, case), **result, "troubles": list(troubles)}
-    write_result(args, result, replace(profile, observations=list_own(book, args), fits={}))
+    result = {**describe_run(args, profile, case), **result, "troubles": list(failures)}
+    write_result(args, result, replace(profile, observations=list_table_observations(log, args), fits={}))
     print_result(result)
-    troubles += result["left_out"]
+    failures += result["left_out"]
 
 
-def find_own(args: argparse.Namespace) -> Profile:
+def find_table_profile(args: argparse.Namespace) -> Profile:
     """The profile of the store that holds most of what was made for the table."""
     profiles = read_profiles(args.store)
-    name = _BOOKS[args.which]
+    name = TABLE_NAMES[args.which]
     if not profiles:
         sys.exit(f"{args.store} holds nothing yet: run it without --offline first")
-    return max(profiles, key=lambda p: sum(is_of_book(seen, name) for seen in p.observations))
+    return max(profiles, key=lambda p: sum(is_of_table(seen, name) for seen in p.observations))
 
 
-def list_own(book: EvaluationLog, args: argparse.Namespace) -> tuple[Observation, ...]:
+def list_table_observations(log: EvaluationLog, args: argparse.Namespace) -> tuple[Observation, ...]:
     """What was made for the table."""
-    return tuple(seen for seen in book.list_all() if is_of_book(seen, _BOOKS[args.which]))
+    return tuple(seen for seen in log.list_all() if is_of_table(seen, TABLE_NAMES[args.which]))
 
 
 def describe_run(args: argparse.Namespace, profile: Profile, case: Case) -> Json:
     """Where and from what a result comes."""
-    seen = list_own(case.book, args)
+    seen = list_table_observations(case.log, args)
     return {
         "which": args.which,
         "tiny": args.tiny,
@@ -584,7 +584,7 @@ def print_result(result: Json) -> None:
     names = [score["estimator"] for score in result["scores"]]
     rows = [show_net(net, names) for net in result["nets"]]
     print_table(console, list_net_columns(names), rows, title="Errors in percent, net by net")
-    spent = ", ".join(f"{who} {s:.0f} s" for who, s in result["device_seconds"].items())
+    spent = ", ".join(f"{role} {s:.0f} s" for role, s in result["device_seconds"].items())
     noise_words = "unknown" if noise is None else f"{noise:.1f} %"
     console.print(f"Noise of two passes: {noise_words}. Device: {spent}.")
 

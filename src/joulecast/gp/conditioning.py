@@ -1,10 +1,10 @@
-"""What rows have taught, and what they say of any piece under one draw of the hyper-parameters.
+"""Condition the process on training data.
 
-C = S·K·Sᵀ + noise + above + units   of the rows; S sums pieces to rows, as a share of each
-  = L·Lᵀ
-B = Sᵀ·L⁻ᵀ                           the basis
-δ | rows  ~  N(k·B·z, k0 - |k·B|²)   of any piece, k its prior covariance with the rows'
-                                     pieces, k0 its prior variance, z = L⁻¹·residual
+C = B·K·Bᵀ + diag(σ_n² + v) + discrepancies + unit effects = L·Lᵀ
+B = A·diag(m)/y                       weights of the observations, relative to their values
+P = Bᵀ·L⁻ᵀ                            projection of inputs onto whitened observations
+δ | y  ~  N(k·P·z, k₀ - |k·P|²)       of any input: k its prior covariance with the training
+                                      inputs, k₀ its prior variance, z = L⁻¹·residual
 """
 
 from __future__ import annotations
@@ -14,81 +14,89 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.gp.joint import Field, Parts, Rows, relate, split
-from joulecast.gp.kernels import Floats, Mix, combine, factorise
-from joulecast.gp.queries import Nets
+from joulecast.gp.covariance import cross_covariance, prior_covariance
+from joulecast.gp.hyperparameters import HyperParameters
+from joulecast.gp.inputs import Inputs, TrainingData
+from joulecast.gp.linalg import Floats, SparsePattern, cholesky_with_inverse, matvec
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the rows say of every piece under one draw of the hyper-parameters.
+class ConditionedProcess:
+    """The posterior under one draw of the hyper-parameters.
 
     Attributes:
-        pull: What a piece's δ becomes, by its covariance with the pieces of the rows, P.
-        basis: Likewise how much of its prior the rows explain, P x N.
-        above_pull: What whole nets are off by, by how each kind takes part in that, L.
-        above_basis: Likewise how much of it the rows explain, L x N.
+        inputs: Training inputs.
+        projection: P, training inputs x observations.
+        weights: P·z: the posterior mean of δ is the prior covariance with the training inputs times
+            these.
+        discrepancy_projection: As ``projection``, of the labels' discrepancies, L x observations.
+        discrepancy_weights: As ``weights``, of the labels' discrepancies, L.
+        discrepancy_sd: Standard deviation of the discrepancy of sums.
     """
 
-    field: Field
-    parts: Parts
-    level: float
-    pull: Floats
-    basis: Floats
-    above_pull: Floats
-    above_basis: Floats
+    inputs: Inputs
+    hyper: HyperParameters
+    projection: Floats
+    weights: Floats
+    discrepancy_projection: Floats
+    discrepancy_weights: Floats
+    discrepancy_sd: float
 
-    def relate(self, nets: Nets) -> Floats:
-        """Prior covariance of the nets' pieces with those of the rows, p x P."""
-        across = relate(nets.field, self.field, self.parts, self.level)
-        same = np.flatnonzero(nets.match >= 0)
-        across[same, nets.match[same]] += self.parts.jagged**2
-        return across
+    def covariance_with(self, inputs: Inputs) -> Floats:
+        """Return the prior covariance of δ of inputs with that of the training inputs."""
+        cov = cross_covariance(inputs, self.inputs, self.hyper)
+        if inputs.training_index is not None:
+            same = np.flatnonzero(inputs.training_index >= 0)
+            cov[same, inputs.training_index[same]] += self.hyper.nugget_sd**2
+        return cov
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """A joint process with its hyper-parameters; the first draw is the most probable one.
+class FittedProcess:
+    """A process with its training data and draws of its hyper-parameters.
 
     Attributes:
-        spread: How far whole nets may be off besides, one deviation.
+        thetas: Draws of θ, the first of which is the mode.
+        offset_sd: Standard deviation of a label's offset.
+        discrepancy_sd: Standard deviation of the discrepancy of sums.
     """
 
-    field: Field
-    rows: Rows
-    level: float
+    inputs: Inputs
+    data: TrainingData
+    offset_sd: float
     thetas: Floats
-    spread: float = 0.0
+    discrepancy_sd: float = 0.0
 
     @cached_property
-    def draws(self) -> tuple[Known, ...]:
-        """What the rows say under every draw; found when it is first asked for."""
-        return tuple(know(self, theta) for theta in self.thetas)
+    def draws(self) -> tuple[ConditionedProcess, ...]:
+        """The posterior under every draw, computed at first use."""
+        return tuple(condition(self, theta) for theta in self.thetas)
 
 
-def know(learnt: Learnt, theta: Floats) -> Known:
-    """Condition on the rows."""
-    field, rows = learnt.field, learnt.rows
-    parts = split(theta, field.columns.shape[1], field.places.shape[1])
-    row, piece = np.nonzero(rows.counts)
-    share = rows.counts[row, piece] / rows.values[row] * field.mean(parts)[piece]
-    sums, spreads = Mix(len(rows.values), row, piece), Mix(len(field.labels), piece, row)
-    half = sums.times(share, relate_own(field, parts, learnt.level))
-    total = sums.times(share, np.ascontiguousarray(half.T))
-    reach = np.asarray(np.bincount(row, share, len(rows.values)), float)
-    total[np.diag_indices_from(total)] += parts.noise**2 + rows.known
-    total += rows.relate(reach)
-    _, root = factorise(total)
-    basis = spreads.times(share, np.ascontiguousarray(root.T))
-    residual = 1.0 - reach
-    drawn, above = combine(root, residual), rows.above.T @ root.T
-    return Known(
-        field, parts, learnt.level, combine(basis, drawn), basis, combine(above, drawn), above
+def condition(fitted: FittedProcess, theta: Floats) -> ConditionedProcess:
+    """Return the posterior under the hyper-parameters θ."""
+    inputs, data = fitted.inputs, fitted.data
+    sizes = inputs.basis.shape[1], inputs.points.shape[1]
+    hyper = HyperParameters.unpack(theta, *sizes, fitted.offset_sd)
+    row, column = np.nonzero(data.counts)
+    weights = data.counts[row, column] / data.values[row] * inputs.mean(hyper)[column]
+    sums = SparsePattern(len(data.values), row, column)
+    half = sums.matmul(weights, prior_covariance(inputs, hyper))
+    cov = sums.matmul(weights, np.ascontiguousarray(half.T))
+    mean_ratio = np.asarray(np.bincount(row, weights, len(data.values)), float)
+    cov[np.diag_indices_from(cov)] += hyper.noise_sd**2 + data.relative_variance
+    cov += data.extra_covariance(mean_ratio)
+    _, inverse_factor = cholesky_with_inverse(cov)
+    transposed = SparsePattern(inputs.size, column, row)
+    projection = transposed.matmul(weights, np.ascontiguousarray(inverse_factor.T))
+    whitened = matvec(inverse_factor, 1.0 - mean_ratio)
+    discrepancies = data.discrepancy_factors.T @ inverse_factor.T
+    return ConditionedProcess(
+        inputs,
+        hyper,
+        projection,
+        matvec(projection, whitened),
+        discrepancies,
+        matvec(discrepancies, whitened),
+        fitted.discrepancy_sd,
     )
-
-
-def relate_own(field: Field, parts: Parts, level: float) -> Floats:
-    """Prior covariance of δ among pieces, with what is each one's own."""
-    cov = relate(field, field, parts, level)
-    cov[np.diag_indices_from(cov)] += parts.jagged**2
-    return cov

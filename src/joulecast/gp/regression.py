@@ -1,48 +1,60 @@
-"""One Gaussian process per curve: Matern 5/2 with noise. scikit-learn fits it, numpy predicts.
+"""Gaussian process regression of one curve: scikit-learn fits it, numpy predicts.
 
-    w         widths of a profiled point            u = (t(w) - offset) / span, t the square root
-    y         its joules (or seconds)               z = (y - mean) / scale
+    w         widths of a measured point            x = (√w - offset) / span
+    y         its value, energy or duration         z = (y - mean) / scale
     v         variance of y known beforehand        measurement noise and what was subtracted
-    k         signal · M(|u - u'| / lengths)        M(d) = (1 + √5·d + 5/3·d²)·exp(-√5·d)
-    z ~ GP(0, k) + N(0, v / scale²) + N(0, white)
+    k(x, x')  σ_f²·M(|x - x'| / ℓ)                  M(d) = (1 + √5·d + 5/3·d²)·exp(-√5·d)
+    z ~ GP(0, k) + N(0, v / scale²) + N(0, nugget)
 
-``white`` is what k cannot follow: cliffs of the cost at single widths. It stands in the variance of
-a new point, but it belongs to the point: two networks with the same layer share it.
-A Gp is plain numbers, kept as JSON, so that predicting never loads scikit-learn. Another kernel,
-``rbf``, M(d) = exp(-d²/2), is there to be compared with.
+The nugget is what k cannot follow: jumps of the cost at single widths. It is part of the variance
+of a new point, but it belongs to that point: two networks with the same layer share it.
+A fitted process is plain numbers, stored as JSON, so that predicting never loads scikit-learn. A
+second kernel, ``rbf``, M(d) = exp(-d²/2), exists for comparison.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.gp.linalg import Floats
+from joulecast.records.codec import Record
 
-Json = dict[str, Any]
-Floats = NDArray[np.float64]
-
-# In units of the scaled values and widths. A handful of points says little about how smooth their
-# curve is: left alone, the likelihood of two points finds nothing but noise, and that of seven that
-# one of two widths does not matter, where the guide then never looks again. So each number has a
-# log-normal prior (median, deviation of the logarithm), chosen in simulated worlds that are in no
+# Log-normal priors (median, standard deviation of the logarithm) in units of scaled values and
+# points. A handful of points says little about how smooth their curve is: without priors, the
+# likelihood of two points finds nothing but noise, and that of seven that one of two widths does
+# not matter, so that it is never measured again. Chosen on simulated devices that are in no
 # benchmark.
 SIGNAL_PRIOR = (3.0, 1.0)
-LENGTH_PRIOR = (0.7, 0.7)
-WHITE_PRIOR = (1e-3, 1.5)
-_WITHIN = 4.0  # deviations that the search may go
-_JITTER = 1e-10
+LENGTH_SCALE_PRIOR = (0.7, 0.7)
+NUGGET_PRIOR = (1e-3, 1.5)
 KERNELS = ("matern", "rbf")
+# Bounds of the search, in prior standard deviations.
+_SEARCH_SDS = 4.0
+_JITTER = 1e-10
 
 
 @dataclass(frozen=True)
-class Gp:
-    """A fitted process and the points it rests on."""
+class GaussianProcess(Record):
+    """A fitted process and its training points.
+
+    Attributes:
+        widths: Training points, n x d.
+        values: Their values, n.
+        variances: Their noise variances, n.
+        offset: Smallest √width of each axis, d.
+        span: Range of √width of each axis, d.
+        mean: Mean of the values.
+        scale: Scale of the values.
+        signal_variance: σ_f², in units of scaled values.
+        length_scales: ℓ, in units of scaled points, d.
+        nugget: Variance of single points, in units of scaled values.
+        kernel: One of KERNELS.
+    """
 
     widths: Floats
     values: Floats
@@ -51,136 +63,129 @@ class Gp:
     span: Floats
     mean: float
     scale: float
-    signal: float
-    lengths: Floats
-    white: float
+    signal_variance: float = field(metadata={"json_name": "signal"})
+    length_scales: Floats = field(metadata={"json_name": "lengths"})
+    nugget: float = field(metadata={"json_name": "white"})
     kernel: str = "matern"
 
     def predict(self, widths: Floats) -> tuple[Floats, Floats]:
-        """Mean and joint covariance of the curve at some widths, ``white`` not included."""
-        u = self._place(widths)
-        lower, across = self._condition(u)
-        z = np.linalg.solve(lower, (self.values - self.mean) / self.scale)
-        cov = self._kernel(u, u) - across.T @ across
-        return self.mean + self.scale * (across.T @ z), self.scale**2 * cov
+        """Return mean and joint covariance of the curve at some widths, without the nugget."""
+        points = self._scale_points(widths)
+        factor, explained = self._condition(points)
+        whitened = np.linalg.solve(factor, (self.values - self.mean) / self.scale)
+        cov = self._evaluate_kernel(points, points) - explained.T @ explained
+        return self.mean + self.scale * (explained.T @ whitened), self.scale**2 * cov
 
-    def deviations(self, widths: Floats) -> Floats:
-        """Standard deviation of the curve at each of many widths."""
-        _, across = self._condition(self._place(widths))
-        variance = self.signal - np.sum(across**2, axis=0)
-        deviations: Floats = self.scale * np.sqrt(np.maximum(variance, 0.0))
-        return deviations
+    def standard_deviations(self, widths: Floats) -> Floats:
+        """Return the standard deviation of the curve at each of many widths."""
+        _, explained = self._condition(self._scale_points(widths))
+        variance = self.signal_variance - np.sum(explained**2, axis=0)
+        return np.asarray(self.scale * np.sqrt(np.maximum(variance, 0.0)))
 
     @property
-    def white_variance(self) -> float:
-        """Variance of single widths around the curve."""
-        return float(self.white * self.scale**2)
+    def nugget_variance(self) -> float:
+        """Variance of single widths around the curve, in squared units of the values."""
+        return float(self.nugget * self.scale**2)
 
-    def to_dict(self) -> Json:
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in self.__dict__.items()
-        }
+    def _scale_points(self, widths: Floats) -> Floats:
+        return np.asarray((_warp(widths) - self.offset) / self.span)
 
-    @classmethod
-    def from_dict(cls, data: Json) -> Gp:
-        numbers: Json = {
-            name: np.array(value, dtype=float) if isinstance(value, list) else value
-            for name, value in data.items()
-        }
-        return cls(**numbers)
+    def _condition(self, points: Floats) -> tuple[Floats, Floats]:
+        """Return the Cholesky factor L of the training covariance, and L⁻¹·k at some points."""
+        training = self._scale_points(self.widths)
+        noise = self.variances / self.scale**2 + self.nugget + _JITTER
+        factor = np.linalg.cholesky(self._evaluate_kernel(training, training) + np.diag(noise))
+        explained = np.linalg.solve(factor, self._evaluate_kernel(training, points))
+        return np.asarray(factor, np.float64), np.asarray(explained, np.float64)
 
-    def _place(self, widths: Floats) -> Floats:
-        places: Floats = (_stretch(widths) - self.offset) / self.span
-        return places
-
-    def _condition(self, u: Floats) -> tuple[Floats, Floats]:
-        """Root of the covariance of what is known, and what it says about some places."""
-        known = self._place(self.widths)
-        noise = self.variances / self.scale**2 + self.white + _JITTER
-        lower = np.linalg.cholesky(self._kernel(known, known) + np.diag(noise))
-        across = np.linalg.solve(lower, self._kernel(known, u))
-        return np.asarray(lower, np.float64), np.asarray(across, np.float64)
-
-    def _kernel(self, one: Floats, two: Floats) -> Floats:
-        steps = (one[:, None, :] - two[None, :, :]) / self.lengths
-        squares = np.sum(steps**2, axis=2)
-        d = np.sqrt(5.0 * squares)
-        kernel: Floats = self.signal * (1.0 + d + d**2 / 3.0) * np.exp(-d)
+    def _evaluate_kernel(self, left: Floats, right: Floats) -> Floats:
+        differences = (left[:, None, :] - right[None, :, :]) / self.length_scales
+        squares = np.sum(differences**2, axis=2)
         if self.kernel == "rbf":
-            kernel = self.signal * np.exp(-squares / 2.0)
-        return kernel
+            return np.asarray(self.signal_variance * np.exp(-squares / 2.0))
+        d = np.sqrt(5.0 * squares)
+        return np.asarray(self.signal_variance * (1.0 + d + d**2 / 3.0) * np.exp(-d))
 
 
-def fit_gp(
+def fit_gaussian_process(
     widths: Sequence[Sequence[int]],
     values: Sequence[float],
     variances: Sequence[float],
     kernel: str = "matern",
-) -> Gp:
-    """Fit a process to the points of a curve. Points without any width lie on one spot."""
+) -> GaussianProcess:
+    """Fit a process to the points of a curve.
+
+    Args:
+        widths: Points; those without any width all coincide.
+        values: Value at each point.
+        variances: Noise variance of each value.
+        kernel: One of KERNELS.
+    """
     if kernel not in KERNELS:
-        raise InputError(f"there is no kernel {kernel!r}; known are {', '.join(KERNELS)}")
+        raise InputError(f"unknown kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
     w = np.array([list(point) or [1] for point in widths], dtype=float)
     y, v = np.array(values, dtype=float), np.array(variances, dtype=float)
-    t = _stretch(w)
-    offset, span = t.min(axis=0), np.ptp(t, axis=0)
+    warped = _warp(w)
+    offset, span = warped.min(axis=0), np.ptp(warped, axis=0)
     span = np.where(span > 0, span, 1.0)
-    mean, scale = float(y.mean()), _scale_of(y)
-    u, z = (t - offset) / span, (y - mean) / scale
-    signal, lengths, white = _fit_kernel(u, z, v / scale**2, kernel)
-    return Gp(w, y, v, offset, span, mean, scale, signal, lengths, white, kernel)
+    mean, scale = float(y.mean()), _find_scale(y)
+    x, z = (warped - offset) / span, (y - mean) / scale
+    signal_variance, length_scales, nugget = _fit_kernel(x, z, v / scale**2, kernel)
+    return GaussianProcess(
+        w, y, v, offset, span, mean, scale, signal_variance, length_scales, nugget, kernel
+    )
 
 
-def _stretch(widths: Floats) -> Floats:
-    """Widths as the kernel sees them: small ones, where the cost bends, are spread out."""
-    stretched: Floats = np.sqrt(widths)
-    return stretched
+def _warp(widths: Floats) -> Floats:
+    """Return square roots: small widths, where costs bend, are spread out."""
+    return np.asarray(np.sqrt(widths))
 
 
-def _scale_of(values: Floats) -> float:
-    """How far values spread; never much less than their size, however few they are."""
+def _find_scale(values: Floats) -> float:
+    """Return the standard deviation, at least a tenth of the values' size however few they are."""
     return max(float(values.std()), 0.1 * float(np.abs(values).mean())) or 1.0
 
 
-def _fit_kernel(u: Floats, z: Floats, noise: Floats, name: str) -> tuple[float, Floats, float]:
-    """Signal, lengths and white of largest likelihood times prior."""
+def _fit_kernel(x: Floats, z: Floats, noise: Floats, name: str) -> tuple[float, Floats, float]:
+    """Return the MAP estimates of signal variance, length scales and nugget."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
-    lengths = np.full(u.shape[1], LENGTH_PRIOR[0])
-    reach = _bounds(LENGTH_PRIOR)
-    shape = RBF(lengths, reach) if name == "rbf" else Matern(lengths, reach, nu=2.5)
-    signal = ConstantKernel(SIGNAL_PRIOR[0], _bounds(SIGNAL_PRIOR))
-    kernel = signal * shape + WhiteKernel(WHITE_PRIOR[0], _bounds(WHITE_PRIOR))
-    process = GaussianProcessRegressor(kernel, alpha=noise + _JITTER, optimizer=_climb)
+    medians = np.full(x.shape[1], LENGTH_SCALE_PRIOR[0])
+    bounds = _find_bounds(LENGTH_SCALE_PRIOR)
+    shape = RBF(medians, bounds) if name == "rbf" else Matern(medians, bounds, nu=2.5)
+    signal = ConstantKernel(SIGNAL_PRIOR[0], _find_bounds(SIGNAL_PRIOR))
+    kernel = signal * shape + WhiteKernel(NUGGET_PRIOR[0], _find_bounds(NUGGET_PRIOR))
+    process = GaussianProcessRegressor(kernel, alpha=noise + _JITTER, optimizer=_maximise_posterior)
     with warnings.catch_warnings():
-        # Reaching a bound is no accident here: that is what the priors' bounds are for.
+        # The bounds belong to the priors, so that reaching one needs no warning.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = process.fit(u, z).kernel_
-    lengths = np.atleast_1d(np.asarray(fitted.k1.k2.length_scale, dtype=float))
-    return float(fitted.k1.k1.constant_value), lengths, float(fitted.k2.noise_level)
+        fitted = process.fit(x, z).kernel_
+    length_scales = np.atleast_1d(np.asarray(fitted.k1.k2.length_scale, dtype=float))
+    return float(fitted.k1.k1.constant_value), length_scales, float(fitted.k2.noise_level)
 
 
-def _bounds(prior: tuple[float, float]) -> tuple[float, float]:
-    reach = float(np.exp(_WITHIN * prior[1]))
+def _find_bounds(prior: tuple[float, float]) -> tuple[float, float]:
+    reach = float(np.exp(_SEARCH_SDS * prior[1]))
     return (prior[0] / reach, prior[0] * reach)
 
 
-def _climb(
-    negative: Callable[[Floats], tuple[float, Floats]], start: Floats, bounds: Floats
+def _maximise_posterior(
+    negative_log_likelihood: Callable[[Floats], tuple[float, Floats]],
+    medians: Floats,
+    bounds: Floats,
 ) -> tuple[Floats, float]:
-    """scikit-learn's search with the priors added: the start lies at their medians."""
+    """Search as scikit-learn's optimizer, with the priors added; it starts at their medians."""
     from scipy.optimize import minimize
 
-    lengths = [LENGTH_PRIOR[1]] * (len(start) - 2)
-    deviations = np.array([SIGNAL_PRIOR[1], *lengths, WHITE_PRIOR[1]])
+    length_scale_sds = [LENGTH_SCALE_PRIOR[1]] * (len(medians) - 2)
+    log_sds = np.array([SIGNAL_PRIOR[1], *length_scale_sds, NUGGET_PRIOR[1]])
 
-    def penalised(theta: Floats) -> tuple[float, Floats]:
-        value, slope = negative(theta)
-        off = (theta - start) / deviations
-        return value + 0.5 * float(off @ off), slope + off / deviations
+    def negative_log_posterior(theta: Floats) -> tuple[float, Floats]:
+        value, gradient = negative_log_likelihood(theta)
+        deviation = (theta - medians) / log_sds
+        return value + 0.5 * float(deviation @ deviation), gradient + deviation / log_sds
 
-    found = minimize(penalised, start, jac=True, bounds=bounds, method="L-BFGS-B")
+    found = minimize(negative_log_posterior, medians, jac=True, bounds=bounds, method="L-BFGS-B")
     return found.x, float(found.fun)

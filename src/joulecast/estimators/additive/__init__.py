@@ -1,1 +1,1 @@
-"""The default method: energy of a network as the sum of its layers and blocks."""
+"""The default estimator: the energy of a network as the sum over its layers and blocks."""

@@ -1,232 +1,290 @@
-"""Profiling for a purpose: what to look at next so that the totals of some nets become known.
+"""Choose what to measure next, so that the totals of the target's networks become certain.
 
-    1  two looks at every kind of piece that the target's nets hold, at three quarters and at a
-       quarter of their work, so that no kind is guessed
-    2  where the host has a clock of its own, eager steps of three of the nets, one of them as soon
-       as every kind was looked at once
-    3  then, of all pieces, in joules or in seconds, and of further nets for the host, the look that
-       lowers the relative variance of the nets' totals most for the device seconds it costs
+    1  two measurements of every kind of piece in the target's networks, at the third and the first
+       quartile of their work, so that no kind is extrapolated to
+    2  if host time is separate, eager steps of three of the networks, one of them as soon as every
+       kind was measured once
+    3  then, of all pieces, by energy or by duration, and of further networks for the host, the
+       measurement that most reduces the mean relative variance of the totals per device second
 
-The variance that a look would leave needs no measurement, only the covariance of what it shows with
-the totals (posterior.foresee). The paper's rule can be asked for instead: the piece of largest
-deviation, whatever the nets need. It stops when the totals are known within the target's share, or
-when nothing that can be measured would help.
+The variance that a measurement would leave needs no measurement, only its covariance with the
+totals (``gp.variance_reduction``). The paper's rule is also available: the piece with the largest
+standard deviation, whatever the networks need. Profiling stops when the totals are known within the
+target's share, or when nothing that can be measured would help.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.decompose import find_off_share, read_looks, take_near
-from joulecast.estimators.additive.encode import make_batch
-from joulecast.estimators.additive.model import NetworkTotals, State, total_nets
+from joulecast.estimators.additive.decompose import (
+    decompose_observations,
+    find_sum_error_share,
+    select_related,
+)
+from joulecast.estimators.additive.encode import encode_counts
+from joulecast.estimators.additive.model import AdditiveModel, NetworkTotals, predict_totals
 from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.additive.targets import (
-    Aim,
-    find_mode,
+from joulecast.estimators.additive.target_pieces import (
+    TargetPieces,
     find_unissued,
-    list_unprobed,
-    list_untimed,
-    read_aim,
+    isolated_mode,
+    list_host_trials,
+    list_probes,
+    read_target,
 )
 from joulecast.estimators.base import Proposal, Target
-from joulecast.gp.inference import MANY_ROWS, foresee
-from joulecast.gp.joint import Floats
+from joulecast.gp.fitting import MANY_OBSERVATIONS
+from joulecast.gp.variance_reduction import predict_measurements
 from joulecast.records import Observation, Trial
 from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part
 
-FitState = Callable[[Sequence[Observation]], State]
+FitModel = Callable[[Sequence[Observation]], AdditiveModel]
 
-LOOKS_PER_KIND = 2
-# What a look costs where none was made yet, in device seconds: with joules, and seconds only.
-_USUAL_COSTS_S = (2.0, 0.5)
-# A look that would take less than this share off the variance is not worth it.
-_LEAST_GAIN = 0.002
-# After all layers of a net were timed, joules of one are worth it if they take off this share.
-_PROBE_GAIN = 0.05
-_SURE = 1.96
+MEASUREMENTS_PER_KIND = 2
+# Device time of a measurement with energy and of a probe, in seconds, if none was made yet.
+_DEFAULT_ENERGY_COST_S, _DEFAULT_PROBE_COST_SHARE = 2.0, 0.25
+# A measurement must reduce the variance by at least this share.
+_MIN_REDUCTION = 0.002
+# After all layers were timed, the energy of one must reduce the variance by at least this share.
+_MIN_REDUCTION_AFTER_PROBES = 0.05
+# Half the width of a 95 % interval, in standard deviations.
+_HALF_WIDTH_SDS = 1.96
 
 
-def choose_aim(target: Target, observations: Sequence[Observation], fit: FitState) -> Proposal:
-    """The most useful look, or the reason why there is none."""
-    observations = _take_near(target, observations)
-    aim = read_aim(target, observations)
-    points = aim.looks
+@dataclass(frozen=True)
+class _Measurement:
+    """A measurement that could be made of an isolated piece.
+
+    Attributes:
+        score: What the best measurement has most of.
+        reduction: What it takes off the mean relative variance of the totals.
+    """
+
+    key: str
+    with_energy: bool
+    score: float
+    reduction: float
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Device time of a measurement of an isolated piece."""
+
+    energy_s: float = 1.0
+    duration_s: float = 1.0
+
+
+def propose_trial(target: Target, observations: Sequence[Observation], fit: FitModel) -> Proposal:
+    """Return the most useful trial, or the reason why there is none."""
+    observations = _select_related(target, observations)
+    pieces = read_target(target, observations)
     if target.acquisition == "probe":
-        probe = _propose_probe(target, aim, observations)
-        return probe if probe.trial else _propose_doubted(target, aim, observations, fit, probe)
-    hosts = list_untimed(target, observations)
-    for turn in range(LOOKS_PER_KIND):
-        first = _find_stratum(aim, turn)
-        if first is not None:
-            return _propose(target, aim, first, True, 1.0, points, "its kind is new")
-        # One net soon, so that the host is known even where there is little time, then the others.
-        if len(hosts.first) > (max(hosts.wanted - 1, 0) if turn == 0 else 0):
-            return _propose_host(hosts.first[0], 1.0, points, energy=True)
+        probe = _propose_probe(target, pieces, observations)
+        return probe if probe.trial else _propose_after_probes(target, pieces, observations, fit)
+    hosts = list_host_trials(target, observations)
+    count = pieces.observation_count
+    for turn in range(MEASUREMENTS_PER_KIND):
+        key = _find_new_kind(pieces, turn)
+        if key is not None:
+            trial, what = _isolate(target, pieces, key, with_energy=True)
+            return Proposal(trial, 1.0, f"{what} (few measurements of its kind)", count)
+        # One network early: host time is then known however short the campaign is. The rest later.
+        if len(hosts.required) > (max(hosts.required_count - 1, 0) if turn == 0 else 0):
+            return _propose_host(hosts.required[0], 1.0, count, with_energy=True)
     if target.acquisition == "missing":
-        return _propose_probe(target, aim, observations)
+        return _propose_probe(target, pieces, observations)
     try:
-        state = fit(observations)
+        model = fit(observations)
     except MissingError as error:
-        return Proposal(None, 1.0, str(error), points)
-    off_share = find_off_share(read_looks(observations))
-    return _choose_look(target, aim, state, _read_costs(observations), off_share, hosts.more)
+        return Proposal(None, 1.0, str(error), count)
+    totals = _predict_target(model, pieces, observations)
+    costs = _read_costs(observations)
+    return _propose_best(target, pieces, model, totals, costs, hosts.optional)
 
 
-def _propose_probe(target: Target, aim: Aim, observations: Sequence[Observation]) -> Proposal:
-    """Seconds of the next layer that nobody has timed; then as the host issues it."""
-    missing = [piece.key for piece in aim.pieces if aim.lacks(piece.key, energy=False)]
-    unsure, points = len(missing) / len(aim.pieces), aim.looks
-    if missing:
-        words = f"{len(missing)} to go"
-        proposal = _propose(target, aim, missing[0], False, unsure, points, words)
-        is_probe = target.acquisition == "probe"
-        return replace(proposal, probes=list_unprobed(target, aim)) if is_probe else proposal
-    unissued = find_unissued(target, aim, observations)
-    if unissued is not None:
-        return _propose_host(unissued, unsure, points, energy=False)
-    return Proposal(None, 0.0, "every layer of the net was timed", points)
-
-
-def _propose_doubted(
-    target: Target, aim: Aim, observations: Sequence[Observation], fit: FitState, probe: Proposal
+def _propose_probe(
+    target: Target, pieces: TargetPieces, observations: Sequence[Observation]
 ) -> Proposal:
-    """Joules of a layer whose seconds made the nets strange; none where that helps little."""
+    """Propose the duration of a layer that was not timed, then its host time."""
+    untimed, count = pieces.untimed, pieces.observation_count
+    uncertainty = len(untimed) / len(pieces.pieces)
+    if untimed:
+        trial, what = _isolate(target, pieces, untimed[0], with_energy=False)
+        is_probe = target.acquisition == "probe"
+        probes = list_probes(target, pieces) if is_probe else ()
+        reason = f"{what} ({len(untimed)} left)"
+        return Proposal(trial, uncertainty, reason, count, with_energy=False, probes=probes)
+    unissued = find_unissued(target, pieces, observations)
+    if unissued is not None:
+        return _propose_host(unissued, uncertainty, count, with_energy=False)
+    return Proposal(None, 0.0, "every layer of the network was timed", count)
+
+
+def _propose_after_probes(
+    target: Target, pieces: TargetPieces, observations: Sequence[Observation], fit: FitModel
+) -> Proposal:
+    """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
+    count = pieces.observation_count
+    stop = Proposal(None, 0.0, "every layer of the network was timed", count)
     try:
-        state = fit(observations)
+        model = fit(observations)
     except MissingError:
-        return probe
-    totals = total_nets(state, aim.nets, find_off_share(read_looks(observations)))
-    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    aimed = replace(target, acquisition="target")
-    scores = _score(aimed, aim, state, totals.energy_j, totals.lean, (1.0, 1.0))
-    best = max(scores, key=lambda key: scores[key][1], default=None)
-    now = float(np.mean(totals.var / totals.energy_j**2))
-    if best is None or unsure <= target.uncertainty_share or scores[best][1] < _PROBE_GAIN * now:
-        return replace(probe, uncertainty_share=unsure)
-    why = f"takes {scores[best][1] / now:.0%} off the variance"
-    return _propose(target, aim, best[0], True, unsure, aim.looks, why)
+        return stop
+    totals = _predict_target(model, pieces, observations)
+    uncertainty = _measure_uncertainty(totals)
+    by_totals = replace(target, acquisition="target")
+    measurements = _list_measurements(by_totals, pieces, model, totals, _Costs())
+    best = max(measurements, key=lambda one: one.reduction, default=None)
+    variance = _mean_relative_variance(totals)
+    is_done = uncertainty <= target.uncertainty_share
+    if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
+        return replace(stop, uncertainty_share=uncertainty)
+    trial, what = _isolate(target, pieces, best.key, with_energy=True)
+    reason = f"{what} (reduces the variance by {best.reduction / variance:.0%})"
+    return Proposal(trial, uncertainty, reason, count)
 
 
-def _take_near(target: Target, observations: Sequence[Observation]) -> Sequence[Observation]:
-    """Where a device knows very much, what shows kinds of the target: each look waits for a fit."""
-    if len(observations) <= MANY_ROWS:
+def _propose_best(
+    target: Target,
+    pieces: TargetPieces,
+    model: AdditiveModel,
+    totals: NetworkTotals,
+    costs: _Costs,
+    host: Trial | None,
+) -> Proposal:
+    """Propose the measurement with the highest score, of a piece or of the host."""
+    count, uncertainty = pieces.observation_count, _measure_uncertainty(totals)
+    if uncertainty <= target.uncertainty_share:
+        reason = f"the networks are known within {target.uncertainty_share:.0%}"
+        return Proposal(None, uncertainty, reason, count)
+    measurements = _list_measurements(target, pieces, model, totals, costs)
+    best = max(measurements, key=lambda one: one.score, default=None)
+    variance = _mean_relative_variance(totals)
+    rival = 0.0 if best is None else best.score * costs.duration_s
+    by_host = _host_reduction(target, model, totals)
+    if host is not None and by_host > max(rival, _MIN_REDUCTION * variance):
+        return _propose_host(host, uncertainty, count, with_energy=False)
+    if best is None:
+        reason = "every piece of the networks was measured"
+        return Proposal(None, uncertainty, reason, count)
+    is_targeted = target.acquisition == "target"
+    largest = max(one.reduction for one in measurements)
+    if is_targeted and largest < _MIN_REDUCTION * variance:
+        sources = totals.variance_by_source
+        source = max(sources, key=lambda name: float(sources[name].sum()))
+        reason = f"no measurement would help: the remaining uncertainty is {source}"
+        return Proposal(None, uncertainty, reason, count)
+    trial, what = _isolate(target, pieces, best.key, best.with_energy)
+    reduction = f"reduces the variance by {best.reduction / variance:.0%}"
+    why = reduction if is_targeted else "largest standard deviation"
+    return Proposal(trial, uncertainty, f"{what} ({why})", count, best.with_energy)
+
+
+def _list_measurements(
+    target: Target,
+    pieces: TargetPieces,
+    model: AdditiveModel,
+    totals: NetworkTotals,
+    costs: _Costs,
+) -> list[_Measurement]:
+    """Return all useful measurements of isolated pieces with their scores."""
+    distinct, sums = encode_counts(pieces.networks)
+    inputs = model.encoder.encode(distinct, None, model.duration.training_index)
+    durations = predict_measurements(model.duration.fitted, inputs, sums)
+    inputs = model.encoder.encode(distinct, durations.mean, model.energy.training_index)
+    energies = predict_measurements(model.energy.fitted, inputs, sums)
+    by_duration = durations.variance_reduction(totals.busy_w / totals.energy_j)
+    by_energy = energies.variance_reduction(1.0 / totals.energy_j) + by_duration
+    if target.acquisition != "target":
+        # The paper's rule: wherever the standard deviation is largest, at any cost.
+        found = energies if target.acquisition == "energy" else durations
+        by_energy, by_duration = np.sqrt(found.variance), np.zeros(len(distinct))
+        costs = _Costs()
+    return [
+        _Measurement(piece.key, with_energy, reduction / cost_s, reduction)
+        for at, piece in enumerate(distinct)
+        for with_energy, reduction, cost_s in (
+            (True, float(by_energy[at]), costs.energy_s),
+            (False, float(by_duration[at]), costs.duration_s),
+        )
+        if reduction > 0 and pieces.lacks(piece.key, with_energy)
+    ]
+
+
+def _propose_host(trial: Trial, uncertainty: float, count: int, with_energy: bool) -> Proposal:
+    what = f"host time of {trial.network.name or 'a layer'}"
+    return Proposal(trial, uncertainty, what, count, with_energy)
+
+
+def _isolate(
+    target: Target, pieces: TargetPieces, key: str, with_energy: bool
+) -> tuple[Trial, str]:
+    """Return the trial that measures a piece in isolation, and what it measures."""
+    part = pieces.parts[key]
+    quantity = "energy" if with_energy else "duration"
+    trial = make_isolated_trial(part, target.setup, isolated_mode(target))
+    return trial, f"{quantity} of {describe_part(part)}"
+
+
+def _select_related(target: Target, observations: Sequence[Observation]) -> Sequence[Observation]:
+    """Return what shows kinds of the target if there is very much: every choice needs a fit."""
+    if len(observations) <= MANY_OBSERVATIONS:
         return observations
-    return take_near(observations, {piece.label for piece in read_aim(target, ()).pieces})
+    labels = {piece.label for piece in read_target(target, ()).pieces}
+    return select_related(observations, labels)
 
 
-def _find_stratum(aim: Aim, turn: int) -> str | None:
-    """A piece of a kind that was not looked at more often, from the middle of a half of them."""
+def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
+    """Return a piece of a kind that was measured at most ``turn`` times, at a quartile of work."""
     groups: dict[str, list[Piece]] = {}
-    for piece in aim.pieces:
+    for piece in pieces.pieces:
         groups.setdefault(piece.label, []).append(piece)
-    for group in (groups[label] for label in sorted(groups)):
-        group.sort(key=lambda piece: (piece.size_bytes, piece.flops, piece.key))
-        seen = sum(piece.key in aim.measured for piece in group)
-        open_keys = [piece.key for piece in group if aim.lacks(piece.key, energy=True)]
-        if seen <= turn and open_keys:
-            quantile = (0.75, 0.25)[turn]
-            return open_keys[round(quantile * (len(open_keys) - 1))]
+    for label in sorted(groups):
+        group = sorted(groups[label], key=lambda one: (one.size_bytes, one.flops, one.key))
+        measured = sum(piece.key in pieces.measured for piece in group)
+        keys = [piece.key for piece in group if pieces.lacks(piece.key, with_energy=True)]
+        if measured <= turn and keys:
+            quartile = (0.75, 0.25)[turn]
+            return keys[round(quartile * (len(keys) - 1))]
     return None
 
 
-def _propose_host(trial: Trial, unsure: float, points: int, energy: bool) -> Proposal:
-    words = f"{trial.network.name or 'a layer'}, as the host issues it"
-    return Proposal(trial, unsure, words, points, energy)
+def _predict_target(
+    model: AdditiveModel, pieces: TargetPieces, observations: Sequence[Observation]
+) -> NetworkTotals:
+    sum_error_share = find_sum_error_share(decompose_observations(observations))
+    return predict_totals(model, pieces.networks, sum_error_share)
 
 
-def _read_costs(observations: Iterable[Observation]) -> tuple[float, float]:
-    """Device seconds of a look in joules, and of one in seconds."""
-    costs: tuple[list[float], list[float]] = ([], [])
-    for seen in observations:
-        if seen.cost_s > 0 and read_isolated_part(seen.trial) is not None:
-            costs[0 if seen.energy_j is not None else 1].append(seen.cost_s)
-    energy_s = median(costs[0]) if costs[0] else _USUAL_COSTS_S[0]
-    return energy_s, median(costs[1]) if costs[1] else 0.25 * energy_s
+def _measure_uncertainty(totals: NetworkTotals) -> float:
+    """Return half the 95 % interval over the energy, averaged over networks."""
+    return float(np.mean(_HALF_WIDTH_SDS * np.sqrt(totals.variance) / totals.energy_j))
 
 
-def _choose_look(
-    target: Target,
-    aim: Aim,
-    state: State,
-    costs_s: tuple[float, float],
-    off_share: float,
-    host: Trial | None,
-) -> Proposal:
-    points = aim.looks
-    totals = total_nets(state, aim.nets, off_share)
-    unsure = float(np.mean(_SURE * np.sqrt(totals.var) / totals.energy_j))
-    if unsure <= target.uncertainty_share:
-        why = f"the nets are known within {target.uncertainty_share:.0%}"
-        return Proposal(None, unsure, why, points)
-    scores = _score(target, aim, state, totals.energy_j, totals.lean, costs_s)
-    now = float(np.mean(totals.var / totals.energy_j**2))
-    best = max(scores, key=lambda key: scores[key][0], default=None)
-    by_host = _gain_of_host(target, state, totals)
-    rival = 0.0 if best is None else scores[best][0]
-    if host is not None and by_host > max(rival * costs_s[1], _LEAST_GAIN * now):
-        return _propose_host(host, unsure, points, energy=False)
-    if best is None:
-        return Proposal(None, unsure, "everything that the nets hold was measured", points)
-    if (
-        target.acquisition == "target"
-        and max(gain for _, gain in scores.values()) < _LEAST_GAIN * now
-    ):
-        left = max(totals.parts, key=lambda name: float(totals.parts[name].sum()))
-        return Proposal(None, unsure, f"no look would help more: what is left is {left}", points)
-    key, energy = best
-    why = f"takes {scores[best][1] / now:.0%} off the variance"
-    if target.acquisition != "target":
-        why = "where it is least sure"
-    return _propose(target, aim, key, energy, unsure, points, why)
+def _mean_relative_variance(totals: NetworkTotals) -> float:
+    return float(np.mean(totals.variance / totals.energy_j**2))
 
 
-def _gain_of_host(target: Target, state: State, totals: NetworkTotals) -> float:
-    """By how much one more net timed as a whole lowers the mean relative variance."""
+def _host_reduction(target: Target, model: AdditiveModel, totals: NetworkTotals) -> float:
+    """Return what timing one more network takes off the mean relative variance."""
     if target.acquisition != "target":
         return 0.0
-    return state.clock.gain_share * float(np.mean(totals.parts["host"] / totals.energy_j**2))
+    host_var = float(np.mean(totals.variance_by_source["host"] / totals.energy_j**2))
+    return model.host_time.variance_reduction_share * host_var
 
 
-def _score(
-    target: Target,
-    aim: Aim,
-    state: State,
-    energy_j: Floats,
-    lean: Floats,
-    costs_s: tuple[float, float],
-) -> dict[tuple[str, bool], tuple[float, float]]:
-    """For every look its score, and by how much it lowers the mean relative variance."""
-    batch = make_batch(aim.nets)
-    seconds = foresee(
-        state.time.learnt, batch.nets(state.table.field(batch.pieces), state.time.keys)
-    )
-    field = state.table.field(batch.pieces, seconds.own)
-    joules = foresee(state.energy.learnt, batch.nets(field, state.energy.keys))
-    by_time = np.mean((seconds.cover * (lean / energy_j)[:, None]) ** 2, axis=0) / seconds.var
-    by_energy = np.mean((joules.cover / energy_j[:, None]) ** 2, axis=0) / joules.var + by_time
-    if target.acquisition != "target":
-        # The paper's rule: wherever the deviation is largest, at any price.
-        found = joules if target.acquisition == "energy" else seconds
-        by_energy, by_time, costs_s = np.sqrt(found.var), np.zeros(len(found.var)), (1.0, 1.0)
-    scores = {}
-    for at, piece in enumerate(batch.pieces):
-        for energy, gain in ((True, by_energy[at]), (False, by_time[at])):
-            if gain > 0 and aim.lacks(piece.key, energy):
-                cost_s = costs_s[0 if energy else 1]
-                scores[piece.key, energy] = (float(gain) / cost_s, float(gain))
-    return scores
-
-
-def _propose(
-    target: Target, aim: Aim, key: str, energy: bool, unsure: float, points: int, why: str
-) -> Proposal:
-    part = aim.parts[key]
-    trial = make_isolated_trial(part, target.setup, find_mode(target))
-    words = "joules" if energy else "seconds"
-    return Proposal(trial, unsure, f"{words} of {describe_part(part)} ({why})", points, energy)
+def _read_costs(observations: Iterable[Observation]) -> _Costs:
+    """Return the median device time of measurements with energy and of probes."""
+    energies_s: list[float] = []
+    probes_s: list[float] = []
+    for one in observations:
+        if one.cost_s > 0 and read_isolated_part(one.trial) is not None:
+            (probes_s if one.energy_j is None else energies_s).append(one.cost_s)
+    energy_s = median(energies_s) if energies_s else _DEFAULT_ENERGY_COST_S
+    return _Costs(energy_s, median(probes_s) if probes_s else _DEFAULT_PROBE_COST_SHARE * energy_s)

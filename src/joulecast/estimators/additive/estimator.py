@@ -1,65 +1,58 @@
-"""Our own method: layers alone, one joint process, two clocks.
+"""The additive estimator: the energy of a network is the sum over its isolated layers and blocks.
 
-    time      d = (k·F + l·B + n·launches)·(1 + residual)   from every look with device seconds
-    energy    g = (a·F + b·B + v·s + w·(d - s))·(1 + residual)  s: d up to a short launch each
-    device    G = Σ g,  D = Σ d                             the device's own numbers
-    eager     E = G + P0·(T - D)                            what the user pays: clock.py
+    F, B, n    FLOPs, bytes and kernel launches of a piece; k, l, c, a, b, v, w fitted coefficients
+    duration   d = (k·F + l·B + c·n)·(1 + residual)             from every piece timed on the device
+    energy     g = (a·F + b·B + v·s + w·(d - s))·(1 + residual) s: d up to a short launch each
+    device     G = Σ g,  D = Σ d                                the device alone
+    step       E = G + P0·(T - D)                               a step: waiting draws P0
 
-A layer's cost is jagged in its sizes, but given its time its energy is smooth: energy is measured
-at few points, time wherever a net will be asked about. Where a runtime captures graphs, looks are
-graph replays, which no host delays, and eager looks enter as E - P0·(T - D). Where it does not,
-there is one clock: looks are eager, E - P0·T adds up, and so does T, exactly so where the host
-waits for every operator, as on a CPU. Which of both holds is a property of the device, read from
-what was observed.
+The cost of a layer is jagged in its sizes, but given its duration its energy is smooth: energy is
+measured at few sizes, duration at all sizes of the networks to estimate.
 
-Pieces are in pieces.py, what an observation shows of them in looks.py, the process in joint.py and
-posterior.py, what is learnt in state.py, and where to measure next in aim.py
-and choose.py.
+    pieces             split a network into pieces
+    decompose          observations as sums over pieces
+    encode, priors     pieces and observations as arrays, priors of their processes
+    host_calls         durations of the host's calls
+    host_time          T from the host and the device
+    model_fit, model   the fitted model of a device, and its predictions
+    layer_energies     energy by layer
+    measured_networks  networks that were measured as a whole
+    imported_runs      whole runs of imported logs
+    target_pieces, acquisition   what to measure next
+    stored_fit         the fit as JSON
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from joulecast.errors import MissingError
-from joulecast.estimators.additive.acquisition import choose_aim
+from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.decompose import (
-    Look,
-    can_look,
-    find_idle,
-    find_off_share,
-    find_unit,
-    read_looks,
+    decompose_observations,
+    find_sum_error_share,
+    is_step,
 )
-from joulecast.estimators.additive.encode import (
-    Table,
-    choose_words,
-    find_launch,
-    lend_kinds,
-    lend_units,
-    list_pieces,
-    make_batch,
-    make_prior,
-    make_rows,
-    make_table,
+from joulecast.estimators.additive.layer_energies import attribute_energies
+from joulecast.estimators.additive.measured_networks import (
+    MeasuredNetwork,
+    find_measured,
+    summarise_networks,
+    update_prediction,
 )
-from joulecast.estimators.additive.host_time import fit_clock
 from joulecast.estimators.additive.model import (
+    AdditiveModel,
     NetworkTotals,
-    Process,
-    State,
-    ask_times,
-    mean_nets,
-    total_nets,
+    predict_total_means,
+    predict_totals,
 )
-from joulecast.estimators.additive.own_runs import name_net, read_runs, renew
-from joulecast.estimators.additive.pieces import Stand, count_stands, split_pieces
+from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
+from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.base import (
     FittedItem,
     Prediction,
@@ -67,55 +60,48 @@ from joulecast.estimators.base import (
     Target,
     half_shared_covariance,
 )
-from joulecast.gp.inference import DRAWS, Answer, learn
-from joulecast.gp.kernels import Floats
-from joulecast.kinds import layer_work
-from joulecast.records import Layer, LayerEstimate, Network, Observation, Setup
-from joulecast.variants import unfold_blocks
+from joulecast.gp.linalg import Floats
+from joulecast.records import Network, Observation, Setup
 
 Json = dict[str, Any]
-
-# An eager look of which the device has less than this share says nothing about the device.
-_LEAST_DEVICE_SHARE = 0.15
-_LEAST_SHARE = 0.01
-# How far sums of layers alone are off for all nets of the same kinds, one deviation.
-_ABOVE_SPREAD = 0.02
-# A look, what of its joules adds up, and the relative variance of that.
-Used = tuple[Look, float, float]
-Pair = tuple[Network, Setup]
 
 
 class AdditiveEstimator:
     """Sum of isolated layers and blocks: energy from few of them, duration from many."""
 
     name = "additive"
-    version = 4
+    version = FIT_VERSION
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole step with an energy or a duration."""
-        return can_look(observation)
+        return is_step(observation)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Return the trial that tells most about the target's networks for its device time."""
-        return choose_aim(target, observations, fit_state)
+        return propose_trial(target, observations, fit_model)
 
     def fit(self, observations: Sequence[Observation]) -> FittedAdditive:
         """Fit the processes of duration and energy, and the model of host time."""
-        state = fit_state(observations)
-        data = {
-            "version": self.version,
-            "seen": sum(map(self.uses, observations)),
-            "off_share": find_off_share(read_looks(observations)),
-            "runs": read_runs(observations, state.table.labels),
-            "looks": _count_kinds(state),
-        }
+        model = fit_model(observations)
+        stored = StoredFit.from_model(
+            model,
+            observation_count=sum(map(self.uses, observations)),
+            sum_error_share=find_sum_error_share(decompose_observations(observations)),
+            runs=summarise_networks(observations, model.encoder.labels),
+            kind_counts=_count_kinds(model),
+        )
         # Through JSON, so that a fresh fit and a stored one agree to the last digit.
-        return self.load({**data, **state.to_dict()})
+        return self.load(stored.to_dict())
 
     def load(self, data: Json) -> FittedAdditive:
         """Restore a fit from its JSON."""
+        stored = StoredFit.from_dict(data)
         return FittedAdditive(
-            State.from_dict(data), data["off_share"], data["runs"], data["seen"], data["looks"]
+            stored.restore_model(),
+            stored.sum_error_share,
+            stored.runs,
+            stored.observation_count,
+            stored.kind_counts,
         )
 
 
@@ -127,15 +113,15 @@ class FittedAdditive:
         model: The fitted processes.
         sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
             share of the total.
-        runs: Energy and duration of the networks that were measured as a whole.
+        runs: Networks that were measured as a whole.
         kind_counts: Numbers of isolated pieces with energy and with duration, by kind.
     """
 
-    model: State
+    model: AdditiveModel
     sum_error_share: float
-    runs: Json
+    runs: Mapping[str, MeasuredNetwork]
     observation_count: int
-    kind_counts: Json
+    kind_counts: Mapping[str, Mapping[str, int]]
 
     def predict(
         self,
@@ -146,34 +132,36 @@ class FittedAdditive:
         per_layer: bool = False,
     ) -> Prediction:
         """Sum over the pieces of each network, with the joint covariance of what they share."""
-        model, pairs = self.model, list(zip(networks, setups, strict=True))
-        stands, between = _split(model, pairs)
-        nets = list(map(count_stands, stands))
-        totals = total_nets(model, nets, self.sum_error_share, joint, between)
-        cov = None
-        if totals.cov is not None:
-            cov = totals.cov + half_shared_covariance(pairs, self.sum_error_share * totals.energy_j)
-        known_runs = [self.runs.get(name_net(net)) for net in stands] if self.runs else []
-        layers = _list_layers(model, networks, stands, totals) if per_layer else ((),) * len(pairs)
+        pieces, calls = self._split(networks, setups)
+        counts = list(map(count_pieces, pieces))
+        totals = predict_totals(self.model, counts, self.sum_error_share, joint, calls)
+        cov = totals.covariance
+        if cov is not None:
+            pairs = list(zip(networks, setups, strict=True))
+            cov = cov + half_shared_covariance(pairs, self.sum_error_share * totals.energy_j)
+        layers: Any = ((),) * len(networks)
+        if per_layer:
+            layers = attribute_energies(self.model, networks, pieces, totals)
         prediction = Prediction(
             energy_j=totals.energy_j,
-            energy_sd_j=np.sqrt(totals.var if cov is None else np.diag(cov)),
+            energy_sd_j=np.sqrt(totals.variance if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
             layers=layers,
-            unseen_share=_share_unseen(model, totals),
+            unseen_share=_find_unseen_shares(self.model, totals),
             device_energy_j=totals.device_energy_j,
-            uncertainty_sources=_share_doubts(totals),
+            uncertainty_sources=_rank_sources(totals),
             duration_sd_s=np.sqrt(totals.duration_var),
         )
-        return renew(prediction, known_runs) if any(known_runs) else prediction
+        measured = find_measured(self.runs, pieces)
+        return update_prediction(prediction, measured) if any(measured) else prediction
 
     def predict_means(self, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
         """Return the mean energies of ``predict``, in half its time."""
-        stands, between = _split(self.model, list(zip(networks, setups, strict=True)))
-        if self.runs and any(name_net(net) in self.runs for net in stands):
+        pieces, calls = self._split(networks, setups)
+        if any(find_measured(self.runs, pieces)):
             return self.predict(networks, setups).energy_j
-        return mean_nets(self.model, list(map(count_stands, stands)), between)
+        return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
 
     def describe(self) -> tuple[FittedItem, ...]:
         """Return the layer kinds that were measured in isolation."""
@@ -184,195 +172,58 @@ class FittedAdditive:
 
     def to_dict(self) -> Json:
         """Return JSON from which ``AdditiveEstimator.load`` restores the fit."""
-        data = {
-            "version": AdditiveEstimator.version,
-            "seen": self.observation_count,
-            "off_share": self.sum_error_share,
-            "runs": self.runs,
-            "looks": self.kind_counts,
-        }
-        return {**data, **self.model.to_dict()}
+        return StoredFit.from_model(
+            self.model, self.observation_count, self.sum_error_share, self.runs, self.kind_counts
+        ).to_dict()
+
+    def _split(
+        self, networks: Sequence[Network], setups: Sequence[Setup]
+    ) -> tuple[list[tuple[PlacedPiece, ...]], list[float]]:
+        """Return the pieces of each network, and the host's calls that are in none."""
+        labels = set(self.model.encoder.labels)
+        pairs = list(zip(networks, setups, strict=True))
+        pieces = [split_pieces(network, setup, labels) for network, setup in pairs]
+        return pieces, [_count_unattributed_calls(*pair) for pair in pairs]
 
 
-def fit_state(observations: Sequence[Observation], draws: int = DRAWS) -> State:
-    """Everything that observations teach.
-
-    Raises:
-        MissingError: No layer was timed, or no energy was measured.
-    """
-    looks = sorted(read_looks(observations), key=_order)
-    form = "graph" if any(look.mode == "graph" for look in looks) else "eager"
-    timed = [look for look in looks if look.mode == form and look.duration_s]
-    if not timed or not any(look.energy_j for look in looks):
-        raise MissingError(
-            "no energy of any layer was measured on this device: run `joulecast profile NET` there"
-        )
-    idle_w = find_idle(observations) or 0.0
-    table = make_table(looks)
-    time = _learn_time(timed, table, draws)
-    if form == "graph":
-        # Eager seconds are the host's too: how short its launches are says nothing of the device.
-        table = replace(table, launch_s=find_launch(timed))
-    busy = ask_times(table, time, make_batch([look.counts for look in looks]))
-    unit = find_unit(observations)
-    clock = fit_clock(looks, busy.total, busy.var, unit)
-    used = _read_energies(looks, busy, form, idle_w)
-    energy = _learn_energy(used, table, time, draws, idle_w if form == "graph" else None, unit)
-    return State(form, idle_w, table, time, energy, clock)
-
-
-def _order(look: Look) -> tuple[str, float, float]:
-    return look.key, look.energy_j or 0.0, look.duration_s or 0.0
-
-
-def _learn_time(looks: Sequence[Look], table: Table, draws: int) -> Process:
-    pieces = list_pieces(looks)
-    values = np.array([look.duration_s for look in looks], float)
-    rows = make_rows(looks, pieces, values, np.array([look.duration_var for look in looks]))
-    field = table.field(pieces)
-    prior = make_prior(field, rows, choose_words(looks)[0], len(table.overheads))
-    return Process(pieces, learn(field, rows, prior, draws))
-
-
-def _learn_energy(
-    used: Sequence[Used],
-    table: Table,
-    time: Process,
-    draws: int,
-    idle_w: float | None,
-    unit: str,
-) -> Process:
-    """Joules; ``idle_w`` is None where the host has no clock of its own."""
-    looks = [look for look, _, _ in used]
-    values, known = [value for _, value, _ in used], [var for _, _, var in used]
-    pieces = list_pieces(looks)
-    alone = make_batch([[(piece, 1.0)] for piece in pieces])
-    field = table.field(pieces, ask_times(table, time, alone).own)
-    rows = make_rows(looks, pieces, np.array(values), np.array(known))
-    words = choose_words(looks)[1]
-    prior = make_prior(field, rows, words, len(table.overheads), idle_w or 0.0)
-    # Where the host has no clock of its own, sums are off by more (looks.py), and not alike.
-    spread = 0.0 if idle_w is None else _ABOVE_SPREAD
-    above = lend_kinds(looks, pieces, field, prior, spread)
-    rows = replace(rows, above=above, units=lend_units(looks, unit))
-    return Process(pieces, learn(field, rows, prior, draws, spread=spread))
-
-
-def _read_energies(looks: Sequence[Look], busy: Answer, form: str, idle_w: float) -> list[Used]:
-    """What of each look's joules adds up over layers, with its relative variance."""
-    used: list[Used] = []
-    for look, busy_s, busy_var in zip(looks, busy.total, busy.var, strict=True):
-        if not look.energy_j or not look.duration_s:
-            continue
-        off_s, off_var = 0.0, 0.0
-        if form == "eager":
-            off_s = look.duration_s
-        elif look.mode == "eager":
-            off_s, off_var = max(0.0, look.duration_s - float(busy_s)), float(busy_var)
-        value = look.energy_j - idle_w * off_s
-        if value > (_LEAST_DEVICE_SHARE if form == "graph" else _LEAST_SHARE) * look.energy_j:
-            scale = (look.energy_j / value) ** 2
-            var = look.energy_var * scale + idle_w**2 * off_var / value**2
-            used.append((look, value, var))
-    if not used:
-        raise MissingError(
-            "all that was measured on this device was its host: run `joulecast profile NET` there"
-        )
-    return used
-
-
-# ---------------------------------------------------------------------------------------------
-# For people
-
-
-def _split(state: State, pairs: Sequence[Pair]) -> tuple[list[tuple[Stand, ...]], list[float]]:
-    """Pieces of each network, and the host's calls between them."""
-    known = set(state.table.labels)
-    stands = [split_pieces(network, setup, known) for network, setup in pairs]
-    return stands, [_count_between(*pair) for pair in pairs]
-
-
-def _count_between(network: Network, setup: Setup) -> float:
-    """Calls between layers that a step makes, in calls of forward and backward together."""
+def _count_unattributed_calls(network: Network, setup: Setup) -> float:
+    """Return the calls between layers, in calls of forward and backward pass together."""
     if network.totals is None:
         return 0.0
     return network.totals.between * (1.0 if setup.phase == "train" else 0.5)
 
 
-def _list_layers(
-    state: State,
-    networks: Sequence[Network],
-    nets: Sequence[Sequence[Stand]],
-    totals: NetworkTotals,
-) -> tuple[tuple[LayerEstimate, ...], ...]:
-    """What each layer costs: its own, and waiting for the host by its launches."""
-    own = dict(zip((p.key for p in totals.batch.pieces), totals.own_j.tolist(), strict=True))
-    known = {piece.label for piece in state.energy.pieces}
-    found = []
-    for at, (network, stands) in enumerate(zip(networks, nets, strict=True)):
-        launches = sum(stand.piece.launches * stand.count for stand in stands)
-        waiting_j = float(totals.energy_j[at] - totals.device_energy_j[at]) / max(launches, 1)
-        leaves = unfold_blocks(network.layers)
-        costs = [
-            LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls) for leaf in leaves
-        ]
-        for stand in stands:
-            inside_j = own[stand.piece.key] * float(totals.scale[at])
-            cost_j = inside_j + stand.piece.launches * waiting_j
-            for index, share in _share_out(stand):
-                seen = stand.piece.label in known
-                energy_j = cost_j * stand.count * share
-                costs[index] = replace(costs[index], energy_j=energy_j, seen=seen)
-        found.append(tuple(costs))
-    return tuple(found)
-
-
-def _share_out(stand: Stand) -> list[tuple[int, float]]:
-    """Which layers a piece stands for, and how they share its cost: by the bytes they move."""
-    layers, start = stand.place.layers, stand.place.index
-    if len(layers) == 1:
-        return [(start, 1.0)]
-    moved = [_count_moved(layer) for layer in layers]
-    total = sum(moved) or 1.0
-    return [(start + at, size / total) for at, size in enumerate(moved)]
-
-
-@lru_cache(maxsize=8192)
-def _count_moved(layer: Layer) -> float:
-    return layer_work(layer, Setup()).total.size_bytes
-
-
-def _count_kinds(state: State) -> Json:
-    """For every kind how many distinct pieces were seen alone in joules, and in seconds."""
-    joules, seconds = (
-        Counter(process.pieces[at].label for at in _list_alone(process.learnt.rows.counts))
-        for process in (state.energy, state.time)
+def _count_kinds(model: AdditiveModel) -> dict[str, dict[str, int]]:
+    """Return the numbers of distinct isolated pieces with energy and with duration, by label."""
+    energies, durations = (
+        Counter(process.pieces[at].label for at in _list_isolated(process.fitted.data.counts))
+        for process in (model.energy, model.duration)
     )
     return {
-        label: {"joules": joules[label], "seconds": seconds[label]} for label in state.table.labels
+        label: {"joules": energies[label], "seconds": durations[label]}
+        for label in model.encoder.labels
     }
 
 
-def _list_alone(counts: Floats) -> set[int]:
-    """Pieces that a row shows alone."""
+def _list_isolated(counts: Floats) -> set[int]:
+    """Return the pieces that an observation shows alone."""
     rows = np.flatnonzero(np.count_nonzero(counts, axis=1) == 1)
     return set(np.nonzero(counts[rows])[1].tolist())
 
 
-def _share_unseen(state: State, totals: NetworkTotals) -> tuple[float, ...]:
-    """Share of the device's joules in kinds that were never measured."""
-    known = {piece.label for piece in state.energy.pieces}
-    batch = totals.batch
-    unseen = np.array([piece.label not in known for piece in batch.pieces], float)
-    costs = batch.count * totals.own_j[batch.piece]
-    whole = np.maximum(batch.sum_up(costs), 1e-300)
-    return tuple((batch.sum_up(costs * unseen[batch.piece]) / whole).tolist())
+def _find_unseen_shares(model: AdditiveModel, totals: NetworkTotals) -> tuple[float, ...]:
+    """Return the share of each network's device energy in kinds that were never measured."""
+    measured = {piece.label for piece in model.energy.pieces}
+    is_unseen = np.array([piece.label not in measured for piece in totals.pieces], float)
+    whole_j = np.maximum(totals.sums.total(totals.piece_energy_j), 1e-300)
+    return tuple((totals.sums.total(totals.piece_energy_j * is_unseen) / whole_j).tolist())
 
 
-def _share_doubts(totals: NetworkTotals) -> tuple[dict[str, float], ...]:
-    """Where each net's variance comes from, largest first."""
+def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:
+    """Return the sources of each network's variance with their shares, largest first."""
     shares = []
-    for at, total in enumerate(totals.var):
-        parts = {name: float(var[at] / total) for name, var in totals.parts.items()}
+    for at, total in enumerate(totals.variance):
+        sources = totals.variance_by_source
+        parts = {name: float(variance[at] / total) for name, variance in sources.items()}
         shares.append(dict(sorted(parts.items(), key=lambda part: -part[1])))
     return tuple(shares)

@@ -1,13 +1,13 @@
-"""What the host's calls take, learnt from steps that were timed, all in logarithms.
+"""Fit how long the host takes for its calls, from steps whose host time is known.
 
-    h = (Σ_j x_j·c_j)·e^δ     a piece: its calls of each sort, and a habit of its structure
-    H = begin + Σ_p n_p·h_p   a step
+    h = (Σ_j x_j·c_j)·e^δ     a piece: its calls of each type j, and a factor of its structure
+    H = start + Σ_p n_p·h_p   a step
 
-A window shows a structure at the pace that the host has just then, and that moves by some 13 % from
-window to window (one deviation): a net that repeats one block would take all of it over. So what is
-common to all structures, the seconds of a launch, a weight, a product and a cast, is learnt from
-all windows together, and what is left to a single structure, its habit δ, is drawn to none. Where
-few steps were timed, calls of every sort are drawn to the time of a launch.
+The pace of a host changes by some 13 % from one measurement window to the next (one standard
+deviation), and a window shows a structure at the pace of that window: a network that repeats one
+block would inherit all of it. So what all structures share, the durations of a launch, a weight, a
+product and a cast, is fitted to all windows together, and the factor of a single structure has a
+tight prior. Where few steps were timed, calls of every type are drawn to the duration of a launch.
 """
 
 from __future__ import annotations
@@ -18,99 +18,123 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.estimators.additive.decompose import Look
-from joulecast.gp.kernels import Floats
+from joulecast.estimators.additive.decompose import DecomposedObservation
+from joulecast.gp.linalg import Floats
 from joulecast.kinds import CALLS
 
-Timed = tuple[Look, float]
-
-# How far one timing of a step may be from the truth, of a net or of a piece alone; logarithms.
-_LOOK_SPREAD = 0.08
-_ALONE_SPREAD = 0.25
-# How far a structure's time may be from that of its calls. What a structure left over on one H200
-# host hardly told what it left over on another (49 pairs): nearly all of it was the window.
-_HABIT_SPREAD = 0.15
-# How far what a call of one sort takes may be from a launch; likewise what begins a step.
-_CALL_SPREAD = 0.5
-# What begins and ends a step, whatever the net: about as much as so many launches.
-_BEGIN_LAUNCHES = 10.0
+# Standard deviations of logarithms. Timing of one step, of a network and of an isolated piece:
+_NETWORK_TIMING_SD = 0.08
+_ISOLATED_TIMING_SD = 0.25
+# Factor of a structure: its residual on one H200 host hardly predicted that on another (49 pairs),
+# so that nearly all of it was the window.
+_STRUCTURE_SD = 0.15
+# Duration of one type of call, and of a step's start, around the duration of launches.
+_CALL_SD = 0.5
+# What starts and ends any step takes about as long as this many launches.
+_START_LAUNCHES = 10.0
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """Timed steps as sums.
+class TimedStep:
+    """An observed step and the time that its host took."""
+
+    observation: DecomposedObservation
+    host_s: float
+
+
+@dataclass(frozen=True)
+class CallDurations:
+    """How long the host takes for what a step consists of.
 
     Attributes:
-        times: Logarithms of their seconds, n; ``spreads`` how far each may be off.
-        counts: How often each runs each of m sorts of pieces, n x m.
-        calls: Calls of each sort of pieces, m x 4.
-        frames: Which of f structures each sort of pieces has, m x f, ones and zeros.
+        start_s: What starts and ends any step.
+        calls_s: A call of each of CALLS.
+        structure_factors: Time of a structure over that of its calls.
     """
 
-    times: Floats
-    spreads: Floats
-    counts: Floats
-    calls: Floats
-    frames: Floats
-
-    def compare(self, theta: Floats) -> Floats:
-        """How far the sums are from what was timed, in deviations."""
-        begin_s, each = self._open(theta)
-        total_s = begin_s + self.counts @ each.sum(axis=1)
-        return np.asarray((np.log(total_s) - self.times) / self.spreads)
-
-    def lean(self, theta: Floats) -> Floats:
-        """What that changes by with each number learnt."""
-        begin_s, each = self._open(theta)
-        own_s = each.sum(axis=1)
-        total_s = begin_s + self.counts @ own_s
-        begins = np.full((len(total_s), 1), begin_s)
-        by_habit = (self.counts * own_s) @ self.frames
-        slopes = np.hstack([begins, self.counts @ each, by_habit])
-        return np.asarray(slopes / (total_s * self.spreads)[:, None])
-
-    def _open(self, theta: Floats) -> tuple[float, Floats]:
-        """Seconds of what begins a step, and of the calls of each sort of pieces, m x 4."""
-        sorts = len(CALLS)
-        habits = np.exp(self.frames @ theta[1 + sorts :])
-        return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + sorts]) * habits[:, None]
+    start_s: float
+    calls_s: tuple[float, ...]
+    structure_factors: dict[str, float]
 
 
-def fit_calls(
-    timed: Sequence[Timed], launch_s: float
-) -> tuple[float, tuple[float, ...], dict[str, float]]:
-    """Seconds of what begins a step and of each sort of calls, and what structures multiply.
+def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurations:
+    """Fit durations by robust least squares with log-normal priors.
 
     Args:
-        timed: Looks and the host's seconds of each.
-        launch_s: What a launch takes, about.
+        steps: Observed steps.
+        launch_s: About how long a launch takes.
     """
     from scipy.optimize import least_squares
 
-    names = sorted({piece.frame for look, _ in timed for piece, _ in look.counts})
-    steps, sorts = _gather(timed, names), len(CALLS)
-    middle = np.log([_BEGIN_LAUNCHES * launch_s, *[launch_s] * sorts, *[1.0] * len(names)])
-    weights = 1.0 / np.array([_CALL_SPREAD] * (1 + sorts) + [_HABIT_SPREAD] * len(names))
+    structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
+    problem, types = _LeastSquares.make(steps, structures), len(CALLS)
+    medians = np.log([_START_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
+    weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
     found = least_squares(
-        lambda theta: np.hstack([steps.compare(theta), weights * (theta - middle)]),
-        middle,
-        lambda theta: np.vstack([steps.lean(theta), np.diag(weights)]),
+        lambda theta: np.hstack([problem.residuals(theta), weights * (theta - medians)]),
+        medians,
+        lambda theta: np.vstack([problem.jacobian(theta), np.diag(weights)]),
         loss="soft_l1",
     )
-    numbers = np.exp(found.x).tolist()
-    habits = dict(zip(names, numbers[1 + sorts :], strict=True))
-    return numbers[0], tuple(numbers[1 : 1 + sorts]), habits
+    start_s, *values = np.exp(found.x).tolist()
+    factors = dict(zip(structures, values[types:], strict=True))
+    return CallDurations(start_s, tuple(values[:types]), factors)
 
 
-def _gather(timed: Sequence[Timed], names: Sequence[str]) -> _Steps:
-    pieces = {(p.frame, p.calls) for look, _ in timed for p, _ in look.counts}
-    place = {piece: at for at, piece in enumerate(sorted(pieces))}
-    counts = np.zeros((len(timed), len(place)))
-    for row, (look, _) in zip(counts, timed, strict=True):
-        for piece, count in look.counts:
-            row[place[piece.frame, piece.calls]] += count
-    calls = np.array([calls for _, calls in place]).reshape(len(place), len(CALLS))
-    frames = np.array([[float(frame == name) for name in names] for frame, _ in place])
-    spreads = [_LOOK_SPREAD if look.whole else _ALONE_SPREAD for look, _ in timed]
-    times = np.log([host_s for _, host_s in timed])
-    return _Steps(times, np.array(spreads), counts, calls, frames)
+@dataclass(frozen=True)
+class _LeastSquares:
+    """Timed steps as sums; θ is the logarithms of start, calls and structure factors.
+
+    Attributes:
+        log_times: Logarithms of the host times, n.
+        sds: Their standard deviations, n.
+        counts: How often each step runs each of m distinct pieces, n x m.
+        calls: Calls of these pieces, m x 4.
+        structures: Which of f structures each of them has, m x f, ones and zeros.
+    """
+
+    log_times: Floats
+    sds: Floats
+    counts: Floats
+    calls: Floats
+    structures: Floats
+
+    @classmethod
+    def make(cls, steps: Sequence[TimedStep], structures: Sequence[str]) -> _LeastSquares:
+        """Return the sums of timed steps, with one column for pieces that the host cannot tell."""
+        distinct = {(p.structure, p.calls) for one in steps for p in one.observation.counts}
+        index = {key: at for at, key in enumerate(sorted(distinct))}
+        counts = np.zeros((len(steps), len(index)))
+        for row, one in zip(counts, steps, strict=True):
+            for piece, count in one.observation.counts.items():
+                row[index[piece.structure, piece.calls]] += count
+        calls = np.array([calls for _, calls in index]).reshape(len(index), len(CALLS))
+        indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
+        sds = [
+            _ISOLATED_TIMING_SD if one.observation.is_isolated else _NETWORK_TIMING_SD
+            for one in steps
+        ]
+        log_times = np.log([one.host_s for one in steps])
+        return cls(log_times, np.array(sds), counts, calls, indicators)
+
+    def residuals(self, theta: Floats) -> Floats:
+        """Return log ratios of modelled and measured times, in standard deviations."""
+        start_s, calls_s = self._unpack(theta)
+        total_s = start_s + self.counts @ calls_s.sum(axis=1)
+        return np.asarray((np.log(total_s) - self.log_times) / self.sds)
+
+    def jacobian(self, theta: Floats) -> Floats:
+        """Return the derivatives of the residuals by θ."""
+        start_s, calls_s = self._unpack(theta)
+        pieces_s = calls_s.sum(axis=1)
+        total_s = start_s + self.counts @ pieces_s
+        by_start = np.full((len(total_s), 1), start_s)
+        by_structure = (self.counts * pieces_s) @ self.structures
+        gradients = np.hstack([by_start, self.counts @ calls_s, by_structure])
+        return np.asarray(gradients / (total_s * self.sds)[:, None])
+
+    def _unpack(self, theta: Floats) -> tuple[float, Floats]:
+        """Return the duration of a step's start, and of the calls of each piece, m x 4."""
+        types = len(CALLS)
+        factors = np.exp(self.structures @ theta[1 + types :])
+        return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

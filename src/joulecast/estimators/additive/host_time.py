@@ -1,204 +1,215 @@
-"""Two clocks: what the host adds to the device's own energy and time.
+"""Host time: how long the host issues a step, and what that adds to the device's duration.
 
-    H = h0 + Σ_p h(p) + h·between          issuing a step: a piece costs by its calls, not its size
-    De = D + gap·launches                  the device's time, with its pauses between launches
-    T = (H^12 + De^12)^(1/12)              the slower of the two decides, a little more when equal
-    E = G + P0·(T - D)                     a waiting device draws idle power and nothing else
+    H = start + Σ_p h(p) + h·unattributed   issuing a step: a piece costs by its calls, not its size
+    D' = D + gap·launches                   device time, with its pauses between launches
+    T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
+    E = G + P0·(T - D)                      a waiting device draws idle power and nothing else
 
-Host times are learnt from eager steps (calls.py): by sort of call, so that a structure that nobody
-timed has a time too, and by structure. What a net calls between its layers (views, masks,
-positions) stands in no piece: each such call takes the host about as long as a launch, forward and
-backward together. Gap and exponent are stated priors where nothing shows them.
+Host times are fitted to eager steps (``host_calls``) by type of call, so that an unseen structure
+has a time too, and by structure. What a network calls between its layers (views, masks, positions)
+is in no piece: each such call takes the host about as long as a launch, forward and backward
+together.
+Gap and exponent are stated priors where no observation shows them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from operator import mul
 from statistics import median
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.estimators.additive.decompose import Look
-from joulecast.estimators.additive.host_calls import Timed, fit_calls
-from joulecast.estimators.additive.pieces import Count, Piece
+from joulecast.estimators.additive.decompose import DecomposedObservation
+from joulecast.estimators.additive.host_calls import TimedStep, fit_call_durations
+from joulecast.estimators.additive.pieces import Piece
+from joulecast.gp.linalg import Floats
 from joulecast.kinds import CALLS
-
-Json = dict[str, Any]
-Floats = NDArray[np.float64]
+from joulecast.records.codec import Record
 
 EXPONENT = 12.0
 GAP_S = 1.9e-6
-_GAP_SPREAD_S = 0.6e-6
-_TIMING_SHARE = 0.01
+_GAP_SD_S = 0.6e-6
+_TIMING_SD_SHARE = 0.01
 LAUNCH_S = 10e-6
-# Host times of one net differ by about this from hour to hour (7.7 % on a shared H200 host): what
-# some nets show of it counts as much as this many nets would that differ so. It is never less.
-_USUAL_SPREAD = 0.08
-_USUAL_NETS = 4.0
-_LEAST_SPREAD = 0.03
-_UNKNOWN_SPREAD = 0.4
-_FEW_NETS = 2
-# Steps tell what a call takes where one has at least so many times the calls of the other.
-_APART = 1.5
-_BOUND = 1.2
-# Of 900 steps on H200 hosts that took longer than their kernels, issuing one took at least half as
-# long as a step in all but one.
+# Host times of one network differ by about this from hour to hour (7.7 % on a shared H200 host).
+# This prior counts as much as so many networks, and what is fitted is never below the minimum.
+_PRIOR_SD_SHARE = 0.08
+_PRIOR_NETWORKS = 4.0
+_MIN_SD_SHARE = 0.03
+_UNSEEN_SD_SHARE = 0.4
+_MIN_NETWORKS = 2
+# Two steps show the duration of a call if one has at least this many times the calls of the other.
+_MIN_CALL_RATIO = 1.5
+# A step is bound by its host if it takes this many times as long as its kernels, and vice versa.
+_BOUND_RATIO = 1.2
+# Of 900 steps on H200 hosts that took longer than their kernels, issuing took at least half of the
+# step in all but one.
 _LATE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Clock:
-    """What is known of a device's host.
+class HostTimeModel(Record):
+    """The host of a device.
 
     Attributes:
-        calls_s: Seconds of a call of each of CALLS.
-        habits: What the time of a structure is of that of its calls; any other is as its calls.
-        spread: Relative deviation of whole steps from the sum.
-        nets: How many whole nets were timed.
-        gap_sd_s: How far the pause between two launches may be off.
+        start_s: What starts and ends any step.
+        calls_s: Duration of a call of each of CALLS.
+        structure_factors: Time of a structure over that of its calls; 1 for all others.
+        gap_s: Pause of the device between two launches.
+        sd_share: Relative standard deviation of whole steps around the sum.
+        network_count: Number of networks that were timed as a whole.
+        gap_sd_s: Standard deviation of the pause.
     """
 
-    begin_s: float
+    start_s: float = field(metadata={"json_name": "begin_s"})
     calls_s: tuple[float, ...]
-    habits: dict[str, float]
+    structure_factors: dict[str, float] = field(metadata={"json_name": "habits"})
     gap_s: float
-    spread: float
-    nets: int = 0
-    gap_sd_s: float = _GAP_SPREAD_S
+    sd_share: float = field(metadata={"json_name": "spread"})
+    network_count: int = field(default=0, metadata={"json_name": "nets"})
+    gap_sd_s: float = _GAP_SD_S
 
-    def to_dict(self) -> Json:
-        return {**self.__dict__, "calls_s": list(self.calls_s)}
-
-    @classmethod
-    def from_dict(cls, data: Json) -> Clock:
-        return cls(**{**data, "calls_s": tuple(data["calls_s"])})
-
-    def scale(self, pace: float) -> Clock:
-        """A host that takes so many times as long for everything."""
-        calls_s = tuple(pace * call_s for call_s in self.calls_s)
-        return replace(self, begin_s=pace * self.begin_s, calls_s=calls_s)
+    def scale(self, factor: float) -> HostTimeModel:
+        """Return a host that takes this many times as long for everything."""
+        calls_s = tuple(factor * call_s for call_s in self.calls_s)
+        return replace(self, start_s=factor * self.start_s, calls_s=calls_s)
 
     @property
-    def gain_share(self) -> float:
-        """What timing one more net takes off the variance of host times, about."""
-        return 0.0 if self.spread <= _LEAST_SPREAD else 1.0 / (_USUAL_NETS + self.nets + 1.0)
+    def variance_reduction_share(self) -> float:
+        """About what timing one more network takes off the variance of host times."""
+        if self.sd_share <= _MIN_SD_SHARE:
+            return 0.0
+        return 1.0 / (_PRIOR_NETWORKS + self.network_count + 1.0)
 
-    def issue(self, counts: Sequence[Count], between: float = 0.0) -> tuple[float, float]:
-        """Seconds to issue a step of these pieces, and their standard deviation.
+    def predict_issue_time(
+        self, counts: Mapping[Piece, float], unattributed_calls: float = 0.0
+    ) -> tuple[float, float]:
+        """Return the time to issue a step in seconds, and its standard deviation.
 
         Args:
-            counts: The pieces, and how often each is run.
-            between: Calls that stand in no piece.
+            counts: Pieces, and how often the step runs each.
+            unattributed_calls: Calls that are in no piece.
         """
-        guessed_s = between * self.calls_s[0]
-        total_s = self.begin_s + guessed_s
-        for piece, count in counts:
-            piece_s = count * self._time_calls(piece)
-            total_s += piece_s * self.habits.get(piece.frame, 1.0)
-            guessed_s += 0.0 if piece.frame in self.habits else piece_s
-        sd_s = ((self.spread * total_s) ** 2 + (_UNKNOWN_SPREAD * guessed_s) ** 2) ** 0.5
-        return total_s, sd_s
-
-    def _time_calls(self, piece: Piece) -> float:
-        return float(sum(map(mul, piece.calls, self.calls_s)))
+        guessed_s = unattributed_calls * self.calls_s[0]
+        total_s = self.start_s + guessed_s
+        for piece, count in counts.items():
+            calls_s = count * float(sum(map(mul, piece.calls, self.calls_s)))
+            total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)
+            guessed_s += 0.0 if piece.structure in self.structure_factors else calls_s
+        return total_s, math.hypot(self.sd_share * total_s, _UNSEEN_SD_SHARE * guessed_s)
 
 
-def step_time(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]:
-    """Seconds of eager steps, and their slopes by the host's and by the device's time."""
-    top = np.maximum(host_s, device_s)
-    host, device = host_s / top, device_s / top
+def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return durations of eager steps, and their derivatives by host and by device time."""
+    longest = np.maximum(host_s, device_s)
+    host, device = host_s / longest, device_s / longest
     total = host**EXPONENT + device**EXPONENT
-    time_s = top * total ** (1.0 / EXPONENT)
-    slope = total ** (1.0 / EXPONENT - 1.0)
-    return time_s, slope * host ** (EXPONENT - 1.0), slope * device ** (EXPONENT - 1.0)
+    duration_s = longest * total ** (1.0 / EXPONENT)
+    factor = total ** (1.0 / EXPONENT - 1.0)
+    by_host, by_device = factor * host ** (EXPONENT - 1.0), factor * device ** (EXPONENT - 1.0)
+    return duration_s, by_host, by_device
 
 
-def fit_clock(looks: Sequence[Look], device_s: Floats, device_var: Floats, unit: str = "") -> Clock:
-    """Learn the host from eager looks, given what each takes on the device alone.
+def fit_host_time(
+    decomposed: Sequence[DecomposedObservation],
+    device_s: Floats,
+    device_var: Floats,
+    unit: str = "",
+) -> HostTimeModel:
+    """Fit the host to eager steps, given their durations on the device alone.
 
     Args:
-        looks: All there are.
-        device_s: What each takes on the device alone.
-        device_var: Its variance.
-        unit: The unit in question: structures are learnt from all, how quick its host is from it.
+        decomposed: All observations.
+        device_s: Duration of each on the device alone.
+        device_var: Variance of these durations.
+        unit: The unit to estimate for: structures are fitted to all units, the host's pace to it.
     """
-    timed = [
-        (look, _host_time(look, busy_s))
-        for look, busy_s in zip(looks, device_s, strict=True)
-        if look.mode == "eager" and look.issue_s and look.duration_s
+    steps = [
+        TimedStep(one, _find_host_time(one, busy_s))
+        for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
+        if one.mode == "eager" and one.issue_s and one.duration_s
     ]
-    gap_s, gap_sd_s = _fit_gap(looks, device_s, device_var)
-    if not timed:
-        unknown_s = (LAUNCH_S,) * len(CALLS)
-        return Clock(0.0, unknown_s, {}, gap_s, _UNKNOWN_SPREAD, 0, gap_sd_s)
-    begin_s, calls_s, habits = fit_calls(timed, _find_launch(timed))
-    clock = Clock(begin_s, calls_s, habits, gap_s, 0.0, 0, gap_sd_s)
-    nets = [(look, host_s) for look, host_s in timed if look.whole]
-    own = [(look, host_s) for look, host_s in nets if look.unit == unit]
-    if _FEW_NETS <= len(own) < len(nets):
-        pace = median(host_s / clock.issue(look.counts)[0] for look, host_s in own)
-        clock, nets = clock.scale(pace), own
-    off = [clock.issue(look.counts)[0] / host_s - 1.0 for look, host_s in nets]
-    return replace(clock, spread=_find_spread(off), nets=len(off))
+    gap_s, gap_sd_s = _fit_gap(decomposed, device_s, device_var)
+    if not steps:
+        default_s = (LAUNCH_S,) * len(CALLS)
+        return HostTimeModel(0.0, default_s, {}, gap_s, _UNSEEN_SD_SHARE, 0, gap_sd_s)
+    durations = fit_call_durations(steps, _estimate_launch(steps))
+    model = HostTimeModel(
+        durations.start_s, durations.calls_s, durations.structure_factors, gap_s, 0.0, 0, gap_sd_s
+    )
+    networks = [one for one in steps if not one.observation.is_isolated]
+    own = [one for one in networks if one.observation.unit == unit]
+    if _MIN_NETWORKS <= len(own) < len(networks):
+        model, networks = model.scale(median(_compare(model, one) for one in own)), own
+    errors = [1.0 / _compare(model, one) - 1.0 for one in networks]
+    return replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
 
 
-def _find_spread(off: Sequence[float]) -> float:
-    """How far whole nets are from the sum, given what is usual."""
-    if len(off) < _FEW_NETS:
-        return 2.0 * _USUAL_SPREAD
-    # Fitted times are nearer to what they were fitted to than to what comes.
-    free = len(off) / max(1.0, len(off) - 1.0)
-    total = _USUAL_NETS * _USUAL_SPREAD**2 + free * float(np.square(off).sum())
-    return max(_LEAST_SPREAD, math.sqrt(total / (_USUAL_NETS + len(off))))
+def _compare(model: HostTimeModel, step: TimedStep) -> float:
+    """Return the host time of a step over that of the model."""
+    return step.host_s / model.predict_issue_time(step.observation.counts)[0]
 
 
-def _find_launch(timed: Sequence[Timed]) -> float:
-    """Seconds of a call: the median slope between steps, so that what begins one is not in it.
+def _find_sd_share(errors: Sequence[float]) -> float:
+    """Return the relative standard deviation of networks around the sum, given its prior."""
+    if len(errors) < _MIN_NETWORKS:
+        return 2.0 * _PRIOR_SD_SHARE
+    # Fitted times are nearer to what they were fitted to than to new ones.
+    correction = len(errors) / max(1.0, len(errors) - 1.0)
+    total = _PRIOR_NETWORKS * _PRIOR_SD_SHARE**2 + correction * float(np.square(errors).sum())
+    return max(_MIN_SD_SHARE, math.sqrt(total / (_PRIOR_NETWORKS + len(errors))))
 
-    A recurrent layer issues many kernels at once, and a small net is mostly beginning: a median
-    does not mind either.
+
+def _estimate_launch(steps: Sequence[TimedStep]) -> float:
+    """Return the duration of a call: the median slope between steps, which excludes their start.
+
+    A recurrent layer issues many kernels at once, and a small network is mostly start: the median
+    is robust to both.
     """
     groups: dict[float, list[float]] = {}
-    for look, host_s in timed:
-        calls = sum(count * sum(piece.calls) for piece, count in look.counts)
-        groups.setdefault(calls, []).append(host_s)
+    for step in steps:
+        counts = step.observation.counts
+        calls = sum(count * sum(piece.calls) for piece, count in counts.items())
+        groups.setdefault(calls, []).append(step.host_s)
     points = sorted((calls, median(times_s)) for calls, times_s in groups.items())
     slopes = [
-        (later_s - sooner_s) / (more - fewer)
-        for (fewer, sooner_s), (more, later_s) in combinations(points, 2)
-        if more >= _APART * fewer
+        (longer_s - shorter_s) / (more - fewer)
+        for (fewer, shorter_s), (more, longer_s) in combinations(points, 2)
+        if more >= _MIN_CALL_RATIO * fewer
     ]
     slope = median(slopes) if slopes else 0.0
-    return slope if slope > 0 else median(time_s / max(n, 1.0) for n, time_s in points)
+    return slope if slope > 0 else median(time_s / max(calls, 1.0) for calls, time_s in points)
 
 
-def _host_time(look: Look, busy_s: float) -> float:
-    """The host's seconds: a host-bound loop shows them; else one issue to a waiting device does.
+def _find_host_time(one: DecomposedObservation, device_s: float) -> float:
+    """Return the host time: the duration of a host-bound step, otherwise its issue time.
 
-    What the device takes may be guessed too low: a host that was done long before the step was over
-    has not held it up.
+    The device time may be underestimated: a host that finished long before the end of the step has
+    not bound it.
     """
-    assert look.issue_s is not None and look.duration_s is not None
-    late = look.issue_s > _LATE_SHARE * look.duration_s
-    bound = late and look.duration_s > _BOUND * busy_s > 0
-    return look.duration_s if bound else min(look.issue_s, look.duration_s)
+    assert one.issue_s is not None and one.duration_s is not None
+    is_late = one.issue_s > _LATE_SHARE * one.duration_s
+    is_host_bound = is_late and one.duration_s > _BOUND_RATIO * device_s > 0
+    return one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
 
 
-def _fit_gap(looks: Sequence[Look], device_s: Floats, device_var: Floats) -> tuple[float, float]:
-    """Pause of a device-bound step between two launches, and how far it may be off."""
-    weight = 1.0 / _GAP_SPREAD_S**2
-    total = GAP_S * weight
-    for look, busy_s, var in zip(looks, device_s.tolist(), device_var.tolist(), strict=True):
-        if look.mode != "eager" or not look.whole or not look.duration_s or not look.issue_s:
+def _fit_gap(
+    decomposed: Sequence[DecomposedObservation], device_s: Floats, device_var: Floats
+) -> tuple[float, float]:
+    """Return the pause of device-bound steps between two launches, and its standard deviation."""
+    precision = 1.0 / _GAP_SD_S**2
+    weighted = GAP_S * precision
+    times = zip(decomposed, device_s.tolist(), device_var.tolist(), strict=True)
+    for one, busy_s, busy_var in times:
+        if one.mode != "eager" or one.is_isolated or not one.duration_s or not one.issue_s:
             continue
-        if look.issue_s * _BOUND < busy_s:
-            precision = look.launches**2 / (var + (_TIMING_SHARE * look.duration_s) ** 2)
-            weight += precision
-            total += precision * (look.duration_s - busy_s) / look.launches
-    return max(0.0, total / weight), weight**-0.5
+        if one.issue_s * _BOUND_RATIO < busy_s:
+            timing_var = (_TIMING_SD_SHARE * one.duration_s) ** 2
+            added = one.launches**2 / (busy_var + timing_var)
+            precision += added
+            weighted += added * (one.duration_s - busy_s) / one.launches
+    return max(0.0, weighted / precision), precision**-0.5

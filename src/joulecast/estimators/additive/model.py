@@ -1,314 +1,299 @@
-"""What `additive` has learnt of a device, and what it says about nets given by their pieces.
+"""The fitted model of a device, and its predictions for networks given by their pieces.
 
-All of it is plain numbers that go to JSON and back exactly.
+d    = duration of a piece on the device        D = Σ d
+g    = energy of a piece on the device          G = Σ g
+T, E = duration and energy of an eager step, which may wait for the host (``host_time``)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import Batch, Table, make_batch
-from joulecast.estimators.additive.host_time import Clock, step_time
-from joulecast.estimators.additive.pieces import Count, Piece
-from joulecast.gp.conditioning import Learnt
-from joulecast.gp.inference import Answer, ask, ask_means
-from joulecast.gp.joint import Rows
-from joulecast.gp.kernels import Floats
-from joulecast.gp.queries import Nets
+from joulecast.estimators.additive.encode import PieceEncoder, encode_counts
+from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
+from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.sum_errors import DURATION_SUM_ERROR_SHARE
+from joulecast.gp.conditioning import FittedProcess
+from joulecast.gp.inputs import Inputs
+from joulecast.gp.linalg import Floats
+from joulecast.gp.prediction import SumPrediction, predict_sum_means, predict_sums
+from joulecast.gp.weighted_sums import WeightedSums
 
-Json = dict[str, Any]
-
-# Nobody knows what a FLOP costs in a precision that was never measured.
-_STRANGE_SPREAD = 0.6
-# Relative deviation of a layer that was not timed, for each e-fold of its tiles that is empty.
-_EMPTY_SPREAD = 0.12
-# Seconds of whole steps differ from sums of layers alone, and from hour to hour, by about this.
-_OFF_TIME_SHARE = 0.03
+# Relative standard deviation of FLOPs in a precision that was never measured.
+_UNSEEN_PRECISION_SD_SHARE = 0.6
+# Relative standard deviation of a layer that was not timed, per e-fold by which padding its tiles
+# increases its FLOPs. Smooth residuals are overconfident about layers with mostly empty tiles.
+_PADDING_SD_SHARE = 0.12
 
 
 @dataclass(frozen=True)
-class Process:
-    """A joint process and the pieces that its rows show."""
+class PieceProcess:
+    """A Gaussian process and the pieces that its training data contain, in order."""
 
     pieces: tuple[Piece, ...]
-    learnt: Learnt
+    fitted: FittedProcess
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The pieces' keys, in order."""
-        return tuple(piece.key for piece in self.pieces)
-
-    def to_dict(self, table: Table) -> Json:
-        rows = self.learnt.rows
-        # Of joules, the two columns before the overheads are the seconds.
-        last = self.learnt.field.columns.shape[1] - len(table.overheads)
-        entries = [[[int(at), float(row[at])] for at in np.flatnonzero(row)] for row in rows.counts]
-        return {
-            "pieces": [_write_piece(piece) for piece in self.pieces],
-            "times_s": self.learnt.field.columns[:, last - 2 : last].sum(axis=1).tolist(),
-            "rows": entries,
-            "values": rows.values.tolist(),
-            "known": rows.known.tolist(),
-            "above": _write_rows(rows.above),
-            "units": _write_rows(rows.units),
-            "spread": self.learnt.spread,
-            "level": self.learnt.level,
-            "thetas": self.learnt.thetas.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Json, table: Table, timed: bool) -> Process:
-        pieces = tuple(_read_piece(words) for words in data["pieces"])
-        counts = np.zeros((len(data["rows"]), len(pieces)))
-        for row, entries in enumerate(data["rows"]):
-            for at, count in entries:
-                counts[row, at] = count
-        values, known = np.array(data["values"]), np.array(data["known"])
-        above, units = (_read_rows(data[name], len(values)) for name in ("above", "units"))
-        rows = Rows(counts, values, known, above, units)
-        field = table.field(pieces, np.array(data["times_s"]) if timed else None)
-        thetas = np.array(data["thetas"])
-        return cls(pieces, Learnt(field, rows, data["level"], thetas, data["spread"]))
-
-
-def _write_rows(matrix: Floats) -> list[Any]:
-    """Rows that are not all zero, with their places."""
-    return [[at, row.tolist()] for at, row in enumerate(matrix) if row.any()]
-
-
-def _read_rows(entries: Sequence[Any], size: int) -> Floats:
-    matrix = np.zeros((size, len(entries[0][1]) if entries else 0))
-    for at, row in entries:
-        matrix[at] = row
-    return matrix
-
-
-def _write_piece(piece: Piece) -> list[Any]:
-    return [list(word) if isinstance(word, tuple) else word for word in vars(piece).values()]
-
-
-def _read_piece(words: Sequence[Any]) -> Piece:
-    named: Json = dict(zip(Piece.__dataclass_fields__, words, strict=True))
-    return Piece(**{**named, "place": tuple(named["place"]), "calls": tuple(named["calls"])})
+    @cached_property
+    def training_index(self) -> dict[str, int]:
+        """Training input of each piece, by key."""
+        return {piece.key: at for at, piece in enumerate(self.pieces)}
 
 
 @dataclass(frozen=True)
-class State:
-    """A device as `additive` knows it.
+class AdditiveModel:
+    """A device as `additive` has fitted it.
 
     Attributes:
-        form: ``graph`` where looks replay graphs and the host has a clock of its own, else
-            ``eager``: one clock.
-        idle_w: Power of the waiting device.
+        mode: ``graph`` if pieces replay graphs, so that host and device time are separate; else
+            ``eager``: durations contain both.
+        idle_w: Power of the idle device.
+        duration: Durations of pieces on the device.
+        energy: Energies of pieces on the device.
     """
 
-    form: str
+    mode: str
     idle_w: float
-    table: Table
-    time: Process
-    energy: Process
-    clock: Clock
-
-    def to_dict(self) -> Json:
-        return {
-            "form": self.form,
-            "idle_w": self.idle_w,
-            "labels": list(self.table.labels),
-            "rates": list(self.table.rates),
-            "launch_s": self.table.launch_s,
-            "time": self.time.to_dict(self.table),
-            "energy": self.energy.to_dict(self.table),
-            "clock": self.clock.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Json) -> State:
-        table = Table(tuple(data["labels"]), tuple(data["rates"]), data["launch_s"])
-        return cls(
-            data["form"],
-            data["idle_w"],
-            table,
-            Process.from_dict(data["time"], table, timed=False),
-            Process.from_dict(data["energy"], table, timed=True),
-            Clock.from_dict(data["clock"]),
-        )
+    encoder: PieceEncoder
+    duration: PieceProcess
+    energy: PieceProcess
+    host_time: HostTimeModel
 
     @property
-    def watts(self) -> float:
-        """Joules that a second more on the device brings with it."""
-        return float(np.exp(self.energy.learnt.thetas[:, len(self.table.rates) + 2]).mean())
+    def has_host_time(self) -> bool:
+        """Whether host and device time are separate."""
+        return self.mode == "graph"
+
+    @property
+    def busy_w(self) -> float:
+        """Energy of one more second on the device, in joules."""
+        column = len(self.encoder.flop_classes) + 2
+        return float(np.exp(self.energy.fitted.thetas[:, column]).mean())
 
 
 @dataclass(frozen=True)
 class NetworkTotals:
-    """What a step of each of n nets takes.
+    """Energy and duration of a step of each of n networks.
 
     Attributes:
-        device_j: The device's own joules; ``energy_j`` with waiting for the host.
-        lean: Joules of each net that a second more on the device brings.
-        batch: The nets' pieces, with what each costs alone, ``own_j``.
-        scale: What pieces of each net cost inside it, over alone.
-        parts: Where each net's variance comes from, in joules squared.
-        duration_var: Variance of each net's seconds.
+        energy_j: Energy, with waiting for the host.
+        device_energy_j: Energy of the device alone.
+        covariance: Joint covariance of the energies without the error of sums, n x n; None unless
+            requested.
+        pieces: Distinct pieces of all networks, p.
+        sums: The networks as sums over these pieces.
+        piece_energy_j: Energy of each piece in isolation, p.
+        inside_factor: Energy of pieces inside each network over that in isolation, n.
+        busy_w: Energy of one more second on the device, for each network, n.
+        variance_by_source: Variance of each network's energy by source.
+        duration_var: Variance of each network's duration.
     """
 
     energy_j: Floats
     device_energy_j: Floats
     duration_s: Floats
-    cov: Floats | None
-    batch: Batch
-    own_j: Floats
-    scale: Floats
-    lean: Floats
-    parts: dict[str, Floats]
+    covariance: Floats | None
+    pieces: tuple[Piece, ...]
+    sums: WeightedSums
+    piece_energy_j: Floats
+    inside_factor: Floats
+    busy_w: Floats
+    variance_by_source: dict[str, Floats]
     duration_var: Floats
 
     @property
-    def var(self) -> Floats:
-        """Variance of each net's joules."""
-        return np.asarray(sum(self.parts.values()))
+    def variance(self) -> Floats:
+        """Variance of each network's energy."""
+        return np.asarray(sum(self.variance_by_source.values()))
 
 
-def ask_times(table: Table, time: Process, batch: Batch, joint: bool = False) -> Answer:
-    """Device seconds of nets."""
-    return ask(time.learnt, batch.nets(table.field(batch.pieces), time.keys), joint)
-
-
-@dataclass(frozen=True)
-class _Eager:
-    """Steps of nets on both clocks.
-
-    Attributes:
-        host: Seconds that issuing takes, and how far that may be off, n x 2.
-        by_host: Slope of ``time_s`` by the host's seconds; ``by_device`` by the device's.
-        held: 1 where the device's own joules hold the idle power of its busy seconds.
-    """
-
-    energy_j: Floats
-    time_s: Floats
-    host: Floats
-    launches: Floats
-    by_host: Floats
-    by_device: Floats
-    held: float
-
-
-def _add_waiting(
-    state: State,
-    batch: Batch,
-    nets: Sequence[Sequence[Count]],
-    between: Sequence[float],
-    busy_s: Floats,
-    device_energy_j: Floats,
-) -> _Eager:
-    """What waiting for the host adds to the device's own seconds and joules."""
-    calls = between or (0.0,) * len(nets)
-    host = np.array(list(map(state.clock.issue, nets, calls))).reshape(len(nets), 2)
-    launches = batch.sum_up(batch.count * np.array([p.launches for p in batch.pieces])[batch.piece])
-    time_s, by_host, by_device = step_time(host[:, 0], busy_s + state.clock.gap_s * launches)
-    if state.form == "eager":
-        time_s, by_host, by_device = busy_s, np.zeros(len(nets)), np.ones(len(nets))
-    # Only of graphs does the device's own part hold the idle power of its busy seconds.
-    held = float(state.form == "graph")
-    energy_j = device_energy_j + state.idle_w * (time_s - held * busy_s)
-    return _Eager(energy_j, time_s, host, launches, by_host, by_device, held)
-
-
-def mean_nets(
-    state: State, nets: Sequence[Sequence[Count]], between: Sequence[float] = ()
-) -> Floats:
-    """Joules of nets as ``total_nets`` says them, twice as fast: without any doubt."""
-    batch = make_batch(nets)
-    asked = batch.nets(state.table.field(batch.pieces), state.time.keys)
-    busy_s, own_s = ask_means(state.time.learnt, asked)
-    asked = batch.nets(state.table.field(batch.pieces, own_s), state.energy.keys)
-    device_energy_j, _ = ask_means(state.energy.learnt, asked)
-    return _add_waiting(state, batch, nets, between, busy_s, device_energy_j).energy_j
-
-
-def total_nets(
-    state: State,
-    nets: Sequence[Sequence[Count]],
-    off_share: float,
+def predict_totals(
+    model: AdditiveModel,
+    networks: Sequence[Mapping[Piece, float]],
+    sum_error_share: float,
     joint: bool = False,
-    between: Sequence[float] = (),
+    unattributed_calls: Sequence[float] = (),
 ) -> NetworkTotals:
-    """Joules and seconds of nets given by their pieces.
+    """Return energy and duration of networks given by their pieces.
 
     Args:
-        state: What was learnt.
-        nets: Pieces of each net.
-        off_share: How far sums may be off.
-        joint: Whether the nets' covariance is wanted.
-        between: Calls of each net's host that stand in no piece; none where left out.
+        model: The fitted model.
+        networks: Pieces of each network and how often a step runs each.
+        sum_error_share: Standard deviation of a total around the sum of its pieces, as a share.
+        joint: Whether to return the joint covariance of the energies.
+        unattributed_calls: Calls of each network's host that are in no piece; none by default.
     """
-    batch = make_batch(nets)
-    busy = ask_times(state.table, state.time, batch, joint)
-    field = state.table.field(batch.pieces, busy.own)
-    asked = batch.nets(field, state.energy.keys)
-    device = ask(state.energy.learnt, asked, joint)
-    steps = _add_waiting(state, batch, nets, between, busy.total, device.total)
-    energy_j, time_s, held = steps.energy_j, steps.time_s, steps.held
-    by_host, by_device, launches = steps.by_host, steps.by_device, steps.launches
-    lean = state.watts + state.idle_w * (by_device - held)
-    narrow = _spread_narrow(state, batch, busy)
-    narrow_var = batch.sum_up((batch.count * narrow[batch.piece]) ** 2)
-    strange, unseen = _own_doubts(state, batch, asked, device)
-    host_sd = state.idle_w * by_host * steps.host[:, 1]
-    gap_sd = state.idle_w * by_device * held * state.clock.gap_sd_s * launches
-    parts = {
-        "kinds never measured": strange + unseen,
-        "sizes between those measured": np.maximum(device.var - unseen, 0.0),
-        "layers not timed": lean**2 * (busy.var + narrow_var),
-        "host": host_sd**2 + gap_sd**2,
-        "noise, and that layers do not quite add up": (off_share * energy_j) ** 2,
+    pieces, sums = encode_counts(networks)
+    busy = predict_durations(model.encoder, model.duration, pieces, sums, joint)
+    inputs = model.encoder.encode(pieces, busy.input_mean, model.energy.training_index)
+    device = predict_sums(model.energy.fitted, inputs, sums, joint)
+    host = _predict_host_times(model, networks, unattributed_calls)
+    steps = _combine_clocks(model, host, _count_launches(pieces, sums), busy.mean, device.mean)
+    busy_w = model.busy_w + model.idle_w * (steps.by_device - steps.contains_idle)
+    padding_sd_s = _find_padding_sd(model, pieces, busy.input_mean)
+    padding_var = sums.sum_entries((sums.weight * padding_sd_s[sums.column]) ** 2)
+    unseen_precision_j = _find_unseen_precision_sd(model, pieces, sums, device.input_mean)
+    unseen_kind_var = _find_unseen_kind_var(model, pieces, inputs, sums)
+    unseen_kind_var = np.minimum(unseen_kind_var, device.variance)
+    host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.gap_sd_s
+    sources = {
+        "kinds never measured": unseen_precision_j**2 + unseen_kind_var,
+        "sizes between those measured": np.maximum(device.variance - unseen_kind_var, 0.0),
+        "layers not timed": busy_w**2 * (busy.variance + padding_var),
+        "host": host_j**2 + gap_j**2,
+        "noise and non-additivity": (sum_error_share * steps.energy_j) ** 2,
     }
-    cov = None
-    if joint:
-        assert device.cov is not None and busy.cov is not None
-        spread = batch.matrix() * narrow
-        cov = device.cov + (busy.cov + spread @ spread.T) * np.outer(lean, lean)
-        cov += np.outer(host_sd, host_sd) + np.outer(gap_sd, gap_sd)
-        cov += np.outer(np.sqrt(strange), np.sqrt(strange))
-    by_device_var = busy.var + narrow_var + (held * state.clock.gap_sd_s * launches) ** 2
-    off_var = (off_share**2 + _OFF_TIME_SHARE**2) * time_s**2
-    time_var = by_device**2 * by_device_var + (by_host * steps.host[:, 1]) ** 2 + off_var
-    own_j = device.own + (1.0 - held) * state.idle_w * busy.own
-    device_energy_j = device.total if held else energy_j
-    scale = device.total / batch.sum_up(batch.count * device.own[batch.piece])
+    covariance = None
+    if device.covariance is not None and busy.covariance is not None:
+        padding = sums.to_matrix(len(pieces)) * padding_sd_s
+        duration_cov = busy.covariance + padding @ padding.T
+        covariance = device.covariance + duration_cov * np.outer(busy_w, busy_w)
+        for shared_j in (host_j, gap_j, unseen_precision_j):
+            covariance += np.outer(shared_j, shared_j)
+    idle_j = (1.0 - steps.contains_idle) * model.idle_w * busy.input_mean
     return NetworkTotals(
-        energy_j, device_energy_j, time_s, cov, batch, own_j, scale, lean, parts, time_var
+        energy_j=steps.energy_j,
+        device_energy_j=device.mean if steps.contains_idle else steps.energy_j,
+        duration_s=steps.duration_s,
+        covariance=covariance,
+        pieces=pieces,
+        sums=sums,
+        piece_energy_j=device.input_mean + idle_j,
+        inside_factor=device.mean / sums.total(device.input_mean),
+        busy_w=busy_w,
+        variance_by_source=sources,
+        duration_var=steps.duration_var(busy.variance + padding_var, sum_error_share),
     )
 
 
-def _spread_narrow(state: State, batch: Batch, busy: Answer) -> Floats:
-    """Seconds by which each narrow layer that was not timed may be off besides.
+def predict_total_means(
+    model: AdditiveModel,
+    networks: Sequence[Mapping[Piece, float]],
+    unattributed_calls: Sequence[float] = (),
+) -> Floats:
+    """Return the energies of ``predict_totals`` in half its time, without any variance."""
+    pieces, sums = encode_counts(networks)
+    inputs = model.encoder.encode(pieces, None, model.duration.training_index)
+    busy_s, piece_s = predict_sum_means(model.duration.fitted, inputs, sums)
+    inputs = model.encoder.encode(pieces, piece_s, model.energy.training_index)
+    device_j, _ = predict_sum_means(model.energy.fitted, inputs, sums)
+    host = _predict_host_times(model, networks, unattributed_calls)
+    return _combine_clocks(model, host, _count_launches(pieces, sums), busy_s, device_j).energy_j
 
-    A process of smooth residuals is too sure of layers whose tiles are mostly empty.
+
+def predict_durations(
+    encoder: PieceEncoder,
+    process: PieceProcess,
+    pieces: Sequence[Piece],
+    sums: WeightedSums,
+    joint: bool = False,
+) -> SumPrediction:
+    """Return durations of sums over pieces on the device."""
+    inputs = encoder.encode(pieces, None, process.training_index)
+    return predict_sums(process.fitted, inputs, sums, joint)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Eager steps of networks, host and device combined.
+
+    Attributes:
+        by_device: Derivative of the duration by the device time.
+        contains_idle: 1 if device energies contain the idle power of the busy time, else 0.
+        host_sd_s: Standard deviation of the duration from host time.
+        gap_sd_s: Standard deviation of the duration from pauses between launches.
     """
-    timed = set(state.time.keys)
-    empty = [
-        0.0 if piece.key in timed or not piece.flops else math.log(piece.padded_flops / piece.flops)
-        for piece in batch.pieces
+
+    energy_j: Floats
+    duration_s: Floats
+    by_device: Floats
+    contains_idle: float
+    host_sd_s: Floats
+    gap_sd_s: Floats
+
+    def duration_var(self, device_var: Floats, sum_error_share: float) -> Floats:
+        """Return the variance of the durations, given that of the device time."""
+        sum_var = (sum_error_share**2 + DURATION_SUM_ERROR_SHARE**2) * self.duration_s**2
+        device_var = self.by_device**2 * device_var + self.gap_sd_s**2
+        return np.asarray(device_var + self.host_sd_s**2 + sum_var)
+
+
+def _combine_clocks(
+    model: AdditiveModel, host: Floats, launches: Floats, busy_s: Floats, device_j: Floats
+) -> _Steps:
+    """Return steps whose device may wait for the host.
+
+    Args:
+        model: The fitted model.
+        host: Time to issue each step and its standard deviation, n x 2.
+        launches: Kernels of each step.
+        busy_s: Time of each step on the device.
+        device_j: Energy of each step on the device.
+    """
+    gap_s, gap_sd_s = model.host_time.gap_s, model.host_time.gap_sd_s
+    duration_s, by_host, by_device = combine_times(host[:, 0], busy_s + gap_s * launches)
+    if not model.has_host_time:
+        duration_s, by_host, by_device = busy_s, np.zeros(len(busy_s)), np.ones(len(busy_s))
+    # Energies of graphs contain the idle power of the busy time; eager pieces come without it.
+    contains_idle = float(model.has_host_time)
+    return _Steps(
+        energy_j=device_j + model.idle_w * (duration_s - contains_idle * busy_s),
+        duration_s=duration_s,
+        by_device=by_device,
+        contains_idle=contains_idle,
+        host_sd_s=by_host * host[:, 1],
+        gap_sd_s=by_device * contains_idle * gap_sd_s * launches,
+    )
+
+
+def _predict_host_times(
+    model: AdditiveModel,
+    networks: Sequence[Mapping[Piece, float]],
+    unattributed_calls: Sequence[float],
+) -> Floats:
+    """Return the time to issue each step and its standard deviation, n x 2."""
+    calls = unattributed_calls or (0.0,) * len(networks)
+    times = list(map(model.host_time.predict_issue_time, networks, calls))
+    return np.array(times, float).reshape(len(networks), 2)
+
+
+def _count_launches(pieces: Sequence[Piece], sums: WeightedSums) -> Floats:
+    return sums.total(np.array([piece.launches for piece in pieces], float))
+
+
+def _find_padding_sd(model: AdditiveModel, pieces: Sequence[Piece], piece_s: Floats) -> Floats:
+    """Return the standard deviation of each duration from tiles that are mostly padding."""
+    timed = model.duration.training_index
+    log_padding = [
+        math.log(piece.padded_flops / piece.flops)
+        if piece.key not in timed and piece.flops
+        else 0.0
+        for piece in pieces
     ]
-    return np.asarray(_EMPTY_SPREAD * np.array(empty) * busy.own)
+    return np.asarray(_PADDING_SD_SHARE * np.array(log_padding) * piece_s)
 
 
-def _own_doubts(state: State, batch: Batch, asked: Nets, device: Answer) -> tuple[Floats, Floats]:
-    """Variance from precisions that nobody measured, and from kinds that nobody measured."""
-    known = {piece.label for piece in state.energy.pieces}
-    rates = {piece.rate for piece in state.energy.pieces}
-    new_rate = np.array([piece.rate not in rates for piece in batch.pieces], float)
-    new_kind = np.flatnonzero([piece.label not in known for piece in batch.pieces])
-    costs = batch.count * device.own[batch.piece]
-    strange = batch.sum_up(costs * new_rate[batch.piece])
-    own_var = np.zeros(len(batch.pieces))
-    if len(new_kind):
-        own_var[new_kind] = ask(state.energy.learnt, asked.alone(new_kind)).var
-    unseen = batch.sum_up(batch.count**2 * own_var[batch.piece])
-    return np.square(_STRANGE_SPREAD * strange), np.minimum(unseen, device.var)
+def _find_unseen_precision_sd(
+    model: AdditiveModel, pieces: Sequence[Piece], sums: WeightedSums, piece_j: Floats
+) -> Floats:
+    """Return the standard deviation of each energy from precisions that were never measured."""
+    measured = {piece.flop_class for piece in model.energy.pieces}
+    is_unseen = np.array([piece.flop_class not in measured for piece in pieces], float)
+    return _UNSEEN_PRECISION_SD_SHARE * sums.total(piece_j * is_unseen)
+
+
+def _find_unseen_kind_var(
+    model: AdditiveModel, pieces: Sequence[Piece], inputs: Inputs, sums: WeightedSums
+) -> Floats:
+    """Return the variance of each energy from labels that were never measured."""
+    measured = {piece.label for piece in model.energy.pieces}
+    unseen = np.flatnonzero([piece.label not in measured for piece in pieces])
+    piece_var = np.zeros(len(pieces))
+    if len(unseen):
+        single = WeightedSums.of_single_inputs(len(unseen))
+        piece_var[unseen] = predict_sums(model.energy.fitted, inputs.take(unseen), single).variance
+    return sums.sum_entries(sums.weight**2 * piece_var[sums.column])

@@ -1,21 +1,21 @@
-"""Pieces: a network as what `additive` sums, each with its physics and its place among its kind.
+"""Pieces: what `additive` sums over, a layer or a repeated block of a network under a setup.
 
     Network ──split──▶ Part (a layer, or a repeated block) + Setup ──▶ Piece
 
-A piece's **label** is its kind under one regime (precision, phase, threads): residuals are shared
-within it. Its **place** x is the same six numbers for every kind, all logarithms, so that no kind
-needs rules of its own: positions, inflow and outflow of a position, FLOPs and bytes over them, and
-how whole the widths of its matrix products are.
-Tails, kernels, strides, groups and missing gradients all show in the last two.
+A piece's **label** is its kind under one regime (precision, phase, threads); residuals are shared
+within it. Its **point** x is the same six numbers for every kind, all logarithms, so that no kind
+needs rules of its own: positions, input and output channels per position, FLOPs and bytes over
+them, and the alignment of its matrix products. Tails, kernels, strides, groups and missing
+gradients all show in FLOPs and bytes.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from joulecast.kinds import (
     CALLS,
@@ -31,6 +31,7 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
+from joulecast.records.codec import add_codec
 from joulecast.variants import (
     BLOCK,
     Part,
@@ -40,161 +41,158 @@ from joulecast.variants import (
     split_network,
 )
 
-AXES = ("positions", "inflow", "outflow", "flops", "bytes", "alignment")
-Count = tuple["Piece", float]
-Structure = tuple[tuple[object, ...], ...]
-OVERHEAD = "overhead of "
-# Channels that matrix units take at once, about: products of narrower ones cost as much.
+AXES = ("positions", "input channels", "output channels", "flops", "bytes", "alignment")
+OVERHEAD_PREFIX = "overhead of "
+# Channels that matrix units process at once, about: products of fewer cost as much.
 TILE = 16
-# FLOPs that take as long as moving a byte, about: what an update is of a layer's cost.
+# FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
 _FLOPS_PER_BYTE = 100.0
-# Products want rows in multiples of this many numbers; how far apart those that are not lie.
-_ROW = 8
-_ALIGN_SCALE = 0.4
+# Matrix products run best with rows in multiples of this many numbers; distance of those that do
+# not, per factor of two.
+_ALIGNED_ROW = 8
+_ALIGNMENT_SCALE = 0.4
 _WIDTHS = ("cin", "cout", "head_dim")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part under a setup, as the estimator sees it.
+    """A part under a setup, with all that the estimator needs of it.
 
     Attributes:
-        key: Equal pieces have equal keys, on every machine.
+        key: Identity: equal pieces have equal keys, on every machine.
         label: Its kind and regime.
-        rate: Precision and phase: FLOPs of one rate cost alike.
-        frame: Its structure without sizes: what issuing it takes the host.
-        padded_flops: FLOPs as if all channels came in whole tiles.
-        place: One number for each of AXES.
-        calls: What the host does for it, one number for each of CALLS.
+        flop_class: Precision and phase: FLOPs of one class cost alike.
+        structure: Hash of its operators without sizes, which decide how long the host issues it.
+        padded_flops: FLOPs with all channels rounded up to whole tiles.
+        point: Its coordinates, one for each of AXES.
+        calls: Calls of the host, one number for each of CALLS.
+        is_recurrent: It is a recurrent layer, which fuses most of the launches counted for it.
     """
 
     key: str
-    label: str
-    rate: str
-    frame: str
-    flops: float
-    padded_flops: float
-    size_bytes: float
-    launches: int
-    place: tuple[float, ...]
-    calls: tuple[float, ...]
-
-    @property
-    def kind_name(self) -> str:
-        """The kind of its first layer, or the function of an elementwise one."""
-        return re.split(r"[ +]", self.label, maxsplit=1)[0]
+    label: str = field(compare=False)
+    flop_class: str = field(compare=False)
+    structure: str = field(compare=False)
+    flops: float = field(compare=False)
+    padded_flops: float = field(compare=False)
+    size_bytes: float = field(compare=False)
+    launches: int = field(compare=False)
+    point: tuple[float, ...] = field(compare=False)
+    calls: tuple[float, ...] = field(compare=False)
+    is_recurrent: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
-class Stand:
-    """A piece where it stands in a network.
+class PlacedPiece:
+    """A piece at its place in a network.
 
     Attributes:
-        count: How often a step counts it: its calls, but weights are updated once, however often
-            their layer is called and whoever shares them.
+        count: How often a step runs it: its calls, less the updates it does not repeat. Weights are
+            updated once, however often their layer is called and whatever layers share them.
     """
 
     piece: Piece
-    place: PlacedPart
+    placed_part: PlacedPart
     count: float
 
     @property
     def is_block(self) -> bool:
         """Whether it is a whole repeated block."""
-        return self.place.part.role == BLOCK
+        return self.placed_part.part.role == BLOCK
 
 
 @lru_cache(maxsize=65536)
 def make_piece(part: Part, setup: Setup) -> Piece:
-    """The piece that a part is under a setup."""
+    """Return the piece of a part under a setup."""
     part = match_precision(part, setup)
     works = [layer_work(layer, setup).total for layer in part.layers]
     work = _add_work(part, setup, works)
-    structure = _list_structure(part)
+    operators = _list_operators(part)
     layers = [layer.to_dict() for layer in part.layers]
-    rate, regime = _name_regime(setup)
+    flop_class, regime = _name_regime(setup)
+    is_leaf = part.role != BLOCK
     return Piece(
-        key=stable_hash([layers, part.role == "output", part.half_input, _list_words(part, setup)]),
-        label=f"{_name_kind(part, structure)} {regime}",
-        rate=rate,
-        frame=_name_frame(part, structure, setup),
+        key=stable_hash(
+            [layers, part.role == "output", part.half_input, _select_setup(part, setup)]
+        ),
+        label=f"{_name_kind(part, operators)} {regime}",
+        flop_class=flop_class,
+        structure=_hash_structure(part, operators, setup),
         flops=work.flops,
         padded_flops=sum(map(_pad_flops, part.layers, works)),
         size_bytes=work.size_bytes,
         launches=work.launches,
-        place=_place(part, setup, work),
+        point=_find_point(part, setup, work),
         calls=_sum_calls(part, setup),
+        is_recurrent=is_leaf and find_kind(part.layers[0].kind).is_recurrent,
     )
 
 
 def make_overhead(source: str) -> Piece:
-    """What every run from one source pays once, whatever it trains: start-up, evaluation."""
-    label = OVERHEAD + source
-    nothing, nowhere = (0.0,) * len(CALLS), (0.0,) * len(AXES)
-    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, nowhere, nothing)
+    """Return what every imported run of a source pays once: start-up and evaluation."""
+    label = OVERHEAD_PREFIX + source
+    calls, origin = (0.0,) * len(CALLS), (0.0,) * len(AXES)
+    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, origin, calls)
 
 
-def split_pieces(network: Network, setup: Setup, known: Collection[str]) -> tuple[Stand, ...]:
-    """What a step of a network consists of; blocks where their kind is known.
+def split_pieces(
+    network: Network, setup: Setup, measured_labels: Collection[str]
+) -> tuple[PlacedPiece, ...]:
+    """Return the pieces of a network's step, with whole blocks where their label was measured.
 
     Args:
-        network: The net.
+        network: The network.
         setup: How it is trained.
-        known: Labels that were measured. A block of another one is opened, as long as that shows
-            something that was.
+        measured_labels: Labels that were measured. A block of another label is opened, as long as
+            that reveals a measured one.
     """
-    stands = list(_stand_up(split_blocks(network), setup))
-    if all(stand.piece.label in known or not stand.is_block for stand in stands):
-        return tuple(stands)
-    leaves = {place.index: place for place in split_network(network)}
-    found: list[Stand] = []
-    for stand in stands:
-        span = range(stand.place.index, stand.place.index + len(stand.place.layers))
-        inside = [leaves[index] for index in span if index in leaves]
-        opened = list(_stand_up(inside, setup))
-        strange = stand.is_block and stand.piece.label not in known
-        better = any(leaf.piece.label in known for leaf in opened)
-        found += opened if strange and better else [stand]
+    pieces = list(_place_pieces(split_blocks(network), setup))
+    if all(one.piece.label in measured_labels or not one.is_block for one in pieces):
+        return tuple(pieces)
+    leaves = {leaf.index: leaf for leaf in split_network(network)}
+    found: list[PlacedPiece] = []
+    for one in pieces:
+        start = one.placed_part.index
+        span = range(start, start + len(one.placed_part.layers))
+        opened = list(_place_pieces([leaves[at] for at in span if at in leaves], setup))
+        is_unseen = one.is_block and one.piece.label not in measured_labels
+        helps = any(leaf.piece.label in measured_labels for leaf in opened)
+        found += opened if is_unseen and helps else [one]
     return tuple(found)
 
 
-def count_stands(stands: Iterable[Stand]) -> tuple[Count, ...]:
-    """Pieces with how often a step runs each."""
-    return tuple((stand.piece, stand.count) for stand in stands)
+def count_pieces(pieces: Iterable[PlacedPiece], times: float = 1.0) -> dict[Piece, float]:
+    """Return the distinct pieces with how often a step runs each."""
+    counts: dict[Piece, float] = {}
+    for one in pieces:
+        counts[one.piece] = counts.get(one.piece, 0.0) + one.count * times
+    return counts
 
 
-def _stand_up(places: Iterable[PlacedPart], setup: Setup) -> Iterator[Stand]:
-    """Places as pieces; what does no work at all is left out."""
-    for place in places:
-        piece = make_piece(place.part, setup)
+def _place_pieces(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedPiece]:
+    """Yield the parts as pieces, except those that do no work at all."""
+    for one in parts:
+        piece = make_piece(one.part, setup)
         if piece.flops or piece.size_bytes:
-            yield Stand(piece, place, _count_repeats(place, setup))
+            yield PlacedPiece(piece, one, _count_repeats(one, setup))
 
 
-def _count_repeats(place: PlacedPart, setup: Setup) -> float:
-    repeats = place.calls - 1 + any(layer.tied for layer in place.layers)
+def _count_repeats(placed: PlacedPart, setup: Setup) -> float:
+    repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
     if not repeats:
-        return float(place.calls)
-    work = layer_work(place.part.layers[0], setup)
+        return float(placed.calls)
+    work = layer_work(placed.part.layers[0], setup)
     cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
-    return place.calls - repeats * work.update.size_bytes / max(cost, 1.0)
+    return placed.calls - repeats * work.update.size_bytes / max(cost, 1.0)
 
 
-def _list_words(part: Part, setup: Setup) -> dict[str, object]:
-    """What of a setup makes another piece; only what ends a net has a loss."""
-    words = setup.to_dict()
-    loss = words.pop("loss")
-    ends = {"loss": "cross_entropy" if loss == "own" else loss} if part.role == "output" else {}
-    return {**words, **ends}
-
-
-def merge_counts(counts: Iterable[Count], times: float = 1.0) -> dict[str, tuple[Piece, float]]:
-    """Distinct pieces by key, with how often each counts."""
-    merged: dict[str, tuple[Piece, float]] = {}
-    for piece, count in counts:
-        before = merged[piece.key][1] if piece.key in merged else 0.0
-        merged[piece.key] = (piece, before + count * times)
-    return merged
+def _select_setup(part: Part, setup: Setup) -> dict[str, object]:
+    """Return the settings that change a piece; the loss only at the end of a network."""
+    settings: dict[str, object] = setup.to_dict()
+    loss = settings.pop("loss")
+    if part.role == "output":
+        settings["loss"] = "cross_entropy" if loss == "own" else loss
+    return settings
 
 
 def _add_work(part: Part, setup: Setup, works: Sequence[Work]) -> Work:
@@ -214,7 +212,7 @@ def _sum_calls(part: Part, setup: Setup) -> tuple[float, ...]:
 
 
 def _pad_flops(layer: Layer, work: Work) -> float:
-    """FLOPs with channels rounded up to whole tiles: narrow layers leave most of a tile empty."""
+    """Return FLOPs with channels rounded up to tiles: narrow layers leave most of a tile empty."""
     flops = work.flops
     if layer.sizes.get("groups", 1) > 1:
         return flops
@@ -226,34 +224,34 @@ def _pad_flops(layer: Layer, work: Work) -> float:
 
 @lru_cache(maxsize=256)
 def _name_regime(setup: Setup) -> tuple[str, str]:
-    """What decides the cost of a FLOP, and all that decides how residuals are shared."""
-    rate = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
-    regime = rate + (f" {setup.threads} threads" if setup.threads else "")
-    return rate, regime + (" benchmark" if setup.cudnn_benchmark else "")
+    """Return what decides the cost of a FLOP, and all that decides which residuals are shared."""
+    flop_class = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
+    regime = flop_class + (f" {setup.threads} threads" if setup.threads else "")
+    return flop_class, regime + (" benchmark" if setup.cudnn_benchmark else "")
 
 
-def _name_kind(part: Part, structure: Structure) -> str:
-    """A leaf's kind, a block's structure; what ends a net holds its loss."""
+def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
+    """Return the kinds of a leaf or the structure of a block; an output also has its loss."""
     if part.role == BLOCK:
-        return f"block:{_hash_words(structure)[:8]}"
+        return f"block:{_hash(operators)[:8]}"
     names = [
-        " ".join([str(layer.sizes.get("fn", layer.kind)), *_mark_layout(layer)])
+        " ".join([str(layer.sizes.get("fn", layer.kind)), *_name_channels_last(layer)])
         for layer in part.layers
     ]
     return "+".join([*names, "loss"] if part.role == "output" else names)
 
 
-def _mark_layout(layer: Layer) -> tuple[str, ...]:
-    """What lies channels last, be it input or weights, runs the same kernels: one kind."""
+def _name_channels_last(layer: Layer) -> tuple[str, ...]:
+    """Return one name for channels-last input or weights: both run the same kernels."""
     return ("channels last",) if name_layout(layer) else ()
 
 
-def _name_frame(part: Part, structure: Structure, setup: Setup) -> str:
+def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
     flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
-    return _hash_words((structure, flags, part.role, is_half(setup), setup.optimizer, setup.phase))
+    return _hash((operators, flags, part.role, is_half(setup), setup.optimizer, setup.phase))
 
 
-def _list_structure(part: Part) -> Structure:
+def _list_operators(part: Part) -> tuple[tuple[object, ...], ...]:
     return tuple(
         (layer.kind, _list_tail(layer.tail), layer.reads, layer.join, *name_layout(layer))
         for layer in part.layers
@@ -265,31 +263,46 @@ def _list_tail(tail: Sequence[Op]) -> tuple[str, ...]:
 
 
 # Layers of all sizes share a few structures.
-_hash_words = lru_cache(maxsize=4096)(stable_hash)
+_hash = lru_cache(maxsize=4096)(stable_hash)
 
 
-def _place(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
+def _find_point(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
     first = part.layers[0]
-    inside, outside = input_shape(first), output_shape(part.layers[-1])
-    inflow = max(1, inside[channel_axis(first)] if inside else 1)
-    positions = setup.batch * math.prod(inside) / inflow
-    outflow = setup.batch * math.prod(outside) / positions
-    moved = positions * (inflow + outflow)
+    in_shape, out_shape = input_shape(first), output_shape(part.layers[-1])
+    in_channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
+    positions = setup.batch * math.prod(in_shape) / in_channels
+    out_channels = setup.batch * math.prod(out_shape) / positions
+    elements = positions * (in_channels + out_channels)
+    products = positions * in_channels * max(out_channels, 1e-3)
     return (
         math.log(positions),
-        math.log(inflow),
-        math.log(max(outflow, 1e-3)),
-        math.log(1.0 + work.flops / (positions * inflow * max(outflow, 1e-3))),
-        math.log(1.0 + work.size_bytes / moved),
-        _align(part),
+        math.log(in_channels),
+        math.log(max(out_channels, 1e-3)),
+        math.log(1.0 + work.flops / products),
+        math.log(1.0 + work.size_bytes / elements),
+        _measure_alignment(part),
     )
 
 
-def _align(part: Part) -> float:
-    """How whole the widths of matrix products are: 0 where one is odd, most in eights.
+def _measure_alignment(part: Part) -> float:
+    """Return how aligned the widths of matrix products are: 0 if one is odd, most at eights.
 
-    Products of rows that do not fill 16 bytes take other kernels; convolutions pad by themselves.
+    Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
     """
     layers = [layer for layer in part.layers if not find_kind(layer.kind).pads_widths]
-    widths = [int(layer.sizes.get(name, _ROW)) for layer in layers for name in _WIDTHS]
-    return _ALIGN_SCALE * math.log2(min((math.gcd(width, _ROW) for width in widths), default=_ROW))
+    widths = [int(layer.sizes.get(name, _ALIGNED_ROW)) for layer in layers for name in _WIDTHS]
+    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
+    return _ALIGNMENT_SCALE * math.log2(least)
+
+
+def _encode_piece(piece: Piece) -> list[Any]:
+    values = list(vars(piece).values())[:-1]
+    return [list(value) if isinstance(value, tuple) else value for value in values]
+
+
+def _decode_piece(values: Sequence[Any]) -> Piece:
+    return Piece(*(tuple(value) if isinstance(value, list) else value for value in values))
+
+
+# In JSON a piece is a list: profiles contain thousands. Recurrence matters while fitting only.
+add_codec(Piece, _encode_piece, _decode_piece)

@@ -1,0 +1,219 @@
+"""The nets of a table as Networks, and what of them is worth measuring alone.
+
+    Entry ──read──▶ Network (kept as a file) ──split──▶ Parcel: a distinct piece and its nets
+
+Kinds are counted over all nets together: what one net taught about a kind no other net pays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nets import Entry
+
+from joulecast.errors import FileError, JoulecastError, NetError
+from joulecast.estimators.additive.acquisition import MEASUREMENTS_PER_KIND
+from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.target_pieces import read_target
+from joulecast.estimators.base import Target
+from joulecast.files import read_network, write_network
+from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.variants import Part, make_isolated_trial, read_isolated_part
+
+PROBE_S = 0.4
+MANY_PIECES = 90
+# From the upper half first: large pieces are most of what a net costs.
+_QUANTILES = (0.75, 0.25)
+
+
+@dataclass(frozen=True)
+class NetPiece:
+    """A distinct piece of the table's nets, and how to run it alone.
+
+    Attributes:
+        nets: Names of the nets that hold it.
+    """
+
+    piece: Piece
+    part: Part
+    setup: Setup
+    nets: tuple[str, ...]
+
+    def make_trial(self, mode: str) -> Trial:
+        """The piece alone."""
+        return make_isolated_trial(self.part, self.setup, mode)
+
+
+def read_entry(entry: Entry) -> Network:
+    """The Network of an entry: without memory where that works, else with real weights.
+
+    Raises:
+        NetError: It cannot be made or read.
+    """
+    import torch
+
+    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
+
+    trouble: Exception | None = None
+    for place in ("meta", "cpu"):
+        try:
+            with torch.device(place):
+                return read_loaded_net(entry.name, LoadedNet(*entry.build()))
+        except Exception as error:  # other people's nets raise anything
+            trouble = error
+    text = " ".join(str(trouble).split())[:300]
+    raise NetError(f"{entry.name} cannot be read: {type(trouble).__name__}: {text}")
+
+
+def read_all(
+    entries: Iterable[Entry], folder: Path, failures: list[str], fresh: bool
+) -> dict[str, Network]:
+    """Networks by name; ``fresh`` reads the modules and keeps files, else the files are read."""
+    found = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        file = folder / f"{entry.name}.json"
+        try:
+            if fresh:
+                write_network(read_entry(entry), file)
+            found[entry.name] = read_network(file)
+        except (FileError, JoulecastError) as error:
+            failures.append(f"{entry.name}: {error}")
+    return found
+
+
+def list_pieces(entries: Iterable[Entry], networks: Mapping[str, Network]) -> dict[str, NetPiece]:
+    """Distinct pieces of all nets, by key."""
+    found: dict[str, NetPiece] = {}
+    for entry in entries:
+        if entry.name not in networks:
+            continue
+        aim = read_target(Target(networks[entry.name], entry.setup), ())
+        for piece in aim.pieces:
+            nets = found[piece.key].nets if piece.key in found else ()
+            part = aim.parts[piece.key]
+            found[piece.key] = NetPiece(piece, part, entry.setup, (*nets, entry.name))
+    return found
+
+
+def describe_nets(
+    entries: Iterable[Entry], networks: Mapping[str, Network], pieces_by_key: Mapping[str, NetPiece]
+) -> list[list[str]]:
+    """A row of words for each net: how well it reads, and what probing it costs."""
+    rows = []
+    for entry in entries:
+        if entry.name not in networks:
+            continue
+        network = networks[entry.name]
+        mine = [net_piece for net_piece in pieces_by_key.values() if entry.name in net_piece.nets]
+        totals = network.totals
+        shares = (
+            (totals.unattributed_flops_share, totals.unattributed_bytes_share) if totals else (0, 0)
+        )
+        setup = entry.setup
+        rows.append(
+            [
+                entry.name,
+                f"{setup.batch} {setup.precision} {setup.optimizer}",
+                f"{totals.flops / 1e9:,.0f}" if totals else "-",
+                *(f"{share:.1%}" for share in shares),
+                str(len(network.layers)),
+                f"{len(mine)}{' (many)' if len(mine) > MANY_PIECES else ''}",
+                str(len({net_piece.piece.label for net_piece in mine})),
+                "yes" if network.buildable else "no",
+                f"{PROBE_S * len(mine):.0f} s",
+            ]
+        )
+    return rows
+
+
+READING_COLUMNS = (
+    "net",
+    "trained",
+    ">GFLOP",
+    ">lost FLOPs",
+    ">lost bytes",
+    ">layers",
+    ">pieces",
+    ">kinds",
+    "buildable",
+    ">probes",
+)
+
+
+# ---------------------------------------------------------------------------------------------
+# What to measure next
+
+
+def find_piece(seen: Observation, mode: str) -> Piece | None:
+    """The piece that an observation shows alone; None where it shows something else."""
+    how = seen.trial.execution
+    part = read_isolated_part(seen.trial) if how.mode == mode and how.stage == "step" else None
+    return make_piece(part, seen.trial.setup) if part is not None else None
+
+
+class MeasuredPieces:
+    """What was seen of pieces alone: keys in joules by kind, keys in seconds, eager structures.
+
+    Args:
+        mode: How pieces run alone on the device.
+    """
+
+    def __init__(self, mode: str, seen: Iterable[Observation] = ()) -> None:
+        self.mode = mode
+        self.joules: dict[str, set[str]] = {}
+        self.seconds: set[str] = set()
+        self.issued: set[str] = set()
+        for one in seen:
+            self.add(one)
+
+    def add(self, seen: Observation) -> None:
+        """Count an observation."""
+        piece = find_piece(seen, self.mode)
+        if piece is not None and seen.duration_s is not None:
+            self.seconds.add(piece.key)
+        if piece is not None and seen.energy_j is not None:
+            self.joules.setdefault(piece.label, set()).add(piece.key)
+        alone = piece if self.mode == "eager" else find_piece(seen, "eager")
+        if alone is not None and seen.issue_s is not None:
+            self.issued.add(alone.structure)
+
+
+def find_next_piece(
+    pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces, refused: Collection[str]
+) -> NetPiece | None:
+    """The next piece to look at in joules: of a kind that nobody looked at twice.
+
+    Args:
+        parcels: What the nets consist of.
+        tally: What was seen.
+        refused: Keys of pieces that the device would not run.
+    """
+    groups: dict[str, list[NetPiece]] = {}
+    for net_piece in pieces_by_key.values():
+        groups.setdefault(net_piece.piece.label, []).append(net_piece)
+    for turn in range(MEASUREMENTS_PER_KIND):
+        for label in sorted(groups):
+            done = measured_pieces.joules.get(label, set())
+            left = [p for p in groups[label] if p.piece.key not in done.union(refused)]
+            if len(done) <= turn and left:
+                left.sort(key=lambda p: (p.piece.size_bytes, p.piece.flops, p.piece.key))
+                return left[round(_QUANTILES[turn] * (len(left) - 1))]
+    return None
+
+
+def list_probes(pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces) -> list[NetPiece]:
+    """Pieces that nobody has timed alone, largest first: a cut loses the smallest."""
+    left = [net_piece for key, net_piece in pieces_by_key.items() if key not in measured_pieces.seconds]
+    return sorted(left, key=lambda p: (-p.piece.size_bytes, p.piece.key))
+
+
+def list_host_probes(pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces) -> list[NetPiece]:
+    """The smallest piece of every structure that nobody has issued alone."""
+    chosen: dict[str, NetPiece] = {}
+    for net_piece in sorted(pieces_by_key.values(), key=lambda p: (p.piece.size_bytes, p.piece.key)):
+        if net_piece.piece.structure not in measured_pieces.issued:
+            chosen.setdefault(net_piece.piece.structure, net_piece)
+    return list(chosen.values())

@@ -1,0 +1,177 @@
+"""The target of profiling as pieces: what its networks consist of, what was measured of it.
+
+Pieces run in isolation, as graphs if the runtime captures them. Graphs hide the host: its time
+shows in eager steps of whole networks and, where those cannot be built or may not run, of isolated
+pieces, one of each structure. ``acquisition`` decides what is worth most next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecast.estimators.additive.decompose import decompose_observations
+from joulecast.estimators.additive.pieces import (
+    Piece,
+    PlacedPiece,
+    count_pieces,
+    make_piece,
+    split_pieces,
+)
+from joulecast.estimators.base import Target
+from joulecast.records import Network, Observation, Trial
+from joulecast.variants import Part, make_isolated_trial, read_isolated_part, split_blocks
+
+# Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
+HOST_NETWORKS = 3
+
+
+@dataclass(frozen=True)
+class TargetPieces:
+    """The pieces of a target, and which of them were measured.
+
+    Attributes:
+        networks: Pieces of each network.
+        pieces: All distinct pieces, by key.
+        parts: How to run each piece in isolation, by key.
+        measured: Keys of pieces with energies.
+        timed: Keys of pieces with durations.
+        refused: Keys of pieces that could not be measured.
+        observation_count: Observations that show a piece or a network of the target.
+    """
+
+    networks: tuple[Mapping[Piece, float], ...]
+    pieces: tuple[Piece, ...]
+    parts: Mapping[str, Part]
+    measured: frozenset[str]
+    timed: frozenset[str]
+    refused: frozenset[str]
+    observation_count: int
+
+    def lacks(self, key: str, with_energy: bool) -> bool:
+        """Return whether the energy or the duration of a piece is still to be measured."""
+        done = self.measured if with_energy else self.timed
+        return key not in self.refused and key not in done
+
+    @property
+    def untimed(self) -> list[str]:
+        """Keys of the pieces whose duration is still to be measured."""
+        return [piece.key for piece in self.pieces if self.lacks(piece.key, with_energy=False)]
+
+
+def read_target(target: Target, observations: Iterable[Observation]) -> TargetPieces:
+    """Return the pieces of a target's networks, and which of them were measured."""
+    placed = [_split_network(network, target) for network in _list_networks(target)]
+    parts = {one.piece.key: one.placed_part.part for pieces in placed for one in pieces}
+    pieces = {one.piece.key: one.piece for pieces in placed for one in pieces}
+    measured, timed, refused = set(), set(), set()
+    host_keys = {trial.key for trial in _list_host_trials(target)}
+    mode, count = isolated_mode(target), 0
+    for observation in observations:
+        trial, has_duration = observation.trial, observation.duration_s is not None
+        execution = trial.execution
+        count += bool(observation.duration_s) and trial.key in host_keys
+        if execution.mode != mode or execution.stage != "step":
+            continue
+        part = read_isolated_part(trial)
+        if part is None:
+            continue
+        key = make_piece(part, trial.setup).key
+        count += bool(observation.duration_s) and key in pieces
+        if observation.energy_j is None and not has_duration:
+            refused.add(key)
+        if observation.energy_j is not None:
+            measured.add(key)
+        if has_duration:
+            timed.add(key)
+    own = frozenset(pieces)
+    return TargetPieces(
+        networks=tuple(map(count_pieces, placed)),
+        pieces=tuple(pieces[key] for key in sorted(pieces)),
+        parts=parts,
+        measured=own & measured,
+        timed=own & timed,
+        refused=own & refused,
+        observation_count=count,
+    )
+
+
+def isolated_mode(target: Target) -> str:
+    """Return the mode in which pieces run in isolation."""
+    return "graph" if "graph" in target.modes else "eager"
+
+
+def list_probes(target: Target, pieces: TargetPieces) -> tuple[Trial, ...]:
+    """Return time probes of every piece of the target's networks that was not timed yet."""
+    mode = isolated_mode(target)
+    return tuple(
+        make_isolated_trial(pieces.parts[key], target.setup, mode) for key in pieces.untimed
+    )
+
+
+@dataclass(frozen=True)
+class HostTrials:
+    """Eager steps of whole networks that show host time and were not measured yet.
+
+    Attributes:
+        required: Those that are measured in any case.
+        required_count: Number of those, measured or not.
+        optional: A further one, measured if it helps; None if there is none left.
+    """
+
+    required: tuple[Trial, ...]
+    required_count: int
+    optional: Trial | None
+
+
+def list_host_trials(target: Target, observations: Iterable[Observation]) -> HostTrials:
+    """Return the networks that are still to be timed as the host issues them."""
+    tried = {observation.trial.key for observation in observations}
+    trials = _list_host_trials(target)
+    required = tuple(trial for trial in trials[:HOST_NETWORKS] if trial.key not in tried)
+    optional = [trial for trial in trials[HOST_NETWORKS:] if trial.key not in tried]
+    return HostTrials(required, min(HOST_NETWORKS, len(trials)), next(iter(optional), None))
+
+
+def find_unissued(
+    target: Target, pieces: TargetPieces, observations: Sequence[Observation]
+) -> Trial | None:
+    """Return an eager step of an isolated piece whose structure no eager step has shown."""
+    if "graph" not in target.modes:
+        return None
+    shown = {
+        piece.structure
+        for one in decompose_observations(observations)
+        if one.mode == "eager" and one.issue_s
+        for piece in one.counts
+    }
+    tried = {observation.trial.key for observation in observations}
+    for piece in sorted(pieces.pieces, key=lambda piece: (piece.size_bytes, piece.key)):
+        if piece.structure not in shown and piece.key not in pieces.refused:
+            trial = make_isolated_trial(pieces.parts[piece.key], target.setup, "eager")
+            if trial.key not in tried:
+                return trial
+    return None
+
+
+def _list_networks(target: Target) -> tuple[Network, ...]:
+    return target.networks or (target.network,)
+
+
+def _split_network(network: Network, target: Target) -> tuple[PlacedPiece, ...]:
+    """Return a network's pieces with whole blocks: what it repeats is what is profiled."""
+    labels = {make_piece(one.part, target.setup).label for one in split_blocks(network)}
+    return split_pieces(network, target.setup, labels)
+
+
+def _list_host_trials(target: Target) -> list[Trial]:
+    """Return eager steps of the networks, the longest, shortest and middle one first.
+
+    None if pieces do not run as graphs: their durations contain the host then.
+    """
+    if "graph" not in target.modes:
+        return []
+    networks = sorted(_list_networks(target), key=lambda one: (len(one.layers), one.name))
+    middle = networks[len(networks) // 2]
+    ordered = dict.fromkeys((networks[-1], networks[0], middle, *networks))
+    return [Trial(network, target.setup) for network in ordered if network.buildable]
