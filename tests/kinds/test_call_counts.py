@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from joulecast.kinds import add_calls, count_calls, layer_work, make_layer
+from joulecast.kinds import add_host_calls, count_host_calls, layer_work, make_layer
 from joulecast.records import Setup, fold_blocks
 from kind_examples import LAYERS, NETWORKS, SETUPS
 
@@ -12,30 +12,30 @@ every_layer = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 
 @every_layer
 def test_number_of_weights_does_not_depend_on_the_optimizer(layer):
-    counts = {count_calls(layer, Setup(optimizer=name)) for name in ("sgd", "adam", "adamw")}
+    counts = {count_host_calls(layer, Setup(optimizer=name)) for name in ("sgd", "adam", "adamw")}
     assert len(counts) == 1
     assert bool(counts.pop()[1]) == bool(layer_work(layer, Setup()).params)
 
 
 @every_layer
 def test_only_products_in_half_precision_are_cast(layer):
-    launches, weights, products, casts = count_calls(layer, Setup())
+    launches, weights, products, casts = count_host_calls(layer, Setup())
     assert casts == 0
     assert bool(products) == bool(layer_work(layer, Setup()).forward.flops)
-    half = count_calls(layer, Setup(precision="bf16"))
+    half = count_host_calls(layer, Setup(precision="bf16"))
     assert half == (launches, weights, products, products)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_recurrent_layers_issue_all_tokens_at_once(kind):
     short, long = (make_layer(kind, cin=5, hidden=6, tokens=tokens) for tokens in (7, 70))
-    assert count_calls(short, Setup()) == count_calls(long, Setup())
+    assert count_host_calls(short, Setup()) == count_host_calls(long, Setup())
 
 
 @given(NETWORKS, SETUPS)
 def test_calls_of_a_block_are_the_sum_over_its_layers(network, setup):
     one, other = (
-        add_calls(*(count_calls(layer, setup) for layer in net.layers))
+        add_host_calls(*(count_host_calls(layer, setup) for layer in net.layers))
         for net in (fold_blocks(network), network)
     )
     assert one == other

@@ -17,8 +17,8 @@ Operators in the tail of a layer have no size ``shape``: theirs follows from the
 
 from __future__ import annotations
 
-from joulecast.kinds.autocast import is_half, list_half_inputs
-from joulecast.kinds.call_counts import CALLS, add_calls, count_calls
+from joulecast.kinds.autocast import is_half_precision, list_half_inputs
+from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
 from joulecast.kinds.kind import Kind

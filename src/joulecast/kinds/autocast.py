@@ -16,7 +16,7 @@ from joulecast.records import Input, Layer, Op, Setup
 HALF_PRECISIONS = ("bf16", "fp16")
 
 
-def is_half(setup: Setup) -> bool:
+def is_half_precision(setup: Setup) -> bool:
     """Return whether a setup trains under autocast to half precision."""
     return setup.precision in HALF_PRECISIONS
 

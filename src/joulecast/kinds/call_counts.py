@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.kinds.autocast import is_half
+from joulecast.kinds.autocast import is_half_precision
 from joulecast.kinds.cost import UPDATE_LAUNCHES, layer_work
 from joulecast.kinds.kind_table import find_kind
 from joulecast.records import Layer, Setup
 
-CALLS = ("launches", "weights", "products", "casts")
+HOST_CALLS = ("launches", "weights", "products", "casts")
 
 
-def count_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
-    """Return one count for each of ``CALLS``."""
+def count_host_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
+    """Return one count for each of ``HOST_CALLS``."""
     if layer.parts:
-        return add_calls(*(count_calls(part, setup) for part in layer.parts))
+        return add_host_calls(*(count_host_calls(part, setup) for part in layer.parts))
     row = find_kind(layer.kind)
     work = layer_work(layer, setup)
     without_tail = layer_work(replace(layer, tail=()), setup)
@@ -32,10 +32,10 @@ def count_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
         launches += passes * layer.calls - forward - backward
     weights = work.update.launches // UPDATE_LAUNCHES[setup.optimizer]
     products = layer.calls * row.product_calls if without_tail.forward.flops else 0
-    casts = products if is_half(setup) else 0
+    casts = products if is_half_precision(setup) else 0
     return float(launches), float(weights), float(products), float(casts)
 
 
-def add_calls(*counts: tuple[float, ...]) -> tuple[float, ...]:
+def add_host_calls(*counts: tuple[float, ...]) -> tuple[float, ...]:
     """Return the counts of several layers together."""
     return tuple(map(sum, zip(*counts, strict=True)))

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.kinds.autocast import is_half
+from joulecast.kinds.autocast import is_half_precision
 from joulecast.kinds.kind_table import find_kind
 from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
@@ -25,7 +25,7 @@ def layer_work(layer: Layer, setup: Setup) -> StepWork:
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
     training = setup.phase == "train"
-    item_bytes = 2 if is_half(setup) else 4
+    item_bytes = 2 if is_half_precision(setup) else 4
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
     work = _chain_work((layer, *layer.tail), input_shape(layer), context, setup, layer.tied)

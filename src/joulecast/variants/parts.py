@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from joulecast.kinds import Shape, find_kind, input_shape, is_half, list_half_inputs, output_shape
+from joulecast.kinds import (
+    Shape,
+    find_kind,
+    input_shape,
+    is_half_precision,
+    list_half_inputs,
+    output_shape,
+)
 from joulecast.records import Layer, Network, Setup
 
 ROLES = ("output", "input", "hidden")
@@ -123,7 +130,7 @@ def disconnect_layer(layer: Layer) -> Layer:
 
 def match_precision(part: Part, setup: Setup) -> Part:
     """Return a part with the input precision it has under a setup: half only under autocast."""
-    if part.half_input and not is_half(setup):
+    if part.half_input and not is_half_precision(setup):
         return Part(part.role, part.layers)
     return part
 
