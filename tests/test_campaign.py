@@ -48,7 +48,7 @@ def profile(rig, store, target=SMALL, **limits):
 
 def measured(store, key):
     """Trials that were run, without the waiting device."""
-    return [seen.trial for seen in store.observations(key) if seen.trial.network.layers]
+    return [seen.trial for seen in store.load_observations(key) if seen.trial.network.layers]
 
 
 def test_it_measures_keeps_and_fits(rig, store):
@@ -57,7 +57,7 @@ def test_it_measures_keeps_and_fits(rig, store):
     assert result.stopped == "24 points are measured"
     assert result.profile_key == find_profile_key(rig)
     assert len(measured(store, result.profile_key)) == 24
-    kept = store.profile(result.profile_key)
+    kept = store.load_profile(result.profile_key)
     assert kept.provenance == "simulated"
     answer = estimate_network(kept, make_family("lenet5:3,4,16,8"), SMALL.setup, "subtractive")
     assert answer.unseen_share == 0.0
@@ -66,7 +66,7 @@ def test_it_measures_keeps_and_fits(rig, store):
 
 def test_the_waiting_device_is_observed_once_a_run(rig, store):
     result = profile(rig, store, points=3)
-    idle = [s for s in store.observations(result.profile_key) if not s.trial.network.layers]
+    idle = [s for s in store.load_observations(result.profile_key) if not s.trial.network.layers]
     assert len(idle) == 1
 
 

@@ -73,7 +73,7 @@ class Shelf:
         """Keep an observation."""
         self.kept.append(observation)
 
-    def observations(self, profile_key: str) -> Sequence[Observation]:
+    def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """All that were kept."""
         return self.kept
 

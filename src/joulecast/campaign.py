@@ -32,7 +32,7 @@ from joulecast.records import Observation, Profile
 class ObservationLog(Protocol):
     """Storage that a campaign reads from and writes to; ``store.Store`` is one."""
 
-    def observations(self, profile_key: str) -> Sequence[Observation]:
+    def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return all observations of a profile, in the order they were added."""
 
     def add_observation(self, observation: Observation) -> None:
@@ -113,7 +113,7 @@ def run_campaign(
     key = find_profile_key(measurer)
     target = replace(target, modes=measurer.runtime.modes)
     started_s = measurer.now()
-    known = list(log.observations(key))
+    known = list(log.load_observations(key))
     refused: list[Observation] = []
     skipped: list[str] = []
     new = 0

@@ -1,4 +1,4 @@
-"""The SQLite store: the contract, where it is, who may write, what goes wrong, and being killed."""
+"""The SQLite store: its contract, location, schema, errors, and several processes."""
 
 import os
 import shutil
@@ -24,12 +24,12 @@ from joulecast.store.database import HEAD, VERSION_TABLE, find_file
 from joulecast.store.tables import METADATA
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 
-NOBODY = 65534
+NOBODY_UID = 65534
 
 
 @pytest.fixture
-def nothing():
-    """A folder without shipped profiles: one that is not there."""
+def no_profiles():
+    """Return a folder without shipped profiles, which does not exist."""
     return Path(os.devnull) / "nothing"
 
 
@@ -39,21 +39,21 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def store(place, nothing):
-    with open_store(place, shipped=nothing) as opened:
+def store(place, no_profiles):
+    with open_store(place, shipped=no_profiles) as opened:
         yield opened
 
 
 class TestFile(StoreContract):
-    """The contract, on a file."""
+    """The contract with a file."""
 
 
 class TestMemory(StoreContract):
-    """The contract, in memory."""
+    """The contract in memory."""
 
     @pytest.fixture
-    def store(self, nothing):
-        with open_store(":memory:", shipped=nothing) as opened:
+    def store(self, no_profiles):
+        with open_store(":memory:", shipped=no_profiles) as opened:
             yield opened
 
 
@@ -64,10 +64,10 @@ def one_line(caught):
 
 
 # ---------------------------------------------------------------------------------------------
-# Where it is
+# Location
 
 
-def test_the_place_is_the_argument_then_the_environment_then_the_data_folder(monkeypatch, tmp_path):
+def test_find_url_prefers_the_argument_to_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.delenv("JOULECAST_STORE", raising=False)
@@ -81,13 +81,13 @@ def test_the_place_is_the_argument_then_the_environment_then_the_data_folder(mon
 
 
 @pytest.mark.parametrize("place", ["mysql://host/db", "oddity://host/db", "://"])
-def test_only_sqlite_and_postgresql_will_do(place):
+def test_other_databases_are_refused(place):
     with pytest.raises(InputError) as caught:
         open_store(place)
     assert one_line(caught)
 
 
-def test_a_missing_driver_is_named_and_no_password_is_shown(monkeypatch):
+def test_error_for_a_missing_driver_hides_the_password(monkeypatch):
     for driver in ("psycopg", "psycopg2"):
         monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(MissingError, match="pip install psycopg") as caught:
@@ -95,40 +95,40 @@ def test_a_missing_driver_is_named_and_no_password_is_shown(monkeypatch):
     assert "secret" not in one_line(caught)
 
 
-def test_folders_are_made_on_the_way(tmp_path, nothing):
+def test_folders_are_created(tmp_path, no_profiles):
     place = tmp_path / "a b" / "c%d" / "store.sqlite"
-    with open_store(place, shipped=nothing) as store:
+    with open_store(place, shipped=no_profiles) as store:
         store.add_observation(make_observation())
-    with open_store(place, shipped=nothing) as store:
-        assert store.observations(profile_key(make_observation())) == (make_observation(),)
+    with open_store(place, shipped=no_profiles) as store:
+        assert store.load_observations(profile_key(make_observation())) == (make_observation(),)
     assert [path.name for path in place.parent.iterdir()] == ["store.sqlite"]
 
 
-def test_reading_where_there_is_no_store_leaves_no_trace(tmp_path, nothing):
+def test_reading_a_missing_store_creates_nothing(tmp_path, no_profiles):
     place = tmp_path / "none" / "store.sqlite"
-    with open_store(place, create=False, shipped=nothing) as store:
-        assert store.profiles() == ()
+    with open_store(place, create=False, shipped=no_profiles) as store:
+        assert store.list_profiles() == ()
         with pytest.raises(StoreError, match="no store at"):
             store.add_observation(make_observation())
-        assert store.profiles() == ()
+        assert store.list_profiles() == ()
     assert not place.parent.exists()
 
 
-def test_an_empty_file_becomes_a_store_when_it_may(place, nothing):
+def test_empty_file_becomes_a_store(place, no_profiles):
     place.touch()
-    with open_store(place, create=False, shipped=nothing) as store:
-        assert store.profiles() == ()
+    with open_store(place, create=False, shipped=no_profiles) as store:
+        assert store.list_profiles() == ()
     assert place.read_bytes() == b""
-    with open_store(place, shipped=nothing) as store:
+    with open_store(place, shipped=no_profiles) as store:
         store.add_observation(make_observation())
-        assert len(store.profiles()) == 1
+        assert len(store.list_profiles()) == 1
 
 
 # ---------------------------------------------------------------------------------------------
-# The schema
+# Schema
 
 
-def test_the_migrations_make_the_tables_that_the_store_uses(store, place):
+def test_migrations_create_the_tables_of_the_store(store, place):
     config = Config()
     config.set_main_option("script_location", "joulecast:migrations")
     assert ScriptDirectory.from_config(config).get_current_head() == HEAD
@@ -142,7 +142,7 @@ def test_the_migrations_make_the_tables_that_the_store_uses(store, place):
     engine.dispose()
 
 
-def test_a_newer_store_is_refused_and_left_as_it_was(store, place, nothing):
+def test_newer_store_is_refused_and_unchanged(store, place, no_profiles):
     store.close()
     connection = sqlite3.connect(place)
     with connection:
@@ -150,13 +150,15 @@ def test_a_newer_store_is_refused_and_left_as_it_was(store, place, nothing):
     connection.close()
     before = place.read_bytes()
     for create in (True, False):
-        with pytest.raises(StoreError, match=r"newer Joulecast \(schema 9999.*upgrade") as caught:
-            open_store(place, create=create, shipped=nothing)
+        with pytest.raises(
+            StoreError, match=r"newer version of Joulecast \(schema 9999.*upgrade"
+        ) as caught:
+            open_store(place, create=create, shipped=no_profiles)
         assert str(place) in one_line(caught)
     assert place.read_bytes() == before
 
 
-def test_another_programs_database_is_refused_and_left_as_it_was(place):
+def test_database_of_another_program_is_refused_and_unchanged(place):
     connection = sqlite3.connect(place)
     connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
     connection.close()
@@ -168,19 +170,19 @@ def test_another_programs_database_is_refused_and_left_as_it_was(place):
 
 
 # ---------------------------------------------------------------------------------------------
-# What goes wrong
+# Errors
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(place, content):
+def test_other_file_is_refused_and_unchanged(place, content):
     place.write_bytes(content)
-    with pytest.raises(StoreError, match="no SQLite database") as caught:
+    with pytest.raises(StoreError, match="not a SQLite database") as caught:
         open_store(place)
     assert str(place) in one_line(caught)
     assert place.read_bytes() == content
 
 
-def test_a_damaged_file_is_said_to_be_damaged(store, place, nothing):
+def test_damaged_file_is_reported(store, place, no_profiles):
     for number in range(30):
         store.add_observation(make_observation(number))
     store.close()
@@ -188,16 +190,16 @@ def test_a_damaged_file_is_said_to_be_damaged(store, place, nothing):
     content[4096:] = os.urandom(16) * ((len(content) - 4096) // 16)
     place.write_bytes(content)
     with (
-        pytest.raises(StoreError, match=r"damaged; .* import what was exported") as caught,
-        open_store(place, shipped=nothing) as broken,
+        pytest.raises(StoreError, match=r"damaged; .* import exported profiles") as caught,
+        open_store(place, shipped=no_profiles) as broken,
     ):
-        broken.profiles()
+        broken.list_profiles()
     assert one_line(caught)
     assert place.read_bytes() == content
 
 
 @pytest.mark.parametrize("payload", ["{", "{}", '{"trial": 3}'])
-def test_a_damaged_row_is_named(store, place, payload):
+def test_damaged_row_is_named(store, place, payload):
     seen = make_observation()
     store.add_observation(seen)
     connection = sqlite3.connect(place)
@@ -205,15 +207,15 @@ def test_a_damaged_row_is_named(store, place, payload):
         connection.execute("UPDATE observations SET payload = ?", (payload,))
     connection.close()
     with pytest.raises(StoreError, match="observation 1 is damaged") as caught:
-        store.observations(profile_key(seen))
+        store.load_observations(profile_key(seen))
     assert str(place) in one_line(caught)
 
 
-def test_a_full_disk_keeps_what_was_there(store, place, nothing):
+def test_full_disk_loses_nothing(store, place, no_profiles):
     kept = [make_observation(number) for number in range(3)]
     for seen in kept:
         store.add_observation(seen)
-    # SQLite's own limit stands for the disk's: the driver gives the same error.
+    # SQLite's own size limit gives the same error as a full disk.
     with store._engine.connect() as connection:
         pages = connection.scalar(sa.text("PRAGMA page_count"))
         connection.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
@@ -223,33 +225,33 @@ def test_a_full_disk_keeps_what_was_there(store, place, nothing):
     assert str(place) in one_line(caught)
     with pytest.raises(StoreError, match="no space left"):
         store.import_profile(make_profile(make_observation(5), large))
-    assert store.observations(profile_key(large)) == tuple(kept)
+    assert store.load_observations(profile_key(large)) == tuple(kept)
     store.close()
-    with open_store(place, shipped=nothing) as again:
+    with open_store(place, shipped=no_profiles) as again:
         again.add_observation(large)
-        assert again.observations(profile_key(large)) == (*kept, large)
+        assert again.load_observations(profile_key(large)) == (*kept, large)
 
 
-def test_a_store_that_another_program_holds_is_waited_for_and_then_given_up(store, place, nothing):
+def test_locked_store_is_an_error_after_waiting(store, place, no_profiles):
     holder = sqlite3.connect(place, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with open_store(place, wait_s=0.0, shipped=nothing) as hasty:
-        assert hasty.profiles() == ()
-        with pytest.raises(StoreError, match="another program holds it; wait") as caught:
-            hasty.add_observation(make_observation())
+    with open_store(place, wait_s=0.0, shipped=no_profiles) as impatient:
+        assert impatient.list_profiles() == ()
+        with pytest.raises(StoreError, match="another program has locked it; wait") as caught:
+            impatient.add_observation(make_observation())
         assert one_line(caught)
         holder.execute("COMMIT")
-        hasty.add_observation(make_observation())
-        assert len(hasty.profiles()) == 1
+        impatient.add_observation(make_observation())
+        assert len(impatient.list_profiles()) == 1
     holder.close()
 
 
-def test_a_path_through_a_file_or_to_a_folder_is_refused(tmp_path):
+def test_folder_and_path_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("keep me")
-    with pytest.raises(StoreError, match="cannot be made") as caught:
+    with pytest.raises(StoreError, match="cannot be created") as caught:
         open_store(tmp_path / "file" / "store.sqlite")
     assert one_line(caught)
-    with pytest.raises(StoreError, match="is a folder: name a file in it") as caught:
+    with pytest.raises(StoreError, match="is a folder: give a file") as caught:
         open_store(tmp_path)
     assert one_line(caught)
     assert (tmp_path / "file").read_text() == "keep me"
@@ -257,10 +259,10 @@ def test_a_path_through_a_file_or_to_a_folder_is_refused(tmp_path):
 
 @contextmanager
 def plain_user():
-    """Without the rights of root, who may write whatever the permissions say."""
+    """Drop the rights of root, who can write whatever the permissions are."""
     before = os.geteuid()
     if before == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(NOBODY_UID)
     try:
         yield
     finally:
@@ -268,10 +270,10 @@ def plain_user():
 
 
 @pytest.fixture
-def locked_folder(nothing):
-    """A folder with a store of one observation, where a plain user may read but not write."""
+def locked_folder(no_profiles):
+    """Yield a folder with a store of one observation that a plain user can only read."""
     folder = Path(tempfile.mkdtemp())
-    with open_store(folder / "store.sqlite", shipped=nothing) as store:
+    with open_store(folder / "store.sqlite", shipped=no_profiles) as store:
         store.add_observation(make_observation())
     (folder / "store.sqlite").chmod(0o444)
     folder.chmod(0o555)
@@ -281,20 +283,20 @@ def locked_folder(nothing):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_read_only_store_can_be_read_and_says_why_not_written(locked_folder, nothing, create):
+def test_read_only_store_can_be_read_but_not_written(locked_folder, no_profiles, create):
     place = locked_folder / "store.sqlite"
     before = place.read_bytes()
-    with plain_user(), open_store(place, create=create, shipped=nothing) as store:
+    with plain_user(), open_store(place, create=create, shipped=no_profiles) as store:
         assert store.find_profile("board").observations == (make_observation(),)
         with pytest.raises(StoreError, match="read but not written; allow writing") as caught:
             store.add_observation(make_observation(1))
         assert str(place) in one_line(caught)
-        assert len(store.profile(profile_key(make_observation())).observations) == 1
+        assert len(store.load_profile(profile_key(make_observation())).observations) == 1
     assert place.read_bytes() == before
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
 
 
-def test_a_store_in_a_read_only_folder_cannot_be_made(locked_folder):
+def test_store_cannot_be_created_in_a_read_only_folder(locked_folder):
     for place in (locked_folder / "new.sqlite", locked_folder / "deep" / "new.sqlite"):
         with plain_user(), pytest.raises(StoreError, match="JOULECAST_STORE") as caught:
             open_store(place)
@@ -302,7 +304,7 @@ def test_a_store_in_a_read_only_folder_cannot_be_made(locked_folder):
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
 
 
-def test_a_store_that_may_not_be_read_is_refused(locked_folder):
+def test_unreadable_store_is_refused(locked_folder):
     place = locked_folder / "store.sqlite"
     place.chmod(0o000)
     with plain_user(), pytest.raises(StoreError, match="permissions") as caught:
@@ -323,27 +325,29 @@ def shipped(tmp_path):
     return folder
 
 
-def test_shipped_profiles_answer_where_the_store_knows_none(place, shipped):
+def test_shipped_profiles_are_found(place, shipped):
     with open_store(place, create=False, shipped=shipped) as store:
         assert store.find_profile("h2").observations == (make_observation(board="H200"),)
-        assert [(one.device, one.shipped) for one in store.profiles()] == [
+        assert [(one.device, one.shipped) for one in store.list_profiles()] == [
             ("H200", True),
             ("Xavier", True),
         ]
-        assert store.profile(profile_key(make_observation(board="Xavier"))).fits == {"flops": {}}
+        assert store.load_profile(profile_key(make_observation(board="Xavier"))).fits == {
+            "flops": {}
+        }
         with pytest.raises(MissingError, match=r"H200 \(shipped\), Xavier \(shipped\).*--on"):
             store.find_profile("phone")
 
 
-def test_the_stores_own_profile_goes_before_a_shipped_one(place, shipped):
+def test_profile_of_the_store_comes_before_a_shipped_one(place, shipped):
     own = make_observation(4, board="H200")
     other = make_observation(5, board="H200 here")
     with open_store(place, shipped=shipped) as store:
         store.add_observation(own)
-        # What was measured here joins what ships for the very same device.
+        # Own observations are added to those that ship for the same profile.
         *known, last = store.find_profile("H200").observations
         assert last == own and len(known) == len(set(known))
-        assert [one.shipped for one in store.profiles()] == [False, True]
+        assert [one.shipped for one in store.list_profiles()] == [False, True]
         store.remove_profile(profile_key(own))
         store.add_observation(other)
         assert store.find_profile("H2").observations == (other,)
@@ -351,9 +355,9 @@ def test_the_stores_own_profile_goes_before_a_shipped_one(place, shipped):
             store.remove_profile(profile_key(own))
 
 
-def test_every_profile_of_the_package_is_sound():
+def test_profiles_of_the_package_can_be_read():
     with open_store(":memory:") as store:
-        for one in store.profiles():
+        for one in store.list_profiles():
             assert one.shipped
             assert one.provenance == "measured"
             assert store.find_profile(one.key).key == one.key
@@ -383,7 +387,7 @@ def start_writer(place, first, count):
 
 
 def let_write(*writers):
-    """Wait until all are ready, then let them go at once."""
+    """Wait until all are ready, then start them at once."""
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:
@@ -391,36 +395,36 @@ def let_write(*writers):
         writer.stdin.flush()
 
 
-def test_two_processes_that_make_a_store_and_write_at_once_lose_nothing(place, nothing):
+def test_two_processes_can_create_and_write_a_store_at_once(place, no_profiles):
     writers = [start_writer(place, first, 25) for first in (0, 100)]
     let_write(*writers)
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    with open_store(place, shipped=nothing) as store:
-        seen = store.observations(profile_key(make_observation()))
+    with open_store(place, shipped=no_profiles) as store:
+        seen = store.load_observations(profile_key(make_observation()))
     numbers = [one.trial.setup.batch - 1 for one in seen]
     assert [number for number in numbers if number < 100] == list(range(25))
     assert [number for number in numbers if number >= 100] == list(range(100, 125))
 
 
-def test_what_was_added_survives_a_kill(place, nothing):
+def test_added_observations_survive_a_kill(place, no_profiles):
     with start_writer(place, 0, 10**9) as writer:
         let_write(writer)
-        told = [int(writer.stdout.readline()) for _ in range(20)]
+        reported = [int(writer.stdout.readline()) for _ in range(20)]
         os.kill(writer.pid, signal.SIGKILL)
-        told += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
+        reported += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
     assert writer.returncode == -signal.SIGKILL
-    with open_store(place, shipped=nothing) as store:
-        seen = store.observations(profile_key(make_observation()))
-        # The last one may have been safe before the process could say so.
-        assert len(seen) in (len(told), len(told) + 1)
+    with open_store(place, shipped=no_profiles) as store:
+        seen = store.load_observations(profile_key(make_observation()))
+        # The last one may be on disk although the process could not report it.
+        assert len(seen) in (len(reported), len(reported) + 1)
         assert seen == tuple(map(make_observation, range(len(seen))))
         store.add_observation(make_observation(len(seen)))
-        assert len(store.observations(profile_key(make_observation()))) == len(seen) + 1
+        assert len(store.load_observations(profile_key(make_observation()))) == len(seen) + 1
 
 
-def test_opening_a_store_of_this_schema_is_light(store, place):
+def test_opening_a_store_does_not_import_alembic_or_torch(store, place):
     code = (
         "import sys; from joulecast.store import open_store; open_store(sys.argv[1]).close();"
         "sys.exit('alembic' in sys.modules or 'torch' in sys.modules)"
@@ -428,27 +432,27 @@ def test_opening_a_store_of_this_schema_is_light(store, place):
     assert subprocess.run([sys.executable, "-c", code, str(place)], check=False).returncode == 0
 
 
-def test_another_folder_of_profiles_can_ship(place, tmp_path, monkeypatch):
+def test_environment_can_replace_shipped_profiles(place, tmp_path, monkeypatch):
     folder = tmp_path / "profiles"
     folder.mkdir()
     profile = make_profile(make_observation(provenance="measured"))
     write_profile(profile, folder / "ours.json")
     monkeypatch.setenv("JOULECAST_PROFILES", str(folder))
     with open_store(place) as store:
-        assert [one.key for one in store.profiles()] == [profile.key]
-        assert store.profile(profile.key).shipped
+        assert [one.key for one in store.list_profiles()] == [profile.key]
+        assert store.load_profile(profile.key).shipped
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
-def test_a_folder_of_profiles_that_is_none_is_said(place, tmp_path, monkeypatch, name):
+def test_missing_folder_of_profiles_is_an_error(place, tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path / name))
-    with pytest.raises(StoreError, match="no folder"):
+    with pytest.raises(StoreError, match="not a folder"):
         open_store(place)
     assert not place.exists()
 
 
-def test_an_empty_folder_ships_nothing(place, tmp_path, monkeypatch):
+def test_empty_folder_of_profiles_ships_none(place, tmp_path, monkeypatch):
     monkeypatch.setenv("JOULECAST_PROFILES", str(tmp_path))
     with open_store(place) as store:
-        assert store.profiles() == ()
+        assert store.list_profiles() == ()

@@ -1,4 +1,4 @@
-"""How a store gets from one schema to the next, for alembic; ``store.py`` runs it.
+"""Migrate stores to a newer schema with alembic; ``store/database.py`` runs the migrations.
 
-One file a change stands in ``versions``. A change is never edited once it is released.
+``versions`` has one file per migration, which never changes after its release.
 """

@@ -1,6 +1,6 @@
-"""What alembic runs to change a store's schema, on the connection that the store hands over.
+"""Run migrations on the connection of the store.
 
-The store has begun a transaction already, so that a change is made whole or not at all.
+The store has begun a transaction, so a migration is applied completely or not at all.
 """
 
 from alembic import context

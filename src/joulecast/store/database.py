@@ -1,12 +1,12 @@
-"""The database under the store: where it is, how it is opened, brought up to date, and explained.
+"""Find, open and migrate the database of the store.
 
-    find_url ──▶ open_database ──▶ which schema? ─┬─ this one ──▶ in use
-                                                  ├─ none or older ──▶ migrated ──▶ in use
-                                                  └─ newer or foreign ──▶ refused, untouched
+    find_url ──▶ open_database ──▶ schema? ─┬─ current ──▶ use
+                                            ├─ none or older ──▶ migrate ──▶ use
+                                            └─ newer or foreign ──▶ refuse, unchanged
 
-SQLite leaves transactions to its caller: readers begin plainly and writers with IMMEDIATE, which
-waits for other writers instead of failing half-way. Errors of the driver leave as one StoreError
-that says what to do. alembic is imported only where a schema has to be made or changed: it is slow.
+With SQLite, readers begin a plain transaction and writers an IMMEDIATE one, which waits for other
+writers instead of failing half-way. Errors of the driver become a StoreError that says what to do.
+alembic is slow to import, so it is imported only to create or change a schema.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from joulecast.store.tables import METADATA
 HEAD = "0001"
 VERSION_TABLE = "joulecast_version"
 
-_ELSEWHERE = "or choose another place with JOULECAST_STORE"
-# SQLite's names of errors, each with what happened and what to do.
+_ELSEWHERE = "or choose another path with JOULECAST_STORE"
+# SQLite's error names, each with what is wrong and what to do.
 _ADVICE = {
     "SQLITE_FULL": ("there is no space left", f"free some, {_ELSEWHERE}"),
     "SQLITE_READONLY": ("it can be read but not written", f"allow writing, {_ELSEWHERE}"),
-    "SQLITE_NOTADB": ("this is no SQLite database", f"give the path of a store, {_ELSEWHERE}"),
+    "SQLITE_NOTADB": ("it is not a SQLite database", f"give the path of a store, {_ELSEWHERE}"),
     "SQLITE_CORRUPT": (
         "the database is damaged",
-        "move it away and import what was exported before, or restore a copy",
+        "move it away and import exported profiles, or restore a copy",
     ),
-    "SQLITE_BUSY": ("another program holds it", "wait until that is done and try again"),
-    "SQLITE_LOCKED": ("another program holds it", "wait until that is done and try again"),
+    "SQLITE_BUSY": ("another program has locked it", "wait for that program and try again"),
+    "SQLITE_LOCKED": ("another program has locked it", "wait for that program and try again"),
     "SQLITE_CANTOPEN": ("it cannot be opened", f"check the path and its permissions, {_ELSEWHERE}"),
-    "SQLITE_PERM": ("it may not be opened", f"check its permissions, {_ELSEWHERE}"),
-    "SQLITE_IOERR": ("the disk gave an error", f"check the disk, {_ELSEWHERE}"),
+    "SQLITE_PERM": ("access is denied", f"check its permissions, {_ELSEWHERE}"),
+    "SQLITE_IOERR": ("the disk reported an error", f"check the disk, {_ELSEWHERE}"),
 }
 
 
 def find_url(place: str | Path | None = None) -> sa.URL:
-    """Where the store is: the argument, else JOULECAST_STORE, else the user's data folder."""
+    """Return the URL of the store: ``place``, else JOULECAST_STORE, else in the data folder."""
     chosen = str(place or os.environ.get("JOULECAST_STORE") or _default_path())
     if "://" not in chosen:
         database = chosen if chosen == ":memory:" else str(Path(chosen).expanduser())
@@ -55,9 +55,11 @@ def find_url(place: str | Path | None = None) -> sa.URL:
         url = sa.make_url(chosen)
         url.get_dialect()
     except sa.exc.ArgumentError as error:
-        raise InputError(f"{chosen!r} is no place for a store: give a path or a URL") from error
+        raise InputError(f"{chosen!r} is not a store: give a path or a URL") from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise InputError(f"a store is a SQLite file or a postgresql:// URL, not {url.drivername}")
+        raise InputError(
+            f"a store cannot be in {url.drivername}: give a SQLite file or a postgresql:// URL"
+        )
     return url
 
 
@@ -71,7 +73,7 @@ def _default_path() -> Path:
 
 
 def find_file(url: sa.URL) -> Path | None:
-    """The file of a store; None where it has none."""
+    """Return the file of a store; None for a server or for memory."""
     database = str(url.database or ":memory:")
     if url.get_backend_name() != "sqlite" or database == ":memory:":
         return None
@@ -79,7 +81,7 @@ def find_file(url: sa.URL) -> Path | None:
 
 
 def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | None:
-    """An engine on a store of the newest schema; None where there is none and none is wanted."""
+    """Return an engine for a store with the current schema; None if it is missing."""
     file = find_file(url)
     if file is None and url.get_backend_name() == "sqlite":
         return make_memory_engine()
@@ -92,7 +94,7 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
         engine.dispose()
         return None
     try:
-        _bring_to_head(engine, revision)
+        _migrate(engine, revision)
     except BaseException:
         engine.dispose()
         raise
@@ -101,35 +103,36 @@ def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | No
 
 def _make_folder(file: Path) -> None:
     if file.is_dir():
-        raise StoreError(f"{file} is a folder: name a file in it, like {file / 'store.sqlite'}")
+        raise StoreError(f"{file} is a folder: give a file, like {file / 'store.sqlite'}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"the folder {file.parent} cannot be made ({error.strerror}): make it, {_ELSEWHERE}"
+            f"the folder {file.parent} cannot be created ({error.strerror}): create it, "
+            f"{_ELSEWHERE}"
         ) from error
 
 
 def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
-    """An engine and the revision of the schema behind it, None where there is no schema yet."""
+    """Return an engine and the revision of its schema, None without a schema."""
     try:
-        return _look_into(make_engine(url, wait_s=wait_s))
+        return _check_engine(make_engine(url, wait_s=wait_s))
     except sa.exc.OperationalError as error:
         file = find_file(url)
-        if file is None or not _can_only_be_read(file, error):
+        if file is None or not _is_read_only(file, error):
             raise
         query = {"mode": "ro", "immutable": "1", "uri": "true"}
         frozen = sa.URL.create("sqlite", database=file.absolute().as_uri(), query=query)
-        return _look_into(make_engine(frozen))
+        return _check_engine(make_engine(frozen))
 
 
-def _can_only_be_read(file: Path, error: Exception) -> bool:
-    """SQLite cannot share a file in a folder where it may not write; a file at rest it can read."""
-    unshared = _name(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
-    return unshared and file.is_file() and not Path(f"{file}-wal").exists()
+def _is_read_only(file: Path, error: Exception) -> bool:
+    """Return whether SQLite can only read the file, because its folder cannot be written."""
+    is_locked_out = _error_name(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
+    return is_locked_out and file.is_file() and not Path(f"{file}-wal").exists()
 
 
-def _look_into(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
+def _check_engine(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
     try:
         return engine, _find_revision(engine)
     except BaseException:
@@ -138,7 +141,7 @@ def _look_into(engine: sa.Engine) -> tuple[sa.Engine, str | None]:
 
 
 def make_engine(url: sa.URL, *, wait_s: float = 0.0) -> sa.Engine:
-    """An engine whose SQLite connections wait, check references and leave transactions to us."""
+    """Return an engine whose SQLite connections wait, check references, and begin explicitly."""
     if url.get_backend_name() != "sqlite":
         return _make_server_engine(url)
     options: dict[str, Any] = {"connect_args": {"timeout": wait_s}}
@@ -151,7 +154,7 @@ def make_engine(url: sa.URL, *, wait_s: float = 0.0) -> sa.Engine:
 
 
 def make_memory_engine() -> sa.Engine:
-    """An empty store that lives as long as its engine."""
+    """Return the engine of an empty store in memory."""
     engine = make_engine(sa.URL.create("sqlite"))
     METADATA.create_all(engine)
     return engine
@@ -162,7 +165,7 @@ def _make_server_engine(url: sa.URL) -> sa.Engine:
         return sa.create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise MissingError(
-            f"a {url.drivername} store needs the package {error.name}: pip install {error.name}"
+            f"a {url.drivername} store needs a package: run pip install {error.name}"
         ) from error
 
 
@@ -194,11 +197,11 @@ def _find_revision(engine: sa.Engine) -> str | None:
     return None
 
 
-def _bring_to_head(engine: sa.Engine, revision: str | None) -> None:
-    """Make the tables, or change those of an older Joulecast; all of it or nothing."""
+def _migrate(engine: sa.Engine, revision: str | None) -> None:
+    """Create the tables, or migrate those of an older version, in one transaction."""
     if revision == HEAD:
         return
-    # Slow to import, and hardly ever needed.
+    # Slow to import and rarely needed.
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -208,25 +211,25 @@ def _bring_to_head(engine: sa.Engine, revision: str | None) -> None:
     known = {one.revision for one in ScriptDirectory.from_config(config).walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(
-            f"the store {engine.url.database} was written by a newer Joulecast (schema {revision}; "
-            f"this one knows {HEAD}): upgrade, {_ELSEWHERE}"
+            f"the store {engine.url.database} was written by a newer version of Joulecast "
+            f"(schema {revision}; this one has {HEAD}): upgrade, {_ELSEWHERE}"
         )
     if revision is None and engine.dialect.name == "sqlite":
-        _choose_wal(engine)
+        _enable_wal(engine)
     config.attributes["version_table"] = VERSION_TABLE
     with engine.execution_options(writes=True).begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
-def _choose_wal(engine: sa.Engine) -> None:
-    """Let readers read while one writes; the file remembers it. Not possible in a transaction."""
+def _enable_wal(engine: sa.Engine) -> None:
+    """Let readers read during writes, permanently. Not possible inside a transaction."""
     connection = engine.raw_connection()
     try:
         connection.cursor().execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # Another process is making this store right now, and chooses the same.
-        if not _name(error).startswith("SQLITE_BUSY"):
+        # Another process is creating this store at the moment, and does the same.
+        if not _error_name(error).startswith("SQLITE_BUSY"):
             raise
     finally:
         connection.close()
@@ -238,7 +241,7 @@ def _choose_wal(engine: sa.Engine) -> None:
 
 @contextmanager
 def wrap_errors(place: str) -> Iterator[None]:
-    """The door: whatever the driver raises leaves as one StoreError."""
+    """Convert errors of the driver to StoreError."""
     try:
         yield
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
@@ -246,7 +249,7 @@ def wrap_errors(place: str) -> Iterator[None]:
 
 
 def _explain(error: Exception, place: str) -> str:
-    name = _name(error)
+    name = _error_name(error)
     for known, (what, advice) in _ADVICE.items():
         if name.startswith(known):
             return f"the store {place}: {what}; {advice}"
@@ -254,6 +257,6 @@ def _explain(error: Exception, place: str) -> str:
     return f"the store {place} cannot be used ({reason}): check it, {_ELSEWHERE}"
 
 
-def _name(error: Exception) -> str:
-    """SQLite's name of an error; empty for other databases."""
+def _error_name(error: Exception) -> str:
+    """Return SQLite's name of an error; empty for other databases."""
     return str(getattr(getattr(error, "orig", error), "sqlite_errorname", ""))

@@ -1,23 +1,21 @@
-"""The store itself: its verbs, each a transaction of its own."""
+"""Store observations and fits: every method of Store is one transaction."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
-from joulecast.errors import FileError, InputError, MissingError, StoreError
+from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import read_profile
-from joulecast.records import Device, Json, Observation, Profile, load_record, stable_hash
+from joulecast.records import Json, Observation, Profile
+from joulecast.store import rows
 from joulecast.store.database import (
     find_url,
     make_memory_engine,
@@ -30,7 +28,7 @@ from joulecast.store.summaries import (
     select_summaries,
     summarise_shipped,
 )
-from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
+from joulecast.store.tables import PROFILES
 
 SHIPPED = Path(__file__).parents[1] / "profiles"
 
@@ -46,46 +44,39 @@ def open_store(
     """Open the store; use it as a context manager.
 
     Args:
-        place: A path, a URL, or ``:memory:``; else JOULECAST_STORE, else the user's data folder.
-        create: Make it where there is none. False leaves no trace: a store that is not there
-            reads as empty, and cannot be written.
-        wait_s: How long to wait for other processes that write.
-        now: The clock, in seconds since 1970.
-        shipped: The folder of profiles that answer where the store knows none; else
-            JOULECAST_PROFILES, else what came with the package.
+        place: A path, a URL, or ``:memory:``; by default JOULECAST_STORE, else a file in the user's
+            data folder.
+        create: Create the store if it does not exist. With False, a missing store reads as empty
+            and cannot be written.
+        wait_s: Longest time to wait for other processes that write.
+        now: Returns seconds since 1970.
+        shipped: Folder of shipped profiles; by default JOULECAST_PROFILES, else those of the
+            package.
 
     Raises:
-        StoreError: It cannot be opened, or was written by a newer Joulecast.
+        StoreError: The store cannot be opened, or was written by a newer version of Joulecast.
     """
     shipped = shipped or _find_shipped()
     url = find_url(place)
     name = url.render_as_string() if url.host else str(url.database or ":memory:")
     with wrap_errors(name):
         engine = open_database(url, create=create, wait_s=wait_s)
-    absent = engine is None
-    return Store(engine or make_memory_engine(), name, absent=absent, now=now, shipped=shipped)
-
-
-def _find_shipped() -> Path:
-    words = os.environ.get("JOULECAST_PROFILES")
-    if not words:
-        return SHIPPED
-    folder = Path(words).expanduser()
-    if not folder.is_dir():
-        raise StoreError(f"JOULECAST_PROFILES is {words}, which is no folder: make it, or unset it")
-    return folder
+    is_missing = engine is None
+    return Store(
+        engine or make_memory_engine(), name, is_missing=is_missing, now=now, shipped=shipped
+    )
 
 
 def profile_key(observation: Observation) -> str:
-    """The key of the profile that an observation belongs to."""
-    return _empty_profile(observation).key
+    """Return the key of the profile that an observation belongs to."""
+    return rows.empty_profile(observation).key
 
 
 class Store:
-    """Profiles with their observations and fits, made by ``open_store``.
+    """Profiles with their observations and fits; ``open_store`` returns one.
 
-    Every verb raises StoreError where the store cannot be read or written; what it held before
-    is still there then.
+    Every method raises StoreError if the store cannot be read or written, and then leaves it
+    unchanged.
     """
 
     def __init__(
@@ -93,13 +84,13 @@ class Store:
         engine: sa.Engine,
         place: str,
         *,
-        absent: bool = False,
+        is_missing: bool = False,
         now: Callable[[], float] = time.time,
         shipped: Path = SHIPPED,
     ) -> None:
         self.place = place
         self._engine = engine
-        self._absent = absent
+        self._is_missing = is_missing
         self._now = now
         self._shipped_folder = shipped
 
@@ -110,51 +101,53 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database. Closing twice does no harm."""
+        """Close the database. Closing twice is allowed."""
         self._engine.dispose()
 
-    # -- what people ask for ---------------------------------------------------------------------
-
     def add_observation(self, observation: Observation) -> None:
-        """Keep an observation; when this returns it is safe on the disk."""
+        """Append an observation; it is on disk when this returns."""
+        profile = rows.empty_profile(observation)
         with self._writing() as connection:
-            self._add_profile(connection, _empty_profile(observation))
-            self._add_row(connection, observation)
+            rows.insert_profile(connection, profile, self._now())
+            rows.insert_observation(connection, profile.key, observation)
 
-    def observations(self, profile_key: str) -> tuple[Observation, ...]:
-        """The observations of a profile, in the order they were made.
+    def load_observations(self, profile_key: str) -> tuple[Observation, ...]:
+        """Return the observations of a profile, in the order they were added.
 
-        Where a profile of the same key ships with the package, its observations come first: what
-        is measured here adds to what is known, and hides nothing.
+        If a profile with the same key ships with the package, its observations come first.
+
+        Reading parses every observation. A long-running caller reads once and appends what it adds.
         """
         with self._reading() as connection:
-            own = self._select_observations(connection, profile_key)
-            return self._join_shipped(connection, profile_key, own)
+            provenance = rows.select_provenance(connection, profile_key)
+            own = rows.select_observations(connection, profile_key)
+        return self._prepend_shipped(profile_key, provenance, own)
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Keep what an estimator fitted to the observations that are there now."""
-        rows = sa.select(sa.func.count()).where(OBSERVATIONS.c.profile_key == profile_key)
+        """Store what an estimator fitted to the observations of a profile."""
         with self._writing() as connection:
-            self._check_known(connection, profile_key)
-            count = connection.scalar(rows) or 0
-            self._put_fit(connection, profile_key, estimator, fitted, count)
+            self._check_profile(connection, profile_key)
+            count = rows.count_observations(connection, profile_key)
+            self._replace_fit(connection, profile_key, estimator, fitted, count)
 
-    def profile(self, key: str) -> Profile:
-        """The profile of a key, from the store or from those that ship with the package."""
+    def load_profile(self, key: str) -> Profile:
+        """Return a profile of the store, or one that ships with the package.
+
+        Raises:
+            MissingError: There is no profile with this key.
+        """
         with self._reading() as connection:
-            row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
-            if row is not None:
-                device = self._load(Device, row.device, f"the device of profile {key}")
-                own = self._select_observations(connection, key)
-                seen = self._join_shipped(connection, key, own)
-                fits = self._select_fits(connection, key)
-                return Profile(device, row.runtime, row.covers, row.provenance, seen, fits)
+            profile = rows.select_profile(connection, key)
+            own = rows.select_observations(connection, key) if profile else ()
+        if profile is not None:
+            observations = self._prepend_shipped(key, profile.provenance, own)
+            return replace(profile, observations=observations)
         if key not in self._shipped:
             raise MissingError(f"there is no profile {key!r}; see `joulecast profiles list`")
         return self._shipped[key]
 
-    def profiles(self) -> tuple[ProfileSummary, ...]:
-        """All profiles, those of the store first, in the order they were made."""
+    def list_profiles(self) -> tuple[ProfileSummary, ...]:
+        """Return summaries of all profiles: those of the store by age, then shipped ones."""
         with self._reading() as connection:
             own = select_summaries(connection)
         keys = {one.key for one in own}
@@ -169,195 +162,116 @@ class Store:
         covers: str | None = None,
         provenance: str | None = None,
     ) -> Profile:
-        """The best profile of a device; the store's own go before those that are shipped.
+        """Return the best profile of a device; those of the store come before shipped ones.
 
-        Of several the one with the strongest provenance answers (measured, imported, modelled,
-        simulated), then the one that changed last; ``list_matches`` gives all of them.
+        The best profile has the strongest provenance (measured, imported, modelled, simulated), and
+        among those the latest change. ``list_matches`` returns all of them.
 
         Args:
-            device_name: The device's name or the profile's key, or how one of them begins.
-            runtime: Take only profiles whose runtime begins like this.
-            covers: Likewise, what the meter covers.
-            provenance: Likewise, the provenance.
+            device_name: The device's name or the profile's key, or the start of either.
+            runtime: Start of the profile's runtime.
+            covers: Start of what the meter covers.
+            provenance: Start of the provenance.
 
         Raises:
             InputError: Several devices match.
-            MissingError: None does.
+            MissingError: None matches.
         """
-        asked = {"runtime": runtime, "covers": covers, "provenance": provenance}
-        demands = {field: word for field, word in asked.items() if word is not None}
-        return self.profile(match_profiles(self.profiles(), device_name, demands)[0].key)
+        given = {"runtime": runtime, "covers": covers, "provenance": provenance}
+        prefixes = {field: prefix for field, prefix in given.items() if prefix is not None}
+        return self.load_profile(match_profiles(self.list_profiles(), device_name, prefixes)[0].key)
 
     def list_matches(self, device_name: str) -> list[ProfileSummary]:
-        """All profiles of the device that a name means, the one that ``find_profile`` gives first.
+        """Return all profiles of a device, starting with the one that ``find_profile`` returns.
 
         Raises:
             InputError: Several devices match.
-            MissingError: None does.
+            MissingError: None matches.
         """
-        return match_profiles(self.profiles(), device_name, {})
+        return match_profiles(self.list_profiles(), device_name, {})
 
     def import_profile(self, profile: Profile) -> int:
-        """Add a profile's observations and fits; returns how many observations were new.
+        """Add a profile's observations and fits; return how many observations were new.
 
-        What is there already stays, once. An imported fit replaces one of the same estimator
-        unless that rests on more observations.
+        An imported fit replaces one of the same estimator unless that used more observations.
         """
-        count = len(profile.observations)
+        count, key = len(profile.observations), profile.key
         with self._writing() as connection:
-            self._add_profile(connection, profile)
-            for seen in profile.observations:
-                if profile_key(seen) != profile.key:
-                    raise InputError(_explain_mixed(seen, profile))
-            new = sum(self._add_row(connection, seen) for seen in profile.observations)
+            rows.insert_profile(connection, profile, self._now())
+            for observation in profile.observations:
+                if profile_key(observation) != key:
+                    raise InputError(_explain_mixed(observation, profile))
+            new = sum(rows.insert_observation(connection, key, one) for one in profile.observations)
             for estimator, fitted in profile.fits.items():
-                if count >= self._fit_count(connection, profile.key, estimator):
-                    self._put_fit(connection, profile.key, estimator, fitted, count)
+                if count >= rows.count_fitted(connection, key, estimator):
+                    self._replace_fit(connection, key, estimator, fitted, count)
         return new
 
     def remove_profile(self, key: str) -> None:
-        """Forget a profile with its observations and fits; shipped ones stay."""
+        """Remove a profile with its observations and fits; shipped profiles stay."""
         with self._writing() as connection:
-            self._check_known(connection, key)
+            self._check_profile(connection, key)
             connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
-
-    # -- rows ------------------------------------------------------------------------------------
 
     @cached_property
     def _shipped(self) -> dict[str, Profile]:
         found = [read_profile(path) for path in sorted(self._shipped_folder.glob("*.json"))]
         return {profile.key: replace(profile, shipped=True) for profile in found}
 
-    def _join_shipped(
-        self, connection: sa.Connection, key: str, own: tuple[Observation, ...]
+    def _prepend_shipped(
+        self, key: str, provenance: str | None, own: tuple[Observation, ...]
     ) -> tuple[Observation, ...]:
-        """Observations after those that ship for the same device, each once."""
-        find = sa.select(PROFILES.c.provenance).where(PROFILES.c.key == key)
+        """Return shipped observations of the same profile before those of the store, each once."""
         # Only measured profiles ship, and reading them takes a moment.
-        if connection.scalar(find) not in (None, "measured") or key not in self._shipped:
+        if provenance not in (None, "measured") or key not in self._shipped:
             return own
         return tuple(dict.fromkeys((*self._shipped[key].observations, *own)))
 
-    def _check_known(self, connection: sa.Connection, key: str) -> None:
-        if connection.scalar(sa.select(PROFILES.c.key).where(PROFILES.c.key == key)) is None:
+    def _check_profile(self, connection: sa.Connection, key: str) -> None:
+        if rows.select_provenance(connection, key) is None:
             raise MissingError(
                 f"the store {self.place} has no profile {key!r}; see `joulecast profiles list`"
             )
 
-    def _add_profile(self, connection: sa.Connection, profile: Profile) -> None:
-        row = {
-            "key": profile.key,
-            "device_name": profile.device.name,
-            "power_mode": profile.device.power_mode,
-            "device": _dump(profile.device.to_dict()),
-            "runtime": profile.runtime,
-            "covers": profile.covers,
-            "provenance": profile.provenance,
-            "created_at_s": self._now(),
-        }
-        self._insert_new(connection, PROFILES, row)
-
-    def _add_row(self, connection: sa.Connection, seen: Observation) -> bool:
-        data = seen.to_dict()
-        trial_key = seen.trial.key
-        row = {
-            "profile_key": profile_key(seen),
-            "trial_key": trial_key,
-            "run": seen.run,
-            "taken_at_s": seen.taken_at_s,
-            "digest": stable_hash({**data, "trial": trial_key}),
-            "payload": _dump(data),
-        }
-        return self._insert_new(connection, OBSERVATIONS, row)
-
-    def _insert_new(self, connection: sa.Connection, table: sa.Table, row: Json) -> bool:
-        """Insert a row unless it is there; each dialect has its own way of saying so."""
-        dialect = import_module(f"sqlalchemy.dialects.{self._engine.dialect.name}")
-        statement = dialect.insert(table).values(**row).on_conflict_do_nothing()
-        return bool(connection.execute(statement).rowcount == 1)
-
-    def _put_fit(
+    def _replace_fit(
         self, connection: sa.Connection, key: str, estimator: str, fitted: Json, count: int
     ) -> None:
-        row = {
-            "profile_key": key,
-            "estimator": estimator,
-            "payload": _dump(fitted),
-            "fitted_at_s": self._now(),
-            "observation_count": count,
-        }
-        connection.execute(sa.delete(FITS).where(_is_fit(key, estimator)))
-        connection.execute(sa.insert(FITS).values(**row))
-
-    def _fit_count(self, connection: sa.Connection, key: str, estimator: str) -> int:
-        count = sa.select(FITS.c.observation_count).where(_is_fit(key, estimator))
-        return connection.scalar(count) or 0
-
-    def _select_observations(self, connection: sa.Connection, key: str) -> tuple[Observation, ...]:
-        rows = connection.execute(
-            sa.select(OBSERVATIONS.c.id, OBSERVATIONS.c.payload)
-            .where(OBSERVATIONS.c.profile_key == key)
-            .order_by(OBSERVATIONS.c.id)
-        )
-        return tuple(self._load(Observation, text, f"observation {row}") for row, text in rows)
-
-    def _select_fits(self, connection: sa.Connection, key: str) -> dict[str, Json]:
-        rows = connection.execute(
-            sa.select(FITS.c.estimator, FITS.c.payload)
-            .where(FITS.c.profile_key == key)
-            .order_by(FITS.c.estimator)
-        )
-        return {name: self._parse(text, f"the fit of {name}") for name, text in rows}
-
-    def _load(self, cls: Any, text: str, what: str) -> Any:
-        data = self._parse(text, what)
-        try:
-            return load_record(cls, data, what)
-        except FileError as error:
-            raise StoreError(f"in the store {self.place} {error}") from error
-
-    def _parse(self, text: str, what: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise StoreError(
-                f"in the store {self.place} {what} is damaged; restore a copy of the store"
-            ) from error
-
-    # -- doors -----------------------------------------------------------------------------------
+        now_s = self._now()
+        rows.replace_fit(connection, key, estimator, fitted, count=count, fitted_at_s=now_s)
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with wrap_errors(self.place), self._engine.connect() as connection:
-            yield connection
+        try:
+            with wrap_errors(self.place), self._engine.connect() as connection:
+                yield connection
+        except rows.DamagedRowError as error:
+            raise StoreError(f"in the store {self.place} {error}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        if self._absent:
+        if self._is_missing:
             raise StoreError(f"there is no store at {self.place}: open it with create=True")
         engine = self._engine.execution_options(writes=True)
         with wrap_errors(self.place), engine.begin() as connection:
             yield connection
 
 
-def _empty_profile(seen: Observation) -> Profile:
-    return Profile(seen.device, seen.runtime, seen.covers, seen.provenance)
+def _find_shipped() -> Path:
+    variable = os.environ.get("JOULECAST_PROFILES")
+    if not variable:
+        return SHIPPED
+    folder = Path(variable).expanduser()
+    if not folder.is_dir():
+        raise StoreError(
+            f"JOULECAST_PROFILES is {variable}, which is not a folder: create it, or unset it"
+        )
+    return folder
 
 
-def _is_fit(key: str, estimator: str) -> sa.ColumnElement[bool]:
-    return (FITS.c.profile_key == key) & (FITS.c.estimator == estimator)
-
-
-def _dump(data: Json) -> str:
-    try:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise InputError("a number that is not finite (nan, inf) cannot be kept") from error
-
-
-def _explain_mixed(seen: Observation, profile: Profile) -> str:
+def _explain_mixed(observation: Observation, profile: Profile) -> str:
+    one = observation
     return (
-        f"an observation of {seen.device.name!r} ({seen.runtime}, {seen.covers}, "
-        f"{seen.provenance}) does not belong to the profile of {profile.device.name!r} "
-        f"({profile.runtime}, {profile.covers}, {profile.provenance}): give it one of its own"
+        f"an observation of {one.device.name!r} ({one.runtime}, {one.covers}, "
+        f"{one.provenance}) does not belong to the profile of {profile.device.name!r} "
+        f"({profile.runtime}, {profile.covers}, {profile.provenance}): put it in another profile"
     )

@@ -1,8 +1,8 @@
-"""Profiles at a glance, and which of them a person means.
+"""Summarise profiles, and find those of a device by name.
 
-A device is named in full or by how its name or a profile's key begins. The best way of matching
-that finds anything decides: the name, the key, the beginning of a name, the beginning of a key. Of
-several profiles of one device the one with the strongest claim answers, then the newest.
+A device is found by its name, by a profile's key, by the start of its name, or by the start of a
+key: the first of these that matches anything counts. Of several profiles of one device, the one
+with the strongest provenance comes first, then the newest.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any
 import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError
-from joulecast.records import PROVENANCES, Json, Profile
+from joulecast.records import PROVENANCES, Profile
+from joulecast.records.codec import Record
 from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
 
-SHORTEST_KEY = 4
+MIN_KEY_LENGTH = 4
 
 
 @dataclass(frozen=True)
-class ProfileSummary:
+class ProfileSummary(Record):
     """A line of ``joulecast profiles list``.
 
     Attributes:
         device: The device's name.
-        estimators: Names of the estimators that were fitted.
-        changed_at_s: When it last changed, in seconds since 1970.
-        shipped: It came with the package and is not in the store.
+        estimators: Names of the fitted estimators.
+        changed_at_s: Time of the last change, in seconds since 1970.
+        shipped: It ships with the package and is not in the store.
     """
 
     key: str
@@ -46,12 +47,9 @@ class ProfileSummary:
         parts = (self.device, self.power_mode, self.runtime, self.covers, self.provenance)
         return f"{self.key} ({', '.join(part for part in parts if part)})"
 
-    def to_dict(self) -> Json:
-        return {**self.__dict__, "estimators": list(self.estimators)}
-
 
 def summarise_shipped(profile: Profile) -> ProfileSummary:
-    """The summary of a profile that came with the package."""
+    """Return the summary of a profile that ships with the package."""
     return ProfileSummary(
         profile.key,
         profile.device.name,
@@ -109,62 +107,62 @@ def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
 
 
 def match_profiles(
-    known: Sequence[ProfileSummary], device_name: str, demands: Mapping[str, str]
+    known: Sequence[ProfileSummary], device_name: str, prefixes: Mapping[str, str]
 ) -> list[ProfileSummary]:
-    """The profiles of the one device that a name means, the best one first.
+    """Return the profiles of one device, the best one first.
 
-    The store's own go before shipped ones: those are left out where there are any.
+    Shipped profiles are returned only if no profile of the store matches.
 
     Args:
-        known: All profiles there are.
-        device_name: The device's name or the profile's key, or how one of them begins.
-        demands: How fields of its summary must begin (``{"runtime": "torch"}``).
+        known: All profiles.
+        device_name: The device's name or the profile's key, or the start of either.
+        prefixes: Required starts of fields (``{"runtime": "torch"}``).
 
     Raises:
         InputError: Several devices match.
-        MissingError: None does.
+        MissingError: None matches.
     """
     if not device_name:
-        raise InputError("no device is named: give its name, or how it begins")
-    fitting = [one for one in known if _meets(one, demands)]
-    own = _match([one for one in fitting if not one.shipped], device_name)
-    matches = own or _match([one for one in fitting if one.shipped], device_name)
+        raise InputError("no device is named: give its name, or the start of it")
+    candidates = [one for one in known if _has_prefixes(one, prefixes)]
+    own = _match([one for one in candidates if not one.shipped], device_name)
+    matches = own or _match([one for one in candidates if one.shipped], device_name)
     if len({one.device for one in matches}) > 1:
         raise InputError(
             f"{len(matches)} profiles match {device_name!r}: {'; '.join(map(str, matches))}; "
-            "give the whole name of a device, or a profile's key"
+            "give the full name of a device, or a profile's key"
         )
     if not matches:
-        raise MissingError(_explain_none(known, device_name, demands))
+        raise MissingError(_explain_missing(known, device_name, prefixes))
     return sorted(matches, key=lambda one: (PROVENANCES.index(one.provenance), -one.changed_at_s))
 
 
-def _meets(summary: ProfileSummary, demands: Mapping[str, str]) -> bool:
-    return all(getattr(summary, field).startswith(word) for field, word in demands.items())
+def _has_prefixes(summary: ProfileSummary, prefixes: Mapping[str, str]) -> bool:
+    return all(getattr(summary, field).startswith(start) for field, start in prefixes.items())
 
 
-def _match(summaries: Sequence[ProfileSummary], wanted: str) -> list[ProfileSummary]:
-    word = wanted.lower()
-    ways: list[Callable[[ProfileSummary], bool]] = [
-        lambda one: one.device.lower() == word,
-        lambda one: one.key == word,
-        lambda one: one.device.lower().startswith(word),
-        lambda one: len(word) >= SHORTEST_KEY and one.key.startswith(word),
+def _match(summaries: Sequence[ProfileSummary], device_name: str) -> list[ProfileSummary]:
+    name = device_name.lower()
+    criteria: list[Callable[[ProfileSummary], bool]] = [
+        lambda one: one.device.lower() == name,
+        lambda one: one.key == name,
+        lambda one: one.device.lower().startswith(name),
+        lambda one: len(name) >= MIN_KEY_LENGTH and one.key.startswith(name),
     ]
-    for way in ways:
-        matches = [one for one in summaries if way(one)]
+    for is_match in criteria:
+        matches = [one for one in summaries if is_match(one)]
         if matches:
             return matches
     return []
 
 
-def _explain_none(
-    known: Sequence[ProfileSummary], device_name: str, demands: Mapping[str, str]
+def _explain_missing(
+    known: Sequence[ProfileSummary], device_name: str, prefixes: Mapping[str, str]
 ) -> str:
     names = sorted({one.device + (" (shipped)" if one.shipped else "") for one in known})
-    listed = f"known are {', '.join(names)}" if names else "none are known yet"
-    which = "".join(f", {field} {word}" for field, word in demands.items())
+    listed = f"known devices: {', '.join(names)}" if names else "there are no profiles yet"
+    details = "".join(f", {field} {start}" for field, start in prefixes.items())
     return (
-        f"there is no profile of {device_name!r}{which}; {listed}: make one with "
-        "`joulecast profile NET --on cpu` or cuda:0"
+        f"there is no profile of {device_name!r}{details} ({listed}): create one with "
+        "`joulecast profile NET --on cpu` or `--on cuda:0`"
     )

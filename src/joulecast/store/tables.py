@@ -1,9 +1,9 @@
-"""The tables of the store, as they are at the head of ``joulecast/migrations``.
+"""Define the tables of the store, as of the newest migration.
 
-    profiles ─┬─ observations    one row each, in the order they were made, never changed
-              └─ fits            one row per estimator, the last one
+    profiles ─┬─ observations    one row each, in the order they were added, never changed
+              └─ fits            one row per estimator: the latest
 
-Records are kept as JSON text: floats keep all their digits there, in SQLite and in PostgreSQL.
+Records are stored as JSON text, in which floats keep all their digits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROFILES = sa.Table(
 )
 
 
-def _owner(**options: Any) -> sa.Column[str]:
+def _profile_key(**options: Any) -> sa.Column[str]:
     profile = sa.ForeignKey("profiles.key", ondelete="CASCADE")
     return sa.Column("profile_key", sa.String(16), profile, nullable=False, **options)
 
@@ -36,11 +36,11 @@ OBSERVATIONS = sa.Table(
     "observations",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
-    _owner(),
+    _profile_key(),
     sa.Column("trial_key", sa.String(16), nullable=False),
     sa.Column("run", sa.Text, nullable=False),
     sa.Column("taken_at_s", sa.Double, nullable=False),
-    # Of all that was seen: the same observation is kept once, however often it arrives.
+    # A hash of the observation, so that adding it again has no effect.
     sa.Column("digest", sa.String(16), nullable=False),
     sa.Column("payload", sa.Text, nullable=False),
     sa.UniqueConstraint("profile_key", "trial_key", "digest"),
@@ -48,7 +48,7 @@ OBSERVATIONS = sa.Table(
 FITS = sa.Table(
     "fits",
     METADATA,
-    _owner(primary_key=True),
+    _profile_key(primary_key=True),
     sa.Column("estimator", sa.Text, primary_key=True),
     sa.Column("payload", sa.Text, nullable=False),
     sa.Column("fitted_at_s", sa.Double, nullable=False),

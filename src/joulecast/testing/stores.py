@@ -1,7 +1,6 @@
-"""The contract of stores: what any of them must do, whatever database stands behind.
+"""Test the contract of stores, for any database.
 
-Subclass ``StoreContract`` in a test module and give it a fixture ``store`` that is an empty store
-without shipped profiles; pytest runs the laws.
+Inherit ``StoreContract`` and define a fixture ``store``: an empty store without shipped profiles.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from joulecast.records import Device, Execution, Network, Observation, Profile, 
 from joulecast.store import Store, profile_key
 from joulecast.testing import strategies as draw
 
-# Every law cleans up behind itself, so one store serves all its examples; and each kind of store
-# runs the same ones.
+# Every test removes what it adds, so that all examples can use one store.
 _shared = settings(
     max_examples=20,
     deadline=None,
@@ -35,7 +33,7 @@ _shared = settings(
 
 
 def make_observation(number: int = 0, board: str = "board", **changes: Any) -> Observation:
-    """One of many observations that differ: the number is its batch and its moment."""
+    """Return an observation; the number decides its batch and its time."""
     trial = Trial(make_family("lenet5"), Setup(batch=number + 1), Execution(steps=10))
     fields: dict[str, Any] = {
         "energy_j": 1 / (number + 3),
@@ -51,62 +49,58 @@ def make_observation(number: int = 0, board: str = "board", **changes: Any) -> O
 
 
 def make_profile(*observations: Observation, **fits: Any) -> Profile:
-    """The profile of some observations of one device."""
+    """Return the profile of observations of one device."""
     one = observations[0]
     return Profile(one.device, one.runtime, one.covers, one.provenance, observations, fits)
 
 
 class StoreContract:
-    """Laws of a store."""
+    """Tests of any store; a subclass has a fixture ``store``."""
 
     @_shared
     @given(profile=draw.profiles())
-    def test_what_is_kept_comes_back_equal(self, store: Store, profile: Profile) -> None:
+    def test_imported_profile_is_returned_equal(self, store: Store, profile: Profile) -> None:
         assert store.import_profile(profile) == len(profile.observations)
-        back = store.profile(profile.key)
+        back = store.load_profile(profile.key)
         assert back == profile
-        # Names are no part of equality, and are kept all the same.
+        # Names take no part in equality, but are stored.
         assert _json(back) == _json(profile)
         store.remove_profile(profile.key)
 
     @_shared
     @given(profile=draw.profiles(), cut=st.integers(0, 3))
-    def test_importing_twice_is_importing_once(
-        self, store: Store, profile: Profile, cut: int
-    ) -> None:
+    def test_importing_twice_has_no_effect(self, store: Store, profile: Profile, cut: int) -> None:
         part = replace(profile, observations=profile.observations[:cut])
         assert store.import_profile(part) == len(part.observations)
         assert store.import_profile(profile) == len(profile.observations[cut:])
         assert store.import_profile(profile) == 0
-        assert store.profile(profile.key) == profile
+        assert store.load_profile(profile.key) == profile
         store.remove_profile(profile.key)
 
     @_shared
     @given(numbers=st.lists(st.integers(0, 50), max_size=8))
-    def test_observations_keep_the_order_they_were_made_in(
-        self, store: Store, numbers: list[int]
-    ) -> None:
+    def test_observations_keep_their_order(self, store: Store, numbers: list[int]) -> None:
         made = [make_observation(number) for number in numbers]
         for one in made:
             store.add_observation(one)
         key = profile_key(make_observation())
-        assert store.observations(key) == tuple(dict.fromkeys(made))
+        assert store.load_observations(key) == tuple(dict.fromkeys(made))
         if made:
             store.remove_profile(key)
 
-    def test_the_same_trial_can_be_seen_again(self, store: Store) -> None:
+    def test_same_trial_can_be_observed_again(self, store: Store) -> None:
         first = make_observation()
         again = replace(first, energy_j=1.5)
         store.add_observation(first)
         store.add_observation(again)
-        assert store.observations(profile_key(first)) == (first, again)
+        assert store.load_observations(profile_key(first)) == (first, again)
 
-    def test_time_probes_and_idling_belong_to_the_same_profile(self, store: Store) -> None:
+    def test_time_probes_and_idling_are_in_the_same_profile(self, store: Store) -> None:
         probe = make_observation(energy_j=None)
         idle = replace(make_observation(1), trial=Trial(Network(), Setup()))
         for one in (probe, idle):
             store.add_observation(one)
-        assert store.profile(profile_key(probe)).observations == (probe, idle)
+        assert store.load_profile(profile_key(probe)).observations == (probe, idle)
 
     @pytest.mark.parametrize(
         "change",
@@ -117,24 +111,24 @@ class StoreContract:
             {"provenance": "modelled"},
         ],
     )
-    def test_what_a_fit_never_mixes_is_kept_apart(
+    def test_power_modes_runtimes_and_meters_have_their_own_profiles(
         self, store: Store, change: dict[str, Any]
     ) -> None:
         one, other = make_observation(), make_observation(**change)
         store.add_observation(one)
         store.add_observation(other)
-        assert store.observations(profile_key(one)) == (one,)
-        assert store.observations(profile_key(other)) == (other,)
-        assert len(store.profiles()) == 2
+        assert store.load_observations(profile_key(one)) == (one,)
+        assert store.load_observations(profile_key(other)) == (other,)
+        assert len(store.list_profiles()) == 2
 
-    def test_a_profile_that_mixes_is_refused_whole(self, store: Store) -> None:
+    def test_import_of_mixed_observations_is_refused(self, store: Store) -> None:
         good, bad = make_observation(), make_observation(1, board="another")
         with pytest.raises(InputError, match="another"):
             store.import_profile(make_profile(good, bad))
-        assert store.profiles() == ()
+        assert store.list_profiles() == ()
 
     @pytest.mark.parametrize("number", [math.nan, math.inf])
-    def test_numbers_that_are_none_are_refused(self, store: Store, number: float) -> None:
+    def test_numbers_that_are_not_finite_are_refused(self, store: Store, number: float) -> None:
         kept = make_observation()
         store.add_observation(kept)
         key = profile_key(kept)
@@ -142,35 +136,35 @@ class StoreContract:
             store.add_observation(make_observation(1, energy_j=number))
         with pytest.raises(InputError, match="finite"):
             store.save_fit(key, "flops", {"slope": number})
-        assert store.profile(key) == make_profile(kept)
+        assert store.load_profile(key) == make_profile(kept)
 
-    def test_the_last_fit_is_kept(self, store: Store) -> None:
+    def test_latest_fit_is_returned(self, store: Store) -> None:
         seen = make_observation()
         store.add_observation(seen)
         for slope in (1.0, 2.0):
             store.save_fit(profile_key(seen), "flops", {"slope": slope})
         store.save_fit(profile_key(seen), "forest", {})
-        assert store.profile(profile_key(seen)).fits == {"flops": {"slope": 2.0}, "forest": {}}
+        assert store.load_profile(profile_key(seen)).fits == {"flops": {"slope": 2.0}, "forest": {}}
 
-    def test_an_imported_fit_never_replaces_one_that_rests_on_more(self, store: Store) -> None:
+    def test_imported_fit_does_not_replace_one_of_more_observations(self, store: Store) -> None:
         small = make_profile(make_observation(0), flops={"from": "import"})
         for number in (1, 2):
             store.add_observation(make_observation(number))
         store.save_fit(small.key, "flops", {"from": "here"})
         store.import_profile(small)
-        assert store.profile(small.key).fits == {"flops": {"from": "here"}}
+        assert store.load_profile(small.key).fits == {"flops": {"from": "here"}}
         large = make_profile(*map(make_observation, range(3)), flops={"from": "import"})
         store.import_profile(large)
-        assert store.profile(small.key).fits == {"flops": {"from": "import"}}
+        assert store.load_profile(small.key).fits == {"flops": {"from": "import"}}
 
-    def test_summaries_say_what_is_there(self, store: Store) -> None:
+    def test_summaries(self, store: Store) -> None:
         seen = [make_observation(number) for number in range(3)]
         other = make_observation(7, board="phone")
         for one in (*seen, other):
             store.add_observation(one)
         store.save_fit(profile_key(seen[0]), "subtractive", {})
         store.save_fit(profile_key(seen[0]), "flops", {})
-        first, second = store.profiles()
+        first, second = store.list_profiles()
         assert {first.device, second.device} == {"board", "phone"}
         board = first if first.device == "board" else second
         assert board.key == profile_key(seen[0])
@@ -179,27 +173,27 @@ class StoreContract:
         assert (board.covers, board.provenance, board.shipped) == ("cpu", "measured", False)
         assert board.changed_at_s >= seen[-1].taken_at_s
 
-    def test_removing_one_leaves_the_others(self, store: Store) -> None:
+    def test_removing_a_profile_leaves_the_others(self, store: Store) -> None:
         board, phone = make_observation(), make_observation(board="phone")
         for one in (board, phone):
             store.add_observation(one)
             store.save_fit(profile_key(one), "flops", {})
         store.remove_profile(profile_key(board))
-        assert store.observations(profile_key(board)) == ()
-        assert [one.device for one in store.profiles()] == ["phone"]
-        assert store.profile(profile_key(phone)).fits == {"flops": {}}
+        assert store.load_observations(profile_key(board)) == ()
+        assert [one.device for one in store.list_profiles()] == ["phone"]
+        assert store.load_profile(profile_key(phone)).fits == {"flops": {}}
 
-    def test_what_is_not_there_is_said(self, store: Store) -> None:
-        assert store.observations("0123") == ()
-        for verb in (store.profile, store.remove_profile, store.find_profile):
+    def test_missing_profile_is_named(self, store: Store) -> None:
+        assert store.load_observations("0123") == ()
+        for verb in (store.load_profile, store.remove_profile, store.find_profile):
             with pytest.raises(MissingError, match="0123"):
                 verb("0123")
         with pytest.raises(MissingError, match="0123"):
             store.save_fit("0123", "flops", {})
-        assert store.profiles() == ()
+        assert store.list_profiles() == ()
 
     @pytest.mark.parametrize("name", ["NVIDIA H200", "nvidia h200", "NVIDIA", "n"])
-    def test_a_device_is_found_by_how_its_name_begins(self, store: Store, name: str) -> None:
+    def test_device_is_found_by_the_start_of_its_name(self, store: Store, name: str) -> None:
         wanted = make_observation(board="NVIDIA H200")
         store.add_observation(wanted)
         store.add_observation(make_observation(board="board"))
@@ -207,17 +201,17 @@ class StoreContract:
         assert store.find_profile(profile_key(wanted)).device.name == "NVIDIA H200"
         assert store.find_profile(profile_key(wanted)[:8]).device.name == "NVIDIA H200"
 
-    def test_a_name_in_full_goes_before_a_longer_one(self, store: Store) -> None:
+    def test_full_name_is_preferred_to_a_longer_one(self, store: Store) -> None:
         for name in ("H200", "H200 NVL"):
             store.add_observation(make_observation(board=name))
         assert store.find_profile("H200").device.name == "H200"
         with pytest.raises(InputError, match="2 profiles match 'H2'"):
             store.find_profile("H2")
 
-    def test_of_several_profiles_of_a_device_the_best_answers(self, store: Store) -> None:
+    def test_best_of_several_profiles_is_found(self, store: Store) -> None:
         modelled = make_observation(9, provenance="modelled", covers="board", runtime="mnn-3.6")
         newer = make_observation(8, runtime="torch-2.12.0")
-        # Past the store's own clock, so that the moment of an observation decides.
+        # Later than the store's clock, so that the time of the observation decides.
         newer = replace(newer, taken_at_s=9e9)
         older = make_observation(7)
         for seen in (modelled, newer, older):
@@ -228,10 +222,10 @@ class StoreContract:
         assert store.find_profile("board", runtime="torch-2.13").observations == (older,)
         assert store.find_profile("board", covers="board").observations == (modelled,)
         assert store.find_profile(profile_key(modelled)[:8]).observations == (modelled,)
-        with pytest.raises(MissingError, match=r"provenance simulated.*known are board"):
+        with pytest.raises(MissingError, match=r"provenance simulated.*known devices: board"):
             store.find_profile("board", provenance="simulated")
 
-    def test_several_devices_are_listed_in_one_line(self, store: Store) -> None:
+    def test_error_for_several_devices_lists_them(self, store: Store) -> None:
         both = [make_observation(board="board one"), make_observation(board="board two")]
         for seen in both:
             store.add_observation(seen)
@@ -240,7 +234,7 @@ class StoreContract:
         assert all(profile_key(seen) in str(caught.value) for seen in both)
         assert "\n" not in str(caught.value)
 
-    def test_a_device_must_be_named(self, store: Store) -> None:
+    def test_device_must_be_named(self, store: Store) -> None:
         store.add_observation(make_observation())
         with pytest.raises(InputError, match="named"):
             store.find_profile("")

@@ -1,4 +1,4 @@
-"""The first tables: profiles, their observations and their fits."""
+"""Create the first tables: profiles, observations and fits."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "profiles",
         sa.Column("key", sa.String(16), primary_key=True),
