@@ -13,24 +13,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.estimators import find_estimator
-from joulecast.estimators.subtractive.curves import learn_curves
+from joulecast.estimators.subtractive.curves import fit_curves
 from joulecast.figures import (
-    Picture,
-    Sized,
-    Taken,
-    Whole,
-    draw_additivity,
-    draw_curve,
-    draw_differences,
-    draw_guided_point,
-    draw_sizes,
-    draw_time_energy,
+    Caption,
+    LayerMeasurement,
+    NetworkBreakdown,
+    Plot,
+    StepMeasurement,
+    plot_acquisition_step,
+    plot_additivity,
+    plot_curve,
+    plot_curve_errors,
+    plot_energy_by_size,
+    plot_energy_by_time,
     sample_curve,
     save_html,
     save_svg,
 )
 from joulecast.files import read_profile
-from joulecast.gp.regression import fit_gp
+from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import network_work
 from joulecast.records import Observation
 from joulecast.variants import describe_part, width_names
@@ -73,7 +74,7 @@ def of_run(seen: Sequence[Observation], end: str) -> list[Observation]:
     return [one for one in seen if one.run.endswith(end)]
 
 
-def draw_layers(seen: Sequence[Observation]) -> Picture:
+def draw_layers(seen: Sequence[Observation]) -> Plot:
     """Fig. 2: layers as `additive` sees them, the whole net, and NeuralPower's sum."""
     tests = of_run(seen, ".test1")[:NETS]
     networks, setup = [one.trial.network for one in tests], tests[0].trial.setup
@@ -83,7 +84,7 @@ def draw_layers(seen: Sequence[Observation]) -> Picture:
     theirs = find_estimator("neuralpower")
     sums = theirs.fit(of_run(seen, ".neuralpower")).predict(networks, [setup] * len(networks))
     wholes = [
-        Whole(
+        NetworkBreakdown(
             one.trial.network.name,
             one.energy_j or 0.0,
             {layer.name: layer.energy_j for layer in answer.layers[at]},
@@ -91,14 +92,13 @@ def draw_layers(seen: Sequence[Observation]) -> Picture:
         )
         for at, one in enumerate(tests)
     ]
-    return draw_additivity(
-        wholes, about="cnn5 on an NVIDIA H200; layers as additive estimates them"
-    )
+    caption = Caption(subtitle="cnn5 on an NVIDIA H200; layers estimated by additive")
+    return plot_additivity(wholes, caption)
 
 
-def draw_conv(seen: Sequence[Observation]) -> Picture:
+def draw_conv(seen: Sequence[Observation]) -> Plot:
     """Fig. 5: hidden convolutions alone, by where they stand in the net."""
-    series: dict[str, list[Sized]] = {}
+    series: dict[str, list[LayerMeasurement]] = {}
     for one in seen:
         layer = one.trial.network.layers[0] if one.trial.network.layers else None
         alone = one.trial.execution.upstream == "random" and one.energy_j is not None
@@ -108,42 +108,48 @@ def draw_conv(seen: Sequence[Observation]) -> Picture:
         energy_j = (one.energy_j or 0.0) / one.trial.execution.copies
         note = f"{layer.sizes['cin']} to {layer.sizes['cout']} channels"
         name = "conv at " + "x".join(map(str, layer.sizes["space"]))
-        series.setdefault(name, []).append(Sized(layer.sizes["cout"], flops, energy_j, note))
-    return draw_sizes(series, about="isolated layers of cnn5 on an NVIDIA H200, batch 128, TF32")
+        series.setdefault(name, []).append(
+            LayerMeasurement(layer.sizes["cout"], flops, energy_j, note)
+        )
+    subtitle = "isolated layers of cnn5 on an NVIDIA H200, batch 128, TF32"
+    return plot_energy_by_size(series, Caption(subtitle=subtitle))
 
 
-def draw_seconds(seen: Sequence[Observation]) -> Picture:
+def draw_seconds(seen: Sequence[Observation]) -> Plot:
     """Fig. 6: whole nets, and layers alone."""
     nets = [one for one in of_run(seen, ".test1") if one.energy_j and one.duration_s]
     alone = [o for o in of_run(seen, ".additive") if o.energy_j and o.trial.network.layers]
     series = {
-        "whole nets, eager": [take(one) for one in nets],
-        "layers alone, graphs": [take(one) for one in alone],
+        "whole networks, eager": [take(one) for one in nets],
+        "isolated layers, CUDA graph": [take(one) for one in alone],
     }
-    return draw_time_energy(series, about="cnn5 on an NVIDIA H200, batch 128, TF32")
+    caption = Caption(subtitle="cnn5 on an NVIDIA H200, batch 128, TF32")
+    return plot_energy_by_time(series, caption)
 
 
-def take(one: Observation) -> Taken:
+def take(one: Observation) -> StepMeasurement:
     """Seconds and joules of one copy."""
     copies = one.trial.execution.copies
     name = one.trial.network.name or one.trial.network.layers[0].kind
-    return Taken(name, (one.duration_s or 0.0) / copies, (one.energy_j or 0.0) / copies)
+    return StepMeasurement(name, (one.duration_s or 0.0) / copies, (one.energy_j or 0.0) / copies)
 
 
-def draw_guide(seen: Sequence[Observation]) -> Picture:
+def draw_guide(seen: Sequence[Observation]) -> Plot:
     """Fig. 4: the paper's curve of one width, without and with its last point."""
-    curves = learn_curves(seen, "energy", fit_gp).values()
-    curve = max((c for c in curves if c.gp.widths.shape[1] == 1), key=lambda c: len(c.gp.values))
+    curves = fit_curves(seen, "energy", fit_gaussian_process).values()
+    curve = max(
+        (c for c in curves if c.process.widths.shape[1] == 1), key=lambda c: len(c.process.values)
+    )
     features, label = width_names(curve.part), describe_part(curve.part)
-    gp = curve.gp
+    gp = curve.process
     order = sorted(range(len(gp.values)), key=lambda at: _farthest(gp.widths[:, 0].tolist(), at))
     fewer = sorted(order[:-1], key=lambda at: float(gp.widths[at, 0]))
-    before = fit_gp(
+    before = fit_gaussian_process(
         tuple(tuple(gp.widths[at]) for at in fewer),
         tuple(gp.values[at] for at in fewer),
         tuple(gp.variances[at] for at in fewer),
     )
-    return draw_guided_point(
+    return plot_acquisition_step(
         sample_curve(before, label, features), sample_curve(gp, label, features)
     )
 
@@ -155,20 +161,22 @@ def _farthest(widths: Sequence[float], at: int) -> float:
     return min(abs(widths[at] - other) for place, other in enumerate(widths) if place != at)
 
 
-def draw_surface(seen: Sequence[Observation]) -> dict[str, Picture]:
+def draw_surface(seen: Sequence[Observation]) -> dict[str, Plot]:
     """Fig. 11, 12: a curve over two widths, taught by most points and tested by the others."""
-    curves = learn_curves(seen, "energy", fit_gp).values()
-    curve = max((c for c in curves if c.gp.widths.shape[1] == 2), key=lambda c: len(c.gp.values))
-    gp = curve.gp
+    curves = fit_curves(seen, "energy", fit_gaussian_process).values()
+    curve = max(
+        (c for c in curves if c.process.widths.shape[1] == 2), key=lambda c: len(c.process.values)
+    )
+    gp = curve.process
     points = list(zip(gp.widths.tolist(), gp.values.tolist(), gp.variances.tolist(), strict=True))
     tests = points[2::TEST_EVERY]
     taught = [point for point in points if point not in tests]
     widths, values, variances = zip(*_as_tuples(taught), strict=True)
-    fitted = fit_gp(widths, values, variances)
+    fitted = fit_gaussian_process(widths, values, variances)
     label = describe_part(curve.part)
     aside = {tuple(widths): value for widths, value, _ in tests}
     sampled = sample_curve(fitted, label, width_names(curve.part), aside)
-    return {"fig11-surface": draw_curve(sampled), "fig12-differences": draw_differences(sampled)}
+    return {"fig11-surface": plot_curve(sampled), "fig12-differences": plot_curve_errors(sampled)}
 
 
 def _as_tuples(

@@ -61,6 +61,11 @@ class Execution(Record):
     upstream: str = "loss"
     steps: int = 1
 
+    @property
+    def is_user_step(self) -> bool:
+        """Whether it is a whole eager step of one network from its loss, as a user trains."""
+        return (self.stage, self.mode, self.copies, self.upstream) == ("step", "eager", 1, "loss")
+
     def __post_init__(self) -> None:
         check_choice("stage", self.stage, STAGES)
         check_choice("mode", self.mode, MODES)

@@ -20,7 +20,7 @@ import numpy as np
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.gp.linalg import Floats
-from joulecast.kinds import CALLS
+from joulecast.kinds import HOST_CALLS
 
 # Standard deviations of logarithms. Timing of one step, of a network and of an isolated piece:
 _NETWORK_TIMING_SD = 0.08
@@ -48,7 +48,7 @@ class CallDurations:
 
     Attributes:
         start_s: What starts and ends any step.
-        calls_s: A call of each of CALLS.
+        calls_s: A call of each of HOST_CALLS.
         structure_factors: Time of a structure over that of its calls.
     """
 
@@ -67,7 +67,7 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
     from scipy.optimize import least_squares
 
     structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
-    problem, types = _LeastSquares.make(steps, structures), len(CALLS)
+    problem, types = _LeastSquares.make(steps, structures), len(HOST_CALLS)
     medians = np.log([_START_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
     weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
     found = least_squares(
@@ -108,7 +108,7 @@ class _LeastSquares:
         for row, one in zip(counts, steps, strict=True):
             for piece, count in one.observation.counts.items():
                 row[index[piece.structure, piece.calls]] += count
-        calls = np.array([calls for _, calls in index]).reshape(len(index), len(CALLS))
+        calls = np.array([calls for _, calls in index]).reshape(len(index), len(HOST_CALLS))
         indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
         sds = [
             _ISOLATED_TIMING_SD if one.observation.is_isolated else _NETWORK_TIMING_SD
@@ -135,6 +135,6 @@ class _LeastSquares:
 
     def _unpack(self, theta: Floats) -> tuple[float, Floats]:
         """Return the duration of a step's start, and of the calls of each piece, m x 4."""
-        types = len(CALLS)
+        types = len(HOST_CALLS)
         factors = np.exp(self.structures @ theta[1 + types :])
         return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

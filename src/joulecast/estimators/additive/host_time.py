@@ -27,7 +27,7 @@ from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.estimators.additive.host_calls import TimedStep, fit_call_durations
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.linalg import Floats
-from joulecast.kinds import CALLS
+from joulecast.kinds import HOST_CALLS
 from joulecast.records.codec import Record
 
 EXPONENT = 12.0
@@ -57,7 +57,7 @@ class HostTimeModel(Record):
 
     Attributes:
         start_s: What starts and ends any step.
-        calls_s: Duration of a call of each of CALLS.
+        calls_s: Duration of a call of each of HOST_CALLS.
         structure_factors: Time of a structure over that of its calls; 1 for all others.
         gap_s: Pause of the device between two launches.
         sd_share: Relative standard deviation of whole steps around the sum.
@@ -135,7 +135,7 @@ def fit_host_time(
     ]
     gap_s, gap_sd_s = _fit_gap(decomposed, device_s, device_var)
     if not steps:
-        default_s = (LAUNCH_S,) * len(CALLS)
+        default_s = (LAUNCH_S,) * len(HOST_CALLS)
         return HostTimeModel(0.0, default_s, {}, gap_s, _UNSEEN_SD_SHARE, 0, gap_sd_s)
     durations = fit_call_durations(steps, _estimate_launch(steps))
     model = HostTimeModel(

@@ -18,14 +18,14 @@ from functools import lru_cache
 from typing import Any
 
 from joulecast.kinds import (
-    CALLS,
+    HOST_CALLS,
     Work,
-    add_calls,
+    add_host_calls,
     channel_axis,
-    count_calls,
+    count_host_calls,
     find_kind,
     input_shape,
-    is_half,
+    is_half_precision,
     layer_work,
     loss_work,
     output_shape,
@@ -51,7 +51,6 @@ _FLOPS_PER_BYTE = 100.0
 # not, per factor of two.
 _ALIGNED_ROW = 8
 _ALIGNMENT_SCALE = 0.4
-_WIDTHS = ("cin", "cout", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Piece:
         structure: Hash of its operators without sizes, which decide how long the host issues it.
         padded_flops: FLOPs with all channels rounded up to whole tiles.
         point: Its coordinates, one for each of AXES.
-        calls: Calls of the host, one number for each of CALLS.
+        calls: Calls of the host, one number for each of HOST_CALLS.
         is_recurrent: It is a recurrent layer, which fuses most of the launches counted for it.
     """
 
@@ -131,7 +130,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
 def make_overhead(source: str) -> Piece:
     """Return what every imported run of a source pays once: start-up and evaluation."""
     label = OVERHEAD_PREFIX + source
-    calls, origin = (0.0,) * len(CALLS), (0.0,) * len(AXES)
+    calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
     return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, origin, calls)
 
 
@@ -205,7 +204,7 @@ def _add_work(part: Part, setup: Setup, works: Sequence[Work]) -> Work:
 
 
 def _sum_calls(part: Part, setup: Setup) -> tuple[float, ...]:
-    calls = add_calls(*(count_calls(layer, setup) for layer in part.layers))
+    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in part.layers))
     if part.role != "output":
         return calls
     return calls[0] + loss_work(output_shape(part.layers[-1]), setup).launches, *calls[1:]
@@ -216,8 +215,8 @@ def _pad_flops(layer: Layer, work: Work) -> float:
     flops = work.flops
     if layer.sizes.get("groups", 1) > 1:
         return flops
-    for name in _WIDTHS:
-        width = int(layer.sizes.get(name, TILE))
+    for name in find_kind(layer.kind).aligned_widths:
+        width = int(layer.sizes[name])
         flops *= TILE * math.ceil(width / TILE) / width
     return flops
 
@@ -248,7 +247,9 @@ def _name_channels_last(layer: Layer) -> tuple[str, ...]:
 
 def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
     flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
-    return _hash((operators, flags, part.role, is_half(setup), setup.optimizer, setup.phase))
+    return _hash(
+        (operators, flags, part.role, is_half_precision(setup), setup.optimizer, setup.phase)
+    )
 
 
 def _list_operators(part: Part) -> tuple[tuple[object, ...], ...]:
@@ -289,8 +290,12 @@ def _measure_alignment(part: Part) -> float:
 
     Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
     """
-    layers = [layer for layer in part.layers if not find_kind(layer.kind).pads_widths]
-    widths = [int(layer.sizes.get(name, _ALIGNED_ROW)) for layer in layers for name in _WIDTHS]
+    widths = [
+        int(layer.sizes[name])
+        for layer, kind in ((layer, find_kind(layer.kind)) for layer in part.layers)
+        if not kind.pads_widths
+        for name in kind.aligned_widths
+    ]
     least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
     return _ALIGNMENT_SCALE * math.log2(least)
 
@@ -301,7 +306,8 @@ def _encode_piece(piece: Piece) -> list[Any]:
 
 
 def _decode_piece(values: Sequence[Any]) -> Piece:
-    return Piece(*(tuple(value) if isinstance(value, list) else value for value in values))
+    fields: list[Any] = [tuple(one) if isinstance(one, list) else one for one in values]
+    return Piece(*fields)
 
 
 # In JSON a piece is a list: profiles contain thousands. Recurrence matters while fitting only.

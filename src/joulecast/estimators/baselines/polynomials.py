@@ -1,186 +1,212 @@
-"""Sparse polynomial regression: many terms are offered, the Lasso keeps the few that predict.
+"""Sparse polynomial regression: of many candidate terms, the Lasso keeps the few that predict.
 
     ŷ = c0 + Σ_j c_j · Π_i x_i^q_ij + Σ_s c'_s · F_s       Σ_i q_ij ≤ degree
 
     x   ordinary columns: sizes, or sizes and their logarithms
-    F   special columns, which stand by themselves: FLOPs and bytes
+    F   special columns, which are in no product: FLOPs and bytes
 
-For each degree a Lasso path is followed; ten-fold cross-validation chooses degree and penalty. What
-the Lasso kept is then fitted by least squares, in cross-validation too: its own coefficients are
-drawn towards zero. Squares are relative: layers of any size count alike.
+Ten-fold cross-validation chooses the degree and the penalty from a Lasso path for each degree. The
+terms that the Lasso keeps are refitted by least squares, in cross-validation too, because the
+Lasso's own coefficients are shrunk. Squares are relative, so that layers of all sizes count alike.
 
-scikit-learn is needed for fitting alone; a Polynomial is plain numbers.
+scikit-learn is needed for fitting only.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Json = dict[str, Any]
-Floats = NDArray[np.float64]
+from joulecast.gp.linalg import Floats
+from joulecast.records.codec import Record
+
 Powers = NDArray[np.int64]
 
-_FOLDS = 10
 # With fewer points there is nothing to choose terms by: special columns alone, never negative.
-LEAST_POINTS = 10
+MIN_POINTS = 10
+_FOLDS = 10
 _PENALTIES = np.logspace(0, -5, 40)
-# Columns that differ by less carry the same information twice, or none.
-_ALIKE = 1e-9
-# No value counts as if it were smaller than this share of the largest one.
-_LIGHT_SHARE = 0.05
+# Columns that differ by less are equal, or constant.
+_MIN_DIFFERENCE = 1e-9
+# No value weighs more than one of this share of the largest value.
+_MIN_VALUE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Polynomial:
-    """The terms that were kept: powers of the columns, their weights, and the constant."""
+class Polynomial(Record):
+    """The terms that were kept.
 
-    powers: Powers
+    Attributes:
+        columns: Number of columns.
+        powers: For each term the power of each column.
+        weights: Coefficient of each term.
+        offset: The constant.
+    """
+
+    columns: int
+    powers: tuple[tuple[int, ...], ...]
     weights: Floats
     offset: float
 
     def predict(self, columns: Floats) -> Floats:
-        """Values at some rows of columns."""
-        values: Floats = self.offset + _make_terms(columns, self.powers) @ self.weights
+        """Return the values at some rows of columns."""
+        powers = np.array(self.powers, dtype=np.int64).reshape(-1, self.columns)
+        values: Floats = self.offset + _make_terms(columns, powers) @ self.weights
         return values
 
-    def to_dict(self) -> Json:
-        return {
-            "columns": self.powers.shape[1],
-            "powers": self.powers.tolist(),
-            "weights": self.weights.tolist(),
-            "offset": self.offset,
-        }
 
-    @classmethod
-    def from_dict(cls, data: Json) -> Polynomial:
-        powers = np.array(data["powers"], dtype=np.int64).reshape(-1, data["columns"])
-        return cls(powers, np.array(data["weights"], dtype=float), data["offset"])
+def fit_polynomial(
+    columns: Floats, values: Floats, special: int, degree: int
+) -> tuple[Polynomial, Floats]:
+    """Return a polynomial, and the cross-validated prediction of each of its points.
+
+    Args:
+        columns: One row per point, scaled to about 1; the last ``special`` columns are special.
+        values: What to predict, positive.
+        special: Number of special columns.
+        degree: Highest degree to try.
+    """
+    weights = np.maximum(values, _MIN_VALUE_SHARE * values.max()) ** -2.0
+    if len(values) < MIN_POINTS:
+        return _fit_special(columns, values, weights, special), values
+    with _fast_sklearn():
+        candidates = []
+        for most in range(1, degree + 1):
+            powers = _list_powers(columns.shape[1], special, most)
+            powers, terms = _drop_equal(powers, _make_terms(columns, powers))
+            path = _follow_path(terms, values, weights)
+            penalty, predictions = _choose_penalty(path, terms, values, weights)
+            error = float(weights @ (predictions - values) ** 2)
+            candidates.append((error, most, powers, path, penalty, predictions))
+    _, _, powers, path, penalty, predictions = min(candidates, key=lambda one: one[:2])
+    (step,) = path.find_steps(np.array([penalty]))
+    kept, coefficients, offset = path.solve(int(step))
+    return _make_polynomial(powers[kept], coefficients, offset), predictions
 
 
 @dataclass(frozen=True)
-class _Path:
+class _LassoPath:
     """A Lasso path over standardised terms.
 
     Attributes:
-        mean: Of each term; ``scale`` its deviation; ``level`` the mean of the values.
-        terms: Standardised terms, one row for each point, times the root of its weight.
-        aims: The values less their mean, likewise.
-        penalties: From the largest on; ``kept`` the terms that are left at each.
+        mean: Mean of each term.
+        scale: Standard deviation of each term.
+        level: Mean of the values.
+        terms: Standardised terms, one row per point, times the root of its weight.
+        goals: The values less their mean, times the root of the weight.
+        penalties: The penalties of the path's steps, the largest first.
+        kept: The terms that are left at each step.
     """
 
     mean: Floats
     scale: Floats
     level: float
     terms: Floats
-    aims: Floats
+    goals: Floats
     penalties: Floats
     kept: tuple[list[int], ...]
 
-    def find_step(self, penalty: float) -> int:
-        """Where on the path a penalty lies."""
-        return min(int(np.searchsorted(-self.penalties, -penalty)), len(self.kept) - 1)
+    def find_steps(self, penalties: Floats) -> NDArray[np.intp]:
+        """Return the step of the path at each penalty."""
+        return np.minimum(np.searchsorted(-self.penalties, -penalties), len(self.kept) - 1)
 
     def solve(self, step: int) -> tuple[list[int], Floats, float]:
-        """Terms kept at a step, their weights by least squares, and the constant."""
+        """Return the terms of a step, their least-squares weights, and the constant."""
         kept = self.kept[step]
-        found = np.linalg.lstsq(self.terms[:, kept], self.aims, rcond=_ALIKE)[0]
+        found = np.linalg.lstsq(self.terms[:, kept], self.goals, rcond=_MIN_DIFFERENCE)[0]
         weights: Floats = found / self.scale[kept]
         return kept, weights, float(self.level - weights @ self.mean[kept])
 
-
-def fit_polynomial(
-    columns: Floats, values: Floats, special: int, degree: int
-) -> tuple[Polynomial, Floats]:
-    """A polynomial, and what cross-validation predicted for each of its points.
-
-    Args:
-        columns: One row for each point, scaled to about 1; the ``special`` last ones stand alone.
-        values: What to predict, positive.
-        special: How many columns are special.
-        degree: The highest degree to try.
-    """
-    weights = np.maximum(values, _LIGHT_SHARE * values.max()) ** -2.0
-    if len(values) < LEAST_POINTS:
-        return _fit_few(columns, values, weights, special), values
-    tries = []
-    for most in range(1, degree + 1):
-        powers = _list_powers(columns.shape[1], special, most)
-        powers, terms = _drop_alike(powers, _make_terms(columns, powers))
-        penalty, guesses = _choose_penalty(terms, values, weights)
-        error = float(weights @ (guesses - values) ** 2)
-        tries.append((error, most, powers, terms, penalty, guesses))
-    _, _, powers, terms, penalty, guesses = min(tries, key=lambda one: one[:2])
-    path = _follow_path(terms, values, weights)
-    kept, found, offset = path.solve(path.find_step(penalty))
-    return Polynomial(powers[kept], found, offset), guesses
+    def predict(self, penalties: Floats, terms: Floats) -> Floats:
+        """Return the predictions at each penalty for some rows of terms."""
+        steps, back = np.unique(self.find_steps(penalties), return_inverse=True)
+        rows = np.empty((len(steps), len(terms)))
+        for at, step in enumerate(steps.tolist()):
+            kept, weights, offset = self.solve(step)
+            rows[at] = offset + terms[:, kept] @ weights
+        return np.asarray(rows[back])
 
 
-def _fit_few(columns: Floats, values: Floats, weights: Floats, special: int) -> Polynomial:
-    """A constant and the special columns, with weights that are never negative."""
-    from scipy.optimize import nnls
-
-    roots = np.sqrt(weights)
-    rows = np.hstack([np.ones((len(values), 1)), columns[:, columns.shape[1] - special :]])
-    found, _ = nnls(rows * roots[:, None], values * roots)
-    powers = np.eye(columns.shape[1], dtype=np.int64)[columns.shape[1] - special :]
-    return Polynomial(powers, found[1:], float(found[0]))
-
-
-def _choose_penalty(terms: Floats, values: Floats, weights: Floats) -> tuple[float, Floats]:
-    """The penalty that predicts best what was left out, and what it predicted."""
+def _choose_penalty(
+    path: _LassoPath, terms: Floats, values: Floats, weights: Floats
+) -> tuple[float, Floats]:
+    """Return the penalty with the least cross-validation error, and its predictions."""
     count = len(values)
-    penalties = _PENALTIES * _follow_path(terms, values, weights).penalties[0]
-    guesses = np.empty((len(penalties), count))
+    penalties = _PENALTIES * path.penalties[0]
+    predictions = np.empty((len(penalties), count))
     for fold in range(min(_FOLDS, count)):
-        left = np.arange(count) % _FOLDS == fold
-        path = _follow_path(terms[~left], values[~left], weights[~left])
-        guesses[:, left] = _guess_all(path, penalties, terms[left])
-    errors = (guesses - values) ** 2 @ weights
+        left_out = np.arange(count) % _FOLDS == fold
+        others = ~left_out
+        fold_path = _follow_path(terms[others], values[others], weights[others])
+        predictions[:, left_out] = fold_path.predict(penalties, terms[left_out])
+    errors = (predictions - values) ** 2 @ weights
     best = int(np.argmin(errors))
-    return float(penalties[best]), guesses[best]
+    return float(penalties[best]), predictions[best]
 
 
-def _guess_all(path: _Path, penalties: Floats, terms: Floats) -> Floats:
-    """What each penalty predicts."""
-    steps = [path.find_step(float(penalty)) for penalty in penalties]
-    solved = {step: path.solve(step) for step in set(steps)}
-    rows = {step: offset + terms[:, kept] @ w for step, (kept, w, offset) in solved.items()}
-    return np.array([rows[step] for step in steps])
-
-
-def _follow_path(terms: Floats, values: Floats, weights: Floats) -> _Path:
-    mean, level = weights @ terms / weights.sum(), float(weights @ values / weights.sum())
-    scale = np.sqrt(weights @ (terms - mean) ** 2 / weights.sum())
-    scale = np.where(scale > _ALIKE, scale, np.inf)  # constant here: of no use
+def _follow_path(terms: Floats, values: Floats, weights: Floats) -> _LassoPath:
+    total = weights.sum()
+    mean, level = weights @ terms / total, float(weights @ values / total)
+    scale = np.sqrt(weights @ (terms - mean) ** 2 / total)
+    # A term that is constant among these points explains nothing.
+    scale = np.where(scale > _MIN_DIFFERENCE, scale, np.inf)
     roots = np.sqrt(weights / weights.mean())
-    rows, aims = (terms - mean) / scale * roots[:, None], (values - level) * roots
-    penalties, found = _run_lasso(rows, aims)
+    rows, goals = (terms - mean) / scale * roots[:, None], (values - level) * roots
+    penalties, found = _run_lasso(rows, goals)
     kept = tuple(np.flatnonzero(column).tolist() for column in found.T)
-    return _Path(mean, scale, level, rows, aims, penalties, kept)
+    return _LassoPath(mean, scale, level, rows, goals, penalties, kept)
 
 
-def _run_lasso(rows: Floats, aims: Floats) -> tuple[Floats, Floats]:
-    """Penalties from the largest on, and the coefficients of all terms at each."""
-    from sklearn.exceptions import ConvergenceWarning
+def _run_lasso(rows: Floats, goals: Floats) -> tuple[Floats, Floats]:
+    """Return penalties, the largest first, and the coefficients of all terms at each."""
     from sklearn.linear_model import lars_path
 
     if not rows.shape[1]:
-        return np.zeros(1), np.zeros((rows.shape[1], 1))
-    with warnings.catch_warnings():
-        # Terms that explain nothing more are left out, and say so.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        penalties, _, found = lars_path(rows, aims, method="lasso", max_iter=len(aims) - 1)
+        return np.zeros(1), np.zeros((0, 1))
+    penalties, _, found = lars_path(rows, goals, method="lasso", max_iter=len(goals) - 1)
     return penalties, found
 
 
+@contextmanager
+def _fast_sklearn() -> Iterator[None]:
+    """Skip scikit-learn's checks, half the time of a short path, and its warnings.
+
+    It warns of terms that explain nothing more, and leaves them out.
+    """
+    from sklearn import config_context
+    from sklearn.exceptions import ConvergenceWarning
+
+    with (
+        config_context(assume_finite=True, skip_parameter_validation=True),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+
+
+def _fit_special(columns: Floats, values: Floats, weights: Floats, special: int) -> Polynomial:
+    """Fit a constant and the special columns, with weights that are never negative."""
+    from scipy.optimize import nnls
+
+    count, roots = columns.shape[1], np.sqrt(weights)
+    rows = np.hstack([np.ones((len(values), 1)), columns[:, count - special :]])
+    found, _ = nnls(rows * roots[:, None], values * roots)
+    return _make_polynomial(np.eye(count, dtype=np.int64)[count - special :], found[1:], found[0])
+
+
+def _make_polynomial(powers: Powers, weights: Floats, offset: float) -> Polynomial:
+    rows = tuple(map(tuple, powers.tolist()))
+    return Polynomial(powers.shape[1], rows, np.asarray(weights), float(offset))
+
+
 def _list_powers(columns: int, special: int, degree: int) -> Powers:
-    """One row for each term: products of ordinary columns, then the special ones."""
+    """Return one row per term: products of ordinary columns, then the special columns."""
     rows = []
     for size in range(1, degree + 1):
         for chosen in itertools.combinations_with_replacement(range(columns - special), size):
@@ -194,10 +220,10 @@ def _make_terms(columns: Floats, powers: Powers) -> Floats:
     return terms
 
 
-def _drop_alike(powers: Powers, terms: Floats) -> tuple[Powers, Floats]:
-    """Terms without those that say what another one says, or nothing."""
+def _drop_equal(powers: Powers, terms: Floats) -> tuple[Powers, Floats]:
+    """Return the terms without those that equal another one up to scale, or are constant."""
     spread = np.ptp(terms, axis=0)
     shapes = (terms - terms.min(axis=0)) / np.where(spread > 0, spread, 1.0)
     _, first = np.unique(shapes.round(9), axis=1, return_index=True)
-    keep = sorted(int(at) for at in first if spread[at] > _ALIKE)
+    keep = sorted(int(at) for at in first if spread[at] > _MIN_DIFFERENCE)
     return powers[keep], terms[:, keep]

@@ -1,124 +1,108 @@
-"""What one kind of stage costs over its sizes: a polynomial for runtime, one for power.
+"""Fit the cost of one stage type over its sizes: a polynomial for runtime, one for power.
 
     T̂   up to degree 3 in the sizes, with FLOPs and bytes
     P̂   up to degree 2 in the sizes and their logarithms, with FLOPs and bytes
     Ê = P̂ · T̂
 
-A runtime is never below the least that was seen of the kind, a power never beyond what was seen.
+A predicted runtime is never below the shortest one observed for the type, a predicted power never
+outside the observed range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.estimators.baselines.polynomials import LEAST_POINTS, Polynomial, fit_polynomial
-from joulecast.estimators.baselines.stages import SeenStage, Stage, list_sizes
+from joulecast.estimators.baselines.polynomials import MIN_POINTS, Polynomial, fit_polynomial
+from joulecast.estimators.baselines.stages import LayerStage, ObservedStage, list_sizes
+from joulecast.gp.linalg import Floats
+from joulecast.records.codec import Record, always_stored
 from joulecast.variants import describe_part
-
-Json = dict[str, Any]
-Floats = NDArray[np.float64]
 
 TIME_DEGREE = 3
 POWER_DEGREE = 2
-# The last columns: FLOPs and bytes.
-SPECIAL = 2
-# Nobody knows how wrong a fit to a handful of points is; of one size alone, hardly at all.
-_FEW_SPREAD = 0.3
-_SAME_SPREAD = 0.05
+SPECIAL_COLUMNS = 2
+"""The last columns: FLOPs and bytes."""
+
+# Standard deviations of fits to few points, which cross-validation cannot estimate: of different
+# sizes, and of one size alone.
+_FEW_SD_SHARE = 0.3
+_ONE_SIZE_SD_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Regression:
-    """Runtime and power of one kind over its columns: all sizes, then FLOPs and bytes.
+class StageRegression(Record):
+    """Runtime and power of one stage type over its columns: all sizes, then FLOPs and bytes.
 
     Attributes:
-        moving: Those sizes that differ between points, each once.
-        lows: The least that was seen of each column; ``highs`` the most.
-        spread: How far energies were off, as a share, when they were left out of the fit.
+        varying: Indices of the sizes that differ between points, without repetitions.
+        lows: Smallest observed value of each column.
+        highs: Largest observed value of each column.
+        sd_share: Cross-validated relative error of the energies.
+        count: Number of points.
     """
 
     label: str
-    moving: tuple[int, ...]
-    lows: Floats
-    highs: Floats
-    least_s: float
-    least_w: float
-    most_w: float
-    time: Polynomial
-    power: Polynomial
-    spread: float
-    n: int
+    varying: tuple[int, ...] = always_stored(json_name="moving")
+    lows: Floats = always_stored()
+    highs: Floats = always_stored()
+    min_duration_s: float = always_stored(json_name="least_s")
+    min_power_w: float = always_stored(json_name="least_w")
+    max_power_w: float = always_stored(json_name="most_w")
+    duration: Polynomial = always_stored(json_name="time")
+    power: Polynomial = always_stored()
+    sd_share: float = always_stored(json_name="spread")
+    count: int = always_stored(json_name="n")
 
     def predict(self, columns: Floats) -> tuple[Floats, Floats]:
-        """Seconds and watts of points within what was seen."""
-        times = self.time.predict(_scale(columns, self.highs, self.moving))
-        powers = self.power.predict(_scale(columns, self.highs, self.moving, logs=True))
-        return np.maximum(times, self.least_s), np.clip(powers, self.least_w, self.most_w)
-
-    def to_dict(self) -> Json:
-        return {
-            **self.__dict__,
-            "moving": list(self.moving),
-            "lows": self.lows.tolist(),
-            "highs": self.highs.tolist(),
-            "time": self.time.to_dict(),
-            "power": self.power.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Json) -> Regression:
-        rich: Json = {
-            "moving": tuple(data["moving"]),
-            "lows": np.array(data["lows"], dtype=float),
-            "highs": np.array(data["highs"], dtype=float),
-            "time": Polynomial.from_dict(data["time"]),
-            "power": Polynomial.from_dict(data["power"]),
-        }
-        return cls(**{**data, **rich})
+        """Return durations and powers of points within the observed sizes."""
+        durations_s = self.duration.predict(_scale(columns, self.highs, self.varying))
+        powers_w = self.power.predict(_scale(columns, self.highs, self.varying, with_logs=True))
+        return (
+            np.maximum(durations_s, self.min_duration_s),
+            np.clip(powers_w, self.min_power_w, self.max_power_w),
+        )
 
 
-def fit_regression(points: Iterable[SeenStage]) -> Regression:
-    """Runtime and power of one kind from all that was seen of it."""
-    # In an order of their own, so that the order in which they were seen leaves no trace.
+def fit_regression(points: Iterable[ObservedStage]) -> StageRegression:
+    """Fit runtime and power of one stage type."""
+    # Sorted, so that the fit does not depend on the order of the observations.
     points = sorted(points, key=lambda p: (list_sizes(p.stage.part), p.duration_s, p.energy_j))
     stages = [point.stage for point in points]
-    times, energies = list_costs(points)
-    powers = energies / times
+    durations_s, energies_j = list_costs(points)
+    powers_w = energies_j / durations_s
     columns = list_columns(stages)
-    highs, moving = columns.max(axis=0), _find_moving(columns[:, :-SPECIAL])
-    time, times_left_out = fit_polynomial(
-        _scale(columns, highs, moving), times, SPECIAL, TIME_DEGREE
+    highs, varying = columns.max(axis=0), _find_varying(columns[:, :-SPECIAL_COLUMNS])
+    duration, predicted_s = fit_polynomial(
+        _scale(columns, highs, varying), durations_s, SPECIAL_COLUMNS, TIME_DEGREE
     )
-    power, powers_left_out = fit_polynomial(
-        _scale(columns, highs, moving, logs=True), powers, SPECIAL, POWER_DEGREE
+    power, predicted_w = fit_polynomial(
+        _scale(columns, highs, varying, with_logs=True), powers_w, SPECIAL_COLUMNS, POWER_DEGREE
     )
-    guesses = np.maximum(times_left_out, times.min())
-    guesses = guesses * np.clip(powers_left_out, powers.min(), powers.max())
-    spread = float(np.sqrt(np.mean((guesses / energies - 1.0) ** 2)))
-    if len(points) < LEAST_POINTS:
-        spread = _FEW_SPREAD if moving else _SAME_SPREAD
-    return Regression(
+    predicted_j = np.maximum(predicted_s, durations_s.min())
+    predicted_j = predicted_j * np.clip(predicted_w, powers_w.min(), powers_w.max())
+    sd_share = float(np.sqrt(np.mean((predicted_j / energies_j - 1.0) ** 2)))
+    if len(points) < MIN_POINTS:
+        sd_share = _FEW_SD_SHARE if varying else _ONE_SIZE_SD_SHARE
+    return StageRegression(
         label=f"{stages[0].name} of {describe_part(stages[0].part)}",
-        moving=moving,
+        varying=varying,
         lows=columns.min(axis=0),
         highs=highs,
-        least_s=float(times.min()),
-        least_w=float(powers.min()),
-        most_w=float(powers.max()),
-        time=time,
+        min_duration_s=float(durations_s.min()),
+        min_power_w=float(powers_w.min()),
+        max_power_w=float(powers_w.max()),
+        duration=duration,
         power=power,
-        spread=spread,
-        n=len(points),
+        sd_share=sd_share,
+        count=len(points),
     )
 
 
-def list_columns(stages: Sequence[Stage]) -> Floats:
-    """The sizes of stages of one kind, their FLOPs and their bytes, one row each."""
+def list_columns(stages: Sequence[LayerStage]) -> Floats:
+    """Return the sizes, FLOPs and bytes of stages of one type, one row each."""
     rows = [
         [*(size for _, size in list_sizes(stage.part)), stage.work.flops, stage.work.size_bytes]
         for stage in stages
@@ -126,22 +110,24 @@ def list_columns(stages: Sequence[Stage]) -> Floats:
     return np.array(rows, dtype=float)
 
 
-def list_costs(points: Sequence[SeenStage]) -> tuple[Floats, Floats]:
-    """Seconds and joules."""
-    times = np.array([point.duration_s for point in points], dtype=float)
-    return times, np.array([point.energy_j for point in points], dtype=float)
+def list_costs(points: Sequence[ObservedStage]) -> tuple[Floats, Floats]:
+    """Return durations and energies."""
+    durations_s = np.array([point.duration_s for point in points], dtype=float)
+    return durations_s, np.array([point.energy_j for point in points], dtype=float)
 
 
-def _find_moving(sizes: Floats) -> tuple[int, ...]:
-    """Sizes that differ between points, without those that only repeat another (height, width)."""
+def _find_varying(sizes: Floats) -> tuple[int, ...]:
+    """Return the sizes that differ between points, without those proportional to another."""
     shares = sizes / np.maximum(sizes.max(axis=0), 1.0)
     _, first = np.unique(shares.round(9), axis=1, return_index=True)
     return tuple(sorted(int(at) for at in first if np.ptp(sizes[:, at]) > 0))
 
 
-def _scale(columns: Floats, highs: Floats, moving: Sequence[int], logs: bool = False) -> Floats:
-    """Moving sizes, their logarithms where asked for, FLOPs and bytes: all as shares of highs."""
-    sizes, tops = columns[:, moving], highs[list(moving)]
-    special = columns[:, -SPECIAL:] / np.maximum(highs[-SPECIAL:], 1.0)
-    stretched = [np.log2(1.0 + sizes) / np.log2(1.0 + tops)] if logs else []
-    return np.hstack([sizes / tops, *stretched, special])
+def _scale(
+    columns: Floats, highs: Floats, varying: Sequence[int], with_logs: bool = False
+) -> Floats:
+    """Return varying sizes, their logarithms on request, FLOPs and bytes, relative to highs."""
+    sizes, largest = columns[:, varying], highs[list(varying)]
+    special = columns[:, -SPECIAL_COLUMNS:] / np.maximum(highs[-SPECIAL_COLUMNS:], 1.0)
+    logs = [np.log2(1.0 + sizes) / np.log2(1.0 + largest)] if with_logs else []
+    return np.hstack([sizes / largest, *logs, special])

@@ -1,125 +1,144 @@
-"""Joules and seconds of any stage: by the regression of its kind, else by a guess.
+"""Predict the energy and duration of any stage, from its type's regression or from rates.
 
-    guess ≈ a·FLOPs + b·bytes + c·launches,  a, b, c ≥ 0      one for each Setup, one for all
+    rates:  y ≈ a·FLOPs + b·bytes + c·launches,  a, b, c ≥ 0      for each setup, and for all
 
-Outside the sizes that a regression has seen a polynomial may say anything. There its value at the
-nearest ones is carried on in proportion to the guess, and the stage counts as unseen.
+Polynomials are unreliable outside the observed sizes. There the value at the nearest observed sizes
+is extrapolated in proportion to the rates, and the stage counts as unseen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.estimators.baselines.regressions import SPECIAL, Regression, list_columns, list_costs
-from joulecast.estimators.baselines.stages import SeenStage, Stage
+from joulecast.estimators.baselines.regressions import (
+    SPECIAL_COLUMNS,
+    StageRegression,
+    list_columns,
+    list_costs,
+)
+from joulecast.estimators.baselines.stages import LayerStage, ObservedStage
+from joulecast.estimators.work_rates import count_work, fit_work_rates
+from joulecast.gp.linalg import Floats
 from joulecast.records import Setup, stable_hash
+from joulecast.records.codec import Record, always_stored
 
-Json = dict[str, Any]
-Floats = NDArray[np.float64]
-
-ANY = "*"
-# A guess may fit what it was made from and still be far off elsewhere.
-_GUESS_SPREAD = 0.6
-# No point counts as if it were lighter than this share of the usual one.
-_LIGHT_SHARE = 0.1
+ALL_SETUPS = "*"
+# Rates may fit their own points and still be far off elsewhere.
+_MIN_RATE_SD_SHARE = 0.6
+# Errors are relative to a cost, or to this share of the median cost if that is larger.
+_MEDIAN_SHARE = 0.1
 
 
-class Cost(NamedTuple):
-    """What a stage costs.
+class StageCost(NamedTuple):
+    """The predicted cost of a stage.
 
     Attributes:
-        spread: The share by which the joules may be off.
-        known: A regression answers.
-        seen: It does so within the sizes that were profiled.
+        sd_share: Standard deviation of the energy, as a share of it.
+        has_regression: Whether its type has a regression.
+        seen: Whether it lies within the observed sizes.
     """
 
     energy_j: float
     duration_s: float
-    spread: float
-    known: bool
+    sd_share: float
+    has_regression: bool
     seen: bool
 
 
-def fit_guesses(points: Sequence[SeenStage]) -> Json:
-    """Joules and seconds per FLOP, byte and launch, by Setup and for all of them."""
-    rows: dict[str, list[SeenStage]] = {ANY: list(points)}
+@dataclass(frozen=True)
+class StageRates(Record):
+    """Energy and duration per FLOP, byte and launch.
+
+    Attributes:
+        sd_share: Standard deviation of an energy, as a share of it.
+    """
+
+    energy: tuple[float, ...]
+    duration: tuple[float, ...] = always_stored(json_name="time")
+    sd_share: float = always_stored(json_name="spread")
+
+
+def fit_stage_rates(points: Sequence[ObservedStage]) -> dict[str, StageRates]:
+    """Fit rates by setup, and for all setups together."""
+    groups: dict[str, list[ObservedStage]] = {ALL_SETUPS: list(points)}
     for point in points:
-        rows.setdefault(_name_row(point.stage.setup), []).append(point)
-    return {name: _fit_guess(row) for name, row in sorted(rows.items())}
+        groups.setdefault(_setup_key(point.stage.setup), []).append(point)
+    return {key: _fit_rates(group) for key, group in sorted(groups.items())}
 
 
-def cost_stages(
-    regressions: Mapping[str, Json], guesses: Mapping[str, Json], stages: Iterable[Stage]
-) -> dict[Stage, Cost]:
-    """What each of many stages costs; those of one kind are asked for together."""
-    groups: dict[str, list[Stage]] = {}
+def predict_stages(
+    regressions: Mapping[str, StageRegression],
+    rates: Mapping[str, StageRates],
+    stages: Iterable[LayerStage],
+) -> dict[LayerStage, StageCost]:
+    """Predict the cost of each of many stages, those of one type together."""
+    groups: dict[str, list[LayerStage]] = {}
     for stage in dict.fromkeys(stages):
-        groups.setdefault(stage.kind, []).append(stage)
-    costs: dict[Stage, Cost] = {}
-    for kind, group in groups.items():
-        guess = guesses.get(_name_row(group[0].setup), guesses[ANY])
-        data = regressions.get(kind)
-        found = _ask(Regression.from_dict(data), guess, group) if data else _guess(guess, group)
+        groups.setdefault(stage.type_key, []).append(stage)
+    costs: dict[LayerStage, StageCost] = {}
+    for type_key, group in groups.items():
+        own_rates = rates.get(_setup_key(group[0].setup), rates[ALL_SETUPS])
+        regression = regressions.get(type_key)
+        if regression:
+            found = _predict_by_regression(regression, own_rates, group)
+        else:
+            found = _predict_by_rates(own_rates, group)
         costs.update(zip(group, found, strict=True))
     return costs
 
 
-def _guess(guess: Json, stages: Sequence[Stage]) -> list[Cost]:
-    works = _count_work(stages)
-    pairs = zip(works @ guess["energy"], works @ guess["time"], strict=True)
-    return [Cost(float(j), float(s), guess["spread"], False, False) for j, s in pairs]
+def _predict_by_rates(rates: StageRates, stages: Sequence[LayerStage]) -> list[StageCost]:
+    work = _list_work(stages)
+    pairs = zip(work @ np.array(rates.energy), work @ np.array(rates.duration), strict=True)
+    return [StageCost(float(j), float(s), rates.sd_share, False, False) for j, s in pairs]
 
 
-def _ask(known: Regression, guess: Json, stages: Sequence[Stage]) -> list[Cost]:
+def _predict_by_regression(
+    regression: StageRegression, rates: StageRates, stages: Sequence[LayerStage]
+) -> list[StageCost]:
     columns = list_columns(stages)
-    near = np.clip(columns, known.lows, known.highs)
-    times, powers = known.predict(near)
-    works = _count_work(stages)
-    close = np.hstack([near[:, -SPECIAL:], works[:, SPECIAL:]])
-    per = np.array(guess["time"])
-    factors = (works @ per) / np.maximum(close @ per, 1e-300)
-    inside = (near == columns).all(axis=1)
-    factors = np.where(inside | (close @ per <= 0), 1.0, factors)
+    nearest = np.clip(columns, regression.lows, regression.highs)
+    durations_s, powers_w = regression.predict(nearest)
+    work = _list_work(stages)
+    nearest_work = np.hstack([nearest[:, -SPECIAL_COLUMNS:], work[:, SPECIAL_COLUMNS:]])
+    per_work = np.array(rates.duration)
+    factors = (work @ per_work) / np.maximum(nearest_work @ per_work, 1e-300)
+    inside = (nearest == columns).all(axis=1)
+    factors = np.where(inside | (nearest_work @ per_work <= 0), 1.0, factors)
     costs = []
-    for time, power, factor, seen in zip(times, powers, factors, inside, strict=True):
-        # What is carried on is as doubtful as the guess that carries it.
-        carried = abs(factor - 1.0) / max(factor, 1.0)
-        spread = known.spread + float(carried) * guess["spread"]
-        duration_s = float(time * factor)
-        costs.append(Cost(float(power) * duration_s, duration_s, spread, True, bool(seen)))
+    for time_s, power_w, factor, seen in zip(durations_s, powers_w, factors, inside, strict=True):
+        # The extrapolated part is as uncertain as the rates.
+        extrapolated_share = abs(factor - 1.0) / max(factor, 1.0)
+        sd_share = regression.sd_share + float(extrapolated_share) * rates.sd_share
+        duration_s = float(time_s * factor)
+        energy_j = float(power_w) * duration_s
+        costs.append(StageCost(energy_j, duration_s, sd_share, True, bool(seen)))
     return costs
 
 
-def _fit_guess(points: Sequence[SeenStage]) -> Json:
-    works = _count_work([point.stage for point in points])
-    times, energies = list_costs(points)
-    per_j, spread = _fit_rates(works, energies)
-    return {"energy": per_j, "time": _fit_rates(works, times)[0], "spread": spread}
+def _fit_rates(points: Sequence[ObservedStage]) -> StageRates:
+    work = _list_work([point.stage for point in points])
+    durations_s, energies_j = list_costs(points)
+    per_j, error_share = _fit_sorted(work, energies_j)
+    per_s, _ = _fit_sorted(work, durations_s)
+    return StageRates(per_j, per_s, max(error_share, _MIN_RATE_SD_SHARE))
 
 
-def _fit_rates(works: Floats, costs: Floats) -> tuple[list[float], float]:
-    """Rates of least relative error, and how far they are off."""
-    from scipy.optimize import nnls
-
-    # Sorted, so that the order of points leaves no trace.
-    order = np.lexsort((costs, *works.T))
-    sizes = np.maximum(costs, _LIGHT_SHARE * np.median(costs))[order]
-    rows, aims = works[order] / sizes[:, None], costs[order] / sizes
-    # FLOPs and launches lie twelve orders apart: without units of its own nnls stops too early.
-    units = np.maximum(rows.max(axis=0), 1e-300)
-    found, _ = nnls(rows / units, aims)
-    off = float(np.sqrt(np.mean((rows / units @ found - aims) ** 2)))
-    return (found / units).tolist(), max(off, _GUESS_SPREAD)
+def _fit_sorted(work: Floats, costs: Floats) -> tuple[tuple[float, ...], float]:
+    """Fit rates to points in an order that does not depend on that of the observations."""
+    order = np.lexsort((costs, *work.T))
+    scales = np.maximum(costs, _MEDIAN_SHARE * np.median(costs))[order]
+    rates, error_share = fit_work_rates(work[order], costs[order], scales)
+    return tuple(rates.tolist()), error_share
 
 
-def _count_work(stages: Sequence[Stage]) -> Floats:
-    works = [stage.work for stage in stages]
-    return np.array([[w.flops, w.size_bytes, float(w.launches)] for w in works])
+def _list_work(stages: Sequence[LayerStage]) -> Floats:
+    return np.array([count_work(stage.work) for stage in stages])
 
 
-def _name_row(setup: Setup) -> str:
+def _setup_key(setup: Setup) -> str:
     return stable_hash(setup.to_dict())

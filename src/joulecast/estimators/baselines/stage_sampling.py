@@ -1,11 +1,11 @@
-"""Where NeuralPower profiles: every kind of layer at sizes that fill its range, stage by stage.
+"""Propose what NeuralPower measures: every layer type at sizes that fill its range, all stages.
 
-    draw 1, 2, … of each kind in turn ──▶ forward, backward, update      until 20 sizes are complete
+    size 1, 2, … of each type in turn ──▶ forward, backward, update      until 20 sizes are complete
 
-A kind's first draws are its layers as they stand in the target, and the smallest one; the others
-are points of a Halton sequence over 1..width of each width, below one layer of the target after the
-other. They depend on the target alone, so a campaign that was cut goes on where it was. A size that
-the device refuses in a stage is replaced by the next draw.
+A type's first sizes are its layers in the target, and the smallest one. The others are points of a
+Halton sequence over 1..width of each width, below one layer of the target after the other. They
+depend on the target alone, so an interrupted campaign continues where it stopped. If the device
+refuses a size in any stage, the next one replaces it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.baselines.stages import Stage, list_stages, name_part_type, read_stage
+from joulecast.estimators.baselines.stages import (
+    LayerStage,
+    list_stages,
+    part_type_key,
+    read_stage,
+)
 from joulecast.records import Network, Observation, Setup, stable_hash
 from joulecast.variants import (
     Part,
@@ -31,23 +36,44 @@ from joulecast.variants import (
     width_names,
 )
 
-Stages = tuple[Stage, ...]
+Stages = tuple[LayerStage, ...]
+"""All stages of a part at one size."""
 
 SIZES = 20
-# Draws of a kind at most, as many of them fall on one size where widths are narrow.
-_MOST_DRAWS = 4 * SIZES
-# Refused sizes before a kind of which nothing was measured is left alone.
-_PATIENCE = 4
-_BASES = (2, 3, 5, 7)
-# Boxes of one kind are not cut at the same shares.
-_TURN = 0.618
-# Sizes lie closer where they are small: there the relative cost changes most.
-_CLOSER = 1.5
+# Draws per type; many fall on the same size where widths are narrow.
+_MAX_DRAWS = 4 * SIZES
+# Refused sizes after which a type without any measurement is given up.
+_MAX_REFUSALS = 4
+_HALTON_BASES = (2, 3, 5, 7)
+# Ranges of one type are shifted against each other by this share (the golden ratio).
+_SHIFT_SHARE = 0.618
+# Sizes are denser where they are small: there the relative cost changes most.
+_DENSITY_EXPONENT = 1.5
+
+
+def propose_stage(target: Target, observations: Sequence[Observation]) -> Proposal:
+    """Return the next stage to measure, or the reason to stop.
+
+    Nothing is fitted here: the uncertainty is the share of sizes that still lack a stage.
+    """
+    measured = _find_measured(target.setup, observations)
+    types = _draw_sizes(target.network, target.networks, target.setup)
+    plans = [_plan_type(sizes, measured) for sizes in types]
+    sizes = [stages for plan in plans for stages in plan]
+    points = sum(measured.get(stage, False) for stages in sizes for stage in stages)
+    open_sizes = [
+        stages for stages in _interleave(plans) if any(stage not in measured for stage in stages)
+    ]
+    if not open_sizes:
+        reason = f"every layer type was measured at {SIZES} sizes, or at all sizes it has"
+        return Proposal(None, 0.0, reason, points)
+    stage = next(stage for stage in open_sizes[0] if stage not in measured)
+    return Proposal(stage.trial, len(open_sizes) / len(sizes), _describe(stage), points)
 
 
 @dataclass(frozen=True)
-class Box:
-    """A part of the target at its own widths, and the widths below that sizes are drawn from."""
+class _SizeRange:
+    """A part of the target at its own widths, and the smaller widths that sizes are drawn from."""
 
     part: Part
     lows: Widths
@@ -57,87 +83,73 @@ class Box:
     def highs(self) -> Widths:
         return part_widths(self.part)
 
-    def holds(self, other: Box) -> bool:
-        """Whether another box of the same frame lies within this one."""
+    def contains(self, other: _SizeRange) -> bool:
+        """Return whether another range of the same part lies within this one."""
         return all(map(int.__le__, other.highs, self.highs))
 
     def draw(self, number: int, shift: float) -> Part:
-        """The part at a point of the Halton sequence, moved on by a share of the box."""
+        """Return the part at a point of the Halton sequence, shifted by a share of the range."""
         widths = []
-        for low, high, step, base in zip(self.lows, self.highs, self.steps, _BASES, strict=False):
-            places = (high - low) // step + 1
-            share = (_turn_digits(number, base) + shift) % 1.0
-            widths.append(low + step * int(places * share**_CLOSER))
+        # Parts have up to four widths.
+        axes = zip(self.lows, self.highs, self.steps, _HALTON_BASES, strict=False)
+        for low, high, step, base in axes:
+            count = (high - low) // step + 1
+            share = (_radical_inverse(number, base) + shift) % 1.0
+            widths.append(low + step * int(count * share**_DENSITY_EXPONENT))
         return resize_part(self.part, widths)
 
 
-def choose_stage(target: Target, observations: Sequence[Observation]) -> Proposal:
-    """The next stage to measure, or why there is none.
-
-    Nothing is fitted here: as its uncertainty stands the share of sizes that still lack a stage.
-    """
-    known = _list_known(target.setup, observations)
-    kinds = _draw_sizes(target.network, target.networks, target.setup)
-    plans = [_plan_kind(sizes, known) for sizes in kinds]
-    sizes = [stages for plan in plans for stages in plan]
-    points = sum(known.get(stage, False) for stages in sizes for stage in stages)
-    open_sizes = [stages for stages in _take_turns(plans) if any(s not in known for s in stages)]
-    if not open_sizes:
-        why = f"every kind is measured at {SIZES} sizes, or at all it has"
-        return Proposal(None, 0.0, why, points)
-    stage = next(stage for stage in open_sizes[0] if stage not in known)
-    return Proposal(stage.trial, len(open_sizes) / len(sizes), _describe(stage), points)
-
-
-def _take_turns(plans: Sequence[Sequence[Stages]]) -> Iterator[Stages]:
-    """The first size of every kind, then the second: a budget may end at any time."""
+def _interleave(plans: Sequence[Sequence[Stages]]) -> Iterator[Stages]:
+    """Yield the first size of every type, then the second: a budget may end at any time."""
     for turn in itertools.zip_longest(*plans):
         yield from (stages for stages in turn if stages)
 
 
-def _list_known(setup: Setup, observations: Sequence[Observation]) -> dict[Stage, bool]:
-    """Whether a stage was measured or refused: what has no numbers was."""
-    known: dict[Stage, bool] = {}
+def _find_measured(setup: Setup, observations: Sequence[Observation]) -> dict[LayerStage, bool]:
+    """Return for each observed stage whether it was measured; if not, the device refused it."""
+    found: dict[LayerStage, bool] = {}
     for observation in observations:
         seen = read_stage(observation) if observation.trial.setup == setup else None
         if seen is not None:
-            measured = seen.energy_j is not None and seen.duration_s is not None
-            known[seen.stage] = measured or known.get(seen.stage, False)
-    return known
+            is_measured = seen.energy_j is not None and seen.duration_s is not None
+            found[seen.stage] = is_measured or found.get(seen.stage, False)
+    return found
 
 
-def _plan_kind(sizes: Sequence[Stages], known: Mapping[Stage, bool]) -> list[Stages]:
-    """The sizes that a kind shall have, measured ones included, refused ones not."""
-    fit = [stages for stages in sizes if all(known.get(stage, True) for stage in stages)]
-    plan = fit[:SIZES]
-    hopeless = len(sizes) - len(fit) >= _PATIENCE
-    return [] if hopeless and not any(s in known for stages in plan for s in stages) else plan
+def _plan_type(sizes: Sequence[Stages], measured: Mapping[LayerStage, bool]) -> list[Stages]:
+    """Return the sizes at which to measure a type, without those that the device refused."""
+    possible = [stages for stages in sizes if all(measured.get(stage, True) for stage in stages)]
+    plan = possible[:SIZES]
+    is_refused_often = len(sizes) - len(possible) >= _MAX_REFUSALS
+    if is_refused_often and not any(stage in measured for stages in plan for stage in stages):
+        return []
+    return plan
 
 
 @lru_cache(maxsize=16)
 def _draw_sizes(
     network: Network, networks: tuple[Network, ...], setup: Setup
 ) -> tuple[tuple[Stages, ...], ...]:
-    """For every kind the stages of all sizes that may be drawn, in order."""
-    kinds = []
-    for boxes in _list_kinds((network, *networks), setup):
-        parts = dict.fromkeys(itertools.islice(_draw_parts(boxes), _MOST_DRAWS))
+    """Return for every type the stages of all sizes that may be drawn, in order."""
+    types = []
+    for ranges in _list_types((network, *networks), setup):
+        parts = dict.fromkeys(itertools.islice(_draw_parts(ranges), _MAX_DRAWS))
         drawn = (list_stages(part, setup) for part in parts)
-        kinds.append(tuple(stages for stages in drawn if stages))
-    return tuple(kinds)
+        types.append(tuple(stages for stages in drawn if stages))
+    return tuple(types)
 
 
-def _draw_parts(boxes: Sequence[Box]) -> Iterator[Part]:
-    for box in boxes:
-        yield box.part
-    yield resize_part(boxes[0].part, boxes[0].lows)
+def _draw_parts(ranges: Sequence[_SizeRange]) -> Iterator[Part]:
+    for found in ranges:
+        yield found.part
+    yield resize_part(ranges[0].part, ranges[0].lows)
     for number in itertools.count(1):
-        for place, box in enumerate(boxes):
-            yield box.draw(number, place * _TURN)
+        for at, found in enumerate(ranges):
+            yield found.draw(number, at * _SHIFT_SHARE)
 
 
-def _turn_digits(number: int, base: int) -> float:
-    """A number's digits behind the point, last one first: they fill 0..1 evenly."""
+def _radical_inverse(number: int, base: int) -> float:
+    """Return a number's digits mirrored at the point: an element of a Halton sequence."""
     value, unit = 0.0, 1.0
     while number:
         unit /= base
@@ -146,29 +158,29 @@ def _turn_digits(number: int, base: int) -> float:
     return value
 
 
-def _list_kinds(networks: Iterable[Network], setup: Setup) -> list[list[Box]]:
-    """The boxes of every kind that some networks have, none within another."""
-    frames: dict[str, list[Box]] = {}
-    for frame, box in (found for network in networks for found in _list_boxes(network, setup)):
-        others = frames.setdefault(frame, [])
-        if not any(other.holds(box) for other in others):
-            frames[frame] = [*(other for other in others if not box.holds(other)), box]
-    kinds: dict[str, list[Box]] = {}
-    for boxes in frames.values():
-        kinds.setdefault(name_part_type(boxes[0].part, setup), []).extend(boxes)
-    return list(kinds.values())
+def _list_types(networks: Iterable[Network], setup: Setup) -> list[list[_SizeRange]]:
+    """Return the size ranges of every type in some networks, none within another."""
+    by_part: dict[str, list[_SizeRange]] = {}
+    for key, found in (pair for network in networks for pair in _list_ranges(network, setup)):
+        others = by_part.setdefault(key, [])
+        if not any(other.contains(found) for other in others):
+            by_part[key] = [*(other for other in others if not found.contains(other)), found]
+    types: dict[str, list[_SizeRange]] = {}
+    for ranges in by_part.values():
+        types.setdefault(part_type_key(ranges[0].part, setup), []).extend(ranges)
+    return list(types.values())
 
 
-def _list_boxes(network: Network, setup: Setup) -> Iterator[tuple[str, Box]]:
-    ranges = {stable_hash(fixed_properties(found.part)): found for found in plan_curves(network)}
-    for place in split_network(network):
-        part, frame = match_precision(place.part, setup), stable_hash(fixed_properties(place.part))
-        found = ranges[frame]
-        lows = tuple(map(min, found.lows, part_widths(part)))
-        yield f"{frame} {part.half_input}", Box(part, lows, found.steps)
+def _list_ranges(network: Network, setup: Setup) -> Iterator[tuple[str, _SizeRange]]:
+    """Yield the size range of each part of a network, with a key of its other properties."""
+    curves = {stable_hash(fixed_properties(found.part)): found for found in plan_curves(network)}
+    for placed in split_network(network):
+        part, key = match_precision(placed.part, setup), stable_hash(fixed_properties(placed.part))
+        lows = tuple(map(min, curves[key].lows, part_widths(part)))
+        yield f"{key} {part.half_input}", _SizeRange(part, lows, curves[key].steps)
 
 
-def _describe(stage: Stage) -> str:
-    names, widths = width_names(stage.part), part_widths(stage.part)
-    at = ", ".join(f"{name} {size}" for name, size in zip(names, widths, strict=True))
-    return f"{stage.name} of {describe_part(stage.part)} alone at {at or 'its size'}"
+def _describe(stage: LayerStage) -> str:
+    named = zip(width_names(stage.part), part_widths(stage.part), strict=True)
+    at = ", ".join(f"{name} {width}" for name, width in named)
+    return f"{stage.name} of {describe_part(stage.part)}, isolated, at {at or 'its size'}"

@@ -1,17 +1,18 @@
-"""One stage of one layer alone: what NeuralPower learns from.
+"""One stage of one isolated layer: the data points of NeuralPower.
 
-    part ──▶ forward · backward · update, those that do anything ──▶ Trial ──▶ Observation ──▶ Stage
+    part ──▶ forward · backward · update ──▶ Trial ──▶ Observation ──▶ ObservedStage
 
-A **kind** is what one regression covers: operators with their tail, role, what trains, stage and
-Setup. Its sizes (channels, places, kernel, stride, heads ...) are what the regression is over.
+Stages in which a part does nothing are left out. A **stage type** is what one regression covers:
+operators with their tails, role, trainable weights, stage and setup. The regression is over the
+sizes: channels, positions, kernel, stride, heads.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
 
+from joulecast.estimators.base import Json
 from joulecast.kinds import KINDS, Work, layer_work
 from joulecast.records import Layer, Observation, Setup, Trial, name_layout, stable_hash
 from joulecast.variants import BLOCK, Part, make_isolated_trial, match_precision, read_isolated_part
@@ -20,17 +21,25 @@ STAGES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage of a part, trained as ``setup`` says."""
+class LayerStage:
+    """A stage of a part, trained with ``setup``."""
 
     part: Part
     setup: Setup
     name: str
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # A campaign looks up thousands of stages before each proposal.
+        return hash((self.part, self.setup, self.name))
+
     @property
-    def kind(self) -> str:
+    def type_key(self) -> str:
         """A stable name of the regression that it belongs to."""
-        return f"{name_part_type(self.part, self.setup)} {self.name}"
+        return f"{part_type_key(self.part, self.setup)} {self.name}"
 
     @property
     def work(self) -> Work:
@@ -41,30 +50,30 @@ class Stage:
 
     @property
     def trial(self) -> Trial:
-        """What is run to see it."""
+        """The trial that measures it."""
         return make_isolated_trial(self.part, self.setup, stage=self.name)
 
 
 @dataclass(frozen=True)
-class SeenStage:
-    """A stage and what it took, once; None where the device refused it."""
+class ObservedStage:
+    """A stage and its cost per run; None if the device refused it."""
 
-    stage: Stage
+    stage: LayerStage
     energy_j: float | None
     duration_s: float | None
 
 
-def list_stages(part: Part, setup: Setup) -> tuple[Stage, ...]:
-    """The stages in which a part does anything: without weights, for one, there is no update."""
-    stages = [Stage(match_precision(part, setup), setup, name) for name in STAGES]
+def list_stages(part: Part, setup: Setup) -> tuple[LayerStage, ...]:
+    """Return the stages in which a part does something: without weights there is no update."""
+    stages = [LayerStage(match_precision(part, setup), setup, name) for name in STAGES]
     return tuple(stage for stage in stages if stage.work.launches)
 
 
-def read_stage(observation: Observation) -> SeenStage | None:
-    """The stage that an observation shows; None where no layer ran alone as it is profiled."""
+def read_stage(observation: Observation) -> ObservedStage | None:
+    """Return the stage that an observation shows; None if it is no stage of an isolated layer."""
     trial, execution = observation.trial, observation.trial.execution
-    alone = execution.stage in STAGES and execution.mode == "eager" and execution.copies > 1
-    if not alone or observation.source:
+    is_isolated = execution.stage in STAGES and execution.mode == "eager" and execution.copies > 1
+    if not is_isolated or observation.source:
         return None
     part = read_isolated_part(trial)
     if part is None or part.role == BLOCK:
@@ -73,21 +82,21 @@ def read_stage(observation: Observation) -> SeenStage | None:
         None if value is None else value / execution.steps / execution.copies
         for value in (observation.energy_j, observation.duration_s)
     )
-    stage = Stage(match_precision(part, trial.setup), trial.setup, execution.stage)
-    return SeenStage(stage, energy_j, duration_s)
+    stage = LayerStage(match_precision(part, trial.setup), trial.setup, execution.stage)
+    return ObservedStage(stage, energy_j, duration_s)
 
 
 @lru_cache(maxsize=8192)
-def name_part_type(part: Part, setup: Setup) -> str:
-    """A stable name of what a part has in common with all of its sizes."""
-    layers = [_frame_layer(layer) for layer in part.layers]
+def part_type_key(part: Part, setup: Setup) -> str:
+    """Return a stable name of what a part has in common with all of its sizes."""
+    layers = [_describe_type(layer) for layer in part.layers]
     names = [name for name, _ in list_sizes(part)]
     return stable_hash([part.role, part.half_input, layers, names, setup.to_dict()])
 
 
 @lru_cache(maxsize=8192)
 def list_sizes(part: Part) -> tuple[tuple[str, float], ...]:
-    """All sizes of a part that are numbers, with their names; those of tails belong to the kind."""
+    """Return the names and values of a part's numeric sizes; those of tails belong to the type."""
     sizes = []
     for place, layer in enumerate(part.layers):
         for name, size in layer.sizes.items():
@@ -98,10 +107,11 @@ def list_sizes(part: Part) -> tuple[tuple[str, float], ...]:
     return tuple(sizes)
 
 
-def _frame_layer(layer: Layer) -> dict[str, Any]:
-    """Everything of a layer that is no number."""
+def _describe_type(layer: Layer) -> Json:
+    """Return all properties of a layer but its numeric sizes."""
     groups, channels = layer.sizes.get("groups", 1), layer.sizes.get("cin", 0)
-    frame = {
+    # The values are hashed into keys of stored fits: they must not change.
+    properties = {
         "kind": layer.kind,
         "words": {name: size for name, size in layer.sizes.items() if isinstance(size, str)},
         "groups": "one" if groups == 1 else "each" if groups == channels else "some",
@@ -112,4 +122,4 @@ def _frame_layer(layer: Layer) -> dict[str, Any]:
         "join": layer.join,
     }
     layout = name_layout(layer)
-    return {**frame, "layout": list(layout)} if layout else frame
+    return {**properties, "layout": list(layout)} if layout else properties

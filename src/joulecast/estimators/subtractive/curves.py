@@ -1,11 +1,11 @@
-"""From observations of variants to curves: subtract, then fit, role by role.
+"""Fit curves to observations of variants: subtract the other parts, then fit, role by role.
 
-    observation ──read──▶ Shown(subject, others, value, variance)
+    observation ──read──▶ VariantPoint(part, others, value, variance)
     output curves first ─▶ input curves: value - Ê_output ─▶ hidden: value - Ê_input - Ê_output
 
-The variance of what is subtracted is added to the point's own. An observation whose others have no
-curve yet waits until they have. The same works for joules and for seconds. Only nets that Joulecast
-built itself are read: a user's own module may do work that its layers do not show.
+The variance of what is subtracted is added to the point's own. An observation whose other parts
+have no curve yet is left out. Energies and durations are treated alike. Only networks that
+Joulecast built itself are used: a user's module may do work that its layers do not show.
 """
 
 from __future__ import annotations
@@ -15,157 +15,157 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
-from joulecast.records import Execution, Observation, Setup
-from joulecast.variants import ROLES, Part, curve_key, part_widths, read_variant
+from joulecast.records import Observation, Setup
+from joulecast.variants import ROLES, Part, Widths, curve_key, part_widths, read_variant
 
-Widths = tuple[int, ...]
-Spot = tuple[str, Widths]
-FitGp = Callable[[tuple[Widths, ...], tuple[float, ...], tuple[float, ...]], GaussianProcess]
+Location = tuple[str, Widths]
+"""A point of a curve: the curve's key and the widths."""
+
+FitProcess = Callable[[tuple[Widths, ...], tuple[float, ...], tuple[float, ...]], GaussianProcess]
+"""Fits a process to widths, values and variances."""
 
 QUANTITIES = ("energy", "time")
-# Spread of something that was seen once: nobody knows, so a usual one; and the least one of any.
-_USUAL_SHARE = 0.02
-_LEAST_SHARE = 0.005
-# A median of n readings spreads as 1.25 times their mean does.
-_MEDIAN = 1.25
-# Work of a net that no layer accounts for, and that a curve would then be blamed for.
-_STRAY_SHARE = 0.01
+# Standard deviation of a single observation, which shows no spread, and the smallest of any.
+_SINGLE_SD_SHARE = 0.02
+_MIN_SD_SHARE = 0.005
+# The median of n readings has 1.25 times the standard deviation of their mean.
+_MEDIAN_FACTOR = 1.25
+# Work of a network that belongs to no layer: subtraction would attribute it to the wrong curve.
+_MAX_UNATTRIBUTED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Shown:
-    """An observation as a point of its subject's curve, before anything is subtracted."""
+class Curve:
+    """The cost of one layer over its widths; ``part`` is one of its points."""
 
-    subject: Part
+    part: Part
+    setup: Setup
+    process: GaussianProcess
+
+    @property
+    def mean_value(self) -> float:
+        """Mean size of the profiled values, which uncertainty is relative to."""
+        return float(np.abs(self.process.values).mean())
+
+
+@dataclass(frozen=True)
+class VariantPoint:
+    """An observed variant as a point of its part's curve, before subtraction."""
+
+    part: Part
     others: tuple[Part, ...]
     setup: Setup
     value: float
     variance: float
 
     @property
-    def spots(self) -> tuple[Spot, ...]:
-        """Where the others lie on their curves."""
+    def other_locations(self) -> tuple[Location, ...]:
+        """Locations of the other parts on their curves."""
         return tuple((curve_key(part, self.setup), part_widths(part)) for part in self.others)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What one layer costs over its widths; ``part`` is one of its points."""
-
-    part: Part
-    setup: Setup
-    gp: GaussianProcess
-
-    @property
-    def level(self) -> float:
-        """Mean size of what was profiled: what uncertainty is a share of."""
-        return float(np.abs(self.gp.values).mean())
-
-
-def is_plain_step(how: Execution) -> bool:
-    """Whether a whole eager step from the loss was run, as a user pays it."""
-    return (how.stage, how.mode, how.copies, how.upstream) == ("step", "eager", 1, "loss")
-
-
-def read_shown(observation: Observation, quantity: str) -> Shown | None:
-    """What an observation shows of joules or seconds; None where it is no variant's."""
-    value, variance = _per_step(observation, quantity)
-    if value is None or not is_plain_step(observation.trial.execution):
-        return None
-    parts = read_parts(observation)
-    if parts is None:
-        return None
-    return Shown(parts[0], parts[1:], observation.trial.setup, value, variance)
-
-
-def read_parts(observation: Observation) -> tuple[Part, ...] | None:
-    """The part that an observation shows, then those to subtract; None where it is no variant."""
-    network, setup = observation.trial.network, observation.trial.setup
-    if observation.source or setup.loss == "own" or not network.buildable:
-        return None
-    totals = network.totals
-    if totals is not None:
-        stray = max(
-            totals.unattributed_flops_share,
-            totals.unattributed_bytes_share,
-            totals.unattributed_params_share,
-        )
-        if stray > _STRAY_SHARE:
-            return None
-    return read_variant(network)
-
-
-def learn_curves(
-    observations: Iterable[Observation], quantity: str, fit: FitGp
+def fit_curves(
+    observations: Iterable[Observation], quantity: str, fit: FitProcess
 ) -> dict[str, Curve]:
-    """All curves that the observations show, by key."""
-    groups: dict[str, list[Shown]] = {}
+    """Fit all curves that the observations show, by key."""
+    groups: dict[str, list[VariantPoint]] = {}
     for observation in observations:
-        shown = read_shown(observation, quantity)
-        if shown:
-            groups.setdefault(curve_key(shown.subject, shown.setup), []).append(shown)
+        point = read_point(observation, quantity)
+        if point:
+            groups.setdefault(curve_key(point.part, point.setup), []).append(point)
     curves: dict[str, Curve] = {}
     for role in ROLES:
-        ready = {key: group for key, group in groups.items() if group[0].subject.role == role}
-        costs = predict_spots(
-            curves, (s for group in ready.values() for p in group for s in p.spots)
-        )
-        for key in sorted(ready):
-            curve = _fit_curve(ready[key], costs, fit)
+        own = {key: group for key, group in groups.items() if group[0].part.role == role}
+        locations = (at for group in own.values() for one in group for at in one.other_locations)
+        costs = predict_locations(curves, locations)
+        for key in sorted(own):
+            curve = _fit_curve(own[key], costs, fit)
             if curve:
                 curves[key] = curve
     return curves
 
 
-def predict_spots(
-    curves: Mapping[str, Curve], spots: Iterable[Spot]
-) -> dict[Spot, tuple[float, float]]:
-    """Mean and variance at single points of known curves."""
+def read_point(observation: Observation, quantity: str) -> VariantPoint | None:
+    """Return the point that an observation shows; None if it does not show a variant."""
+    value, variance = _per_step(observation, quantity)
+    if value is None or not observation.trial.execution.is_user_step:
+        return None
+    parts = read_variant_parts(observation)
+    if parts is None:
+        return None
+    return VariantPoint(parts[0], parts[1:], observation.trial.setup, value, variance)
+
+
+def read_variant_parts(observation: Observation) -> tuple[Part, ...] | None:
+    """Return the part that a variant shows, then those to subtract; None if it is no variant."""
+    network, setup = observation.trial.network, observation.trial.setup
+    if observation.source or setup.loss == "own" or not network.buildable:
+        return None
+    totals = network.totals
+    if totals is not None:
+        unattributed_share = max(
+            totals.unattributed_flops_share,
+            totals.unattributed_bytes_share,
+            totals.unattributed_params_share,
+        )
+        if unattributed_share > _MAX_UNATTRIBUTED_SHARE:
+            return None
+    return read_variant(network)
+
+
+def predict_locations(
+    curves: Mapping[str, Curve], locations: Iterable[Location]
+) -> dict[Location, tuple[float, float]]:
+    """Return the mean and variance at each location whose curve is known."""
     by_key: dict[str, dict[Widths, None]] = {}
-    for key, widths in spots:
+    for key, widths in locations:
         if key in curves:
             by_key.setdefault(key, {})[widths] = None
     costs = {}
     for key, wanted in by_key.items():
-        gp = curves[key].gp
-        means, cov = gp.predict(as_rows(wanted))
-        variances = np.diag(cov) + gp.nugget_variance
+        process = curves[key].process
+        means, cov = process.predict(width_rows(wanted))
+        variances = np.diag(cov) + process.nugget_variance
         for widths, mean, variance in zip(wanted, means, variances, strict=True):
             costs[key, widths] = (float(mean), max(0.0, float(variance)))
     return costs
 
 
-def as_rows(widths: Iterable[Sequence[int]]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Widths as rows of numbers; a curve without widths has one place, 1."""
+def width_rows(widths: Iterable[Sequence[int]]) -> Floats:
+    """Return widths as rows of numbers; a curve without widths has one column of 1."""
     return np.array([list(point) or [1] for point in widths], dtype=float)
 
 
 def _fit_curve(
-    group: Sequence[Shown], costs: Mapping[Spot, tuple[float, float]], fit: FitGp
+    group: Sequence[VariantPoint],
+    costs: Mapping[Location, tuple[float, float]],
+    fit: FitProcess,
 ) -> Curve | None:
     points = []
-    for shown in group:
-        if all(spot in costs for spot in shown.spots):
-            rest = [costs[spot] for spot in shown.spots]
-            value = shown.value - sum(mean for mean, _ in rest)
-            variance = shown.variance + sum(variance for _, variance in rest)
-            points.append((part_widths(shown.subject), value, variance))
+    for point in group:
+        if all(location in costs for location in point.other_locations):
+            others = [costs[location] for location in point.other_locations]
+            value = point.value - sum(mean for mean, _ in others)
+            variance = point.variance + sum(variance for _, variance in others)
+            points.append((part_widths(point.part), value, variance))
     if not points:
         return None
-    # Sorted, so that the order in which points were seen leaves no trace in the fit.
+    # Sorted, so that the fit does not depend on the order of the observations.
     widths, values, variances = zip(*sorted(points), strict=True)
-    return Curve(group[0].subject, group[0].setup, fit(widths, values, variances))
+    return Curve(group[0].part, group[0].setup, fit(widths, values, variances))
 
 
 def _per_step(seen: Observation, quantity: str) -> tuple[float | None, float]:
+    """Return the energy or duration of one step, and the variance of its median."""
     value, sd = seen.energy_j, seen.energy_sd_j
     if quantity == "time":
         value, sd = seen.duration_s, seen.duration_sd_s
     if value is None:
         return None, 0.0
-    share = _USUAL_SHARE
+    sd_share = _SINGLE_SD_SHARE
     if sd is not None and seen.count > 1 and value > 0:
-        share = max(_LEAST_SHARE, _MEDIAN * sd / value / seen.count**0.5)
+        sd_share = max(_MIN_SD_SHARE, _MEDIAN_FACTOR * sd / value / seen.count**0.5)
     per_step = value / seen.trial.execution.steps
-    return per_step, (share * per_step) ** 2
+    return per_step, (sd_share * per_step) ** 2

@@ -1,17 +1,13 @@
-"""The paper's method: a layer costs what a small net with it costs, minus the rest of that net.
+"""The method of the AMPERE paper: a layer costs what a small network with it costs, less the rest.
 
     E(net)         = Ê_input(C1) + Σ Ê_hidden(C_i-1, C_i) + Ê_output(C_n-1)      equation 4
     Ê_output(C)    ← E([output])
     Ê_input(C)     ← E([input, output])         - Ê_output                       equation 1
     Ê_hidden(C,C') ← E([input, hidden, output]) - Ê_input - Ê_output             equation 2
 
-One Gaussian process per curve (gp.py); a curve is a layer in its role with all sizes that are no
-widths, and a Setup. Learning and subtracting are in curves.py, where to measure next in guide.py.
-
-A network's mean is a sum over curves, so the covariance of several networks is A·Σ·Aᵀ: A counts how
-often each network runs each distinct layer, Σ is the joint posterior of those layers. Added is what
-the sum cannot know: layers do not quite add up (``off_share``). A layer that no curve shows gets a
-guess from rates.py with a wide spread, and counts as unseen.
+There is one Gaussian process per curve. A curve is a layer in its role and setup, with all sizes
+but its widths. ``curves.py`` subtracts and fits, ``next_point.py`` proposes where to measure next,
+``network_sums.py`` adds up networks, and ``rates.py`` estimates layers without a curve.
 """
 
 from __future__ import annotations
@@ -19,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     FittedItem,
+    Json,
     Prediction,
     Proposal,
     Target,
@@ -33,63 +29,68 @@ from joulecast.estimators.base import (
     predict_by_setup,
     without_probes,
 )
-from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, learn_curves, read_shown
-from joulecast.estimators.subtractive.next_point import choose_next
-from joulecast.estimators.subtractive.rates import Seen, fit_rates
-from joulecast.estimators.subtractive.sums import Cost, add_up
+from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, fit_curves, read_point
+from joulecast.estimators.subtractive.network_sums import PartCost, sum_networks
+from joulecast.estimators.subtractive.next_point import propose_point
+from joulecast.estimators.subtractive.rates import ProfiledPart, RateRow, Rates, fit_rates
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
 
-Json = dict[str, Any]
-
-# How far a sum of layers may be off although each layer is known: a net shares its caches, clocks
-# and host. A stated prior: with it 95 % intervals held about 95 % of nets in simulated worlds that
-# no benchmark shows. Whole nets are not learnt from, so a profile cannot replace it.
-OFF_SHARE = 0.06
-
 
 class SubtractiveEstimator:
-    """AMPERE: guided profiling of small variants, one Gaussian process per curve."""
+    """AMPERE: active profiling of small variants, one Gaussian process per curve."""
 
     name = "subtractive"
     version = 1
+    sum_error_share = 0.06
+    """Standard deviation of a network around the sum of its layers, as a share.
+
+    A network's layers share caches, clocks and host. It is a prior: with it, 95 % intervals had
+    about 95 % coverage on simulated devices outside all benchmarks. The method does not fit whole
+    networks, so observations cannot replace it.
+    """
 
     def __init__(self, kernel: str = "matern") -> None:
-        # Fits are pure; remembering them makes a proposal cost one fit instead of all.
-        self._fit_gp = lru_cache(maxsize=1024)(partial(fit_gaussian_process, kernel=kernel))
+        # Caching fits lets a proposal refit one curve instead of all.
+        self._fit_process = lru_cache(maxsize=1024)(partial(fit_gaussian_process, kernel=kernel))
 
     def uses(self, observation: Observation) -> bool:
-        """Variants, measured as a whole eager step."""
-        return any(read_shown(observation, quantity) for quantity in QUANTITIES)
+        """Return whether an observation is a variant, run as a whole eager step."""
+        return any(read_point(observation, quantity) for quantity in QUANTITIES)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """Bounds of every curve, then the point of largest variance."""
+        """Return the bounds of every curve, then the point of largest variance."""
         if target.acquisition == "probe":
             return without_probes(self.name)
-        mine = [seen for seen in observations if seen.trial.setup == target.setup]
-        curves = learn_curves(mine, _find_quantity(target), self._fit_gp)
-        return choose_next(target, mine, curves)
+        # The paper's rule knows no totals, so ``target`` means energy.
+        quantity = "time" if target.acquisition == "time" else "energy"
+        own = [seen for seen in observations if seen.trial.setup == target.setup]
+        return propose_point(target, own, fit_curves(own, quantity, self._fit_process))
 
     def fit(self, observations: Sequence[Observation]) -> FittedSubtractive:
         """Fit curves of energy and duration, and rates for layers without a curve."""
-        learnt = {name: learn_curves(observations, name, self._fit_gp) for name in QUANTITIES}
-        if not learnt["energy"]:
+        fitted = {name: fit_curves(observations, name, self._fit_process) for name in QUANTITIES}
+        if not fitted["energy"]:
             raise MissingError(
-                "no variant with its energy was observed yet: profile the net on this device first"
+                "no energy of a variant was measured on this device: profile the net there first"
             )
         curves: dict[str, Json] = {}
-        for quantity, found in learnt.items():
+        for quantity, found in fitted.items():
             for key, curve in sorted(found.items()):
-                curves.setdefault(key, _describe(curve))[quantity] = curve.gp.to_dict()
-        rates = {name: fit_rates(_list_seen(found)) for name, found in learnt.items()}
+                curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
+        rates = {name: fit_rates(_list_profiled(found)) for name, found in fitted.items()}
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, OFF_SHARE, count)
+        return FittedSubtractive(curves, rates, self.sum_error_share, count)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
-        return FittedSubtractive(data["curves"], data["rates"], data["off_share"], data["seen"])
+        rates = {
+            quantity: {name: RateRow.from_dict(row) for name, row in rows.items()}
+            for quantity, rows in data["rates"].items()
+        }
+        return FittedSubtractive(data["curves"], rates, data["off_share"], data["seen"])
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,15 @@ class FittedSubtractive:
     """A fit of the subtractive estimator.
 
     Attributes:
-        curves: Gaussian processes of energy and duration of each curve, as JSON.
-        rates: Rates per FLOP, byte and launch for what no curve shows, by quantity.
+        curves: Gaussian processes of energy and duration of each curve, as JSON: a prediction
+            needs few of many.
+        rates: Rates for what no curve shows, by quantity.
         sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
             share of the total.
     """
 
-    curves: dict[str, Json]
-    rates: dict[str, Json]
+    curves: Mapping[str, Json]
+    rates: Mapping[str, Rates]
     sum_error_share: float
     observation_count: int
 
@@ -119,24 +121,6 @@ class FittedSubtractive:
         """Sum over the layers of each network, with their joint covariance."""
         predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
         return predict_by_setup(predict, networks, setups)
-
-    def _predict_setup(
-        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
-    ) -> Prediction:
-        nets = [split_network(network) for network in networks]
-        energy = add_up(self.curves, self.rates, "energy", nets, setup)
-        cov = energy.cov + half_shared_covariance(networks, self.sum_error_share * energy.totals)
-        return Prediction(
-            energy_j=energy.totals,
-            energy_sd_j=np.sqrt(np.diag(cov)),
-            energy_cov=cov if joint else None,
-            duration_s=add_up(self.curves, self.rates, "time", nets, setup).totals,
-            layers=tuple(
-                _list_layers(places, costs, setup) if per_layer else ()
-                for places, costs in zip(nets, energy.costs, strict=True)
-            ),
-            unseen_share=tuple(map(_share_unseen, energy.costs)),
-        )
 
     def describe(self) -> tuple[FittedItem, ...]:
         """Return the curves."""
@@ -157,13 +141,33 @@ class FittedSubtractive:
             "seen": self.observation_count,
             "off_share": self.sum_error_share,
             "curves": self.curves,
-            "rates": self.rates,
+            "rates": {
+                quantity: {name: row.to_dict() for name, row in rows.items()}
+                for quantity, rows in self.rates.items()
+            },
         }
 
-
-def _find_quantity(target: Target) -> str:
-    """What the paper's rule looks at: it knows no totals, so ``target`` means energy."""
-    return "time" if target.acquisition == "time" else "energy"
+    def _predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
+        parts = [split_network(network) for network in networks]
+        energy, duration = (
+            sum_networks(self.curves, self.rates[quantity], quantity, parts, setup)
+            for quantity in QUANTITIES
+        )
+        sds_j = self.sum_error_share * energy.totals
+        cov = energy.cov + half_shared_covariance(networks, sds_j)
+        return Prediction(
+            energy_j=energy.totals,
+            energy_sd_j=np.sqrt(np.diag(cov)),
+            energy_cov=cov if joint else None,
+            duration_s=duration.totals,
+            layers=tuple(
+                _list_layers(placed, costs, setup) if per_layer else ()
+                for placed, costs in zip(parts, energy.costs, strict=True)
+            ),
+            unseen_share=tuple(map(_find_unseen_share, energy.costs)),
+        )
 
 
 def _describe(curve: Curve) -> Json:
@@ -173,35 +177,36 @@ def _describe(curve: Curve) -> Json:
         "label": describe_part(curve.part),
         "features": list(width_names(curve.part)),
         "setup": curve.setup.to_dict(),
-        "n": len(curve.gp.values),
+        "n": len(curve.process.values),
     }
 
 
-def _list_seen(curves: Mapping[str, Curve]) -> list[Seen]:
-    """Every profiled point of every curve, with its cost and how sure that is."""
+def _list_profiled(curves: Mapping[str, Curve]) -> list[ProfiledPart]:
+    """Return every profiled point of every curve."""
     points = []
     for _, curve in sorted(curves.items()):
-        gp = curve.gp
-        for widths, value, variance in zip(gp.widths, gp.values, gp.variances, strict=True):
-            part = resize_part(curve.part, [int(w) for w in widths])
-            points.append((part, curve.setup, float(value), float(variance) ** 0.5))
+        process = curve.process
+        rows = zip(process.widths, process.values, process.variances, strict=True)
+        for widths, value, variance in rows:
+            part = resize_part(curve.part, [int(width) for width in widths])
+            points.append(ProfiledPart(part, curve.setup, float(value), float(variance) ** 0.5))
     return points
 
 
 def _list_layers(
-    places: Sequence[PlacedPart], costs: Sequence[Cost], setup: Setup
+    parts: Sequence[PlacedPart], costs: Sequence[PartCost], setup: Setup
 ) -> tuple[LayerEstimate, ...]:
-    """One row per layer; layers that share a part share its cost by the bytes they move."""
+    """Return one row per layer; layers of one part share its cost by the bytes they move."""
     rows = []
-    for place, cost in zip(places, costs, strict=True):
-        moved = [layer_work(layer, setup).total.size_bytes for layer in place.layers]
-        for layer, size in zip(place.layers, moved, strict=True):
-            share = size / sum(moved) if sum(moved) else 1.0 / len(moved)
+    for placed, cost in zip(parts, costs, strict=True):
+        moved = [layer_work(layer, setup).total.size_bytes for layer in placed.layers]
+        for layer, size_bytes in zip(placed.layers, moved, strict=True):
+            share = size_bytes / sum(moved) if sum(moved) else 1.0 / len(moved)
             name = layer.name or layer.kind
             rows.append(LayerEstimate(name, layer.kind, cost.value * share, layer.calls, cost.seen))
     return tuple(rows)
 
 
-def _share_unseen(costs: Sequence[Cost]) -> float:
+def _find_unseen_share(costs: Sequence[PartCost]) -> float:
     total = sum(cost.value for cost in costs)
     return sum(cost.value for cost in costs if not cost.seen) / total if total else 0.0

@@ -1,13 +1,13 @@
-"""Where to measure next: both ends of every curve first, then wherever a curve is least sure.
+"""Propose where to measure next: both ends of every curve, then where a curve is most uncertain.
 
-    corners   low … low, high … high, then the mixed ones; output curves, then input, then hidden
-    then      of all curves that are not known yet, the widths of largest standard deviation, in
-              joules of the target's step: a curve counts as often as the step counts on it
+    corners   low … low, high … high, then mixed; output curves, then input, then hidden
+    then      of all curves that are not known yet, the widths of the largest standard deviation,
+              weighted by how often the target's step uses the curve
 
 A curve is known when its largest standard deviation is below a share (5 %) of its profiled values.
-An observation without any number stands for a trial that the device refused: it is not proposed
-again, nor anything at least as wide in every width. What is refused at the smallest widths is tried
-a little wider; a curve that is refused again and again is left alone.
+An observation without energy and duration marks a trial that the device refused: neither it nor
+anything at least as wide in every width is proposed again. If the smallest widths are refused,
+slightly wider ones are tried; a curve that is refused repeatedly is given up.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulecast.estimators.base import Proposal, Target
-from joulecast.estimators.subtractive.curves import Curve, as_rows, read_parts
+from joulecast.estimators.subtractive.curves import Curve, read_variant_parts, width_rows
 from joulecast.records import Observation, Trial
+from joulecast.units import format_share
 from joulecast.variants import (
     CurveRange,
+    Widths,
     curve_key,
     describe_part,
     make_variant,
@@ -32,17 +34,43 @@ from joulecast.variants import (
     width_names,
 )
 
-Widths = tuple[int, ...]
+# Candidate values of each width, by number of widths.
+_GRID_SIZES = {1: 256, 2: 24, 3: 8}
+# Refusals after which a curve without any measurement is given up.
+_MAX_REFUSALS = 4
 
-# How many values of each width are candidates, by number of widths.
-_GRID = {1: 256, 2: 24, 3: 8}
-# Refusals before a curve of which nothing was measured is left alone.
-_PATIENCE = 4
+
+def propose_point(
+    target: Target, observations: Sequence[Observation], curves: Mapping[str, Curve]
+) -> Proposal:
+    """Return the most useful trial, or the reason to stop.
+
+    Args:
+        target: What the profile is for.
+        observations: Observations with the target's setup.
+        curves: Curves fitted to them, by key.
+    """
+    states = _list_states(target, observations)
+    uncertainties = [_find_uncertainty(state, curves.get(state.key), target) for state in states]
+    share = max((one.share for one in uncertainties), default=0.0)
+    points = sum(len(state.tried) for state in states)
+    proposal = _choose(target, states, uncertainties)
+    return replace(proposal, uncertainty_share=share, points=points)
+
+
+def list_candidates(found: CurveRange) -> list[Widths]:
+    """Return a grid over the widths of a curve, in whole steps, both ends included."""
+    size = _GRID_SIZES.get(len(found.steps), 4)
+    axes = []
+    for low, high, step in zip(found.lows, found.highs, found.steps, strict=True):
+        multiples = np.linspace(low // step, max(low, high) // step, size).round().astype(int)
+        axes.append([int(multiple) * step for multiple in np.unique(multiples)])
+    return list(itertools.product(*axes))
 
 
 @dataclass(frozen=True)
-class Quest:
-    """A curve of the target: its range, what was tried on it, and what the device refused."""
+class _CurveState:
+    """A curve of the target, the widths that were tried and those that the device refused."""
 
     key: str
     range: CurveRange
@@ -50,96 +78,100 @@ class Quest:
     refused: frozenset[Widths]
 
     def is_open(self, widths: Widths) -> bool:
-        """Whether a point may be measured."""
-        if widths in self.tried or widths in self.refused or self.is_hopeless:
+        """Return whether widths may be proposed."""
+        if widths in self.tried or widths in self.refused or self.is_given_up:
             return False
-        walls = self.refused - {self.range.lows}
-        return not any(all(map(int.__ge__, widths, wall)) for wall in walls)
+        limits = self.refused - {self.range.lows}
+        return not any(all(map(int.__ge__, widths, limit)) for limit in limits)
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether the device has refused whatever was tried."""
-        return len(self.refused) >= _PATIENCE and not self.tried
+    def is_given_up(self) -> bool:
+        """Whether the device has refused everything that was tried."""
+        return len(self.refused) >= _MAX_REFUSALS and not self.tried
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Where a curve is least sure: its largest deviation, and the widths worth measuring if any."""
+class _CurveUncertainty:
+    """A curve's largest standard deviation, and the widths worth measuring, if any."""
 
-    quest: Quest
+    state: _CurveState
     sd: float
     share: float
     widths: Widths | None = None
 
 
-def choose_next(
-    target: Target, observations: Sequence[Observation], curves: Mapping[str, Curve]
+def _choose(
+    target: Target, states: Sequence[_CurveState], uncertainties: Sequence[_CurveUncertainty]
 ) -> Proposal:
-    """The most useful trial, or the reason why there is none."""
-    quests = _list_quests(target, observations)
-    doubts = [_find_doubt(quest, curves.get(quest.key), target) for quest in quests]
-    proposal = _choose(target, quests, doubts)
-    share = max((doubt.share for doubt in doubts), default=0.0)
-    return replace(
-        proposal, uncertainty_share=share, points=sum(len(quest.tried) for quest in quests)
-    )
-
-
-def _choose(target: Target, quests: Sequence[Quest], doubts: Sequence[Doubt]) -> Proposal:
-    for quest in quests:
-        for corner in _list_corners(quest):
-            return _propose(target, quest, corner, "bound")
-    for worst in sorted(doubts, key=lambda doubt: -doubt.sd * doubt.quest.range.calls):
+    for state in states:
+        for corner in _list_corners(state):
+            return _propose(target, state, corner, "bound")
+    for worst in sorted(uncertainties, key=lambda one: -one.sd * one.state.range.calls):
         if worst.widths is not None:
-            return _propose(target, worst.quest, worst.widths, f"off by {worst.share:.0%}")
-    if all(doubt.share < target.uncertainty_share for doubt in doubts):
-        return Proposal(None, 0.0, f"every curve is known within {target.uncertainty_share:.0%}")
+            reason = f"standard deviation {format_share(worst.share)}"
+            return _propose(target, worst.state, worst.widths, reason)
+    if all(one.share < target.uncertainty_share for one in uncertainties):
+        limit = format_share(target.uncertainty_share)
+        return Proposal(None, 0.0, f"every curve is known within {limit}")
     return Proposal(None, 0.0, "nothing is left to measure")
 
 
-def _list_quests(target: Target, observations: Iterable[Observation]) -> list[Quest]:
+def _list_states(target: Target, observations: Iterable[Observation]) -> list[_CurveState]:
     tried: dict[str, set[Widths]] = {}
     refused: dict[str, set[Widths]] = {}
     for seen in observations:
-        parts = read_parts(seen) if seen.trial.setup == target.setup else None
+        parts = read_variant_parts(seen) if seen.trial.setup == target.setup else None
         if parts is None:
             continue
-        missing = seen.energy_j is None and seen.duration_s is None
-        unguided = target.acquisition != "time" and seen.energy_j is None
-        book = refused if missing else tried
-        if missing or not unguided:
+        is_refused = seen.energy_j is None and seen.duration_s is None
+        has_quantity = target.acquisition == "time" or seen.energy_j is not None
+        if is_refused or has_quantity:
+            found = refused if is_refused else tried
             key = curve_key(parts[0], target.setup)
-            book.setdefault(key, set()).add(part_widths(parts[0]))
-    quests = []
-    for found in plan_curves(target.network):
-        key = curve_key(found.part, target.setup)
+            found.setdefault(key, set()).add(part_widths(parts[0]))
+    states = []
+    for curve_range in plan_curves(target.network):
+        key = curve_key(curve_range.part, target.setup)
         done, bad = frozenset(tried.get(key, ())), frozenset(refused.get(key, ()))
-        quests.append(Quest(key, found, done, bad))
-    return quests
+        states.append(_CurveState(key, curve_range, done, bad))
+    return states
 
 
-def _list_corners(quest: Quest) -> Iterator[Widths]:
-    """Bounds that are still open: all low, all high, then the mixed ones."""
+def _find_uncertainty(state: _CurveState, curve: Curve | None, target: Target) -> _CurveUncertainty:
+    if curve is None:
+        return _CurveUncertainty(state, 0.0, 1.0)
+    candidates = list_candidates(state.range)
+    sds = curve.process.standard_deviations(width_rows(candidates))
+    share = float(sds.max()) / (curve.mean_value or 1.0)
+    open_places = [at for at, widths in enumerate(candidates) if state.is_open(widths)]
+    if share < target.uncertainty_share or not open_places:
+        return _CurveUncertainty(state, float(sds.max()), share)
+    worst = max(open_places, key=lambda at: float(sds[at]))
+    return _CurveUncertainty(state, float(sds[worst]), share, candidates[worst])
+
+
+def _list_corners(state: _CurveState) -> Iterator[Widths]:
+    """Yield the bounds that are still open: all low, all high, then the mixed ones."""
     choices = sorted(
-        itertools.product((0, 1), repeat=len(quest.range.lows)), key=lambda c: (len(set(c)) > 1, c)
+        itertools.product((0, 1), repeat=len(state.range.lows)), key=lambda c: (len(set(c)) > 1, c)
     )
     for choice in choices:
-        corner = _shift_corner(quest, choice)
-        if quest.is_open(corner):
+        corner = _find_corner(state, choice)
+        if state.is_open(corner):
             yield corner
 
 
-def _shift_corner(quest: Quest, choice: Sequence[int]) -> Widths:
-    """A corner of the range, or what stands for it where the device refused it."""
-    lows, highs, steps = quest.range.lows, quest.range.highs, quest.range.steps
+def _find_corner(state: _CurveState, choice: Sequence[int]) -> Widths:
+    """Return a corner of the range, moved inwards as long as the device refuses it."""
+    lows, highs, steps = state.range.lows, state.range.highs, state.range.steps
     corner = tuple(high if up else low for up, low, high in zip(choice, lows, highs, strict=True))
-    while not quest.is_open(corner) and corner not in quest.tried:
+    while not state.is_open(corner) and corner not in state.tried:
         if any(choice):
             moved = tuple(
-                size // 2 // step * step for size, step in zip(corner, steps, strict=True)
+                width // 2 // step * step for width, step in zip(corner, steps, strict=True)
             )
         else:
-            moved = tuple(2 * size for size in corner)
+            moved = tuple(2 * width for width in corner)
         nearer = tuple(map(max, map(min, moved, highs), lows))
         if nearer == corner:
             return corner
@@ -147,32 +179,9 @@ def _shift_corner(quest: Quest, choice: Sequence[int]) -> Widths:
     return corner
 
 
-def list_candidates(found: CurveRange) -> list[Widths]:
-    """A grid over the widths of a curve, in whole steps, both ends included."""
-    per_width = _GRID.get(len(found.steps), 4)
-    axes = []
-    for low, high, step in zip(found.lows, found.highs, found.steps, strict=True):
-        places = np.linspace(low // step, max(low, high) // step, per_width).round().astype(int)
-        axes.append([int(place) * step for place in np.unique(places)])
-    return list(itertools.product(*axes))
-
-
-def _find_doubt(quest: Quest, curve: Curve | None, target: Target) -> Doubt:
-    if curve is None:
-        return Doubt(quest, 0.0, 1.0)
-    candidates = list_candidates(quest.range)
-    sds = curve.gp.standard_deviations(as_rows(candidates))
-    share = float(sds.max()) / (curve.level or 1.0)
-    places = [i for i, widths in enumerate(candidates) if quest.is_open(widths)]
-    if share < target.uncertainty_share or not places:
-        return Doubt(quest, float(sds.max()), share)
-    worst = max(places, key=lambda i: float(sds[i]))
-    return Doubt(quest, float(sds[worst]), share, candidates[worst])
-
-
-def _propose(target: Target, quest: Quest, widths: Widths, why: str) -> Proposal:
-    part = resize_part(quest.range.part, widths)
+def _propose(target: Target, state: _CurveState, widths: Widths, reason: str) -> Proposal:
+    part = resize_part(state.range.part, widths)
     trial = Trial(make_variant(part, target.network), target.setup)
-    names = width_names(part)
-    at = ", ".join(f"{name} {size}" for name, size in zip(names, widths, strict=True))
-    return Proposal(trial, 0.0, f"{describe_part(part)} at {at or 'its size'} ({why})")
+    named = zip(width_names(part), widths, strict=True)
+    at = ", ".join(f"{name} {width}" for name, width in named)
+    return Proposal(trial, 0.0, f"{describe_part(part)} at {at or 'its size'} ({reason})")

@@ -39,7 +39,7 @@ def judge_world(seed):
     clock = MeasureClock(world.now, world.sleep, world.now)
     with make_measurer(runtime, meter, rounds=1, clock=clock) as rig, open_store(":memory:") as store:
         done = run_campaign(rig, store, estimator, target, seconds=SECONDS)
-        seen = store.observations(done.profile_key)
+        seen = store.load_observations(done.profile_key)
         probes = [rig.time(trial) for trial in estimator.list_probes(wanted, seen)]
     costs = [world.true_cost(Trial(net, SETUP)) for net in test]
     energies_j, durations_s = [c.energy_j for c in costs], [c.duration_s for c in costs]

@@ -10,7 +10,7 @@ import pytest
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.decompose import read_looks
 from joulecast.estimators.additive.encode import ENERGY, IMPORTED_ENERGY, choose_words
-from joulecast.estimators.additive.estimator import AdditiveEstimator, fit_state
+from joulecast.estimators.additive.estimator import AdditiveEstimator, fit_model
 from joulecast.estimators.additive.model import total_nets
 from joulecast.estimators.additive.pieces import count_stands, make_overhead, split_pieces
 from joulecast.estimators.additive.whole_runs import predict_runs
@@ -104,7 +104,7 @@ def test_a_strangers_run_is_no_steps_cost(world):
 
 def test_what_is_kept_says_what_was_learnt(fitted, learnt):
     """An overhead has no rate that keeping could lose."""
-    state, nets = fit_state(learnt), draw(5, seed=7)
+    state, nets = fit_model(learnt), draw(5, seed=7)
     known = set(state.table.labels)
     paid = (make_overhead(SOURCE), 1 / STEPS)
     counts = [(*count_stands(split_pieces(net, SETUP, known)), paid) for net in nets]

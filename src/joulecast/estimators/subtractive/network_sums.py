@@ -1,0 +1,206 @@
+"""Evaluate equation 4 for many networks at once: sums over curves, with their joint covariance.
+
+    E = A·m,  Cov(E) = A·(Σ + nugget·I)·Aᵀ + Σ_r d_r·d_rᵀ
+
+A       how often each network runs each distinct point of a curve
+m, Σ    the curve's joint posterior there, so that networks with the same layer share its error
+d_r     standard deviations of the parts estimated by row r of the rates, which share that error
+
+Beyond the profiled widths a curve is not evaluated: its value at the nearest profiled widths is
+extrapolated in proportion to the rates.
+
+Where a curve's mean is below its standard deviation, subtraction has left little but noise. The sum
+then uses the mean of curve and rates, weighted by their variances, and both variances remain.
+Weights are updated once per step, however often their layer is called and whichever layers share
+them: a further call counts without the update's share of the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.estimators.base import Floats, Json
+from joulecast.estimators.subtractive.curves import width_rows
+from joulecast.estimators.subtractive.rates import Rates, estimate_part, estimate_update_share
+from joulecast.gp.regression import GaussianProcess
+from joulecast.records import Setup
+from joulecast.variants import Part, PlacedPart, Widths, curve_key, part_widths, resize_part
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """The cost of a part in one step, all its calls together.
+
+    Attributes:
+        seen: Whether a curve shows it within the profiled widths.
+        curve: Key of its curve; empty if there is none.
+        at: Index of its point among those of the curve.
+        weight: How often the point counts.
+        rate_sd: Standard deviation of what the rates contribute.
+        rate_row: Name of the row of rates.
+    """
+
+    value: float
+    seen: bool = True
+    curve: str = ""
+    at: int = 0
+    weight: float = 0.0
+    rate_sd: float = 0.0
+    rate_row: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkSums:
+    """Totals of n networks, their covariance, and the costs of their parts."""
+
+    totals: Floats
+    cov: Floats
+    costs: tuple[tuple[PartCost, ...], ...]
+
+
+def sum_networks(
+    curves: Mapping[str, Json],
+    rates: Rates,
+    quantity: str,
+    networks: Sequence[Sequence[PlacedPart]],
+    setup: Setup,
+) -> NetworkSums:
+    """Sum the parts of each network.
+
+    Args:
+        curves: Fitted processes by curve and quantity, as JSON.
+        rates: Rates for what has no curve.
+        quantity: ``energy`` or ``time``.
+        networks: The parts of each network.
+        setup: How the networks are trained.
+    """
+    keys = {curve_key(placed.part, setup) for parts in networks for placed in parts}
+    stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}
+    processes = {key: GaussianProcess.from_dict(data) for key, data in stored.items() if data}
+    evaluated = _evaluate_curves(
+        processes, (placed.part for parts in networks for placed in parts), setup
+    )
+    costs = tuple(
+        tuple(_find_cost(placed, setup, evaluated, rates) for placed in parts) for parts in networks
+    )
+    totals = np.array([sum(cost.value for cost in row) for row in costs], dtype=float)
+    return NetworkSums(totals, _curve_cov(costs, evaluated) + _rate_cov(costs), costs)
+
+
+@dataclass(frozen=True)
+class _EvaluatedCurve:
+    """A curve's posterior at the points that some networks run.
+
+    Attributes:
+        index: Indices of the points by their widths.
+        lows: Smallest profiled widths; ``highs`` the largest.
+    """
+
+    index: dict[Widths, int]
+    means: Floats
+    cov: Floats
+    lows: Floats
+    highs: Floats
+
+    def clip(self, part: Part) -> Widths:
+        return _clip(part, self.lows, self.highs)
+
+    def combine(self, at: int, value: float, sd_share: float) -> tuple[float, float, float]:
+        """Return the cost at a point, the curve's weight in it, and the deviation of the rates.
+
+        The rates' ``value`` only counts where the curve is mostly noise.
+        """
+        mean, variance = float(self.means[at]), float(self.cov[at, at])
+        if value <= 0 or mean >= variance**0.5:
+            return max(mean, 0.0), 1.0, 0.0
+        rate_sd = value * sd_share
+        weight = rate_sd**2 / (variance + rate_sd**2)
+        combined = weight * mean + (1.0 - weight) * value
+        return max(combined, 0.0), weight, (1.0 - weight) * rate_sd
+
+
+def _evaluate_curves(
+    processes: Mapping[str, GaussianProcess], parts: Iterable[Part], setup: Setup
+) -> dict[str, _EvaluatedCurve]:
+    bounds = {
+        key: (one.widths.min(axis=0), one.widths.max(axis=0)) for key, one in processes.items()
+    }
+    index: dict[str, dict[Widths, int]] = {}
+    for part in parts:
+        key = curve_key(part, setup)
+        if key in processes:
+            points = index.setdefault(key, {})
+            points.setdefault(_clip(part, *bounds[key]), len(points))
+    evaluated = {}
+    for key, points in index.items():
+        means, cov = processes[key].predict(width_rows(points))
+        cov += processes[key].nugget_variance * np.eye(len(points))
+        evaluated[key] = _EvaluatedCurve(points, means, cov, *bounds[key])
+    return evaluated
+
+
+def _clip(part: Part, lows: Floats, highs: Floats) -> Widths:
+    """Return a part's widths, or the nearest profiled ones."""
+    # A part without widths has a curve with one column.
+    bounds = zip(part_widths(part), lows, highs, strict=False)
+    return tuple(int(min(max(width, low), high)) for width, low, high in bounds)
+
+
+def _find_cost(
+    placed: PlacedPart, setup: Setup, evaluated: Mapping[str, _EvaluatedCurve], rates: Rates
+) -> PartCost:
+    part, key = placed.part, curve_key(placed.part, setup)
+    calls = _count_calls(placed, rates, setup)
+    value, sd_share, row = estimate_part(rates, part, setup)
+    if key not in evaluated:
+        return PartCost(value * calls, seen=False, rate_sd=value * calls * sd_share, rate_row=row)
+    curve = evaluated[key]
+    nearest = curve.clip(part)
+    at = curve.index[nearest]
+    if nearest == part_widths(part):
+        mean, weight, rate_sd = curve.combine(at, value, sd_share)
+        return PartCost(mean * calls, True, key, at, weight * calls, rate_sd * calls, row)
+    nearest_value = estimate_part(rates, resize_part(part, nearest), setup).value
+    ratio = value / (nearest_value or value or 1.0)
+    mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
+    rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
+    weight *= ratio
+    return PartCost(mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, row)
+
+
+def _count_calls(placed: PlacedPart, rates: Rates, setup: Setup) -> float:
+    """Return how often a part's cost counts; repeated calls and tied weights skip the update."""
+    repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
+    if not repeats:
+        return placed.calls
+    return placed.calls - repeats * estimate_update_share(rates, placed.part, setup)
+
+
+def _curve_cov(
+    costs: Sequence[Sequence[PartCost]], evaluated: Mapping[str, _EvaluatedCurve]
+) -> Floats:
+    counts = {key: np.zeros((len(costs), len(curve.means))) for key, curve in evaluated.items()}
+    for network, row in enumerate(costs):
+        for cost in row:
+            if cost.curve:
+                counts[cost.curve][network, cost.at] += cost.weight
+    total = np.zeros((len(costs), len(costs)))
+    for key, curve in evaluated.items():
+        total += counts[key] @ curve.cov @ counts[key].T
+    return total
+
+
+def _rate_cov(costs: Sequence[Sequence[PartCost]]) -> Floats:
+    """Return the covariance of what the rates contribute: errors of one row are common."""
+    sds: dict[str, Floats] = {}
+    for network, row in enumerate(costs):
+        for cost in row:
+            if cost.rate_sd:
+                sds.setdefault(cost.rate_row, np.zeros(len(costs)))[network] += cost.rate_sd
+    total = np.zeros((len(costs), len(costs)))
+    for sd in sds.values():
+        total += np.outer(sd, sd)
+    return total

@@ -1,0 +1,321 @@
+"""The additive estimator: its contract, and networks on simulated devices that it recovers."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from additive_examples import (
+    FAMILY,
+    SETUP,
+    draw_networks,
+    observe_idle,
+    observe_on_unit,
+    observe_parts,
+    observe_step,
+    predict,
+    true_energies,
+)
+
+from joulecast.errors import MissingError
+from joulecast.estimators.additive.estimator import AdditiveEstimator
+from joulecast.estimators.additive.target_pieces import list_probes, read_target
+from joulecast.estimators.base import Target
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
+from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE
+from joulecast.families import make_family
+from joulecast.records import (
+    MODES,
+    OWN_NET,
+    Execution,
+    Network,
+    Observation,
+    Setup,
+    StepTotals,
+    Trial,
+)
+from joulecast.simulation import make_simulated_device
+from joulecast.testing.estimators import EstimatorContract, observe, run_short_campaign
+from joulecast.variants import make_isolated_trial, split_blocks
+
+
+class TestContract(EstimatorContract):
+    unseen_setup = Setup(batch=10, precision="bf16")
+    tolerance_share = 1e-4
+
+    def make_estimator(self):
+        return AdditiveEstimator()
+
+
+@pytest.fixture(scope="module")
+def fitted(observations):
+    return AdditiveEstimator().fit(observations)
+
+
+def test_network_of_measured_layers_is_their_sum(device, fitted):
+    """Isolated layers give the energy of the whole network, to which nothing was fitted."""
+    networks = draw_networks(8, seed=1)
+    prediction = predict(fitted, networks)
+    costs = [device.true_cost(Trial(network, SETUP)) for network in networks]
+    assert prediction.energy_j == pytest.approx([cost.energy_j for cost in costs], rel=0.03)
+    assert prediction.duration_s == pytest.approx([cost.duration_s for cost in costs], rel=0.03)
+
+
+def test_intervals_contain_unseen_networks(device, fitted):
+    networks = draw_networks(30, seed=9)
+    prediction = predict(fitted, networks)
+    truth_j = np.array(true_energies(device, networks))
+    error_j = np.abs(prediction.energy_j - truth_j)
+    assert np.mean(error_j / truth_j) < 0.08
+    assert np.mean(error_j < 1.96 * prediction.energy_sd_j) > 0.85
+
+
+def test_scaling_all_energies_scales_the_estimate(observations, fitted):
+    networks = draw_networks(4, seed=5)
+    scaled = [
+        one
+        if one.energy_j is None
+        else replace(one, energy_j=7 * one.energy_j, energy_sd_j=7 * one.energy_sd_j)
+        for one in observations
+    ]
+    one, seven = predict(fitted, networks), predict(AdditiveEstimator().fit(scaled), networks)
+    assert seven.energy_j == pytest.approx(7 * one.energy_j, rel=1e-3)
+    assert seven.duration_s == pytest.approx(one.duration_s, rel=1e-6)
+
+
+def test_json_round_trip_is_exact(fitted):
+    data = fitted.to_dict()
+    restored = AdditiveEstimator().load(json.loads(json.dumps(data)))
+    assert restored.to_dict() == data
+    networks = draw_networks(3, seed=6)
+    one, two = predict(fitted, networks), predict(restored, networks)
+    assert (one.energy_j == two.energy_j).all()
+    assert (one.energy_sd_j == two.energy_sd_j).all()
+
+
+def test_means_alone_equal_those_of_the_prediction(fitted):
+    networks = draw_networks(5, seed=6)
+    means_j = fitted.predict_means(networks, [SETUP] * len(networks))
+    assert means_j == pytest.approx(predict(fitted, networks).energy_j, rel=1e-12)
+
+
+def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
+    networks = draw_networks(12, seed=21)
+    target = Target(make_family(FAMILY), SETUP, networks=tuple(networks), modes=MODES)
+    probes = list_probes(target, read_target(target, observations))
+    assert probes
+    timed = [observe_step(device, trial, energy=False) for trial in probes]
+    probed = [*observations, *timed]
+    assert not list_probes(target, read_target(target, probed))
+    truth_j = np.array(true_energies(device, networks))
+    before = predict(fitted, networks)
+    after = predict(AdditiveEstimator().fit(probed), networks)
+    errors = [np.abs(one.energy_j / truth_j - 1).mean() for one in (before, after)]
+    assert errors[1] < errors[0]
+    assert after.energy_sd_j.mean() < before.energy_sd_j.mean()
+
+
+def test_estimate_of_a_measured_network_moves_to_the_measurement(device, observations, fitted):
+    network = draw_networks(1, seed=33)[0]
+    run = observe_step(device, Trial(network, SETUP))
+    more = replace(run, energy_j=1.2 * run.energy_j, source="own net")
+    before = predict(fitted, [network])
+    after = predict(AdditiveEstimator().fit([*observations, more]), [network])
+    error_before_j, error_after_j = (
+        abs(one.energy_j[0] - 1.2 * run.energy_j) for one in (before, after)
+    )
+    assert after.energy_sd_j[0] < before.energy_sd_j[0]
+    assert error_after_j < 0.8 * error_before_j
+
+
+def test_unseen_kind_has_a_wide_interval_and_is_named(device, fitted):
+    network = make_family("transformer:64,2")
+    prediction = predict(fitted, [network])
+    assert prediction.unseen_share[0] > 0.9
+    assert prediction.energy_sd_j[0] > 0.2 * prediction.energy_j[0]
+    largest = next(iter(prediction.uncertainty_sources[0]))
+    assert largest in ("kinds never measured", "layers not timed", "host")
+    assert 0.2 < prediction.energy_j[0] / true_energies(device, [network])[0] < 5
+
+
+def test_unseen_precision_has_a_wide_interval(fitted):
+    network = draw_networks(1, seed=2)[0]
+    known = predict(fitted, [network])
+    unseen = predict(fitted, [network], replace(SETUP, precision="bf16"))
+    assert unseen.unseen_share[0] == pytest.approx(1.0)
+    known_share, unseen_share = (one.energy_sd_j[0] / one.energy_j[0] for one in (known, unseen))
+    assert unseen_share > 0.5 > known_share
+
+
+def test_device_energy_is_separate_from_waiting_for_the_host():
+    """The device energy of a launch-bound network is far below that of its step."""
+    device = make_simulated_device(202, noise=0.0)
+    setup = Setup(batch=10)
+    networks = draw_networks(6, seed=8, family="lenet5")
+    eager = [observe_step(device, Trial(one, setup), energy=False) for one in networks[:2]]
+    parts = observe_parts(device, networks, setup)
+    fitted = AdditiveEstimator().fit([*parts, *eager, observe_idle(device)])
+    prediction = predict(fitted, networks, setup)
+    graph = Execution(mode="graph")
+    graphs_j = [device.true_cost(Trial(one, setup, graph)).energy_j for one in networks]
+    assert prediction.device_energy_j == pytest.approx(graphs_j, rel=0.05)
+    assert prediction.energy_j == pytest.approx(true_energies(device, networks, setup), rel=0.10)
+    assert (prediction.device_energy_j < 0.9 * prediction.energy_j).any()
+
+
+@pytest.mark.parametrize(
+    ("family", "setup", "is_launch_bound"),
+    [("lenet5", Setup(batch=10), True), ("cnn5", SETUP, False)],
+)
+def test_calls_between_layers_add_host_time_only(family, setup, is_launch_bound):
+    """A launch-bound network pays for them at idle power; one that fills the device does not."""
+    device = make_simulated_device(202, noise=0.0)
+    network = draw_networks(1, seed=8, family=family)[0]
+    others = draw_networks(4, seed=9, family=family)
+    eager = [observe_step(device, Trial(one, setup), energy=False) for one in others[:2]]
+    parts = observe_parts(device, [network], setup)
+    fitted = AdditiveEstimator().fit([*parts, *eager, observe_idle(device)])
+    with_calls = replace(network, totals=StepTotals(1.0, 1.0, 1, between=100))
+    prediction = predict(fitted, [network, with_calls], setup)
+    plain_j, more_j = prediction.energy_j
+    low_j, high_j = (0.001 * plain_j, plain_j) if is_launch_bound else (0.0, 0.001 * plain_j)
+    assert low_j < more_j - plain_j < high_j
+    device_energy_j = prediction.device_energy_j
+    assert device_energy_j[0] == pytest.approx(device_energy_j[1])
+
+
+def test_energy_above_idle_adds_up_without_graphs():
+    """All observations are eager, and the host runs ahead."""
+    device = make_simulated_device(203, noise=0.0)
+    setup, networks = Setup(batch=64), draw_networks(8, seed=2)
+    parts = observe_parts(device, networks, setup, mode="eager")
+    fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
+    assert fitted.model.mode == "eager"
+    prediction = predict(fitted, networks, setup)
+    assert prediction.energy_j == pytest.approx(true_energies(device, networks, setup), rel=0.06)
+
+
+def test_durations_add_up_if_the_host_waits_for_every_operator():
+    """As on a CPU, issuing a step is running it."""
+    device = make_simulated_device(204, noise=0.0)
+    networks = draw_networks(6, seed=2)
+    parts = [
+        replace(one, issue_s=one.duration_s)
+        for one in observe_parts(device, networks, mode="eager")
+    ]
+    fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
+    assert fitted.model.mode == "eager"
+    assert fitted.sum_error_share == ISOLATED_SUM_ERROR_SHARE
+    prediction = predict(fitted, networks)
+    by_key = {one.trial.key: one for one in parts}
+    for at, network in enumerate(networks):
+        trials = [make_isolated_trial(placed.part, SETUP) for placed in split_blocks(network)]
+        sum_s = sum(by_key[trial.key].duration_s / trial.execution.copies for trial in trials)
+        assert prediction.duration_s[at] == pytest.approx(sum_s, rel=0.02)
+
+
+def test_variants_of_the_paper_are_fitted_to(device):
+    """Eager variants, as the paper measures them, enter without subtraction."""
+    target = Target(make_family(FAMILY), SETUP)
+    variants = run_short_campaign(SubtractiveEstimator(), target, 45, device)
+    networks = draw_networks(10, seed=9)
+    prediction = predict(AdditiveEstimator().fit([*variants, observe_idle(device)]), networks)
+    truth_j = np.array(true_energies(device, networks))
+    assert np.abs(prediction.energy_j / truth_j - 1).mean() < 0.2
+
+
+def test_own_module_does_not_change_other_networks(device, observations, fitted):
+    """It may do more than its layers show, which is nobody else's cost."""
+    own, others = draw_networks(1, seed=33)[0], draw_networks(5, seed=34)
+    run = observe_step(device, Trial(own, SETUP))
+    costly = replace(run, energy_j=1.5 * run.energy_j, source=OWN_NET)
+    after = predict(AdditiveEstimator().fit([*observations, costly]), others)
+    assert after.energy_j == pytest.approx(predict(fitted, others).energy_j, rel=1e-6)
+
+
+def test_imported_runs_pay_one_overhead(device):
+    """The cost of a step is separated from start-up and evaluation of whole runs."""
+    steps, extra_j, extra_s = 100, 60.0, 0.3
+    runs = []
+    for network in draw_networks(25, seed=41):
+        cost = device.true_cost(Trial(network, SETUP))
+        run = Observation(
+            Trial(network, SETUP, Execution(steps=steps)),
+            energy_j=steps * cost.energy_j + extra_j,
+            duration_s=steps * cost.duration_s + extra_s,
+            provenance="imported",
+            source="another log",
+        )
+        runs.append(run)
+    fitted = AdditiveEstimator().fit(runs)
+    assert json.loads(json.dumps(fitted.to_dict())) == fitted.to_dict()
+    networks = draw_networks(10, seed=42)
+    truth_j = np.array(true_energies(device, networks))
+    error = predict(fitted, networks).energy_j / truth_j - 1
+    overhead_share = extra_j / steps / truth_j
+    assert overhead_share.mean() > 0.2
+    assert abs(np.median(error)) < 0.25 * np.median(overhead_share)
+
+
+def test_probes_alone_are_too_little(device):
+    probes = observe_parts(device, draw_networks(2), energy=False)
+    with pytest.raises(MissingError, match="profile"):
+        AdditiveEstimator().fit(probes)
+
+
+def test_observations_of_another_unit_are_adjusted_to_this_one(observations):
+    """A few observations of one's own unit, which takes 8 % less, adjust those of the other."""
+    estimator, networks = AdditiveEstimator(), draw_networks(6, seed=61)
+    other = observe_on_unit(observations, "other", 1.0, 0.0)
+    with_energy = [one for one in observations if one.energy_j]
+    own = observe_on_unit(with_energy[:6], "own", 0.92, 1e6)
+    fitted = estimator.fit([*other, *own])
+    assert json.loads(json.dumps(fitted.to_dict())) == fitted.to_dict()
+    unnamed = [replace(one, device=replace(one.device, unit="")) for one in (*other, *own)]
+    other_j, adjusted_j, mixed_j = (
+        predict(fit, networks).device_energy_j
+        for fit in (estimator.fit(other), fitted, estimator.fit(unnamed))
+    )
+    assert (adjusted_j / other_j).mean() == pytest.approx(0.92, abs=0.015)
+    assert (mixed_j / other_j).mean() > 0.95
+
+
+def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observations):
+    """Durations of one's own unit without energies do not make everything cheaper."""
+    estimator, networks = AdditiveEstimator(), draw_networks(6, seed=61)
+    many = [*observe_parts(device, draw_networks(60, seed=5)), observe_idle(device)]
+    timed = [replace(one, energy_j=None) for one in observations if one.trial.network.layers]
+    own = observe_on_unit(timed, "own", 1.0, 1e6)
+    fitted = estimator.fit([*observe_on_unit(many, "other", 1.0, 0.0), *own])
+    plain_j = predict(estimator.fit(many), networks).device_energy_j
+    assert predict(fitted, networks).device_energy_j == pytest.approx(plain_j, rel=0.05)
+
+
+PREDICT = """
+import json, sys
+before = set(sys.modules)
+from joulecast.estimators.additive.estimator import AdditiveEstimator
+from joulecast.families import make_family
+from joulecast.records import Setup
+fitted = AdditiveEstimator().load(json.load(open(sys.argv[1])))
+prediction = fitted.predict([make_family("lenet5:3,5,20,20")], [Setup(batch=8)])
+assert prediction.energy_j[0] > 0
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - {"joulecast"} - set(sys.stdlib_module_names)))
+"""
+
+
+def test_prediction_loads_numpy_alone(tmp_path):
+    """Fitting may load more; an estimate must start fast."""
+    device, setup = make_simulated_device(7, noise=0.0), Setup(batch=8)
+    parts = [placed.part for placed in split_blocks(make_family("lenet5"))]
+    trials = [*(make_isolated_trial(part, setup) for part in parts), Trial(Network(), Setup())]
+    fitted = AdditiveEstimator().fit([observe(device, trial) for trial in trials])
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(fitted.to_dict()))
+    command = [sys.executable, "-c", PREDICT, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["numpy"]
