@@ -77,6 +77,9 @@ def define_convolution(dims: int, transposed: bool = False) -> Kind:
         width_divisor="groups",
         channel_axis=0,
         spatial_dims=dims,
+        inner_width="cin",
+        outer_width="cout",
+        aligned_widths=("cin", "cout"),
         pads_widths=True,
         autocast=gives_half,
     )
@@ -106,6 +109,9 @@ def define_linear() -> Kind:
         widths=("cin", "cout"),
         input_widths=("cin",),
         channel_axis=-1,
+        inner_width="cin",
+        outer_width="cout",
+        aligned_widths=("cin", "cout"),
         autocast=gives_half,
     )
 
@@ -141,6 +147,8 @@ def define_matmul() -> Kind:
         widths=("m", "k", "n"),
         input_widths=("m", "k", "n"),
         channel_axis=-1,
+        inner_width="k",
+        outer_width="n",
         second_shape=lambda s: (*lead(s), s["k"], s["n"]),
         autocast=gives_half,
         is_function=True,

@@ -39,6 +39,9 @@ class Kind:
         channel_axis: The axis of a sample that holds the channels, 0 or -1; None if it depends on
             the sample: last for tokens (two axes), first otherwise.
         spatial_dims: How many spatial axes a convolution has; 0 for all other kinds.
+        inner_width: The size that its matrix products sum over.
+        outer_width: The size that is the number of columns of its matrix products.
+        aligned_widths: Widths that run faster in multiples of the device's tile size.
         pads_widths: Its kernels pad odd widths themselves, so alignment does not matter.
         product_calls: How many matrix products the host sets up in one call.
         is_recurrent: It runs token by token, but the host issues all tokens with one call.
@@ -68,6 +71,9 @@ class Kind:
     least_width: int = 1
     channel_axis: int | None = None
     spatial_dims: int = 0
+    inner_width: str = ""
+    outer_width: str = ""
+    aligned_widths: tuple[str, ...] = ()
     pads_widths: bool = False
     product_calls: int = 1
     is_recurrent: bool = False

@@ -33,6 +33,8 @@ def define_embedding() -> Kind:
         lambda s, shape: (s["vocabulary"] * s["width"],),
         widths=("width",),
         channel_axis=-1,
+        inner_width="width",
+        outer_width="width",
         reads_tokens=True,
         autocast=gives_full,
     )
@@ -94,6 +96,9 @@ def define_recurrent(gates: int) -> Kind:
         widths=("cin", "hidden"),
         input_widths=("cin",),
         channel_axis=-1,
+        inner_width="cin",
+        outer_width="hidden",
+        aligned_widths=("cin",),
         is_recurrent=True,
         autocast=gives_half,
     )
@@ -139,6 +144,9 @@ def define_sdpa() -> Kind:
         widths=("head_dim",),
         input_widths=("head_dim",),
         channel_axis=-1,
+        inner_width="head_dim",
+        outer_width="head_dim",
+        aligned_widths=("head_dim",),
         packs_inputs=True,
         autocast=gives_half,
         is_function=True,
@@ -196,6 +204,8 @@ def define_attention() -> Kind:
         input_widths=("width",),
         width_divisor="heads",
         channel_axis=-1,
+        inner_width="width",
+        outer_width="width",
         product_calls=3,  # the input projections, attention, the output projection
         autocast=gives_half,
     )

@@ -121,10 +121,9 @@ def _make_loss(last: Layer, setup: Setup) -> _Kernel:
 def _find_product_shape(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
     """Return rows, width and depth of an operator's product, and whether groups are narrow."""
     sizes, out = layer.sizes, output_shape(layer)
-    names = ("cout", "hidden", "width", "head_dim", "n")
-    width = next((int(sizes[name]) for name in names if name in sizes), out[0] if out else 1)
-    depth = next((int(sizes[n]) for n in ("cin", "width", "head_dim", "k") if n in sizes), width)
     row = find_kind(layer.kind)
+    width = int(sizes.get(row.outer_width, out[0] if out else 1))
+    depth = int(sizes.get(row.inner_width, width))
     if row.is_recurrent:
         return batch, width, depth, False
     rows = max(1, batch * math.prod(out) // width)

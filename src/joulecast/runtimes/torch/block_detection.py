@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.kinds import Work
+from joulecast.kinds import KINDS, Work
 from joulecast.runtimes.torch.build import Block
 from joulecast.runtimes.torch.event_arguments import function_name
 from joulecast.runtimes.torch.op_readers import PACKED_SDPA
 from joulecast.runtimes.torch.trace_events import Event, ModuleCall, Trace
 
 _CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
-_NEVER_FUSED = {"embedding", "lstm", "gru", "attention", "sdpa", "matmul", "linear", PACKED_SDPA}
 # A class that covers this share of the heavy events of the best class competes with it.
 _COVERAGE_SHARE = 0.9
 
@@ -75,6 +74,10 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
 
 def _is_plain(event: Event) -> bool:
     """Return whether an event has no weights, no products and no kind of its own."""
+    if event.param_names or event.matmuls:
+        return False
     name = function_name(event)
-    has_own_kind = name in _NEVER_FUSED or "attention" in name
-    return not event.param_names and not event.matmuls and not has_own_kind
+    kind = KINDS.get(name)
+    # A convolution with a fixed kernel, such as a blur, is fused all the same.
+    is_layer = kind is not None and not kind.can_be_in_tail and not kind.is_convolution
+    return not is_layer and name != PACKED_SDPA and "attention" not in name
