@@ -1,76 +1,217 @@
-"""Asking a profile: what a person sees of an estimator."""
+"""Test estimates from a profile: single networks, many at once, and which fit is used."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators import ESTIMATORS, estimate_network, find_estimator, fit_profile
-from joulecast.gp.lognormal import lognormal_interval
+from joulecast.estimators import (
+    ESTIMATORS,
+    describe_fits,
+    estimate_network,
+    find_estimator,
+    fit_profile,
+    update_estimate,
+)
+from joulecast.estimators.base import UNIT_SD_SHARE
+from joulecast.estimators.fitted_profile import UNIT_VARIATION
 from joulecast.kinds import peak_memory
-from joulecast.records import Device, Network, Profile
+from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
+
+SETUPS = (Setup(batch=10), Setup(batch=20), Setup(batch=10, optimizer="adamw"))
+NETS = draw_networks(4, seed=5)
+NETWORKS = [network for network in NETS for _ in SETUPS]
+NETWORK_SETUPS = [setup for _ in NETS for setup in SETUPS]
 
 
 @pytest.fixture(scope="module")
-def profile():
+def unfitted():
     return Profile(Device("board"), "simulated", "device", "simulated", make_observations())
 
 
+@pytest.fixture(scope="module")
+def profile(unfitted):
+    seen = unfitted.observations
+    fits = {name: find_estimator(name).fit(seen).to_dict() for name in ("additive", "flops")}
+    return replace(unfitted, fits=fits)
+
+
 @pytest.mark.parametrize("name", list(ESTIMATORS))
-def test_an_estimate_says_what_it_rests_on(profile, name):
+def test_estimate_says_what_it_rests_on(unfitted, name):
     network = draw_networks(1)[0]
-    answer = estimate_network(profile, network, SETUP, name)
-    low, high = answer.interval_j
-    assert 0 < low < answer.energy_j < high
-    assert (answer.estimator, answer.device, answer.covers) == (name, "board", "device")
-    assert answer.provenance == "simulated"
-    assert answer.duration_s > 0
-    assert answer.peak_memory_bytes == peak_memory(network, SETUP)
-    assert len(answer.layers) == len(network.layers)
+    estimate = estimate_network(unfitted, network, SETUP, name)
+    low, high = estimate.interval_j
+    assert 0 < low < estimate.energy_j < high
+    assert (estimate.estimator, estimate.device, estimate.covers) == (name, "board", "device")
+    assert estimate.provenance == "simulated"
+    assert estimate.duration_s > 0
+    assert estimate.peak_memory_bytes == peak_memory(network, SETUP)
+    assert len(estimate.layers) == len(network.layers)
 
 
-def test_a_higher_level_is_a_longer_interval(profile):
+def test_higher_level_gives_a_wider_interval(profile):
     network = draw_networks(1)[0]
     half, most = (estimate_network(profile, network, SETUP, level=p) for p in (0.5, 0.99))
     assert half.energy_j == most.energy_j
     assert most.interval_j[0] < half.interval_j[0] < half.interval_j[1] < most.interval_j[1]
 
 
-def test_the_stored_fit_answers_until_more_was_seen(profile):
+@pytest.mark.parametrize("name", ["additive", "flops"])
+def test_networks_together_are_estimated_as_each_alone(profile, name):
+    together = fit_profile(profile, name).estimate(NETWORKS, NETWORK_SETUPS)
+    for network, setup, one in zip(NETWORKS, NETWORK_SETUPS, together, strict=True):
+        alone = estimate_network(profile, network, setup, name)
+        assert one.energy_j == pytest.approx(alone.energy_j)
+        assert one.interval_j == pytest.approx(alone.interval_j)
+        assert one.duration_s == pytest.approx(alone.duration_s)
+        assert (one.duration_interval_s is None) == (name == "flops")
+        if one.duration_interval_s:
+            assert one.duration_interval_s[0] < one.duration_s < one.duration_interval_s[1]
+        assert [layer.name for layer in one.layers] == [layer.name for layer in alone.layers]
+        assert one.unseen_share == pytest.approx(alone.unseen_share)
+        assert one.provenance == alone.provenance == "simulated"
+
+
+def test_one_setup_serves_all_networks(profile):
+    fitted = fit_profile(profile)
+    one, many = fitted.estimate(NETS, SETUPS[1]), fitted.estimate(NETS, [SETUPS[1]] * len(NETS))
+    assert list(one) == list(many)
+
+
+def test_details_can_be_left_out(profile):
+    fitted = fit_profile(profile)
+    full, brief = (
+        fitted.estimate(NETWORKS, NETWORK_SETUPS, details=wanted) for wanted in (True, False)
+    )
+    for one, other in zip(full, brief, strict=True):
+        assert one.layers and one.peak_memory_bytes > 0
+        assert replace(one, layers=(), peak_memory_bytes=0) == other
+
+
+@pytest.mark.parametrize("name", ["additive", "flops"])
+def test_means_are_those_of_the_estimates(profile, name):
+    fitted = fit_profile(profile, name)
+    expected = fitted.estimate(NETWORKS, NETWORK_SETUPS).energy_j
+    assert fitted.predict_means(NETWORKS, NETWORK_SETUPS) == pytest.approx(expected, rel=1e-12)
+
+
+def test_measured_run_updates_the_means_of_its_network(profile):
+    """A network that a user ran updates its own estimate, computed in either way."""
+    fitted = fit_profile(profile)
+    before = fitted.estimate([NETS[0]], SETUPS[0])[0]
+    own = Observation(
+        Trial(NETS[0], SETUPS[0]),
+        energy_j=1.5 * before.energy_j,
+        energy_sd_j=0.0,
+        duration_s=before.duration_s,
+        duration_sd_s=0.0,
+        count=3,
+        provenance="simulated",
+        source=OWN_NET,
+    )
+    updated = fit_profile(replace(profile, observations=(*profile.observations, own), fits={}))
+    means = updated.predict_means(NETS, SETUPS[0])
+    assert means == pytest.approx(updated.estimate(NETS, SETUPS[0]).energy_j, rel=1e-12)
+    assert means[0] > 1.2 * fitted.predict_means(NETS, SETUPS[0])[0]
+
+
+@pytest.mark.parametrize("name", ["additive", "flops"])
+def test_equal_networks_have_equal_estimates_to_the_last_digit(profile, name):
+    networks = [*NETWORKS, *NETWORKS[:3], NETWORKS[0]]
+    setups = [*NETWORK_SETUPS, *NETWORK_SETUPS[:3], NETWORK_SETUPS[0]]
+    found = fit_profile(profile, name).estimate(networks, setups, joint=True)
+    assert found.first_equal == (*range(len(NETWORKS)), 0, 1, 2, 0)
+    drawn = found.draw(50)
+    for at, first in enumerate(found.first_equal):
+        assert found[at] == found[first]
+        assert np.array_equal(drawn[:, at], drawn[:, first])
+        assert found.log_ratio_variance(first, [at])[0] == 0.0
+    renamed = replace(NETS[0], layers=tuple(replace(one, name="x") for one in NETS[0].layers))
+    layers = fit_profile(profile, name).estimate([NETS[0], renamed], SETUPS[0])[1].layers
+    assert {layer.name for layer in layers} == {"x"}
+
+
+def test_stored_fit_is_used_until_there_are_new_observations(unfitted, monkeypatch):
     method = find_estimator("subtractive")
-    stored = method.fit(profile.observations)
-    assert fit_profile(replace(profile, fits={"subtractive": stored}), method) is stored
-    without = replace(profile, fits={"subtractive": stored}, observations=())
-    assert fit_profile(without, method) is stored
-    fewer = method.fit(profile.observations[:20])
-    assert fit_profile(replace(profile, fits={"subtractive": fewer}), method) == stored
+    stored = method.fit(unfitted.observations).to_dict()
+    fewer = method.fit(unfitted.observations[:20]).to_dict()
+
+    def fit(self, observations):
+        raise AssertionError("fitted although there is a fit")
+
+    stale = fit_profile(replace(unfitted, fits={"subtractive": fewer}), "subtractive")
+    assert stale.fitted.to_dict() == stored
+    monkeypatch.setattr(type(method), "fit", fit)
+    for observations in (unfitted.observations, ()):
+        kept = replace(unfitted, fits={"subtractive": stored}, observations=observations)
+        assert fit_profile(kept, "subtractive").fitted.to_dict() == stored
 
 
-def test_what_cannot_be_asked(profile):
-    network = draw_networks(1)[0]
+def test_fit_of_another_version_is_not_used(profile):
+    old = {"additive": {"version": 1}}
+    fitted = fit_profile(replace(profile, fits=old)).fitted
+    assert fitted.to_dict() == profile.fits["additive"]
     with pytest.raises(MissingError, match="joulecast profile"):
-        estimate_network(replace(profile, observations=()), network, SETUP)
-    with pytest.raises(InputError, match="subtractive"):
-        estimate_network(profile, network, SETUP, "tea leaves")
-    with pytest.raises(InputError, match=r"0\.95"):
-        estimate_network(profile, network, SETUP, level=95.0)
-    with pytest.raises(InputError, match="layers"):
-        estimate_network(profile, Network(), SETUP)
+        fit_profile(replace(profile, fits=old, observations=()))
 
 
-def test_intervals_never_go_below_nothing():
-    narrow, wide = lognormal_interval(10.0, 0.01, 0.95), lognormal_interval(10.0, 400.0, 0.95)
-    assert narrow == pytest.approx((10 - 0.196, 10 + 0.196), rel=1e-3)
-    assert 0 < wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert lognormal_interval(0.0, 4.0, 0.95) == pytest.approx((0.0, 3.92), rel=1e-3)
+def test_fits_are_described_if_their_estimator_is_known(profile):
+    items = describe_fits(replace(profile, fits={**profile.fits, "unknown": {}, "subtractive": {"version": 9}}))
+    assert {item.label for item in items["additive"]} >= {"conv2d fp32", "linear fp32"}
+    assert items["unknown"] == items["subtractive"] == ()
 
 
-def test_a_profile_that_came_with_the_package_is_of_another_unit(profile):
+def test_shipped_profile_adds_unit_to_unit_variation(profile):
     network = draw_networks(1)[0]
     own = estimate_network(profile, network, SETUP)
     other = estimate_network(replace(profile, shipped=True), network, SETUP)
     assert other.energy_j == own.energy_j
     assert other.interval_j[0] < own.interval_j[0] and other.interval_j[1] > own.interval_j[1]
-    assert sum(other.uncertainty_sources.values()) == pytest.approx(sum(own.uncertainty_sources.values()), abs=0.02)
-    assert any("unit" in words for words in other.uncertainty_sources)
+    sources = other.uncertainty_sources
+    assert sum(sources.values()) == pytest.approx(sum(own.uncertainty_sources.values()), abs=0.02)
+    assert sources[UNIT_VARIATION] > 0
+
+
+def test_unit_to_unit_variation_widens_energies_but_not_ratios(profile):
+    own, shipped = (
+        fit_profile(one).estimate(NETWORKS[:2], NETWORK_SETUPS[:2], joint=True)
+        for one in (profile, replace(profile, shipped=True))
+    )
+    extra = shipped.variance - own.variance
+    assert extra == pytest.approx(UNIT_SD_SHARE**2 * (own.energy_j**2 + own.variance))
+    ratios = [one.probability_ratio_within(0, [1], [1.5])[0] for one in (own, shipped)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
+    limit = 1.1 * own.energy_j
+    assert (shipped.probability_within(limit) < own.probability_within(limit)).all()
+
+
+def test_first_steps_of_a_run_update_the_estimate(profile):
+    before = estimate_network(profile, NETS[0], SETUP)
+    after = update_estimate(before, 10 * 1.3 * before.energy_j, steps=10)
+    assert before.energy_j < after.energy_j < 1.3 * before.energy_j
+    width_before, width_after = (one.interval_j[1] / one.interval_j[0] for one in (before, after))
+    assert width_after < width_before
+    assert after.interval_j[0] < after.energy_j < after.interval_j[1]
+    layers_j = sum(layer.energy_j for layer in after.layers)
+    assert layers_j == pytest.approx(after.energy_j)
+    for energy_j, steps in ((0.0, 3), (1.0, 0)):
+        with pytest.raises(InputError, match="steps"):
+            update_estimate(before, energy_j, steps)
+
+
+def test_what_cannot_be_estimated_is_an_error(profile):
+    network = draw_networks(1)[0]
+    with pytest.raises(MissingError, match="joulecast profile"):
+        estimate_network(replace(profile, observations=(), fits={}), network, SETUP)
+    with pytest.raises(InputError, match="subtractive"):
+        estimate_network(profile, network, SETUP, "tea leaves")
+    with pytest.raises(InputError, match=r"0\.95"):
+        estimate_network(profile, network, SETUP, level=95.0)
+    with pytest.raises(InputError, match="level is 1"):
+        estimate_network(profile, network, SETUP, level=1.0)
+    with pytest.raises(InputError, match="layers"):
+        estimate_network(profile, Network(), SETUP)
+    with pytest.raises(InputError, match="layers"):
+        fit_profile(profile).predict_means([Network()], SETUP)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from additive_examples import (
     FAMILY,
     SETUP,
@@ -18,7 +19,6 @@ from additive_examples import (
     predict,
     true_energies,
 )
-
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target

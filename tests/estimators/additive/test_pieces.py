@@ -1,17 +1,17 @@
-"""Pieces of what lies channels last: kinds of their own; what lies as usual keeps its names."""
+"""Pieces of networks: memory layouts, blocks, repeated calls and tied weights."""
 
 from dataclasses import replace
 
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import make_piece
-from joulecast.estimators.baselines.stages import find_kind
+from joulecast.estimators.additive.pieces import make_piece, split_pieces
+from joulecast.estimators.baselines.stages import part_type_key
 from joulecast.families import make_family
-from joulecast.kinds import make_layer, make_op
+from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.kinds.check import check_layer
-from joulecast.records import Layer, Network, Setup, fold_blocks
-from joulecast.variants import Part, curve_key, describe_part, split_blocks
+from joulecast.records import Input, Layer, Network, Setup, fold_blocks
+from joulecast.variants import Part, curve_key, describe_part, split_blocks, split_network
 
 CONV = make_layer(
     "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
@@ -20,35 +20,35 @@ FLAGS = ("channels_last", "channels_last_weights")
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_what_lies_otherwise_is_another_piece_and_curve(flag: str) -> None:
+def test_channels_last_makes_another_piece_and_curve(flag: str) -> None:
     setup = Setup()
-    usual = Part("hidden", (CONV,))
+    default = Part("hidden", (CONV,))
     other = Part("hidden", (replace(CONV, **{flag: True}),))
-    one, two = make_piece(usual, setup), make_piece(other, setup)
+    one, two = make_piece(default, setup), make_piece(other, setup)
     assert (one.label, two.label) == ("conv2d fp32", "conv2d channels last fp32")
     assert one.key != two.key
-    assert one.frame != two.frame
-    assert one.place == two.place
-    assert curve_key(usual, setup) != curve_key(other, setup)
-    assert find_kind(usual, setup) != find_kind(other, setup)
+    assert one.structure != two.structure
+    assert one.point == two.point
+    assert curve_key(default, setup) != curve_key(other, setup)
+    assert part_type_key(default, setup) != part_type_key(other, setup)
     assert "channels last" in describe_part(other)
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_blocks_that_lie_otherwise_have_another_structure(flag: str) -> None:
+def test_channels_last_blocks_have_another_structure(flag: str) -> None:
     network = make_family("resnet18")
-    layers = tuple(turn(layer, flag) for layer in network.layers)
-    turned = replace(network, layers=layers)
-    assert list_blocks(network).isdisjoint(list_blocks(turned))
-    assert list_folded(network).isdisjoint(list_folded(turned))
+    layers = tuple(set_flag(layer, flag) for layer in network.layers)
+    changed = replace(network, layers=layers)
+    assert list_blocks(network).isdisjoint(list_blocks(changed))
+    assert list_folded(network).isdisjoint(list_folded(changed))
 
 
-def turn(layer: Layer, flag: str) -> Layer:
+def set_flag(layer: Layer, flag: str) -> Layer:
     return replace(layer, **{flag: True}) if layer.kind == "conv2d" else layer
 
 
 def list_blocks(network: Network) -> set[str]:
-    labels = {make_piece(place.part, Setup()).label for place in split_blocks(network)}
+    labels = {make_piece(placed.part, Setup()).label for placed in split_blocks(network)}
     return {label for label in labels if label.startswith("block:")}
 
 
@@ -59,10 +59,10 @@ def list_folded(network: Network) -> set[str]:
     return found
 
 
-def test_names_of_what_lies_as_usual_stay() -> None:
-    """Profiles that were measured before layouts were told apart still mean the same."""
+def test_keys_of_default_layouts_are_stable() -> None:
+    """Profiles that were measured before layouts were distinguished keep their meaning."""
     piece = make_piece(Part("hidden", (CONV,)), Setup())
-    assert (piece.key, piece.frame) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
+    assert (piece.key, piece.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
     assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
 
@@ -77,6 +77,53 @@ def test_names_of_what_lies_as_usual_stay() -> None:
         replace(CONV, channels_last="yes"),
     ],
 )
-def test_what_cannot_lie_so_is_refused(layer: Layer) -> None:
+def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
     with pytest.raises(InputError, match="channels_last"):
         check_layer(layer)
+
+
+def test_blocks_stay_whole_if_their_label_was_measured() -> None:
+    network, setup = make_family("transformer:64,2"), Setup(batch=32)
+    block = make_piece(split_blocks(network)[1].part, setup)
+    leaf = make_piece(split_network(network)[1].part, setup)
+    whole = split_pieces(network, setup, {block.label})
+    opened = split_pieces(network, setup, {leaf.label})
+    assert sum(one.is_block for one in whole) == 2
+    assert not any(one.is_block for one in opened)
+
+
+def test_weights_that_are_called_again_are_updated_once() -> None:
+    """A linear layer that a step calls eight times updates its weights once."""
+    setup = Setup(batch=4, optimizer="adamw")
+    wide = make_layer("linear", cin=512, cout=512)
+    output = make_layer("linear", cin=512, cout=10)
+    network = Network((replace(wide, calls=8), output), Input((512,)))
+    first = split_pieces(network, setup, ())[0]
+    work = layer_work(wide, setup)
+    expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
+    # Products hardly count beside the update.
+    assert first.count * first.piece.size_bytes == pytest.approx(expected_bytes, rel=0.02)
+
+
+def test_tied_head_loses_its_update_but_not_its_products() -> None:
+    """The products of a head that shares its weights with an embedding are most of its cost."""
+    tokens, width = 5_000, 256
+    head = replace(make_layer("linear", cin=width, cout=tokens, lead=(64,), bias=0), tied=True)
+    table = make_layer("embedding", vocabulary=tokens, width=width, lead=(64,))
+    setup = Setup(batch=32, optimizer="adamw")
+    tied = Network((table, head), Input((64,), tokens))
+    untied = replace(tied, layers=(table, replace(head, tied=False)))
+    counts = [
+        [one.count for one in split_pieces(network, setup, ()) if one.piece.flops > 1e9]
+        for network in (tied, untied)
+    ]
+    assert counts[1] == [1.0]
+    # By bytes alone a fifth would be lost.
+    assert len(counts[0]) == 1 and 0.85 < counts[0][0] < 0.95
+
+
+def test_layer_without_work_is_not_a_piece() -> None:
+    view = make_layer("view", shape=(4, 4), out=(16,))
+    network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
+    pieces = split_pieces(network, Setup(batch=2, phase="inference"), ())
+    assert [one.piece.label for one in pieces] == ["linear fp32 inference"]

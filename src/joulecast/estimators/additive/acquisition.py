@@ -42,6 +42,7 @@ from joulecast.estimators.base import Proposal, Target
 from joulecast.gp.fitting import MANY_OBSERVATIONS
 from joulecast.gp.variance_reduction import predict_measurements
 from joulecast.records import Observation, Trial
+from joulecast.units import format_share
 from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part
 
 FitModel = Callable[[Sequence[Observation]], AdditiveModel]
@@ -146,7 +147,7 @@ def _propose_after_probes(
     if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
         return replace(stop, uncertainty_share=uncertainty)
     trial, what = _isolate(target, pieces, best.key, with_energy=True)
-    reason = f"{what} (reduces the variance by {best.reduction / variance:.0%})"
+    reason = f"{what} (reduces the variance by {format_share(best.reduction / variance)})"
     return Proposal(trial, uncertainty, reason, count)
 
 
@@ -161,7 +162,7 @@ def _propose_best(
     """Propose the measurement with the highest score, of a piece or of the host."""
     count, uncertainty = pieces.observation_count, _measure_uncertainty(totals)
     if uncertainty <= target.uncertainty_share:
-        reason = f"the networks are known within {target.uncertainty_share:.0%}"
+        reason = f"the networks are known within {format_share(target.uncertainty_share)}"
         return Proposal(None, uncertainty, reason, count)
     measurements = _list_measurements(target, pieces, model, totals, costs)
     best = max(measurements, key=lambda one: one.score, default=None)
@@ -181,7 +182,7 @@ def _propose_best(
         reason = f"no measurement would help: the remaining uncertainty is {source}"
         return Proposal(None, uncertainty, reason, count)
     trial, what = _isolate(target, pieces, best.key, best.with_energy)
-    reduction = f"reduces the variance by {best.reduction / variance:.0%}"
+    reduction = f"reduces the variance by {format_share(best.reduction / variance)}"
     why = reduction if is_targeted else "largest standard deviation"
     return Proposal(trial, uncertainty, f"{what} ({why})", count, best.with_energy)
 

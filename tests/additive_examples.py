@@ -1,0 +1,62 @@
+"""Simulated observations for the tests of the additive estimator."""
+
+import random
+from dataclasses import replace
+
+from joulecast.estimators.additive.pieces import count_pieces, split_pieces
+from joulecast.families import draw_family
+from joulecast.records import Network, Setup, Trial
+from joulecast.testing.estimators import observe
+from joulecast.variants import make_isolated_trial, split_blocks
+
+SETUP = Setup(batch=32)
+FAMILY = "cnn5"
+
+
+def draw_networks(count, seed=0, family=FAMILY):
+    rng = random.Random(seed)
+    return [draw_family(family, rng.randint) for _ in range(count)]
+
+
+def observe_step(device, trial, energy=True):
+    """Return an observation with its issue time."""
+    return replace(observe(device, trial, energy), issue_s=device.true_cost(trial).issue_s)
+
+
+def observe_parts(device, networks, setup=SETUP, mode="graph", energy=True):
+    """Return an observation of every distinct part of some networks in isolation."""
+    trials = {}
+    for network in networks:
+        for placed in split_blocks(network):
+            trial = make_isolated_trial(placed.part, setup, mode)
+            trials[trial.key] = trial
+    return [observe_step(device, trial, energy) for trial in trials.values()]
+
+
+def observe_idle(device):
+    return observe_step(device, Trial(Network(), Setup()))
+
+
+def observe_on_unit(observations, unit, factor, start_s):
+    """Return observations as another unit of the device would have made them."""
+    return [
+        replace(
+            one,
+            energy_j=one.energy_j and factor * one.energy_j,
+            device=replace(one.device, unit=unit),
+            taken_at_s=start_s + at,
+        )
+        for at, one in enumerate(observations)
+    ]
+
+
+def true_energies(device, networks, setup=SETUP):
+    return [device.true_cost(Trial(network, setup)).energy_j for network in networks]
+
+
+def predict(fitted, networks, setup=SETUP):
+    return fitted.predict(networks, [setup] * len(networks))
+
+
+def count_network(network, model, setup=SETUP):
+    return count_pieces(split_pieces(network, setup, set(model.encoder.labels)))

@@ -1,0 +1,151 @@
+"""What the additive estimator proposes to measure next."""
+
+from dataclasses import replace
+
+import pytest
+
+from additive_examples import (
+    FAMILY,
+    SETUP,
+    draw_networks,
+    observe_idle,
+    observe_parts,
+    observe_step,
+    predict,
+    true_energies,
+)
+from joulecast.estimators.additive import acquisition
+from joulecast.estimators.additive.acquisition import propose_trial
+from joulecast.estimators.additive.estimator import AdditiveEstimator
+from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.pieces import make_piece, split_pieces
+from joulecast.estimators.base import Target
+from joulecast.families import make_family
+from joulecast.records import MODES, Observation, Trial
+from joulecast.variants import make_isolated_trial, read_isolated_part, split_blocks
+
+
+def make_target(count, **options):
+    networks = tuple(draw_networks(count, seed=1))
+    return Target(make_family(FAMILY), SETUP, networks=networks, modes=MODES, **options)
+
+
+def follow_proposals(device, target, limit=60):
+    """Measure what the estimator proposes; return proposals and observations."""
+    estimator, observations, proposals = AdditiveEstimator(), [observe_idle(device)], []
+    while len(observations) < limit:
+        proposal = estimator.propose(target, observations)
+        proposals.append(proposal)
+        if proposal.trial is None:
+            break
+        observation = observe_step(device, proposal.trial, proposal.with_energy)
+        cost_s = 2.0 if proposal.with_energy else 0.5
+        observations.append(replace(observation, cost_s=cost_s))
+    return proposals, observations
+
+
+def test_every_kind_is_measured_twice_first(device):
+    proposals, _ = follow_proposals(device, make_target(8), limit=8)
+    # One whole network runs between the two rounds, two more follow.
+    sizes = [len(proposal.trial.network.layers) for proposal in proposals[:7]]
+    assert sizes == [1, 1, 5, 1, 1, 5, 5]
+    isolated = [proposals[at].trial.network.layers[0].kind for at in (0, 1, 3, 4)]
+    assert sorted(isolated) == ["conv2d", "conv2d", "linear", "linear"]
+    assert all(proposal.with_energy for proposal in proposals[:7])
+
+
+def test_proposals_bring_the_target_within_its_share(device):
+    target = make_target(8, uncertainty_share=0.06)
+    proposals, observations = follow_proposals(device, target)
+    assert proposals[-1].trial is None
+    assert proposals[-1].uncertainty_share <= 0.06
+    assert "known within 6.00 %" in proposals[-1].reason
+    assert any(not proposal.with_energy for proposal in proposals[:-1])
+    prediction = predict(AdditiveEstimator().fit(observations), target.networks)
+    assert prediction.energy_j == pytest.approx(true_energies(device, target.networks), rel=0.15)
+
+
+def test_refused_trial_is_not_proposed_again():
+    target, estimator = make_target(3), AdditiveEstimator()
+    first = estimator.propose(target, [])
+    second = estimator.propose(target, [Observation(first.trial)])
+    assert second.trial is not None
+    assert second.trial.key != first.trial.key
+
+
+def test_other_kinds_are_left_out_if_there_are_many_observations(device, observations, monkeypatch):
+    target = make_target(8, uncertainty_share=0.0)
+    # With host times of all networks, the choice needs a fit.
+    hosts = [observe_step(device, Trial(one, SETUP)) for one in target.networks]
+    related = [*observations[: len(observations) // 2], *hosts]
+    parts = observe_parts(device, [make_family("lstm")])
+    unrelated = [one for one in parts if one.trial.network.layers[0].kind == "lstm"]
+    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
+    fitted_to = []
+
+    def fit(observations):
+        fitted_to.append(list(observations))
+        return fit_model(observations)
+
+    without, among = (
+        propose_trial(target, some, fit) for some in (related, [*related, *unrelated])
+    )
+    assert unrelated and without.trial is not None and among == without
+    assert fitted_to == [related, related]
+
+
+def test_refused_trial_stays_refused_if_there_are_many_observations(device, monkeypatch):
+    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
+    target, estimator = make_target(3), AdditiveEstimator()
+    unrelated = observe_parts(device, [make_family("lstm")])
+    first = estimator.propose(target, unrelated)
+    second = estimator.propose(target, [*unrelated, Observation(first.trial)])
+    assert second.trial is not None and second.trial.key != first.trial.key
+
+
+def test_probing_proposes_energies_of_kinds_without_any(device, monkeypatch):
+    """All layers were timed, but only other kinds were measured with energy."""
+    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
+    network = draw_networks(1, seed=3)[0]
+    timed = [
+        observe_step(device, make_isolated_trial(placed.part, SETUP, mode), energy=False)
+        for placed in split_blocks(network)
+        for mode in ("graph", "eager")
+    ]
+    unrelated = [*observe_parts(device, [make_family("lstm")]), observe_idle(device)]
+    target = Target(network, SETUP, acquisition="probe", modes=MODES, uncertainty_share=0.05)
+    proposal = AdditiveEstimator().propose(target, [*unrelated, *timed])
+    assert proposal.trial is not None and proposal.with_energy
+    assert proposal.uncertainty_share > 0.3
+
+
+def test_rule_of_the_paper_is_available(device):
+    proposals, _ = follow_proposals(device, make_target(6, acquisition="energy"), limit=14)
+    by_rule = [one for one in proposals if one.trial and "standard deviation" in one.reason]
+    assert by_rule
+    assert all(proposal.with_energy for proposal in by_rule)
+
+
+def test_structures_that_no_eager_step_showed_run_in_isolation(device):
+    """Host time of a network that may not run as a whole comes from its pieces, each once."""
+    network = draw_networks(1, seed=51)[0]
+    target = Target(network, SETUP, networks=(network,), modes=MODES, acquisition="probe")
+    _, observations = follow_proposals(device, target)
+    eager = [
+        one
+        for one in observations
+        if one.trial.execution.mode == "eager" and one.trial.network.layers
+    ]
+    structures = [make_piece(read_isolated_part(one.trial), SETUP).structure for one in eager]
+    assert len(set(structures)) == len(structures) > 0
+    assert all(one.energy_j is None and one.issue_s for one in eager)
+    pieces = split_pieces(network, SETUP, ())
+    assert set(structures) == {one.piece.structure for one in pieces}
+
+
+def test_only_isolated_pieces_are_proposed_without_graphs(device):
+    """Durations contain the host then, whatever the networks are."""
+    networks = tuple(draw_networks(2, seed=81))
+    target = Target(networks[0], SETUP, networks=networks, modes=("eager",))
+    proposals, _ = follow_proposals(device, target, limit=10)
+    assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)

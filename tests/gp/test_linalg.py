@@ -1,0 +1,58 @@
+"""Products, Cholesky factors and inverses equal those of numpy."""
+
+import numpy as np
+import pytest
+
+from joulecast.gp.linalg import SparsePattern, cholesky_with_inverse, invert_covariance, matmul
+
+
+def test_sparse_pattern_multiplies_as_a_dense_matrix():
+    rng = np.random.default_rng(7)
+    dense = (rng.random((13, 21)) < 0.3) * rng.normal(size=(13, 21))
+    dense[4] = 0.0
+    row, column = np.nonzero(dense)
+    other = rng.normal(size=(21, 6))
+    order = rng.permutation(len(row))
+    pattern = SparsePattern(13, row[order], column[order])
+    product = pattern.matmul(dense[row, column][order], other)
+    assert product == pytest.approx(dense @ other, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 200])
+def test_cholesky_factor_and_its_inverse(size):
+    half = np.random.default_rng(size).normal(size=(size, size))
+    matrix = half @ half.T + np.eye(size)
+    factor, inverse = cholesky_with_inverse(matrix)
+    assert factor == pytest.approx(np.linalg.cholesky(matrix), rel=1e-8, abs=1e-8)
+    assert inverse @ factor == pytest.approx(np.eye(size), abs=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 70])
+def test_inverse_and_log_determinant_of_a_covariance(size):
+    half = np.random.default_rng(size).normal(size=(size, size))
+    matrix = half @ half.T + np.eye(size)
+    inverse, half_log_det = invert_covariance(matrix)
+    assert inverse == pytest.approx(np.linalg.inv(matrix), abs=1e-9)
+    assert half_log_det == pytest.approx(0.5 * np.linalg.slogdet(matrix)[1])
+
+
+def test_nearly_singular_matrix_gets_jitter():
+    """Rounding alone decides whether a matrix of equal rows is positive definite."""
+    matrix = np.ones((90, 90)) - 1e-12 * np.eye(90)
+    factor, _ = cholesky_with_inverse(matrix)
+    assert factor @ factor.T == pytest.approx(matrix, abs=1e-6)
+    assert np.isfinite(invert_covariance(matrix)[0]).all()
+
+
+@pytest.mark.parametrize("solve", [cholesky_with_inverse, invert_covariance])
+@pytest.mark.parametrize("size", [3, 90])
+def test_indefinite_matrix_is_refused(solve, size):
+    with pytest.raises(np.linalg.LinAlgError):
+        solve(-np.eye(size))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(700, 40), (30, 150), (0, 3), (3, 0)])
+def test_tiled_product_equals_that_of_numpy(rows, columns):
+    rng = np.random.default_rng(8)
+    left, right = rng.normal(size=(rows, columns)), rng.normal(size=(columns, 70))
+    assert matmul(left, right) == pytest.approx(left @ right, abs=1e-10)

@@ -1,0 +1,127 @@
+"""Gaussian process regression of one curve: numpy predicts what scikit-learn would."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+from joulecast.errors import InputError
+from joulecast.gp.regression import KERNELS, GaussianProcess, fit_gaussian_process
+
+WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
+NEW_WIDTHS = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])
+
+
+def cost(widths):
+    a, b = np.array(widths, dtype=float).T
+    return 0.05 + 1e-3 * a + 2e-3 * b + 1e-4 * a * b
+
+
+@pytest.fixture(scope="module")
+def process():
+    values = cost(WIDTHS)
+    return fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_prediction_equals_that_of_scikit_learn(name):
+    values = cost(WIDTHS)
+    process = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2, name)
+    scales = process.length_scales
+    shape = RBF(scales) if name == "rbf" else Matern(scales, nu=2.5)
+    kernel = ConstantKernel(process.signal_variance) * shape + WhiteKernel(process.nugget)
+    noise = process.variances / process.scale**2
+    reference = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None)
+
+    def scale_points(widths):
+        return (np.sqrt(widths) - process.offset) / process.span
+
+    reference.fit(scale_points(process.widths), (process.values - process.mean) / process.scale)
+    expected_mean, expected_cov = reference.predict(scale_points(NEW_WIDTHS), return_cov=True)
+    mean, cov = process.predict(NEW_WIDTHS)
+    assert mean == pytest.approx(process.mean + process.scale * expected_mean, rel=1e-7)
+    # scikit-learn includes the nugget of new points; ours is separate.
+    with_nugget = cov + process.nugget_variance * np.eye(3)
+    assert with_nugget == pytest.approx(process.scale**2 * expected_cov, rel=1e-5, abs=1e-12)
+
+
+def test_standard_deviations_are_the_diagonal_of_the_covariance(process):
+    _, cov = process.predict(NEW_WIDTHS)
+    assert process.standard_deviations(NEW_WIDTHS) == pytest.approx(np.sqrt(np.diag(cov)), rel=1e-6)
+
+
+def test_kernel_is_stored_and_defaults_to_matern(process):
+    old = {name: value for name, value in process.to_dict().items() if name != "kernel"}
+    assert GaussianProcess.from_dict(old).kernel == process.kernel == "matern"
+    smooth = fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "rbf")
+    restored = GaussianProcess.from_dict(smooth.to_dict())
+    assert restored.predict(NEW_WIDTHS)[0] == pytest.approx(smooth.predict(NEW_WIDTHS)[0])
+    with pytest.raises(InputError, match="'linear'; choose one of matern, rbf"):
+        fit_gaussian_process(WIDTHS, cost(WIDTHS), [1e-6] * len(WIDTHS), "linear")
+
+
+def test_json_round_trip_is_exact(process):
+    restored = GaussianProcess.from_dict(json.loads(json.dumps(process.to_dict())))
+    assert restored.to_dict() == process.to_dict()
+    assert (restored.predict(NEW_WIDTHS)[0] == process.predict(NEW_WIDTHS)[0]).all()
+
+
+def test_smooth_cost_is_recovered_between_training_points(process):
+    inside = [(16, 40), (30, 80), (45, 60)]
+    means, _ = process.predict(np.array(inside, dtype=float))
+    assert means == pytest.approx(cost(inside), rel=0.1)
+
+
+def test_standard_deviation_is_smallest_at_training_points(process):
+    known = process.standard_deviations(process.widths)
+    assert known.max() < process.standard_deviations(np.array([[64.0, 60.0]]))[0]
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_prediction_scales_with_the_unit(process, factor):
+    values = factor * cost(WIDTHS)
+    scaled = fit_gaussian_process(WIDTHS, values, (0.01 * values) ** 2)
+    expected = factor * process.predict(NEW_WIDTHS)[0]
+    assert scaled.predict(NEW_WIDTHS)[0] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("widths", "values"),
+    [
+        ([(5,)], [2.0]),
+        ([()], [2.0]),
+        ([(), ()], [2.0, 2.1]),
+        ([(5,), (5,), (5,)], [2.0, 2.1, 1.9]),
+        ([(1,), (9,)], [0.0, 0.0]),
+        ([(1,), (9,)], [-0.1, 3.0]),
+    ],
+)
+def test_few_or_coinciding_points_give_finite_predictions(widths, values):
+    process = fit_gaussian_process(widths, values, [1e-4] * len(values))
+    means, cov = process.predict(np.array([list(widths[0]) or [1.0], [7.0]]))
+    assert np.isfinite(means).all()
+    assert np.isfinite(cov).all()
+    assert (np.diag(cov) >= 0).all()
+
+
+def test_two_points_leave_uncertainty_between_them():
+    process = fit_gaussian_process([(1,), (100,)], [1.0, 2.0], [1e-6, 1e-6])
+    between = process.standard_deviations(np.array([[30.0]]))[0]
+    assert between > 0.1
+    assert between > 5 * process.standard_deviations(np.array([[1.0]]))[0]
+
+
+def test_prediction_loads_neither_scikit_learn_nor_scipy(process):
+    code = (
+        "import sys, json, numpy as np\n"
+        "import joulecast.estimators as e\n"
+        "from joulecast.gp.regression import GaussianProcess\n"
+        "process = GaussianProcess.from_dict(json.loads(sys.argv[1]))\n"
+        "process.predict(np.array([[3.0, 7.0]]))\n"
+        "assert not {'sklearn', 'scipy', 'torch'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, json.dumps(process.to_dict())], check=True)
