@@ -27,7 +27,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.figures import draw_budget, save_svg
+from joulecast.figures import Caption, plot_error_by_budget, save_svg
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
@@ -212,7 +212,7 @@ def run_arm(arm: Arm, seed: int, draw: int, points: int, truths: Sequence[Observ
     estimator = arm.make(100 * seed + draw)
     with open_rig(seed) as rig, open_store(":memory:") as store:
         done = run_campaign(rig, store, estimator, target, points=points)
-        seen = store.observations(done.profile_key)
+        seen = store.load_observations(done.profile_key)
     rows = []
     for count in range(FIRST, done.points + 1, STEP):
         known = take_points(estimator, seen, count)
@@ -301,8 +301,8 @@ def draw_question(question: str, report: Json, out: Path) -> None:
         f"{report['estimator']}, {report['family']}, {report['nets']} unseen nets in each of "
         f"{len(report['worlds'])} worlds; line: mean of the runs, band: best to worst"
     )
-    picture = draw_budget(lines, title=title, about=about, provenance="simulated")
-    save_svg(picture, out / f"{report['estimator']}-{question}.svg")
+    plot = plot_error_by_budget(lines, caption=Caption(title, about, "simulated"))
+    save_svg(plot, out / f"{report['estimator']}-{question}.svg")
 
 
 def make_table(report: Json) -> str:

@@ -32,7 +32,7 @@ import numpy as np
 from cells import read_runs
 from methods import METHODS, Answer, Floats, Names, Shelf, make_shelf
 
-from joulecast.figures import draw_budget, save_svg
+from joulecast.figures import Axis, Caption, plot_error_by_budget, save_svg
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.testing.commits import find_commit
 
@@ -264,14 +264,13 @@ def draw_picture(done: Sequence[Json], path: Path) -> None:
         ]
         for method in DRAWN
     }
-    picture = draw_budget(
-        lines,
-        against="nets learnt from",
-        title="Energy of whole training runs (EC-NAS-Bench, RTX 6000)",
-        about=f"line: mean of {len(done)} draws; band: best to worst",
-        provenance="imported",
+    caption = Caption(
+        "Energy of whole training runs (EC-NAS-Bench, RTX 6000)",
+        f"line: mean of {len(done)} draws; band: best to worst",
+        "imported",
     )
-    save_svg(picture, path)
+    plot = plot_error_by_budget(lines, Axis("Training networks"), caption)
+    save_svg(plot, path)
 
 
 def make_tables(report: Json) -> str:

@@ -11,7 +11,7 @@ from joulecast.cli.terminal import Json, format_json, print_json
 from joulecast.errors import FileError
 
 if TYPE_CHECKING:
-    from joulecast.figures import Picture
+    from joulecast.figures import Plot
 
 PLOT_SUFFIXES = (".html", ".svg", ".png")
 
@@ -54,7 +54,7 @@ def write_json(path: str, data: Any) -> None:
         raise FileError(f"cannot write {path} ({reason}): give another --out") from error
 
 
-def save_plots(path: str, plots: Mapping[str, Picture]) -> None:
+def save_plots(path: str, plots: Mapping[str, Plot]) -> None:
     """Write plots to a file; several plots share a page, or become ``NAME-plot.svg`` each.
 
     Args:
@@ -68,6 +68,6 @@ def save_plots(path: str, plots: Mapping[str, Picture]) -> None:
         save_html(list(plots.values()), file)
         return
     save = save_svg if file.suffix.lower() == ".svg" else save_png
-    for name, picture in plots.items():
+    for name, plot in plots.items():
         one = file if len(plots) == 1 else file.with_name(f"{file.stem}-{name}{file.suffix}")
-        save(picture, one)
+        save(plot, one)

@@ -1,78 +1,94 @@
-"""The pictures: plain numbers → a Picture → plotly for the screen, SVG for papers.
+"""Plots of estimates, costs and schedules, rendered with plotly (screen) or matplotlib (papers).
 
-    draw_agreement, draw_errors, draw_error_levels,       how good estimates are
-    draw_error_shares
-    draw_budget, draw_cost, draw_profiling_time           what that costs
-    draw_front                                            what is worth its joules
-    draw_additivity, draw_sizes, draw_time_energy         what energy follows, and what not
-    draw_curve, draw_differences, draw_guided_point       what an estimator thinks of a layer
-    draw_timeline                                         what runs when, and what batteries hold
+    plot_estimates, plot_mape_bars, plot_mape_points,             accuracy
+    plot_error_distribution
+    plot_error_by_budget, plot_error_by_cost,                     cost of accuracy
+    plot_profiling_time
+    plot_pareto_front                                             energy against score or time
+    plot_additivity, plot_energy_by_size, plot_energy_by_time     what energy depends on
+    plot_curve, plot_curve_errors, plot_acquisition_step          fitted curves of a layer
+    plot_timeline                                                 schedules and batteries
         │
         ▼
-    Picture ──to_plotly──▶ Figure     save_html: a page that needs no network
-            ──save_svg───▶ file       matplotlib, the extra ``paper``; save_png likewise
+    Plot ──to_plotly──▶ plotly Figure     save_html: a self-contained page
+         ──save_svg───▶ file              matplotlib, the extra ``paper``; save_png likewise
 
-Each picture is described once (picture.py) and drawn by either backend. What is not measured says
-so in its heading. Importing this imports neither plotly, matplotlib nor numpy.
+A Plot describes panels, axes and marks once (``plot``, ``marks``) and either backend renders it.
+The title of a plot says when its data were not measured. Importing this package imports neither
+plotly, matplotlib nor numpy.
 """
 
-from joulecast.figures.error_plots import (
-    Judged,
-    draw_agreement,
-    draw_error_levels,
-    draw_error_shares,
-    draw_errors,
-    mape_percent,
+from joulecast.figures.additivity_plot import NetworkBreakdown, plot_additivity
+from joulecast.figures.cost_plots import (
+    CostPlotOptions,
+    plot_error_by_budget,
+    plot_error_by_cost,
+    plot_profiling_time,
 )
-from joulecast.figures.additivity_plot import Whole, draw_additivity
-from joulecast.figures.cost_plots import draw_budget, draw_cost, draw_profiling_time
 from joulecast.figures.curve_plots import (
     CurvePoint,
     SampledCurve,
-    draw_curve,
-    draw_differences,
-    draw_guided_point,
+    plot_acquisition_step,
+    plot_curve,
+    plot_curve_errors,
     sample_curve,
 )
-from joulecast.figures.front_plot import Priced, draw_front
-from joulecast.figures.picture import Picture, join_pictures
+from joulecast.figures.error_plots import (
+    ScoredEstimate,
+    compute_mape_percent,
+    plot_error_distribution,
+    plot_estimates,
+    plot_mape_bars,
+    plot_mape_points,
+)
+from joulecast.figures.front_plot import FrontPlotOptions, FrontPoint, plot_pareto_front
+from joulecast.figures.matplotlib_backend import make_png, make_svg, to_matplotlib
+from joulecast.figures.plot import Axis, Caption, Plot, combine_plots
+from joulecast.figures.plotly_backend import to_plotly
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
-from joulecast.figures.size_plots import Sized, Taken, draw_sizes, draw_time_energy
-from joulecast.figures.timeline_plot import Lane, Stay, draw_timeline
-from joulecast.figures.with_matplotlib import make_png, make_svg, to_matplotlib
-from joulecast.figures.with_plotly import to_plotly
+from joulecast.figures.size_plots import (
+    LayerMeasurement,
+    StepMeasurement,
+    plot_energy_by_size,
+    plot_energy_by_time,
+)
+from joulecast.figures.timeline_plot import DeviceSchedule, ScheduledJob, plot_timeline
 
 __all__ = [
+    "Axis",
+    "Caption",
+    "CostPlotOptions",
     "CurvePoint",
-    "Judged",
-    "Lane",
-    "Picture",
-    "Priced",
+    "DeviceSchedule",
+    "FrontPlotOptions",
+    "FrontPoint",
+    "LayerMeasurement",
+    "NetworkBreakdown",
+    "Plot",
     "SampledCurve",
-    "Sized",
-    "Stay",
-    "Taken",
-    "Whole",
-    "draw_additivity",
-    "draw_agreement",
-    "draw_budget",
-    "draw_cost",
-    "draw_curve",
-    "draw_differences",
-    "draw_error_levels",
-    "draw_error_shares",
-    "draw_errors",
-    "draw_front",
-    "draw_guided_point",
-    "draw_profiling_time",
-    "draw_sizes",
-    "draw_time_energy",
-    "draw_timeline",
-    "join_pictures",
+    "ScheduledJob",
+    "ScoredEstimate",
+    "StepMeasurement",
+    "combine_plots",
+    "compute_mape_percent",
     "make_html",
     "make_png",
     "make_svg",
-    "mape_percent",
+    "plot_acquisition_step",
+    "plot_additivity",
+    "plot_curve",
+    "plot_curve_errors",
+    "plot_energy_by_size",
+    "plot_energy_by_time",
+    "plot_error_by_budget",
+    "plot_error_by_cost",
+    "plot_error_distribution",
+    "plot_estimates",
+    "plot_mape_bars",
+    "plot_mape_points",
+    "plot_pareto_front",
+    "plot_profiling_time",
+    "plot_timeline",
     "sample_curve",
     "save_html",
     "save_png",

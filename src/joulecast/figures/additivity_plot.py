@@ -1,4 +1,4 @@
-"""Do layers add up? A net's layers on top of each other, beside the whole net that was measured."""
+"""Plot whether layer energies add up to the measured energy of the whole network."""
 
 from __future__ import annotations
 
@@ -6,131 +6,142 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.figures.marks import Bars
-from joulecast.figures.picture import Axis, Panel, Picture, need_some, spans_decades
+from joulecast.figures.plot import (
+    Axis,
+    Caption,
+    Panel,
+    Plot,
+    make_plot,
+    needs_log_axis,
+    require_data,
+)
 from joulecast.figures.style import BLUE, COLOURS, MEASURED, make_tints
 from joulecast.units import format_energy
 
-# A stack of more layers than this cannot be read: the smallest are joined.
-MOST_LAYERS = 8
+# A stack of more layers is unreadable: the smallest are merged.
+MAX_LAYERS = 8
+# Bars of one network fill this share of its category, each with a small gap.
+_GROUP_SHARE, _BAR_SHARE = 0.8, 0.94
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A net that was measured as a whole, and what each of its layers is said to cost.
+class NetworkBreakdown:
+    """A network measured as a whole, and estimates of its layers.
 
     Attributes:
-        layers: Joules by the layer's name, in order.
-        neuralpower_j: What profiling forward, backward and update apart says, where known.
-        measured_sd_j: How far repeated measurements of the whole spread.
+        layer_energies_j: Estimated energy by name of the layer, in order.
+        neuralpower_j: NeuralPower's sum over forward, backward and update, if known.
+        measured_sd_j: Standard deviation of repeated measurements.
     """
 
     net: str
     measured_j: float
-    layers: Mapping[str, float]
+    layer_energies_j: Mapping[str, float]
     neuralpower_j: float | None = None
     measured_sd_j: float = 0.0
 
 
-def draw_additivity(
-    wholes: Sequence[Whole],
-    *,
-    title: str = "Layers added up, and the whole net",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """For each net its layers on top of each other, beside the whole, beside NeuralPower's sum.
+def plot_additivity(networks: Sequence[NetworkBreakdown], caption: Caption = Caption()) -> Plot:
+    """Plot the stacked layers of each network beside its measurement and NeuralPower's sum.
 
-    Nets of very different size are drawn as shares of what each took.
+    Networks of very different size are shown as shares of their measurement.
     """
-    need_some(wholes, "the nets measured as a whole")
-    share = spans_decades(whole.measured_j for whole in wholes)
-    scales = [100.0 / whole.measured_j if share else 1.0 for whole in wholes]
-    theirs = any(whole.neuralpower_j is not None for whole in wholes)
-    width = 0.8 / (3 if theirs else 2)
-    marks = (*_stack_layers(wholes, scales, width), _draw_measured(wholes, scales, width))
-    if theirs:
-        marks = (*marks, _draw_theirs(wholes, scales, width))
-    x = Axis("", labels=tuple(whole.net for whole in wholes))
-    y = Axis("energy of a step", "J", True, low=0.0)
-    if share:
-        y = Axis("share of the measured whole", "%", low=0.0)
-    return Picture(title, (Panel(x, y, marks),), about, provenance)
-
-
-def _draw_measured(wholes: Sequence[Whole], scales: Sequence[float], width: float) -> Bars:
-    taken = [
-        ((w.measured_j - w.measured_sd_j) * scale, (w.measured_j + w.measured_sd_j) * scale)
-        for w, scale in zip(wholes, scales, strict=True)
-    ]
-    return Bars(
-        "measured whole",
-        tuple(at - 0.4 + 1.5 * width for at in range(len(wholes))),
-        tuple(w.measured_j * scale for w, scale in zip(wholes, scales, strict=True)),
-        MEASURED,
-        0.94 * width,
-        low=tuple(low for low, _ in taken),
-        high=tuple(high for _, high in taken),
-        notes=tuple(f"{w.net} took {format_energy(w.measured_j)}" for w in wholes),
-    )
-
-
-def _draw_theirs(wholes: Sequence[Whole], scales: Sequence[float], width: float) -> Bars:
-    theirs = {at: w.neuralpower_j for at, w in enumerate(wholes) if w.neuralpower_j is not None}
-    return Bars(
-        "neuralpower",
-        tuple(at - 0.4 + 2.5 * width for at in theirs),
-        tuple(value * scales[at] for at, value in theirs.items()),
-        COLOURS["neuralpower"],
-        0.94 * width,
-        notes=tuple(
-            f"{wholes[at].net}\nneuralpower: {format_energy(value)}, "
-            f"{100 * (value / wholes[at].measured_j - 1):+.1f} %"
-            for at, value in theirs.items()
-        ),
-    )
+    require_data(networks, "measured network")
+    as_share = needs_log_axis(one.measured_j for one in networks)
+    scales = [100.0 / one.measured_j if as_share else 1.0 for one in networks]
+    has_neuralpower = any(one.neuralpower_j is not None for one in networks)
+    width = _GROUP_SHARE / (3 if has_neuralpower else 2)
+    marks = (*_stack_layers(networks, scales, width), _make_measured(networks, scales, width))
+    if has_neuralpower:
+        marks = (*marks, _make_neuralpower(networks, scales, width))
+    x = Axis("", categories=tuple(one.net for one in networks))
+    y = Axis("Energy per step", "J", has_si_prefixes=True, low=0.0)
+    if as_share:
+        y = Axis("Share of measurement", "%", low=0.0)
+    return make_plot((Panel(x, y, marks),), caption, "Sum of layers and whole network")
 
 
 def _stack_layers(
-    wholes: Sequence[Whole], scales: Sequence[float], width: float
+    networks: Sequence[NetworkBreakdown], scales: Sequence[float], width: float
 ) -> tuple[Bars, ...]:
-    names = _name_layers(wholes)
-    shown = sorted(dict.fromkeys(names.values()), key=lambda name: name not in names)
-    tints = dict(zip(shown, make_tints(BLUE, len(shown)), strict=True))
-    tops = [0.0] * len(wholes)
+    series_of = _merge_small_layers(networks)
+    names = sorted(dict.fromkeys(series_of.values()), key=lambda name: name not in series_of)
+    tints = dict(zip(names, make_tints(BLUE, len(names)), strict=True))
+    tops = [0.0] * len(networks)
     bars = []
-    for name in shown:
-        values, bases, notes = [], [], []
-        for at, whole in enumerate(wholes):
-            own = {layer: j for layer, j in whole.layers.items() if names[layer] == name}
-            bases.append(tops[at])
-            values.append(sum(own.values()) * scales[at])
-            tops[at] += values[-1]
-            notes.append(
-                "\n".join([whole.net, *(f"{n}: {format_energy(j)}" for n, j in own.items())])
-            )
-        middles = tuple(at - 0.4 + 0.5 * width for at in range(len(wholes)))
+    for name in names:
+        values, bases, hover_texts = [], [], []
+        for index, network in enumerate(networks):
+            energies_j = network.layer_energies_j.items()
+            shown = {layer: j for layer, j in energies_j if series_of[layer] == name}
+            bases.append(tops[index])
+            values.append(sum(shown.values()) * scales[index])
+            tops[index] += values[-1]
+            lines = (f"{layer}: {format_energy(j)}" for layer, j in shown.items())
+            hover_texts.append("\n".join([network.net, *lines]))
         bars.append(
             Bars(
                 name,
-                middles,
+                _place_bars(range(len(networks)), 0, width),
                 tuple(values),
                 tints[name],
-                0.94 * width,
+                _BAR_SHARE * width,
                 tuple(bases),
-                notes=tuple(notes),
+                hover_texts=tuple(hover_texts),
             )
         )
     return tuple(bars)
 
 
-def _name_layers(wholes: Sequence[Whole]) -> dict[str, str]:
-    """What each layer is called in the picture: its name, or one for all the small ones."""
+def _make_measured(
+    networks: Sequence[NetworkBreakdown], scales: Sequence[float], width: float
+) -> Bars:
+    scaled = list(zip(networks, scales, strict=True))
+    return Bars(
+        "measured network",
+        _place_bars(range(len(networks)), 1, width),
+        tuple(one.measured_j * scale for one, scale in scaled),
+        MEASURED,
+        _BAR_SHARE * width,
+        low=tuple((one.measured_j - one.measured_sd_j) * scale for one, scale in scaled),
+        high=tuple((one.measured_j + one.measured_sd_j) * scale for one, scale in scaled),
+        hover_texts=tuple(f"{n.net}: measured {format_energy(n.measured_j)}" for n in networks),
+    )
+
+
+def _make_neuralpower(
+    networks: Sequence[NetworkBreakdown], scales: Sequence[float], width: float
+) -> Bars:
+    sums_j = {i: n.neuralpower_j for i, n in enumerate(networks) if n.neuralpower_j is not None}
+    return Bars(
+        "neuralpower",
+        _place_bars(sums_j, 2, width),
+        tuple(value * scales[index] for index, value in sums_j.items()),
+        COLOURS["neuralpower"],
+        _BAR_SHARE * width,
+        hover_texts=tuple(
+            f"{networks[index].net}\nneuralpower: {format_energy(value)}, "
+            f"error {100 * (value / networks[index].measured_j - 1):+.1f} %"
+            for index, value in sums_j.items()
+        ),
+    )
+
+
+def _place_bars(
+    categories: Sequence[int] | Mapping[int, float], slot: int, width: float
+) -> tuple[float, ...]:
+    """Return the centres of the bars in one slot of each category."""
+    return tuple(index - _GROUP_SHARE / 2 + (slot + 0.5) * width for index in categories)
+
+
+def _merge_small_layers(networks: Sequence[NetworkBreakdown]) -> dict[str, str]:
+    """Return the series of each layer: its own name, or one for all small layers."""
     totals: dict[str, float] = {}
-    for whole in wholes:
-        for layer, energy_j in whole.layers.items():
-            totals[layer] = totals.get(layer, 0.0) + energy_j / whole.measured_j
-    large = sorted(totals, key=lambda layer: -totals[layer])[: MOST_LAYERS - 1]
-    if len(totals) <= MOST_LAYERS:
+    for network in networks:
+        for layer, energy_j in network.layer_energies_j.items():
+            totals[layer] = totals.get(layer, 0.0) + energy_j / network.measured_j
+    large = sorted(totals, key=lambda layer: -totals[layer])[: MAX_LAYERS - 1]
+    if len(totals) <= MAX_LAYERS:
         large = list(totals)
-    other = f"{len(totals) - len(large)} smaller layers"
-    return {layer: layer if layer in large else other for layer in totals}
+    merged = f"{len(totals) - len(large)} smaller layers"
+    return {layer: layer if layer in large else merged for layer in totals}

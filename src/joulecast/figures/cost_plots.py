@@ -1,4 +1,4 @@
-"""What accuracy costs: errors along a budget of points or seconds, and the time of profiling."""
+"""Plot what accuracy costs: error against measured points or device time, and profiling time."""
 
 from __future__ import annotations
 
@@ -6,188 +6,193 @@ import bisect
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
-from joulecast.figures.marks import Band, Bars, Dots, Floats, Line, Mark, Tag
-from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some, pick_bounds
-from joulecast.figures.style import FAINT, choose_colours, choose_shapes
+from joulecast.figures.marks import Band, Bars, Floats, Label, Line, Mark, Points
+from joulecast.figures.plot import (
+    Axis,
+    Caption,
+    Panel,
+    Plot,
+    choose_limits,
+    fit_axis,
+    make_plot,
+    require_data,
+)
+from joulecast.figures.style import MUTED, choose_colours, choose_markers
 from joulecast.units import format_duration
 
-Run = Sequence[tuple[float, float]]
+CostCurve = Sequence[tuple[float, float]]
+"""Costs in ascending order, each with the error in percent."""
 
-_FLOOR = "two measurements of a net"
-# Tags keep so much of the panel's height apart.
-_TAG_SHARE = 0.065
-# A line that reaches this share of the longest one needs no dashes.
-_NEAR = 0.85
+MAPE = "Mean absolute percentage error"
+_NOISE = "measurement noise"
+# Labels are at least this share of the panel's height apart.
+_LABEL_SPACING = 0.065
+# A line that reaches this share of the longest one needs no dashes to its label.
+_FULL_LENGTH_SHARE = 0.85
 
 
-def draw_profiling_time(
-    seconds: Mapping[str, Mapping[str, float]],
-    *,
-    title: str = "Time to profile a device",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """Bars of device time.
+@dataclass(frozen=True)
+class CostPlotOptions:
+    """Options of ``plot_error_by_cost``.
+
+    Attributes:
+        noise_percent: Mean difference of two measurements of a network, drawn as a floor.
+        max_percent: Upper end of the error axis; lines enter from above.
+        estimator_of: For a method, the estimator whose colour and marker it takes.
+        error_title: Title of the error axis.
+    """
+
+    noise_percent: float | None = None
+    max_percent: float = math.inf
+    estimator_of: Mapping[str, str] = field(default_factory=dict)
+    error_title: str = MAPE
+
+
+def plot_profiling_time(
+    durations_s: Mapping[str, Mapping[str, float]], caption: Caption = Caption()
+) -> Plot:
+    """Plot bars of device time.
 
     Args:
-        seconds: For each device, for each net, how long measuring its variants took.
-        title: What is shown.
-        about: A smaller line under it.
-        provenance: What the numbers rest on.
+        durations_s: For each device, and each network or estimator, the time of its measurements.
+        caption: Title and provenance.
     """
-    need_some((net for row in seconds.values() for net in row), "the profiling times")
-    nets = list(dict.fromkeys(net for row in seconds.values() for net in row))
-    colours = choose_colours(nets)
-    width = 0.8 / len(nets)
+    require_data((name for row in durations_s.values() for name in row), "profiling time")
+    names = list(dict.fromkeys(name for row in durations_s.values() for name in row))
+    colours = choose_colours(names)
+    width = 0.8 / len(names)
     marks = []
-    for place, net in enumerate(nets):
-        found = {at: row[net] for at, row in enumerate(seconds.values()) if net in row}
-        words = tuple(format_duration(taken_s) for taken_s in found.values())
+    for index, name in enumerate(names):
+        found = {i: row[name] for i, row in enumerate(durations_s.values()) if name in row}
         marks.append(
             Bars(
-                net,
-                tuple(at - 0.4 + (place + 0.5) * width for at in found),
+                name,
+                tuple(i - 0.4 + (index + 0.5) * width for i in found),
                 tuple(found.values()),
-                colours[net],
+                colours[name],
                 0.92 * width,
-                notes=tuple(f"{net}: {word}" for word in words),
-                texts=tuple(f"{taken_s:.0f}" for taken_s in found.values()),
+                hover_texts=tuple(f"{name}: {format_duration(s)}" for s in found.values()),
+                labels=tuple(f"{duration_s:.0f}" for duration_s in found.values()),
             )
         )
-    x, y = Axis("", labels=tuple(seconds)), Axis("device time", "s", low=0.0)
-    return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
+    x, y = Axis("", categories=tuple(durations_s)), Axis("Device time", "s", low=0.0)
+    return make_plot((Panel(x, y, tuple(marks)),), caption, "Device time of profiling")
 
 
-def draw_budget(
-    runs: Mapping[str, Sequence[Run]],
-    *,
-    against: str = "measured points",
-    unit: str = "",
-    error: str = "mean absolute error",
-    title: str = "Error against budget",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """What more points or more device time buy, a line for each method.
+def plot_error_by_budget(
+    runs: Mapping[str, Sequence[CostCurve]],
+    budget: Axis = Axis("Measured points"),
+    caption: Caption = Caption(),
+) -> Plot:
+    """Plot error against a budget of points or device time, a line per method.
 
     Args:
-        runs: For each method its runs (one a seed), each a row of budgets with their errors in
-            percent, budgets growing. The line is the mean, the band reaches from the best to the
-            worst run; runs with other budgets are read on the lines between their points.
-        against: What the budget is.
-        unit: In which unit.
-        error: Which error.
-        title: What is shown.
-        about: A smaller line under it.
-        provenance: What the numbers rest on.
+        runs: For each method, its runs (one per seed). The line is their mean, the band reaches
+            from the best to the worst; runs with other budgets are interpolated linearly.
+        budget: Title and unit of the budget.
+        caption: Title and provenance.
     """
-    need_some((point for found in runs.values() for run in found for point in run), "the runs")
+    require_data((point for found in runs.values() for run in found for point in run), "run")
     colours = choose_colours(runs)
     marks: list[Mark] = []
     drawn: list[float] = []
     for name, found in runs.items():
-        x, columns = _align(name, found)
+        x, columns = _align_runs(name, found)
         drawn += [error for column in columns for error in column]
         if len(found) > 1:
             lows, highs = tuple(map(min, columns)), tuple(map(max, columns))
             marks.append(Band(name, x, lows, highs, colours[name]))
         marks.append(Line(name, x, tuple(map(statistics.fmean, columns)), colours[name]))
-    if not about and any(isinstance(mark, Band) for mark in marks):
-        about = "line: mean of the seeds; band: best to worst seed"
-    y = fit_axis(error, drawn, "%", zero=True)
-    order = sorted(marks, key=lambda mark: isinstance(mark, Line))
-    return Picture(title, (Panel(Axis(against, unit), y, tuple(order)),), about, provenance)
+    has_band = any(isinstance(mark, Band) for mark in marks)
+    subtitle = "line: mean over seeds; band: best to worst seed" if has_band else ""
+    y = fit_axis(MAPE, drawn, "%", starts_at_zero=True)
+    bands_first = sorted(marks, key=lambda mark: isinstance(mark, Line))
+    panel = Panel(budget, y, tuple(bands_first))
+    return make_plot((panel,), caption, "Error against budget", subtitle)
 
 
-def draw_cost(
-    lines: Mapping[str, Run],
-    *,
-    floor_percent: float | None = None,
-    ceiling_percent: float = math.inf,
-    kin: Mapping[str, str] | None = None,
-    against: str = "device time for learning",
-    unit: str = "s",
-    error: str = "mean absolute error",
-    title: str = "Error against device time",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """What device time buys, on two logarithmic axes; each line has its name at its end.
+def plot_error_by_cost(
+    lines: Mapping[str, CostCurve],
+    options: CostPlotOptions = CostPlotOptions(),
+    cost: Axis = Axis("Device time of profiling", "s"),
+    caption: Caption = Caption(),
+) -> Plot:
+    """Plot error against cost on two logarithmic axes, each line with its name at its end.
 
-    A line that ends early is led to its name by dashes.
+    A line that ends early is continued to its name with dashes.
 
     Args:
-        lines: For each method, what it spent and its error in percent, both above zero.
-        floor_percent: What two measurements of a net differ by: nobody can get below.
-        ceiling_percent: Where the picture ends; a line comes in from above.
-        kin: For a method the estimator whose colour and shape it takes.
-        against: What is spent.
-        unit: In which unit.
-        error: Which error.
-        title: What is shown.
-        about: A smaller line under it.
-        provenance: What the numbers rest on.
+        lines: For each method, its costs and errors, all positive.
+        options: Limits and colours.
+        cost: Title and unit of the cost.
+        caption: Title and provenance.
     """
-    need_some((point for line in lines.values() for point in line), "the lines")
-    found = {name: tuple(zip(*line, strict=True)) for name, line in lines.items() if line}
-    spent = [x for xs, _ in found.values() for x in xs]
-    errors = [y for _, ys in found.values() for y in ys]
-    first, last = min(spent) / 1.12, max(spent)
-    drawn = [min(ceiling_percent, y) for y in (*errors, floor_percent or min(errors))]
-    low, high = pick_bounds(drawn, log=True)
-    known = {name: (kin or {}).get(name, name) for name in found}
-    colours, shapes = choose_colours(known.values()), choose_shapes(known.values())
+    require_data((point for line in lines.values() for point in line), "line")
+    columns = {name: tuple(zip(*line, strict=True)) for name, line in lines.items() if line}
+    costs = [x for xs, _ in columns.values() for x in xs]
+    errors = [y for _, ys in columns.values() for y in ys]
+    first, last = min(costs) / 1.12, max(costs)
+    shown = [min(options.max_percent, y) for y in (*errors, options.noise_percent or min(errors))]
+    low, high = choose_limits(shown, is_log=True)
+    estimators = {name: options.estimator_of.get(name, name) for name in columns}
+    colours, markers = choose_colours(estimators.values()), choose_markers(estimators.values())
     marks: list[Mark] = []
     ends: dict[str, tuple[float, str]] = {}
-    if floor_percent:
-        marks.append(Line(_FLOOR, (first, last), (floor_percent,) * 2, FAINT, dashed=True))
-        ends[_FLOOR] = (floor_percent, FAINT)
-    for name, (x, y) in found.items():
-        colour = colours[known[name]]
-        notes = tuple(f"{name}\n{a:.3g} {unit}: {b:.1f} %" for a, b in zip(x, y, strict=True))
+    if options.noise_percent:
+        level = (options.noise_percent,) * 2
+        marks.append(Line(_NOISE, (first, last), level, MUTED, is_dashed=True))
+        ends[_NOISE] = (options.noise_percent, MUTED)
+    for name, (x, y) in columns.items():
+        colour = colours[estimators[name]]
+        texts = tuple(f"{name}\n{a:.3g} {cost.unit}: {b:.1f} %" for a, b in zip(x, y, strict=True))
         marks.append(Line(name, x, y, colour))
-        if x[-1] < _NEAR * last:
-            marks.append(Line(name, (x[-1], last), (y[-1],) * 2, colour, dashed=True))
-        marks.append(Dots(name, x, y, colour, notes=notes, shape=shapes[known[name]]))
+        if x[-1] < _FULL_LENGTH_SHARE * last:
+            marks.append(Line(name, (x[-1], last), (y[-1],) * 2, colour, is_dashed=True))
+        marker = markers[estimators[name]]
+        marks.append(Points(name, x, y, colour, hover_texts=texts, marker=marker))
         ends[name] = (y[-1], colour)
-    gap = _TAG_SHARE * math.log(high / low)
-    levels = {name: math.log(min(ceiling_percent, end)) for name, (end, _) in ends.items()}
-    places = _push_apart(levels, gap)
+    spacing = _LABEL_SPACING * math.log(high / low)
+    levels = {name: math.log(min(options.max_percent, end)) for name, (end, _) in ends.items()}
+    heights = _spread_labels(levels, spacing)
     for name, (_, colour) in ends.items():
-        marks.append(Tag(name, (last,), (math.exp(places[name]),), colour))
-    across = Axis(against, unit, log=True, low=first, high=last * 1.04)
-    up = Axis(error, "%", log=True, low=low, high=high)
-    return Picture(title, (Panel(across, up, tuple(marks)),), about, provenance)
+        marks.append(Label(name, (last,), (math.exp(heights[name]),), colour))
+    x_axis = Axis(cost.title, cost.unit, is_log=True, low=first, high=last * 1.04)
+    y_axis = Axis(options.error_title, "%", is_log=True, low=low, high=high)
+    panel = Panel(x_axis, y_axis, tuple(marks))
+    return make_plot((panel,), caption, "Error against device time")
 
 
-def _push_apart(places: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Places at least ``gap`` apart, in the same order, as near to where they were as can be."""
-    order = sorted(places, key=lambda name: places[name])
-    # Without their gaps, places may only grow: whichever would fall share their mean.
+def _spread_labels(heights: Mapping[str, float], spacing: float) -> dict[str, float]:
+    """Return heights at least ``spacing`` apart, in the same order, by isotonic regression."""
+    order = sorted(heights, key=lambda name: heights[name])
+    # Without the spacing, heights must not decrease: pool adjacent violators at their mean.
     pools: list[list[float]] = []
-    for at, name in enumerate(order):
-        pools.append([places[name] - at * gap])
+    for index, name in enumerate(order):
+        pools.append([heights[name] - index * spacing])
         while len(pools) > 1 and statistics.fmean(pools[-2]) > statistics.fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
     levels = [statistics.fmean(pool) for pool in pools for _ in pool]
-    return {name: levels[at] + at * gap for at, name in enumerate(order)}
+    return {name: levels[index] + index * spacing for index, name in enumerate(order)}
 
 
-def _align(name: str, runs: Sequence[Run]) -> tuple[Floats, list[list[float]]]:
-    """Budgets that all runs reach, and at each the error of every run."""
+def _align_runs(name: str, runs: Sequence[CostCurve]) -> tuple[Floats, list[list[float]]]:
+    """Return the budgets that all runs reach, and the errors of all runs at each."""
     if not runs or not all(runs):
-        raise InputError(f"{name}: a run without any point cannot be drawn; leave it out")
+        raise InputError(f"{name}: a run has no points: leave it out")
     first, last = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
-    places = sorted({x for run in runs for x, _ in run if first <= x <= last})
-    if not places:
-        raise InputError(f"{name}: no budget is reached by all of its {len(runs)} runs")
-    return tuple(places), [[_read_run(run, x) for run in runs] for x in places]
+    budgets = sorted({x for run in runs for x, _ in run if first <= x <= last})
+    if not budgets:
+        raise InputError(
+            f"{name}: its {len(runs)} runs have no budget in common: give runs that overlap"
+        )
+    return tuple(budgets), [[_interpolate(run, x) for run in runs] for x in budgets]
 
 
-def _read_run(run: Run, x: float) -> float:
-    """A run's error at a budget, on the straight line between its neighbours."""
+def _interpolate(run: CostCurve, x: float) -> float:
+    """Return a run's error at a budget by linear interpolation."""
     after = bisect.bisect_left(run, x, key=lambda point: point[0])
     if run[after][0] == x:
         return run[after][1]

@@ -1,7 +1,7 @@
-"""What an estimator thinks of a layer: its curve over the widths, its doubt, and where it is off.
+"""Plot the energy curve of a layer over its widths, its uncertainty and its errors.
 
-``sample_curve`` asks a Gaussian process for everything that these pictures need; whoever has other
-curves fills a ``SampledCurve`` by hand.
+``sample_curve`` evaluates a Gaussian process on a grid; other curves can fill a ``SampledCurve``
+directly.
 """
 
 from __future__ import annotations
@@ -12,45 +12,56 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError
-from joulecast.figures.marks import Band, Dots, Floats, Line, Mark, Surface
-from joulecast.figures.picture import Axis, Panel, Picture, need_some, pick_bounds
-from joulecast.figures.style import BLUE, FAINT, INK, RED
+from joulecast.figures.marks import Band, Floats, Line, Mark, Points, Surface
+from joulecast.figures.plot import (
+    Axis,
+    Caption,
+    Panel,
+    Plot,
+    choose_limits,
+    make_plot,
+    require_data,
+)
+from joulecast.figures.style import BLUE, MUTED, RED, TEXT
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
-    from joulecast.gp.regression import Gp
+    from joulecast.gp.regression import GaussianProcess
 
 Widths = tuple[float, ...]
 
-# A band of so many deviations holds 95 %.
-_BAND = 1.96
-_GRID = {1: 121, 2: 25}
-_WORDS = {"cin": "input channels", "cout": "output channels", "hidden": "hidden size"}
+# Standard deviations of a 95 % interval.
+_Z95 = 1.96
+# Grid points per axis, by number of widths.
+_GRID_POINTS = {1: 121, 2: 25}
+_WIDTH_TITLES = {"cin": "Input channels", "cout": "Output channels", "hidden": "Hidden size"}
+_ENERGY_TITLE = "Energy per step"
+_CURVE, _MEASURED, _HELD_OUT = "Gaussian process mean", "measured", "held out"
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A place of a curve that was looked at: what was seen there, and what the curve says."""
+    """A measured point of a curve, with the curve's prediction."""
 
     widths: Widths
-    seen_j: float
-    curve_j: float
+    measured_j: float
+    predicted_j: float
 
     @property
-    def difference_percent(self) -> float:
-        """How far the curve is above what was seen."""
-        return 100.0 * (self.curve_j / self.seen_j - 1.0) if self.seen_j else 0.0
+    def error_percent(self) -> float:
+        """The relative error of the prediction."""
+        return 100.0 * (self.predicted_j / self.measured_j - 1.0) if self.measured_j else 0.0
 
 
 @dataclass(frozen=True)
 class SampledCurve:
-    """A fitted curve on a grid, the points it rests on, and points that test it.
+    """A fitted curve on a grid, with its training and held-out points.
 
     Attributes:
-        features: What the widths are called, one or two.
-        axes: For each width the places of the grid.
-        means_j: What the curve says, in the order of ``itertools.product(*axes)``.
-        sds_j: How unsure it is there.
+        features: Names of the widths, one or two.
+        axes: Grid points of each width.
+        means_j: Predicted means, in the order of ``itertools.product(*axes)``.
+        sds_j: Standard deviations of the prediction.
     """
 
     label: str
@@ -58,192 +69,184 @@ class SampledCurve:
     axes: tuple[Floats, ...]
     means_j: Floats
     sds_j: Floats
-    profiled: tuple[CurvePoint, ...] = ()
-    tests: tuple[CurvePoint, ...] = ()
+    training_points: tuple[CurvePoint, ...] = ()
+    held_out_points: tuple[CurvePoint, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.features) <= 2 or len(self.axes) != len(self.features):
             names = ", ".join(self.features) or "none"
-            raise InputError(f"{self.label}: widths are {names}; one or two can be drawn")
-        need_some(self.means_j, f"the grid points of {self.label}")
+            raise InputError(f"{self.label}: widths are {names}: give one or two to plot")
+        require_data(self.means_j, f"grid point of {self.label}")
 
 
 def sample_curve(
-    gp: Gp,
+    gp: GaussianProcess,
     label: str,
     features: Sequence[str],
-    tests: Mapping[Widths, float] | None = None,
+    held_out_j: Mapping[Widths, float] | None = None,
 ) -> SampledCurve:
-    """What a Gaussian process says between the smallest and largest widths it knows.
+    """Evaluate a Gaussian process between the smallest and the largest training widths.
 
     Args:
         gp: The fitted process.
-        label: What it is of.
-        features: What its widths are called.
-        tests: Joules that were seen at other widths.
+        label: Name of the layer.
+        features: Names of its widths.
+        held_out_j: Energies measured at other widths.
     """
     import numpy as np
 
-    count = _GRID.get(len(features), 2)
+    count = _GRID_POINTS.get(len(features), 2)
     lows, highs = gp.widths.min(axis=0), gp.widths.max(axis=0)
     axes = tuple(tuple(np.linspace(a, b, count).tolist()) for a, b in zip(lows, highs, strict=True))
     grid = np.array(list(itertools.product(*axes)))
-    means, sds = gp.predict(grid)[0], gp.deviations(grid)
-    known = list(zip(gp.widths.tolist(), gp.values.tolist(), strict=True))
+    means, sds = gp.predict(grid)[0], gp.standard_deviations(grid)
+    training = list(zip(gp.widths.tolist(), gp.values.tolist(), strict=True))
     return SampledCurve(
         label,
         tuple(features),
         axes,
         tuple(means.tolist()),
         tuple(sds.tolist()),
-        _ask(gp, known),
-        _ask(gp, list((tests or {}).items())),
+        _predict_points(gp, training),
+        _predict_points(gp, list((held_out_j or {}).items())),
     )
 
 
-def draw_curve(
-    curve: SampledCurve, *, title: str = "", about: str = "", provenance: str = "measured"
-) -> Picture:
-    """The curve with what it rests on and what tests it; over two widths a surface."""
-    panel = _draw_sheet(curve) if len(curve.features) == 2 else _draw_band(curve)
-    return Picture(title or f"Energy of {curve.label}", (panel,), about, provenance)
+def plot_curve(curve: SampledCurve, caption: Caption = Caption()) -> Plot:
+    """Plot a curve with its points: a line with a 95 % band, or a surface over two widths."""
+    panel = _make_surface_panel(curve) if len(curve.features) == 2 else _make_line_panel(curve)
+    return make_plot((panel,), caption, f"Energy of {curve.label}")
 
 
-def draw_differences(
-    curve: SampledCurve, *, title: str = "", about: str = "", provenance: str = "measured"
-) -> Picture:
-    """How far the curve is from what was seen, at the points that test it; else where it rests."""
-    points = curve.tests or curve.profiled
-    need_some(points, f"the points of {curve.label}")
+def plot_curve_errors(curve: SampledCurve, caption: Caption = Caption()) -> Plot:
+    """Plot a curve's relative error at its held-out points, or at its training points."""
+    points = curve.held_out_points or curve.training_points
+    require_data(points, f"point of {curve.label}")
     columns = tuple(zip(*(point.widths for point in points), strict=True))
-    off = tuple(point.difference_percent for point in points)
-    name = "test" if curve.tests else "profiled"
-    notes = tuple(_describe(curve, point) for point in points)
+    errors = tuple(point.error_percent for point in points)
+    name = _HELD_OUT if curve.held_out_points else _MEASURED
+    texts = tuple(_describe_point(curve, point) for point in points)
     if len(columns) == 2:
-        marks: tuple[Mark, ...] = (
-            Dots(
-                name,
-                *columns,
-                INK,
-                notes=notes,
-                shades=off,
-                shade_title="curve above what was seen (%)",
-            ),
+        coloured = Points(
+            name,
+            *columns,
+            TEXT,
+            hover_texts=texts,
+            colour_values=errors,
+            colourbar_title="Prediction error (%)",
         )
-        y = _name_axis(curve, 1)
+        marks: tuple[Mark, ...] = (coloured,)
+        y = _make_width_axis(curve, 1)
     else:
         ends = curve.axes[0][0], curve.axes[0][-1]
-        zero = Line("no difference", ends, (0.0, 0.0), FAINT, dashed=True)
-        marks = (zero, Dots(name, columns[0], off, RED, notes=notes, shape="cross"))
-        y = Axis("curve above what was seen", "%")
-    panel = Panel(_name_axis(curve, 0), y, marks)
-    return Picture(title or f"Where {curve.label} is off", (panel,), about, provenance)
+        zero = Line("no error", ends, (0.0, 0.0), MUTED, is_dashed=True)
+        marks = (zero, Points(name, columns[0], errors, RED, hover_texts=texts, marker="cross"))
+        y = Axis("Prediction error", "%")
+    panel = Panel(_make_width_axis(curve, 0), y, marks)
+    return make_plot((panel,), caption, f"Prediction errors of {curve.label}")
 
 
-def draw_guided_point(
-    before: SampledCurve,
-    after: SampledCurve,
-    *,
-    title: str = "",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """A curve of one width before and after it was measured where it was least sure."""
+def plot_acquisition_step(
+    before: SampledCurve, after: SampledCurve, caption: Caption = Caption()
+) -> Plot:
+    """Plot a curve over one width before and after measuring where its variance was largest."""
     for curve in (before, after):
         if len(curve.features) != 1:
             raise InputError(
-                f"{curve.label} has {len(curve.features)} widths: give one of one width"
+                f"{curve.label} has {len(curve.features)} widths: give a curve over one width"
             )
     sds = before.sds_j
-    worst = before.axes[0][sds.index(max(sds))]
-    known = {point.widths for point in before.profiled}
-    new = tuple(point for point in after.profiled if point.widths not in known)
-    ends = [end for curve in (before, after) for column in _find_ends(curve) for end in column]
-    low, high = pick_bounds(ends, log=False)
+    most_uncertain = before.axes[0][sds.index(max(sds))]
+    known = {point.widths for point in before.training_points}
+    new = tuple(point for point in after.training_points if point.widths not in known)
+    ends = [end for curve in (before, after) for edge in _compute_band(curve) for end in edge]
+    low, high = choose_limits(ends, is_log=False)
     panels = (
-        _draw_band(before, worst=worst, title=_count(before)),
-        _draw_band(after, new=new, title=_count(after)),
+        replace(_make_line_panel(before, most_uncertain), title=_count_points(before)),
+        replace(_make_line_panel(after, new_points=new), title=_count_points(after)),
     )
-    same = tuple(replace(panel, y=replace(panel.y, low=low, high=high)) for panel in panels)
-    title = title or f"Measured where it is least sure: {before.label}"
-    return Picture(title, same, about, provenance)
+    aligned = [replace(panel, y=replace(panel.y, low=low, high=high)) for panel in panels]
+    title = f"Measuring where the variance is largest: {before.label}"
+    return make_plot(aligned, caption, title)
 
 
-def _draw_band(
+def _make_line_panel(
     curve: SampledCurve,
-    *,
-    worst: float | None = None,
-    new: Sequence[CurvePoint] = (),
-    title: str = "",
+    most_uncertain: float | None = None,
+    new_points: Sequence[CurvePoint] = (),
 ) -> Panel:
     (x,) = curve.axes
-    lows, highs = _find_ends(curve)
-    marks: list[Mark] = [Band("95 % of the curve", x, lows, highs, BLUE)]
-    marks.append(Line("curve", x, curve.means_j, BLUE))
-    if worst is not None:
-        marks.append(Line("least sure here", (worst, worst), (min(lows), max(highs)), RED, True))
-    old = [point for point in curve.profiled if point not in new]
-    marks += _dot(curve, "profiled", old, INK, "circle")
-    marks += _dot(curve, "newly profiled", new, RED, "star")
-    marks += _dot(curve, "test", curve.tests, RED, "cross")
-    return Panel(_name_axis(curve, 0), Axis("energy of a step", "J", True), tuple(marks), title)
+    lows, highs = _compute_band(curve)
+    marks: list[Mark] = [Band("95 % interval", x, lows, highs, BLUE)]
+    marks.append(Line(_CURVE, x, curve.means_j, BLUE))
+    if most_uncertain is not None:
+        height = (min(lows), max(highs))
+        marks.append(Line("largest variance", (most_uncertain,) * 2, height, RED, is_dashed=True))
+    old = [point for point in curve.training_points if point not in new_points]
+    marks += _make_points(curve, _MEASURED, old, TEXT, "circle")
+    marks += _make_points(curve, "newly measured", new_points, RED, "star")
+    marks += _make_points(curve, _HELD_OUT, curve.held_out_points, RED, "cross")
+    return Panel(_make_width_axis(curve, 0), Axis(_ENERGY_TITLE, "J", True), tuple(marks))
 
 
-def _find_ends(curve: SampledCurve) -> tuple[Floats, Floats]:
-    """Lower and upper edge of the band around a curve."""
+def _compute_band(curve: SampledCurve) -> tuple[Floats, Floats]:
+    """Return the lower and the upper edge of the 95 % band."""
     pairs = list(zip(curve.means_j, curve.sds_j, strict=True))
-    return tuple(m - _BAND * sd for m, sd in pairs), tuple(m + _BAND * sd for m, sd in pairs)
+    return tuple(m - _Z95 * sd for m, sd in pairs), tuple(m + _Z95 * sd for m, sd in pairs)
 
 
-def _draw_sheet(curve: SampledCurve) -> Panel:
-    across, along = curve.axes
-    # The product runs along the second width fastest; a sheet wants a row for each of the second.
-    rows = tuple(curve.means_j[place :: len(along)] for place in range(len(along)))
-    marks: list[Mark] = [Surface("curve", across, along, rows, BLUE)]
-    marks += _dot(curve, "profiled", curve.profiled, INK, "circle")
-    marks += _dot(curve, "test", curve.tests, RED, "cross")
-    x, y = (_name_axis(curve, place) for place in (0, 1))
-    return Panel(x, y, tuple(marks), z=Axis("energy of a step", "J", True))
+def _make_surface_panel(curve: SampledCurve) -> Panel:
+    x, y = curve.axes
+    # The grid runs along the second width fastest; a Surface needs a row for each of its values.
+    rows = tuple(curve.means_j[index :: len(y)] for index in range(len(y)))
+    marks: list[Mark] = [Surface(_CURVE, x, y, rows, BLUE)]
+    marks += _make_points(curve, _MEASURED, curve.training_points, TEXT, "circle")
+    marks += _make_points(curve, _HELD_OUT, curve.held_out_points, RED, "cross")
+    x_axis, y_axis = (_make_width_axis(curve, index) for index in (0, 1))
+    return Panel(x_axis, y_axis, tuple(marks), z=Axis(_ENERGY_TITLE, "J", True))
 
 
-def _name_axis(curve: SampledCurve, place: int) -> Axis:
-    name = curve.features[place]
-    return Axis(_WORDS.get(name, name))
+def _make_width_axis(curve: SampledCurve, index: int) -> Axis:
+    name = curve.features[index]
+    return Axis(_WIDTH_TITLES.get(name, name))
 
 
-def _dot(
-    curve: SampledCurve, name: str, points: Sequence[CurvePoint], colour: str, shape: str
+def _make_points(
+    curve: SampledCurve, name: str, points: Sequence[CurvePoint], colour: str, marker: str
 ) -> list[Mark]:
     if not points:
         return []
     columns = tuple(zip(*(point.widths for point in points), strict=True))
-    seen = tuple(point.seen_j for point in points)
-    notes = tuple(_describe(curve, point) for point in points)
+    energies_j = tuple(point.measured_j for point in points)
+    texts = tuple(_describe_point(curve, point) for point in points)
     if len(columns) == 1:
-        return [Dots(name, columns[0], seen, colour, notes=notes, shape=shape)]
+        return [Points(name, columns[0], energies_j, colour, hover_texts=texts, marker=marker)]
     x, y = columns
-    return [Dots(name, x, y, colour, seen, notes=notes, shape=shape)]
+    return [Points(name, x, y, colour, energies_j, hover_texts=texts, marker=marker)]
 
 
-def _describe(curve: SampledCurve, point: CurvePoint) -> str:
-    at = ", ".join(f"{n} {w:g}" for n, w in zip(curve.features, point.widths, strict=True))
+def _describe_point(curve: SampledCurve, point: CurvePoint) -> str:
+    pairs = zip(curve.features, point.widths, strict=True)
+    widths = ", ".join(f"{name} = {width:g}" for name, width in pairs)
     return (
-        f"{curve.label} at {at}\nseen {format_energy(point.seen_j)}, "
-        f"curve {format_energy(point.curve_j)}, {point.difference_percent:+.1f} %"
+        f"{curve.label}, {widths}\nmeasured {format_energy(point.measured_j)}, "
+        f"predicted {format_energy(point.predicted_j)}, error {point.error_percent:+.1f} %"
     )
 
 
-def _count(curve: SampledCurve) -> str:
-    return f"after {len(curve.profiled)} points"
+def _count_points(curve: SampledCurve) -> str:
+    return f"n = {len(curve.training_points)}"
 
 
-def _ask(gp: Gp, seen: Sequence[tuple[Sequence[float], float]]) -> tuple[CurvePoint, ...]:
+def _predict_points(
+    gp: GaussianProcess, measured_j: Sequence[tuple[Sequence[float], float]]
+) -> tuple[CurvePoint, ...]:
     import numpy as np
 
-    if not seen:
+    if not measured_j:
         return ()
-    means = gp.predict(np.array([list(widths) for widths, _ in seen], dtype=float))[0]
+    means = gp.predict(np.array([list(widths) for widths, _ in measured_j], dtype=float))[0]
     return tuple(
         CurvePoint(tuple(map(float, widths)), energy_j, float(mean))
-        for (widths, energy_j), mean in zip(seen, means, strict=True)
+        for (widths, energy_j), mean in zip(measured_j, means, strict=True)
     )

@@ -1,7 +1,7 @@
-"""How good estimates are: beside what was measured, family by family, and how many are how good.
+"""Plot how accurate estimates are: against measurements, by family, and as a distribution.
 
-Takes ``Judged`` rows, one for each net and estimator; gives pictures. An error is a share
-of what was measured, in percent: above zero is too much.
+All functions take ``ScoredEstimate`` rows, one per network and estimator. Errors are relative to
+the measurement, in percent; positive means overestimated.
 """
 
 from __future__ import annotations
@@ -11,19 +11,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError
-from joulecast.figures.marks import Bars, Dots, Line, Mark
-from joulecast.figures.picture import Axis, Panel, Picture, need_some, pick_bounds, spans_decades
-from joulecast.figures.style import FAINT, INK, choose_colours, choose_shapes
+from joulecast.figures.marks import Bars, Line, Mark, Points
+from joulecast.figures.plot import (
+    Axis,
+    Caption,
+    Panel,
+    Plot,
+    choose_limits,
+    make_plot,
+    needs_log_axis,
+    require_data,
+)
+from joulecast.figures.style import MUTED, TEXT, choose_colours, choose_markers
 from joulecast.units import format_energy
+
+_NOISE = "measurement noise"
+_MAPE = "Mean absolute percentage error"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """An estimate of a net's step beside what the net took.
+class ScoredEstimate:
+    """An estimate of a network's energy per step, beside the measurement.
 
     Attributes:
-        interval_j: Low and high end of the estimate, where it has any.
-        family: What the net is a member of.
+        interval_j: Ends of the credible interval, if the estimator has one.
+        family: The family of the network.
     """
 
     net: str
@@ -35,200 +47,187 @@ class Judged:
 
     def __post_init__(self) -> None:
         if not self.measured_j > 0:
-            taken = f"{self.net} took {self.measured_j} J"
             raise InputError(
-                f"{taken}: an error is a share of what was measured, so leave that net out"
+                f"{self.net}: measured energy is {self.measured_j} J, so no relative error "
+                "exists: leave that network out"
             )
 
     @property
     def error_percent(self) -> float:
-        """How far off the estimate is."""
+        """The relative error of the estimate."""
         return 100.0 * (self.estimated_j / self.measured_j - 1.0)
 
     @property
-    def note(self) -> str:
-        """The net in words."""
-        doubt = ""
+    def hover_text(self) -> str:
+        """The network, its estimate, its measurement and the error."""
+        interval = ""
         if self.interval_j is not None:
-            doubt = " ({} to {})".format(*map(format_energy, self.interval_j))
+            interval = " (interval {}–{})".format(*map(format_energy, self.interval_j))
         return (
-            f"{self.net}\n{self.estimator}: {format_energy(self.estimated_j)}{doubt}\n"
-            f"took {format_energy(self.measured_j)}, off by {self.error_percent:+.1f} %"
+            f"{self.net}\n{self.estimator}: {format_energy(self.estimated_j)}{interval}\n"
+            f"measured: {format_energy(self.measured_j)}, error {self.error_percent:+.1f} %"
         )
 
 
-def mape_percent(rows: Iterable[Judged]) -> float:
-    """Mean absolute error."""
+def compute_mape_percent(rows: Iterable[ScoredEstimate]) -> float:
+    """Return the mean absolute percentage error."""
     return statistics.fmean(abs(row.error_percent) for row in rows)
 
 
-def draw_agreement(
-    rows: Sequence[Judged],
-    *,
-    title: str = "Estimated and measured energy of a step",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """Every net as a point, estimated over measured; on the line an estimate is right."""
-    need_some(rows, "the judged nets")
+def plot_estimates(rows: Sequence[ScoredEstimate], caption: Caption = Caption()) -> Plot:
+    """Plot estimated against measured energy, a point per network, with the identity line."""
+    require_data(rows, "scored estimate")
     values = [value for row in rows for value in (row.measured_j, row.estimated_j)]
-    log = spans_decades(values)
-    low, high = pick_bounds(values, log)
-    x = Axis("measured energy of a step", "J", True, log, low, high)
-    y = Axis("estimated energy of a step", "J", True, log, low, high)
-    diagonal = Line("estimated = measured", (low, high), (low, high), FAINT, dashed=True)
-    groups = _group(rows, lambda row: row.estimator)
-    colours, shapes = choose_colours(groups), choose_shapes(groups)
-    marks: list[Mark] = [diagonal]
+    is_log = needs_log_axis(values)
+    low, high = choose_limits(values, is_log)
+    x = Axis("Measured energy per step", "J", True, is_log, low, high)
+    y = Axis("Estimated energy per step", "J", True, is_log, low, high)
+    identity = Line("estimated = measured", (low, high), (low, high), MUTED, is_dashed=True)
+    groups = _group_by(rows, lambda row: row.estimator)
+    colours, markers = choose_colours(groups), choose_markers(groups)
+    marks: list[Mark] = [identity]
     for name, group in groups.items():
-        ends = [row.interval_j or (row.estimated_j,) * 2 for row in group]
+        intervals = [row.interval_j or (row.estimated_j,) * 2 for row in group]
         marks.append(
-            Dots(
+            Points(
                 name,
                 tuple(row.measured_j for row in group),
                 tuple(row.estimated_j for row in group),
                 colours[name],
-                # On a logarithmic axis nothing lies at zero.
-                low=tuple(max(end[0], low) if log else end[0] for end in ends),
-                high=tuple(end[1] for end in ends),
-                notes=tuple(row.note for row in group),
-                shape=shapes[name],
+                # A logarithmic axis has no zero.
+                low=tuple(max(end[0], low) if is_log else end[0] for end in intervals),
+                high=tuple(end[1] for end in intervals),
+                hover_texts=tuple(row.hover_text for row in group),
+                marker=markers[name],
             )
         )
-    return Picture(title, (Panel(x, y, tuple(marks), square=True),), about, provenance)
+    panel = Panel(x, y, tuple(marks), is_square=True)
+    return make_plot((panel,), caption, "Estimated and measured energy per step")
 
 
-def draw_errors(
-    rows: Sequence[Judged],
-    *,
+def plot_mape_bars(
+    rows: Sequence[ScoredEstimate],
     noise_percent: Mapping[str, float] | None = None,
-    title: str = "Mean error by family",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """A bar for each family and estimator, and the line below which nobody can get.
+    caption: Caption = Caption(),
+) -> Plot:
+    """Plot a bar of the mean error for each family and estimator.
 
     Args:
-        rows: The judged nets.
-        noise_percent: For each family how far two measurements of a net lie apart.
-        title: What is shown.
-        about: A smaller line under it.
-        provenance: What the numbers rest on.
+        rows: The scored estimates.
+        noise_percent: For each family, the mean difference of two measurements of a network.
+        caption: Title and provenance.
     """
-    need_some(rows, "the judged nets")
+    require_data(rows, "scored estimate")
     families = list(dict.fromkeys(row.family for row in rows))
-    groups = _group(rows, lambda row: row.estimator)
+    groups = _group_by(rows, lambda row: row.estimator)
     colours = choose_colours(groups)
     width = 0.8 / len(groups)
     marks: list[Mark] = []
-    for place, (name, group) in enumerate(groups.items()):
-        of_family = _group(group, lambda row: row.family)
-        errors = {families.index(key): mape_percent(own) for key, own in of_family.items()}
+    for index, (name, group) in enumerate(groups.items()):
+        errors = {families.index(family): e for family, e in _compute_mapes(group).items()}
         marks.append(
             Bars(
                 name,
-                tuple(at - 0.4 + (place + 0.5) * width for at in errors),
+                tuple(position - 0.4 + (index + 0.5) * width for position in errors),
                 tuple(errors.values()),
                 colours[name],
                 0.92 * width,
-                notes=tuple(f"{families[at]}, {name}: {e:.1f} %" for at, e in errors.items()),
-                texts=tuple(
-                    f"{error:.2g}" if error < 10 else f"{error:.0f}" for error in errors.values()
-                ),
+                hover_texts=tuple(_describe_mape(families[i], name, e) for i, e in errors.items()),
+                labels=tuple(f"{e:.2g}" if e < 10 else f"{e:.0f}" for e in errors.values()),
             )
         )
-    for family, floor in (noise_percent or {}).items():
+    for family, noise in (noise_percent or {}).items():
         if family in families:
-            at = families.index(family)
-            marks.append(Line("two measurements", (at - 0.45, at + 0.45), (floor,) * 2, INK, True))
-    x = Axis("", labels=tuple(families))
-    y = Axis("mean absolute error", "%", low=0.0)
-    return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
+            centre = families.index(family)
+            ends = (centre - 0.45, centre + 0.45)
+            marks.append(Line(_NOISE, ends, (noise,) * 2, TEXT, is_dashed=True))
+    x, y = Axis("", categories=tuple(families)), Axis(_MAPE, "%", low=0.0)
+    return make_plot((Panel(x, y, tuple(marks)),), caption, "Mean error by family")
 
 
-def draw_error_levels(
-    rows: Sequence[Judged],
-    *,
+def plot_mape_points(
+    rows: Sequence[ScoredEstimate],
     noise_percent: Mapping[str, float] | None = None,
-    title: str = "Mean error by family",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """A row for each family, a point for each estimator on a logarithmic axis: for many of both.
+    caption: Caption = Caption(),
+) -> Plot:
+    """Plot the mean error on a logarithmic axis, a row per family and a point per estimator.
 
     Args:
-        rows: The judged nets.
-        noise_percent: For each family how far two measurements of a net lie apart.
-        title: What is shown.
-        about: A smaller line under it.
-        provenance: What the numbers rest on.
+        rows: The scored estimates.
+        noise_percent: For each family, the mean difference of two measurements of a network.
+        caption: Title and provenance.
     """
-    need_some(rows, "the judged nets")
+    require_data(rows, "scored estimate")
     families = list(dict.fromkeys(row.family for row in rows))
     # The first family is the top row.
-    places = {name: float(len(families) - 1 - at) for at, name in enumerate(families)}
-    noise = {name: e for name, e in (noise_percent or {}).items() if name in places and e > 0}
-    groups = _group(rows, lambda row: row.estimator)
-    errors = {name: _average(group) for name, group in groups.items()}
+    heights = {name: float(len(families) - 1 - i) for i, name in enumerate(families)}
+    noise = {name: e for name, e in (noise_percent or {}).items() if name in heights and e > 0}
+    groups = _group_by(rows, lambda row: row.estimator)
+    errors = {name: _compute_mapes(group) for name, group in groups.items()}
     positive = [e for found in errors.values() for e in found.values() if e > 0]
-    low, high = pick_bounds([*positive, *noise.values()] or [1.0], log=True)
-    colours, shapes = choose_colours(groups), choose_shapes(groups)
+    low, high = choose_limits([*positive, *noise.values()] or [1.0], is_log=True)
+    colours, markers = choose_colours(groups), choose_markers(groups)
     marks: list[Mark] = []
     for name, found in errors.items():
         marks.append(
-            Dots(
+            Points(
                 name,
                 tuple(max(error, low) for error in found.values()),
-                tuple(places[family] for family in found),
+                tuple(heights[family] for family in found),
                 colours[name],
-                notes=tuple(f"{family}, {name}: {e:.1f} %" for family, e in found.items()),
-                shape=shapes[name],
+                hover_texts=tuple(_describe_mape(family, name, e) for family, e in found.items()),
+                marker=markers[name],
             )
         )
-    for family, floor in noise.items():
-        ends = (places[family] - 0.32, places[family] + 0.32)
-        marks.append(Line("two measurements", (floor, floor), ends, INK))
-    x = Axis("mean absolute error", "%", log=True, low=low, high=high)
-    y = Axis("", labels=tuple(reversed(families)))
-    return Picture(title, (Panel(x, y, tuple(marks)),), about, provenance)
+    for family, value in noise.items():
+        ends = (heights[family] - 0.32, heights[family] + 0.32)
+        marks.append(Line(_NOISE, (value, value), ends, TEXT))
+    x = Axis(_MAPE, "%", is_log=True, low=low, high=high)
+    y = Axis("", categories=tuple(reversed(families)))
+    return make_plot((Panel(x, y, tuple(marks)),), caption, "Mean error by family")
 
 
-def draw_error_shares(
-    rows: Sequence[Judged],
-    *,
-    title: str = "How many nets are estimated how well",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """For each error the share of nets that are off by no more; high and far left is best."""
-    need_some(rows, "the judged nets")
-    groups = _group(rows, lambda row: row.estimator)
+def plot_error_distribution(rows: Sequence[ScoredEstimate], caption: Caption = Caption()) -> Plot:
+    """Plot the cumulative distribution of absolute errors; up and left is better."""
+    require_data(rows, "scored estimate")
+    groups = _group_by(rows, lambda row: row.estimator)
     colours = choose_colours(groups)
     errors = {
         name: sorted(abs(row.error_percent) for row in group) for name, group in groups.items()
     }
     largest = max(found[-1] for found in errors.values())
-    log = spans_decades([largest, *(statistics.median(found) for found in errors.values())])
-    start = min([1.0, *(statistics.median(found) / 4 for found in errors.values())]) if log else 0.0
+    medians = [statistics.median(found) for found in errors.values()]
+    is_log = needs_log_axis([largest, *medians])
+    start = min([1.0, *(median / 4 for median in medians)]) if is_log else 0.0
     marks = []
     for name, group in groups.items():
         ordered = sorted(group, key=lambda row: abs(row.error_percent))
         x = (start, *(max(start, abs(row.error_percent)) for row in ordered), largest)
         y = (0.0, *(100.0 * (i + 1) / len(ordered) for i in range(len(ordered))), 100.0)
-        notes = (name, *(row.note for row in ordered), name)
-        marks.append(Line(name, x, y, colours[name], stepped=True, notes=notes))
-    across = Axis("absolute error", "%", log=log, low=start, high=1.02 * largest or 1.0)
-    up = Axis("nets with at most this error", "%", low=0.0, high=103.0)
-    return Picture(title, (Panel(across, up, tuple(marks)),), about, provenance)
+        hover_texts = (name, *(row.hover_text for row in ordered), name)
+        marks.append(Line(name, x, y, colours[name], is_step=True, hover_texts=hover_texts))
+    x_axis = Axis(
+        "Absolute percentage error", "%", is_log=is_log, low=start, high=1.02 * largest or 1.0
+    )
+    y_axis = Axis("Networks with at most this error", "%", low=0.0, high=103.0)
+    panel = Panel(x_axis, y_axis, tuple(marks))
+    return make_plot((panel,), caption, "Distribution of errors")
 
 
-def _average(rows: Iterable[Judged]) -> dict[str, float]:
-    """The mean error of each family."""
-    return {name: mape_percent(own) for name, own in _group(rows, lambda row: row.family).items()}
+def _compute_mapes(rows: Iterable[ScoredEstimate]) -> dict[str, float]:
+    """Return the mean error of each family."""
+    groups = _group_by(rows, lambda row: row.family)
+    return {family: compute_mape_percent(group) for family, group in groups.items()}
 
 
-def _group(rows: Iterable[Judged], key: Callable[[Judged], str]) -> dict[str, list[Judged]]:
-    groups: dict[str, list[Judged]] = {}
+def _describe_mape(family: str, estimator: str, mape_percent: float) -> str:
+    return f"{family}, {estimator}: MAPE {mape_percent:.1f} %"
+
+
+def _group_by(
+    rows: Iterable[ScoredEstimate], key: Callable[[ScoredEstimate], str]
+) -> dict[str, list[ScoredEstimate]]:
+    groups: dict[str, list[ScoredEstimate]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups

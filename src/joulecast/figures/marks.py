@@ -1,7 +1,7 @@
-"""What lies on a panel: points, lines, bands, bars, spans, sheets and tags, with final numbers.
+"""Marks of a panel: points, lines, bands, bars, surfaces and labels, with final coordinates.
 
-A backend draws them where they are and decides nothing but pixels. Bars say where they stand and on
-what, so stacks and groups need no word. Marks of the same name are one series.
+A backend draws them where they are and chooses only pixels. Bars carry their position and base, so
+stacks and groups need no further option. Marks with the same name are one series.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ Floats = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Dots:
-    """Points, with bars from ``low`` to ``high`` and a line of hover text each where given.
+class Points:
+    """Points, optionally with vertical error bars from ``low`` to ``high``.
 
     Attributes:
-        shape: ``circle``, ``diamond``, ``square``, ``triangle``, ``cross`` or ``star``.
-        shades: Numbers that colour the points from blue (negative) to red, instead of ``colour``.
-        shade_title: What the shades say, with its unit.
+        hover_texts: What the pointer shows over each point.
+        marker: ``circle``, ``diamond``, ``square``, ``triangle``, ``cross`` or ``star``.
+        colour_values: Values mapped to a blue–white–red scale around 0, instead of ``colour``.
+        colourbar_title: What the colour values are, with their unit.
     """
 
     name: str
@@ -32,37 +33,37 @@ class Dots:
     z: Floats = ()
     low: Floats = ()
     high: Floats = ()
-    notes: tuple[str, ...] = ()
-    shape: str = "circle"
-    shades: Floats = ()
-    shade_title: str = ""
+    hover_texts: tuple[str, ...] = ()
+    marker: str = "circle"
+    colour_values: Floats = ()
+    colourbar_title: str = ""
 
     def __post_init__(self) -> None:
-        per_point = (self.z, self.low, self.high, self.notes, self.shades)
+        per_point = (self.z, self.low, self.high, self.hover_texts, self.colour_values)
         _check_lengths(self.name, self.x, (self.y, *filter(None, per_point)))
-        _check_finite(self.name, self.x, self.y, self.z, self.low, self.high, self.shades)
+        _check_finite(self.name, self.x, self.y, self.z, self.low, self.high, self.colour_values)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points; ``stepped`` goes level first, then up."""
+    """A line through points; a step line changes its value at the next point."""
 
     name: str
     x: Floats
     y: Floats
     colour: str
-    dashed: bool = False
-    stepped: bool = False
-    notes: tuple[str, ...] = ()
+    is_dashed: bool = False
+    is_step: bool = False
+    hover_texts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_lengths(self.name, self.x, (self.y, *filter(None, (self.notes,))))
+        _check_lengths(self.name, self.x, (self.y, *filter(None, (self.hover_texts,))))
         _check_finite(self.name, self.x, self.y)
 
 
 @dataclass(frozen=True)
 class Band:
-    """The room between two lines."""
+    """The area between two lines."""
 
     name: str
     x: Floats
@@ -77,14 +78,14 @@ class Band:
 
 @dataclass(frozen=True)
 class Bars:
-    """Upright bars.
+    """Vertical bars.
 
     Attributes:
-        x: Where the middle of each stands.
-        y: How tall each is, from its base.
-        base: What each stands on; the axis where it is empty.
-        low: Where a thin bar for the doubt about its top begins, ``high`` where it ends.
-        texts: Words above each.
+        x: Centre of each bar.
+        y: Height of each bar above its base.
+        base: Where each bar starts; 0 if empty.
+        low: Lower end of the error bar at each top; ``high`` the upper end.
+        labels: Text above each bar.
     """
 
     name: str
@@ -95,18 +96,18 @@ class Bars:
     base: Floats = ()
     low: Floats = ()
     high: Floats = ()
-    notes: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+    hover_texts: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        per_bar = (self.base, self.low, self.high, self.notes, self.texts)
+        per_bar = (self.base, self.low, self.high, self.hover_texts, self.labels)
         _check_lengths(self.name, self.x, (self.y, *filter(None, per_bar)))
         _check_finite(self.name, self.x, self.y, self.base, self.low, self.high)
 
 
 @dataclass(frozen=True)
-class Spans:
-    """Lying bars, each from ``x`` to ``end`` around the height ``y``, with words inside it."""
+class HorizontalBars:
+    """Horizontal bars, each from ``x`` to ``end`` and centred on ``y``, with text inside."""
 
     name: str
     x: Floats
@@ -114,18 +115,18 @@ class Spans:
     y: Floats
     colour: str
     height: float = 0.8
-    notes: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+    hover_texts: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        per_span = (self.notes, self.texts)
-        _check_lengths(self.name, self.x, (self.end, self.y, *filter(None, per_span)))
+        per_bar = (self.hover_texts, self.labels)
+        _check_lengths(self.name, self.x, (self.end, self.y, *filter(None, per_bar)))
         _check_finite(self.name, self.x, self.end, self.y)
 
 
 @dataclass(frozen=True)
 class Surface:
-    """A sheet over a grid: ``z`` has a row for each of ``y``, with a number for each of ``x``."""
+    """A surface over a grid: ``z`` has a row for each ``y`` with a value for each ``x``."""
 
     name: str
     x: Floats
@@ -140,8 +141,8 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class Tag:
-    """The name of a series, right of each place: then no legend has to say it."""
+class Label:
+    """The name of a series, written to the right of each position instead of in the legend."""
 
     name: str
     x: Floats
@@ -153,17 +154,19 @@ class Tag:
         _check_finite(self.name, self.x, self.y)
 
 
-Mark = Dots | Line | Band | Bars | Spans | Surface | Tag
+Mark = Points | Line | Band | Bars | HorizontalBars | Surface | Label
 
 
-def _check_lengths(name: str, places: Sequence[object], others: Iterable[Sequence[object]]) -> None:
+def _check_lengths(name: str, x: Sequence[object], others: Iterable[Sequence[object]]) -> None:
     for other in others:
-        if len(other) != len(places):
-            raise InputError(f"{name}: {len(places)} places but {len(other)} values: give as many")
+        if len(other) != len(x):
+            raise InputError(
+                f"{name}: {len(x)} positions but {len(other)} values: give as many of both"
+            )
 
 
 def _check_finite(name: str, *columns: Floats) -> None:
     values: Iterator[float] = (value for column in columns for value in column)
     for value in values:
         if not math.isfinite(value):
-            raise InputError(f"{name}: {value} cannot be drawn; leave that point out")
+            raise InputError(f"{name}: {value} cannot be plotted: leave that point out")

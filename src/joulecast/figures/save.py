@@ -1,4 +1,4 @@
-"""Pictures in files: pages that need no network, plotly's script included, SVG and PNG."""
+"""Save plots as self-contained HTML pages, SVG and PNG."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.errors import FileError
-from joulecast.figures.picture import Picture, need_some
-from joulecast.figures.style import FONT, INK
-from joulecast.figures.with_matplotlib import make_png, make_svg
-from joulecast.figures.with_plotly import to_plotly
+from joulecast.figures.matplotlib_backend import make_png, make_svg
+from joulecast.figures.plot import Plot, require_data
+from joulecast.figures.plotly_backend import to_plotly
+from joulecast.figures.style import FONT, TEXT
 
-_NO_BUTTONS = ("select2d", "lasso2d", "autoScale2d")
+_HIDDEN_BUTTONS = ("select2d", "lasso2d", "autoScale2d")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{title}</title>
-<style>body {{ font-family: {font}; color: {ink}; max-width: 1200px; margin: 1rem auto; }}</style>
+<style>body {{ font-family: {font}; color: {text}; max-width: 1200px; margin: 1rem auto; }}</style>
 </head>
 <body>
 {body}
@@ -25,52 +25,56 @@ _PAGE = """<!doctype html>
 """
 
 
-def make_html(picture: Picture, *, library: bool = True, name: str = "picture") -> str:
-    """A piece of a page that shows a picture.
+def make_html(plot: Plot, *, include_library: bool = True, element_id: str = "plot") -> str:
+    """Return an HTML fragment that shows a plot.
 
     Args:
-        picture: What to show.
-        library: Whether plotly's script comes with it; once is enough for a page.
-        name: The piece's id on its page.
+        plot: The plot.
+        include_library: Whether to include plotly's script; once per page is enough.
+        element_id: The ``id`` of the fragment on its page.
     """
-    words: str = to_plotly(picture).to_html(
+    fragment: str = to_plotly(plot).to_html(
         full_html=False,
-        include_plotlyjs=library,
-        div_id=name,
-        config={"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": _NO_BUTTONS},
+        include_plotlyjs=include_library,
+        div_id=element_id,
+        config={
+            "responsive": True,
+            "displaylogo": False,
+            "modeBarButtonsToRemove": _HIDDEN_BUTTONS,
+        },
     )
-    return words
+    return fragment
 
 
-def save_html(pictures: Picture | Sequence[Picture], path: str | Path) -> Path:
-    """Write a page with one or more pictures; everything it needs is in it."""
-    found = [pictures] if isinstance(pictures, Picture) else list(pictures)
-    need_some(found, "the pictures")
-    pieces = [
-        make_html(picture, library=place == 0, name=f"picture-{place + 1}")
-        for place, picture in enumerate(found)
+def save_html(plots: Plot | Sequence[Plot], path: str | Path) -> Path:
+    """Write a page with one or more plots that needs no network connection."""
+    found = [plots] if isinstance(plots, Plot) else list(plots)
+    require_data(found, "plot")
+    fragments = [
+        make_html(plot, include_library=index == 0, element_id=f"plot-{index + 1}")
+        for index, plot in enumerate(found)
     ]
     title = html.escape(found[0].heading)
-    page = _PAGE.format(title=title, font=FONT, ink=INK, body="\n".join(pieces))
+    page = _PAGE.format(title=title, font=FONT, text=TEXT, body="\n".join(fragments))
     return _write(page, Path(path))
 
 
-def save_svg(picture: Picture, path: str | Path) -> Path:
-    """Write a picture as SVG.
+def save_svg(plot: Plot, path: str | Path) -> Path:
+    """Write a plot as SVG.
 
     Raises:
         MissingError: matplotlib is not installed.
     """
-    return _write(make_svg(picture), Path(path))
+    return _write(make_svg(plot), Path(path))
 
 
-def save_png(picture: Picture, path: str | Path) -> Path:
-    """Write a picture as PNG, for places that show no SVG.
+def save_png(plot: Plot, path: str | Path) -> Path:
+    """Write a plot as PNG.
 
     Raises:
         MissingError: matplotlib is not installed.
     """
-    return _write(make_png(picture), Path(path))
+    return _write(make_png(plot), Path(path))
 
 
 def _write(content: str | bytes, path: Path) -> Path:
@@ -80,5 +84,5 @@ def _write(content: str | bytes, path: Path) -> Path:
         path.write_bytes(data)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise FileError(f"{path} cannot be written ({reason}): give another path") from error
+        raise FileError(f"cannot write {path} ({reason}): give another path") from error
     return path

@@ -1,4 +1,4 @@
-"""What tells energy: channels and FLOPs do so badly, time does well."""
+"""Plot energy against channels and FLOPs, which predict it badly, and time, which does well."""
 
 from __future__ import annotations
 
@@ -6,130 +6,133 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from joulecast.figures.marks import Dots, Line, Mark
-from joulecast.figures.picture import Axis, Panel, Picture, fit_axis, need_some, pick_bounds
-from joulecast.figures.style import (
-    FAINT,
-    choose_colours,
-    choose_shapes,
+from joulecast.figures.marks import Line, Mark, Points
+from joulecast.figures.plot import (
+    Axis,
+    Caption,
+    Panel,
+    Plot,
+    choose_limits,
+    fit_axis,
+    make_plot,
+    require_data,
 )
+from joulecast.figures.style import MUTED, choose_colours, choose_markers
 from joulecast.units import format_count, format_duration, format_energy
+
+_ENERGY_TITLE = "Energy per step"
 
 
 @dataclass(frozen=True)
-class Sized:
-    """A layer at some width: its FLOPs and what it took."""
+class LayerMeasurement:
+    """Energy per step of a layer with a number of channels, and its FLOPs."""
 
     channels: float
     flops: float
     energy_j: float
-    note: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a step of a net took."""
+class StepMeasurement:
+    """Duration and energy of a training step of a network."""
 
     net: str
     duration_s: float
     energy_j: float
 
 
-def draw_sizes(
-    series: Mapping[str, Sequence[Sized]],
-    *,
-    title: str = "Energy against channels and against FLOPs",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """A layer at many widths, twice; dashed is energy in proportion to FLOPs."""
-    need_some((point for points in series.values() for point in points), "the sizes of a layer")
+def plot_energy_by_size(
+    series: Mapping[str, Sequence[LayerMeasurement]], caption: Caption = Caption()
+) -> Plot:
+    """Plot energy against channels and against FLOPs, with proportional lines for comparison."""
+    require_data((point for points in series.values() for point in points), "layer measurement")
     series = {
         name: sorted(points, key=lambda point: point.channels) for name, points in series.items()
     }
-    found = [point for points in series.values() for point in points]
-    y = fit_axis(
-        "energy of a step", [point.energy_j for point in found], "J", prefixes=True, zero=True
-    )
-    channels, counts = Axis("channels"), Axis("work of a step", "FLOP", True)
-    if y.log:
-        # All logarithmic or none, so that proportion stays a straight line.
-        channels = _make_log(channels, [point.channels for point in found])
-        counts = _make_log(counts, [point.flops for point in found])
-    by_flops = _trace_sizes(series, "flops")
-    lines = tuple(_draw_proportion(points) for points in series.values() if points)
+    points = [point for found in series.values() for point in found]
+    energies_j = [point.energy_j for point in points]
+    y = fit_axis(_ENERGY_TITLE, energies_j, "J", has_si_prefixes=True, starts_at_zero=True)
+    channels, flops = Axis("Channels"), Axis("FLOPs per step", "FLOP", has_si_prefixes=True)
+    if y.is_log:
+        # All axes logarithmic or none, so that proportionality stays a straight line.
+        channels = _make_log(channels, [point.channels for point in points])
+        flops = _make_log(flops, [point.flops for point in points])
+    proportional = tuple(_make_proportional(found) for found in series.values() if found)
     panels = (
-        Panel(channels, y, _trace_sizes(series, "channels"), "against channels"),
-        Panel(counts, y, (*lines, *by_flops), "against FLOPs"),
+        Panel(channels, y, _make_series(series, "channels"), "Energy against channels"),
+        Panel(flops, y, (*proportional, *_make_series(series, "flops")), "Energy against FLOPs"),
     )
-    return Picture(title, panels, about, provenance)
+    return make_plot(panels, caption, "Energy against channels and FLOPs")
 
 
-def draw_time_energy(
-    series: Mapping[str, Sequence[Taken]],
-    *,
-    title: str = "Time and energy of a step",
-    about: str = "",
-    provenance: str = "measured",
-) -> Picture:
-    """Every net as a point, joules over seconds, with how well they go together."""
-    taken = [one for points in series.values() for one in points]
-    need_some(taken, "the nets")
-    colours, shapes = choose_colours(series), choose_shapes(series)
+def plot_energy_by_time(
+    series: Mapping[str, Sequence[StepMeasurement]], caption: Caption = Caption()
+) -> Plot:
+    """Plot energy against duration, a point per network; the subtitle shows correlations."""
+    points = [point for found in series.values() for point in found]
+    require_data(points, "network")
+    colours, markers = choose_colours(series), choose_markers(series)
     marks = tuple(
-        Dots(
+        Points(
             name,
-            tuple(one.duration_s for one in points),
-            tuple(one.energy_j for one in points),
+            tuple(point.duration_s for point in found),
+            tuple(point.energy_j for point in found),
             colours[name],
-            notes=tuple(
-                f"{one.net}\n{format_duration(one.duration_s)}, {format_energy(one.energy_j)}"
-                for one in points
+            hover_texts=tuple(
+                f"{point.net}\n{format_duration(point.duration_s)}, {format_energy(point.energy_j)}"
+                for point in found
             ),
-            shape=shapes[name],
+            marker=markers[name],
         )
-        for name, points in series.items()
+        for name, found in series.items()
     )
-    times, joules = [one.duration_s for one in taken], [one.energy_j for one in taken]
-    x = fit_axis("time of a step", times, "s", prefixes=True)
-    y = fit_axis("energy of a step", joules, "J", prefixes=True)
-    return Picture(title, (Panel(x, y, marks),), about or _correlate(series), provenance)
+    durations_s = [point.duration_s for point in points]
+    energies_j = [point.energy_j for point in points]
+    x = fit_axis("Duration of a step", durations_s, "s", has_si_prefixes=True)
+    y = fit_axis(_ENERGY_TITLE, energies_j, "J", has_si_prefixes=True)
+    panel = Panel(x, y, marks)
+    title = "Energy against duration of a step"
+    return make_plot((panel,), caption, title, _describe_correlations(series))
 
 
-def _trace_sizes(series: Mapping[str, Sequence[Sized]], column: str) -> tuple[Mark, ...]:
-    colours, shapes = choose_colours(series), choose_shapes(series)
+def _make_series(
+    series: Mapping[str, Sequence[LayerMeasurement]], attribute: str
+) -> tuple[Mark, ...]:
+    colours, markers = choose_colours(series), choose_markers(series)
     marks: list[Mark] = []
     for name, points in series.items():
-        x = tuple(float(getattr(point, column)) for point in points)
+        x = tuple(float(getattr(point, attribute)) for point in points)
         y = tuple(point.energy_j for point in points)
-        notes = tuple(
-            f"{point.note or name}\n{point.channels:g} channels, "
+        texts = tuple(
+            f"{point.description or name}\n{point.channels:g} channels, "
             f"{format_count(point.flops, 'FLOP')}\n{format_energy(point.energy_j)}"
             for point in points
         )
         marks.append(Line(name, x, y, colours[name]))
-        marks.append(Dots(name, x, y, colours[name], notes=notes, shape=shapes[name]))
+        marks.append(Points(name, x, y, colours[name], hover_texts=texts, marker=markers[name]))
     return tuple(marks)
 
 
 def _make_log(axis: Axis, values: Sequence[float]) -> Axis:
-    low, high = pick_bounds(values, log=True)
-    return replace(axis, log=True, low=low, high=high)
+    low, high = choose_limits(values, is_log=True)
+    return replace(axis, is_log=True, low=low, high=high)
 
 
-def _draw_proportion(points: Sequence[Sized]) -> Line:
-    """From the widest point down, as if every FLOP cost the same."""
-    last = points[-1]
+def _make_proportional(points: Sequence[LayerMeasurement]) -> Line:
+    """Return a line through the widest point on which every FLOP costs the same."""
+    widest = points[-1]
     flops = tuple(point.flops for point in points)
-    energies = tuple(last.energy_j * count / last.flops for count in flops)
-    return Line("in proportion to FLOPs", flops, energies, FAINT, dashed=True)
+    energies_j = tuple(widest.energy_j * count / widest.flops for count in flops)
+    return Line("proportional to FLOPs", flops, energies_j, MUTED, is_dashed=True)
 
 
-def _correlate(series: Mapping[str, Sequence[Taken]]) -> str:
-    """How well time goes with energy, in words; nothing where too few points say it."""
-    words = []
+def _describe_correlations(series: Mapping[str, Sequence[StepMeasurement]]) -> str:
+    """Return Pearson's r of duration and energy for each series with enough points."""
+    parts = []
     for name, points in series.items():
-        times, joules = [one.duration_s for one in points], [one.energy_j for one in points]
-        if len(points) > 2 and len(set(times)) > 1 and len(set(joules)) > 1:
-            words.append(f"{name} r = {statistics.correlation(times, joules):.2f}")
-    return "; ".join(words)
+        durations_s = [point.duration_s for point in points]
+        energies_j = [point.energy_j for point in points]
+        if len(points) > 2 and len(set(durations_s)) > 1 and len(set(energies_j)) > 1:
+            parts.append(f"{name}: r = {statistics.correlation(durations_s, energies_j):.2f}")
+    return "; ".join(parts)

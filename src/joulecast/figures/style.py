@@ -1,7 +1,7 @@
-"""How pictures look, for every backend: one calm palette that colour-blind eyes can tell apart.
+"""Colours and markers for all backends: a palette that colour-blind readers can distinguish.
 
-Mostly Okabe and Ito's colours. An estimator has its colour and its shape in every picture; whoever
-is not named here takes a spare one, in order.
+Most colours are Okabe and Ito's. An estimator has the same colour and marker in every plot; other
+series take spare ones in order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from itertools import cycle
 
 FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
-INK = "#2B2B2B"
-FAINT = "#6B6B6B"
+TEXT = "#2B2B2B"
+MUTED = "#6B6B6B"
 GRID = "#E4E4E4"
 MEASURED = "#3C3C3C"
 
@@ -20,7 +20,7 @@ SKY = "#56B4E9"
 RED = "#D55E00"
 GREEN = "#009E73"
 GREY = "#8A8A8A"
-# For shades: blue is too little, red is too much.
+# For signed values: blue is negative, red positive.
 DIVERGING = (BLUE, "#F4F4F4", RED)
 
 COLOURS = {
@@ -30,7 +30,7 @@ COLOURS = {
     "neuralpower": GREEN,
     "flops": GREY,
 }
-SHAPES = {
+MARKERS = {
     "additive": "circle",
     "additive-noprobe": "diamond",
     "subtractive": "square",
@@ -38,31 +38,31 @@ SHAPES = {
     "flops": "cross",
 }
 SPARE_COLOURS = ("#5B4EA3", "#E69F00", "#CC79A7", "#44AA99", "#882255", "#999933", "#117733")
-SPARE_SHAPES = ("circle", "diamond", "square", "triangle", "cross", "star")
+SPARE_MARKERS = ("circle", "diamond", "square", "triangle", "cross", "star")
 
 
 def choose_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own, or a spare one."""
+    """Return a colour for each series: an estimator's fixed one, else a spare one."""
     return _choose(names, COLOURS, SPARE_COLOURS)
 
 
-def choose_shapes(names: Iterable[str]) -> dict[str, str]:
-    """A shape for each name, so that a grey print can be read."""
-    return _choose(names, SHAPES, SPARE_SHAPES)
+def choose_markers(names: Iterable[str]) -> dict[str, str]:
+    """Return a marker for each series, so that a greyscale print is readable."""
+    return _choose(names, MARKERS, SPARE_MARKERS)
 
 
 def make_tints(colour: str, count: int) -> tuple[str, ...]:
-    """Tints of a colour from itself towards white, for parts of one whole."""
-    steps = [0.75 * place / max(1, count - 1) for place in range(count)]
-    return tuple(mix(colour, "#FFFFFF", step) for step in steps)
+    """Return tints of a colour from itself towards white, for the parts of a stack."""
+    shares = [0.75 * index / max(1, count - 1) for index in range(count)]
+    return tuple(mix_colours(colour, "#FFFFFF", share) for share in shares)
 
 
-def mix(one: str, two: str, share: float) -> str:
-    """A colour on the way from one to another."""
+def mix_colours(one: str, two: str, share: float) -> str:
+    """Return the colour at a share of the way from one colour to another."""
     pairs = ((int(one[i : i + 2], 16), int(two[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in pairs)
 
 
-def _choose(names: Iterable[str], own: dict[str, str], spare: tuple[str, ...]) -> dict[str, str]:
+def _choose(names: Iterable[str], fixed: dict[str, str], spare: tuple[str, ...]) -> dict[str, str]:
     left = cycle(spare)
-    return {name: own.get(name) or next(left) for name in dict.fromkeys(names)}
+    return {name: fixed.get(name) or next(left) for name in dict.fromkeys(names)}

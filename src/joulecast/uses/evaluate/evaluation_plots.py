@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from joulecast.figures import (
-    Judged,
-    Picture,
-    Taken,
-    draw_agreement,
-    draw_error_shares,
-    draw_errors,
-    draw_profiling_time,
-    draw_time_energy,
+    Caption,
+    Plot,
+    ScoredEstimate,
+    StepMeasurement,
+    plot_energy_by_time,
+    plot_error_distribution,
+    plot_estimates,
+    plot_mape_bars,
+    plot_profiling_time,
 )
 from joulecast.uses.evaluate.evaluation import Evaluation
 
 
-def draw_evaluation(result: Evaluation) -> dict[str, Picture]:
+def draw_evaluation(result: Evaluation) -> dict[str, Plot]:
     """Return the plots of an evaluation by name."""
     rows = [
-        Judged(
+        ScoredEstimate(
             net.name,
             name,
             net.measured_j,
@@ -29,17 +30,15 @@ def draw_evaluation(result: Evaluation) -> dict[str, Picture]:
         for net in result.nets
         for name, estimate in net.estimates.items()
     ]
-    about = f"{len(result.nets)} random nets of {result.family} on {result.device.name}"
+    subtitle = f"{len(result.nets)} random networks of {result.family} on {result.device.name}"
+    caption = Caption(subtitle=subtitle, provenance=result.provenance)
     noise = {} if result.noise_percent is None else {result.family: result.noise_percent}
-    taken = [Taken(net.name, net.measured_s, net.measured_j) for net in result.nets]
+    steps = [StepMeasurement(net.name, net.measured_s, net.measured_j) for net in result.nets]
     seconds = {score.estimator: score.device_seconds for score in result.scores}
-    provenance = result.provenance
     return {
-        "agreement": draw_agreement(rows, about=about, provenance=provenance),
-        "errors": draw_errors(rows, noise_percent=noise, about=about, provenance=provenance),
-        "error-shares": draw_error_shares(rows, about=about, provenance=provenance),
-        "time-energy": draw_time_energy({result.family: taken}, about=about, provenance=provenance),
-        "profiling-time": draw_profiling_time(
-            {result.device.name: seconds}, about=about, provenance=provenance
-        ),
+        "agreement": plot_estimates(rows, caption),
+        "errors": plot_mape_bars(rows, noise, caption),
+        "error-shares": plot_error_distribution(rows, caption),
+        "time-energy": plot_energy_by_time({result.family: steps}, caption),
+        "profiling-time": plot_profiling_time({result.device.name: seconds}, caption),
     }

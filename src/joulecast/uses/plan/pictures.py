@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from joulecast.figures import Lane, Picture, Stay, draw_timeline
+from joulecast.figures import Caption, DeviceSchedule, Plot, ScheduledJob, plot_timeline
 from joulecast.units import format_duration, format_energy
 from joulecast.uses.plan.problem import Machine, Slot
 from joulecast.uses.plan.replay import MachineRun
 from joulecast.uses.plan.result import Plan
 
 
-def draw_plan(plan: Plan) -> Picture:
+def draw_plan(plan: Plan) -> Plot:
     """Every device that has something to do."""
     lanes = [_make_lane(plan, machine, run) for machine, run in plan.list_runs()]
     low, high = (format_energy(end_j) for end_j in plan.interval_j)
@@ -17,25 +17,25 @@ def draw_plan(plan: Plan) -> Picture:
     if plan.confidence > 0.5:
         about += f"; planned with upper bounds at {100 * plan.confidence:g} %"
     title = f"{_count(len(plan.solution.slots), 'job')} on {_count(len(lanes), 'device')}"
-    return draw_timeline(lanes, title=title, about=about, provenance=plan.basis)
+    return plot_timeline(lanes, Caption(title, about, plan.basis))
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("s" if number > 1 else "")
 
 
-def _make_lane(plan: Plan, machine: Machine, run: MachineRun) -> Lane:
+def _make_lane(plan: Plan, machine: Machine, run: MachineRun) -> DeviceSchedule:
     stays = tuple(
-        Stay(slot.task, slot.start_s, slot.end_s, _say_slot(plan, machine, slot))
+        ScheduledJob(slot.task, slot.start_s, slot.end_s, _say_slot(plan, machine, slot))
         for slot in run.slots
     )
     battery = machine.battery
     if battery is None:
-        return Lane(machine.name, stays)
+        return DeviceSchedule(machine.name, stays)
     charge = tuple((m.at_s, m.charge_j / battery.capacity_j) for m in run.moments)
     windows = tuple((window.from_s, window.to_s) for window in battery.windows)
     reserve_share = battery.reserve_j / battery.capacity_j
-    return Lane(machine.name, stays, charge, reserve_share, windows)
+    return DeviceSchedule(machine.name, stays, charge, reserve_share, windows)
 
 
 def _say_slot(plan: Plan, machine: Machine, slot: Slot) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from joulecast.errors import MissingError
-from joulecast.figures import Picture, Priced, draw_front
+from joulecast.figures import (
+    Caption,
+    FrontPlotOptions,
+    FrontPoint,
+    Plot,
+    plot_pareto_front,
+)
 from joulecast.units import format_share
 from joulecast.uses.search.search_result import SearchResult
 
 
-def draw_search(result: SearchResult) -> Picture:
+def draw_search(result: SearchResult) -> Plot:
     """Return a plot of all trained networks and their Pareto front.
 
     Raises:
@@ -17,7 +23,7 @@ def draw_search(result: SearchResult) -> Picture:
     if not result.trials:
         raise MissingError("no network was trained, so there is nothing to plot: run more trials")
     points = [
-        Priced(
+        FrontPoint(
             f"trial {trial.number}: {trial.candidate.network.name}",
             trial.score,
             trial.candidate.energy_j,
@@ -30,11 +36,13 @@ def draw_search(result: SearchResult) -> Picture:
     has_one_limit = len(steps) == 1 or screener.budget.per == "run"
     period = "run" if screener.length.is_run else "step"
     level = format_share(screener.level)
-    return draw_front(
-        points,
+    options = FrontPlotOptions(
         budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
-        energy=f"estimated energy per {period}",
-        title=f"{screener.space.family}: score against energy",
-        about=f"{profile.device.name}, meter covers {profile.covers}; bars: {level} interval",
-        provenance=screener.fitted_profile.provenance,
+        energy_title=f"Estimated energy per {period}",
     )
+    caption = Caption(
+        f"{screener.space.family}: score against energy",
+        f"{profile.device.name}, meter covers {profile.covers}; bars: {level} interval",
+        screener.fitted_profile.provenance,
+    )
+    return plot_pareto_front(points, options, caption)
