@@ -1,10 +1,10 @@
-"""A search under an energy budget, on a small task that is made here.
+"""Search under an energy budget, on a small synthetic task.
 
     joulecast search cnn5:16,32,32,32 --input 3x32x32 --budget 60% --confidence 90% --steps 50 \\
         --vary c1=4..16 --vary c2=4..32 --vary lr=1e-2..2e-1/log \\
         --train examples/search_small_task.py:score --trials 8
 
-or the same from Python, here on a simulated device so that it takes a few seconds:
+or the same from Python, on a simulated device so that it takes a few seconds:
 
     python examples/search_small_task.py
 """
@@ -21,12 +21,12 @@ import joulecast
 from joulecast.uses.search import NumberRange
 
 FAMILY, SHAPE, STEPS, BATCH = "cnn5:16,32,32,32", (3, 32, 32), 50, 32
-# Other widths go from 1 to the family's own; nets of one channel cannot learn much.
+# Networks with one channel cannot learn much, so the first widths start at 4.
 VARY = {"c1": NumberRange(4, 16), "c2": NumberRange(4, 32), "lr": NumberRange(1e-2, 2e-1, log=True)}
 
 
 def draw_stripes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noisy stripes in four directions: which one is it?"""
+    """Return noisy stripes in four directions and the direction of each."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 4, (count,), generator=generator)
     phases = 2 * math.pi * torch.rand(count, 1, 1, generator=generator)
@@ -38,7 +38,7 @@ def draw_stripes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def score(net: nn.Module, trial: Any) -> float:
-    """Train for a few steps; how many of other stripes are then told right?"""
+    """Train for a few steps and return the accuracy on other stripes."""
     torch.set_num_threads(1)
     images, labels = draw_stripes(STEPS * BATCH, seed=1)
     optimizer = torch.optim.SGD(net.parameters(), lr=trial.params["lr"], momentum=0.9)
@@ -47,19 +47,19 @@ def score(net: nn.Module, trial: Any) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    others, truth = draw_stripes(500, seed=2)
+    others, other_labels = draw_stripes(500, seed=2)
     net.eval()
     with torch.no_grad():
-        return float((net(others).argmax(1) == truth).float().mean())
+        return float((net(others).argmax(1) == other_labels).float().mean())
 
 
 def main() -> None:
-    """Learn a device, search, print the front."""
+    """Profile a device, search, and print the Pareto front."""
     setup = joulecast.Setup(batch=BATCH)
     profile = joulecast.profile(
         FAMILY, on="simulated:4", input_shape=SHAPE, setup=setup, points=24, store=":memory:"
     )
-    found = joulecast.search(
+    result = joulecast.search(
         FAMILY,
         score,
         budget="60%",
@@ -71,13 +71,14 @@ def main() -> None:
         vary=VARY,
         trials=8,
     )
-    print(f"{found.ruled_out} of {found.screened} candidates ruled out before training")
-    basis = found.screen.opened.provenance
-    for point in found.front:
-        net, (low, high) = point.verdict.network.name, point.verdict.interval_j
+    print(f"{result.ruled_out_count} of {result.screened_count} candidates ruled out before training")
+    provenance = result.screener.fitted_profile.provenance
+    for trial in result.front:
+        candidate = trial.candidate
+        low, high = candidate.interval_j
         print(
-            f"{net}: {100 * point.score:.0f} % right for {point.verdict.energy_j:.2f} J, "
-            f"{low:.2f} to {high:.2f} J ({basis})"
+            f"{candidate.network.name}: accuracy {100 * trial.score:.0f} % for "
+            f"{candidate.energy_j:.2f} J (95 % interval {low:.2f}–{high:.2f} J, {provenance})"
         )
 
 

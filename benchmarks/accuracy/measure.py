@@ -1,10 +1,10 @@
-"""Measures what the accuracy benchmark rests on, setting by setting, into one store.
+"""Measure everything that the accuracy benchmark needs into one store.
 
-    python benchmarks/accuracy/measure.py STORE learn    our campaigns, and development nets
-    python benchmarks/accuracy/measure.py STORE test     test nets, their probes, rivals
+    python benchmarks/accuracy/measure.py STORE learn    campaigns of additive, development nets
+    python benchmarks/accuracy/measure.py STORE test     test nets, their probes, baselines
 
-Everything is kept as it is made; run again, it goes on where it was. ``--until`` stops before a
-setting is begun that may not be finished in time; ``--only`` names settings.
+Every observation is stored at once, and the same command resumes an interrupted run. ``--until``
+starts no setting after this many seconds; ``--only`` selects settings.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from dataclasses import replace
 
 from settings import (
+    BASELINES,
     DEVELOPMENT_NETS,
     OWN,
     OWN_SECONDS,
-    RIVALS,
     SETTINGS,
     Setting,
 )
@@ -41,82 +41,89 @@ DEVELOPMENT = "development"
 
 
 def main() -> None:
-    """Measure what is lacking."""
+    """Measure what the store lacks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store")
     parser.add_argument("part", choices=("learn", "test"))
     parser.add_argument("--on", default="cuda:0")
-    parser.add_argument("--only", default="", help="names of settings, comma-separated")
-    parser.add_argument("--until", type=float, default=1e9, help="seconds after which none begins")
-    parser.add_argument("--rivals", default=",".join(RIVALS))
-    words = parser.parse_args()
+    parser.add_argument("--only", default="", help="comma-separated names of settings")
+    parser.add_argument(
+        "--until", type=float, default=1e9, help="start no setting after this many seconds"
+    )
+    parser.add_argument("--baselines", default=",".join(BASELINES))
+    args = parser.parse_args()
     started_s = time.monotonic()
     names = {one.name for one in SETTINGS}
-    wanted = set(filter(None, words.only.split(","))) or names
+    wanted = set(filter(None, args.only.split(","))) or names
     if wanted - names:
         parser.error(f"no settings {wanted - names}: give some of {', '.join(sorted(names))}")
-    with open_measurer(MeasureOptions(words.on, rounds=1)) as rig, open_store(words.store) as store:
+    with (
+        open_measurer(MeasureOptions(args.on, rounds=1)) as measurer,
+        open_store(args.store) as store,
+    ):
         for setting in (one for one in SETTINGS if one.name in wanted):
             spent_s = time.monotonic() - started_s
-            if spent_s > words.until:
-                print(f"{spent_s:.0f} s: {setting.name} and what follows is left for later")
+            if spent_s > args.until:
+                print(f"{spent_s:.0f} s: {setting.name} and later settings are left out")
                 return
             try:
-                work = learn if words.part == "learn" else test
-                work(rig, store, setting, tuple(filter(None, words.rivals.split(","))))
+                work = learn if args.part == "learn" else test
+                work(measurer, store, setting, tuple(filter(None, args.baselines.split(","))))
             except JoulecastError as error:
                 print(f"{setting.name}: {error}")
             print(f"{time.monotonic() - started_s:.0f} s: {setting.name} done", flush=True)
 
 
-def learn(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
-    """Our campaign, then the development nets and the probes of their layers."""
+def learn(measurer: Measurer, store: Store, setting: Setting, baselines: tuple[str, ...]) -> None:
+    """Run the campaign of additive, then measure the development nets and probe their layers."""
     plan = setting.plan(OWN, OWN_SECONDS)
-    key = find_profile_key(rig)
-    book = EvaluationLog(name_evaluation(plan, key), store.observations(key), store.add_observation)
-    _wake(rig, setting)
-    _run_campaign(rig, book, plan)
-    done = {seen.trial.key for seen in book.list_for(DEVELOPMENT)}
+    key = find_profile_key(measurer)
+    log = EvaluationLog(
+        name_evaluation(plan, key), store.load_observations(key), store.add_observation
+    )
+    _warm_up(measurer, setting)
+    _run_campaign(measurer, log, plan)
+    done = {seen.trial.key for seen in log.list_for(DEVELOPMENT)}
     networks = draw_development(setting)
     for trial in (Trial(network, setting.setup) for network in networks):
         if trial.key not in done:
-            book.add(replace(rig, run=book.tag(DEVELOPMENT)).measure(trial))
-    probes = book.list_for(f"{DEVELOPMENT}.probe")
+            log.add(replace(measurer, run=log.make_tag(DEVELOPMENT)).measure(trial))
+    probes = log.list_for(f"{DEVELOPMENT}.probe")
     target = draw_nets(plan).make_target(setting.setup, networks)
-    target = replace(target, modes=rig.runtime.modes, acquisition="probe")
-    known = (*book.list_for("additive"), *probes)
+    target = replace(target, modes=measurer.runtime.modes, acquisition="probe")
+    known = (*log.list_for("additive"), *probes)
     for trial in find_estimator("additive").propose(target, known).probes:
-        book.add(replace(rig, run=book.tag(f"{DEVELOPMENT}.probe")).time(trial))
+        log.add(replace(measurer, run=log.make_tag(f"{DEVELOPMENT}.probe")).time(trial))
 
 
-def _wake(rig: Measurer, setting: Setting) -> None:
-    """Let the first load of a run pass, on a cold device."""
-    rig.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).original, setting.setup))
+def _warm_up(measurer: Measurer, setting: Setting) -> None:
+    """Run a first load on the cold device, which is slower and is not recorded."""
+    measurer.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).original, setting.setup))
 
 
-def _run_campaign(rig: Measurer, book: EvaluationLog, plan: EvaluationPlan) -> None:
-    """The same campaign that ``evaluate`` runs; there it is then found finished."""
-    draw = draw_nets(plan)
-    target = replace(draw.make_target(plan.setup, draw.campaign), modes=rig.runtime.modes)
+def _run_campaign(measurer: Measurer, log: EvaluationLog, plan: EvaluationPlan) -> None:
+    """Run the campaign that ``evaluate`` would run, so that it finds it finished."""
+    drawn = draw_nets(plan)
+    target = replace(drawn.make_target(plan.setup, drawn.campaign), modes=measurer.runtime.modes)
     method = BudgetedEstimator(find_estimator("additive"), plan.seconds)
-    tagged = replace(rig, run=book.tag("additive"))
-    run_campaign(tagged, CampaignObservations(book, "additive"), method, target)
+    tagged = replace(measurer, run=log.make_tag("additive"))
+    run_campaign(tagged, CampaignObservations(log, "additive"), method, target)
 
 
-def test(rig: Measurer, store: Store, setting: Setting, rivals: tuple[str, ...]) -> None:
-    """Test nets, what our estimates of them need, and the rivals' campaigns."""
-    evaluate(rig, store, setting.plan_all(rivals))
+def test(measurer: Measurer, store: Store, setting: Setting, baselines: tuple[str, ...]) -> None:
+    """Measure test nets and their probes, and run the campaigns of the baselines."""
+    evaluate(measurer, store, setting.plan_all(baselines))
 
 
 def draw_development(setting: Setting) -> tuple[Network, ...]:
-    """Nets to try changes of our estimator on; none of them is a test net."""
+    """Draw nets for developing the estimator; none of them is a test net."""
     plan: EvaluationPlan = setting.plan(OWN, OWN_SECONDS)
-    draw = draw_nets(plan)
+    drawn = draw_nets(plan)
     rng = random.Random(f"{setting.seed}.{DEVELOPMENT}")
     found: list[Network] = []
     while len(found) < DEVELOPMENT_NETS:
         network = draw_family(setting.family, rng.randint, setting.input_shape)
-        if network not in (*draw.test, *draw.campaign, *found):
+        if network not in (*drawn.test, *drawn.campaign, *found):
             found.append(network)
     return tuple(found)
 

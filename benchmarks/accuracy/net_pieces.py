@@ -1,8 +1,8 @@
-"""The nets of a table as Networks, and what of them is worth measuring alone.
+"""Read the nets of a table and split them into distinct pieces to measure.
 
-    Entry ──read──▶ Network (kept as a file) ──split──▶ Parcel: a distinct piece and its nets
+    Entry ──read──▶ Network (stored as a file) ──split──▶ NetPiece: a distinct piece and its nets
 
-Kinds are counted over all nets together: what one net taught about a kind no other net pays for.
+Kinds are counted over all nets together: a kind that one net needed is not measured for another.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
 PROBE_S = 0.4
 MANY_PIECES = 90
-# From the upper half first: large pieces are most of what a net costs.
+# The upper half first: large pieces account for most of a net's energy.
 _QUANTILES = (0.75, 0.25)
 
 
 @dataclass(frozen=True)
 class NetPiece:
-    """A distinct piece of the table's nets, and how to run it alone.
+    """A distinct piece of the table's nets, and how to run it isolated.
 
     Attributes:
-        nets: Names of the nets that hold it.
+        nets: Names of the nets that contain it.
     """
 
     piece: Piece
@@ -42,35 +42,35 @@ class NetPiece:
     nets: tuple[str, ...]
 
     def make_trial(self, mode: str) -> Trial:
-        """The piece alone."""
+        """Return a trial of the isolated piece."""
         return make_isolated_trial(self.part, self.setup, mode)
 
 
 def read_entry(entry: Entry) -> Network:
-    """The Network of an entry: without memory where that works, else with real weights.
+    """Return the Network of an entry, read on the meta device if possible, else on the CPU.
 
     Raises:
-        NetError: It cannot be made or read.
+        NetError: The net cannot be built or read.
     """
     import torch
 
     from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 
-    trouble: Exception | None = None
+    failure: Exception | None = None
     for place in ("meta", "cpu"):
         try:
             with torch.device(place):
                 return read_loaded_net(entry.name, LoadedNet(*entry.build()))
-        except Exception as error:  # other people's nets raise anything
-            trouble = error
-    text = " ".join(str(trouble).split())[:300]
-    raise NetError(f"{entry.name} cannot be read: {type(trouble).__name__}: {text}")
+        except Exception as error:  # nets may raise anything
+            failure = error
+    text = " ".join(str(failure).split())[:300]
+    raise NetError(f"{entry.name} cannot be read: {type(failure).__name__}: {text}")
 
 
 def read_all(
     entries: Iterable[Entry], folder: Path, failures: list[str], fresh: bool
 ) -> dict[str, Network]:
-    """Networks by name; ``fresh`` reads the modules and keeps files, else the files are read."""
+    """Return networks by name; ``fresh`` reads the modules and writes files, else reads files."""
     found = {}
     folder.mkdir(parents=True, exist_ok=True)
     for entry in entries:
@@ -85,7 +85,7 @@ def read_all(
 
 
 def list_pieces(entries: Iterable[Entry], networks: Mapping[str, Network]) -> dict[str, NetPiece]:
-    """Distinct pieces of all nets, by key."""
+    """Return the distinct pieces of all nets by key."""
     found: dict[str, NetPiece] = {}
     for entry in entries:
         if entry.name not in networks:
@@ -101,7 +101,7 @@ def list_pieces(entries: Iterable[Entry], networks: Mapping[str, Network]) -> di
 def describe_nets(
     entries: Iterable[Entry], networks: Mapping[str, Network], pieces_by_key: Mapping[str, NetPiece]
 ) -> list[list[str]]:
-    """A row of words for each net: how well it reads, and what probing it costs."""
+    """Return a row for each net: how completely it is read, and the cost of probing it."""
     rows = []
     for entry in entries:
         if entry.name not in networks:
@@ -133,8 +133,8 @@ READING_COLUMNS = (
     "net",
     "trained",
     ">GFLOP",
-    ">lost FLOPs",
-    ">lost bytes",
+    ">unattributed FLOPs",
+    ">unattributed bytes",
     ">layers",
     ">pieces",
     ">kinds",
@@ -144,59 +144,64 @@ READING_COLUMNS = (
 
 
 # ---------------------------------------------------------------------------------------------
-# What to measure next
+# What to measure
 
 
 def find_piece(seen: Observation, mode: str) -> Piece | None:
-    """The piece that an observation shows alone; None where it shows something else."""
+    """Return the isolated piece of an observation, or None."""
     how = seen.trial.execution
     part = read_isolated_part(seen.trial) if how.mode == mode and how.stage == "step" else None
     return make_piece(part, seen.trial.setup) if part is not None else None
 
 
 class MeasuredPieces:
-    """What was seen of pieces alone: keys in joules by kind, keys in seconds, eager structures.
+    """The isolated pieces that were measured.
 
     Args:
-        mode: How pieces run alone on the device.
+        mode: How isolated pieces run on the device.
+
+    Attributes:
+        energy_keys: Keys of pieces with energy, by kind.
+        timed_keys: Keys of pieces with duration.
+        issued: Structures with issue time.
     """
 
     def __init__(self, mode: str, seen: Iterable[Observation] = ()) -> None:
         self.mode = mode
-        self.joules: dict[str, set[str]] = {}
-        self.seconds: set[str] = set()
+        self.energy_keys: dict[str, set[str]] = {}
+        self.timed_keys: set[str] = set()
         self.issued: set[str] = set()
         for one in seen:
             self.add(one)
 
     def add(self, seen: Observation) -> None:
-        """Count an observation."""
+        """Add an observation."""
         piece = find_piece(seen, self.mode)
         if piece is not None and seen.duration_s is not None:
-            self.seconds.add(piece.key)
+            self.timed_keys.add(piece.key)
         if piece is not None and seen.energy_j is not None:
-            self.joules.setdefault(piece.label, set()).add(piece.key)
-        alone = piece if self.mode == "eager" else find_piece(seen, "eager")
-        if alone is not None and seen.issue_s is not None:
-            self.issued.add(alone.structure)
+            self.energy_keys.setdefault(piece.label, set()).add(piece.key)
+        eager_piece = piece if self.mode == "eager" else find_piece(seen, "eager")
+        if eager_piece is not None and seen.issue_s is not None:
+            self.issued.add(eager_piece.structure)
 
 
 def find_next_piece(
     pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces, refused: Collection[str]
 ) -> NetPiece | None:
-    """The next piece to look at in joules: of a kind that nobody looked at twice.
+    """Return the next piece whose energy to measure: of a kind measured less than twice.
 
     Args:
-        parcels: What the nets consist of.
-        tally: What was seen.
-        refused: Keys of pieces that the device would not run.
+        pieces_by_key: Pieces of all nets.
+        measured_pieces: Pieces that were measured.
+        refused: Keys of pieces that the device refused.
     """
     groups: dict[str, list[NetPiece]] = {}
     for net_piece in pieces_by_key.values():
         groups.setdefault(net_piece.piece.label, []).append(net_piece)
     for turn in range(MEASUREMENTS_PER_KIND):
         for label in sorted(groups):
-            done = measured_pieces.joules.get(label, set())
+            done = measured_pieces.energy_keys.get(label, set())
             left = [p for p in groups[label] if p.piece.key not in done.union(refused)]
             if len(done) <= turn and left:
                 left.sort(key=lambda p: (p.piece.size_bytes, p.piece.flops, p.piece.key))
@@ -204,16 +209,26 @@ def find_next_piece(
     return None
 
 
-def list_probes(pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces) -> list[NetPiece]:
-    """Pieces that nobody has timed alone, largest first: a cut loses the smallest."""
-    left = [net_piece for key, net_piece in pieces_by_key.items() if key not in measured_pieces.seconds]
+def list_probes(
+    pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces
+) -> list[NetPiece]:
+    """Return the pieces to time, largest first, so that an interruption loses the smallest."""
+    left = [
+        net_piece
+        for key, net_piece in pieces_by_key.items()
+        if key not in measured_pieces.timed_keys
+    ]
     return sorted(left, key=lambda p: (-p.piece.size_bytes, p.piece.key))
 
 
-def list_host_probes(pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces) -> list[NetPiece]:
-    """The smallest piece of every structure that nobody has issued alone."""
+def list_host_probes(
+    pieces_by_key: Mapping[str, NetPiece], measured_pieces: MeasuredPieces
+) -> list[NetPiece]:
+    """Return the smallest piece of every structure without issue time."""
     chosen: dict[str, NetPiece] = {}
-    for net_piece in sorted(pieces_by_key.values(), key=lambda p: (p.piece.size_bytes, p.piece.key)):
+    for net_piece in sorted(
+        pieces_by_key.values(), key=lambda p: (p.piece.size_bytes, p.piece.key)
+    ):
         if net_piece.piece.structure not in measured_pieces.issued:
             chosen.setdefault(net_piece.piece.structure, net_piece)
     return list(chosen.values())

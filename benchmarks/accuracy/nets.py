@@ -1,10 +1,9 @@
-"""Real nets that no family of ours contains, with random weights: nothing is downloaded.
+"""Real nets outside the built-in families, with random weights: nothing is downloaded.
 
-``DEV`` is what an estimator may be improved by, ``TEST`` is what it is judged by and nothing else.
-What ``TEST`` showed was then mended, so that it serves development from there on: ``FRESH``,
-written down before any of it was measured, is what the mended estimator is judged by.
-An entry makes its module and inputs when it is asked, so that one that cannot be made leaves the
-others alone. ``shrink`` gives the same architectures at sizes for trying things out on a processor.
+``DEV`` was used for development, ``TEST`` for evaluation only. Weaknesses that ``TEST`` showed were
+then fixed, so it is no longer held out: ``FRESH``, fixed before any of it was measured, evaluates
+the improved estimator. An entry builds its module and inputs on request, so that one that fails
+does not affect the others. ``shrink`` returns the same architectures at sizes for a CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from joulecast.records import Setup
 
-Made = tuple[Any, Any, Any]
+BuiltNet = tuple[Any, Any, Any]
 
 IMAGE, SMALL_IMAGE = 224, 64
 
@@ -26,11 +25,12 @@ class Entry:
     """A net of a table.
 
     Attributes:
-        make: Batch and whether it shall be small → module, inputs, loss (None: cross-entropy).
+        make: Takes the batch size and whether the net is small; returns module, inputs and loss
+            (None for cross-entropy).
     """
 
     name: str
-    make: Callable[[int, bool], Made]
+    make: Callable[[int, bool], BuiltNet]
     batch: int
     precision: str
     optimizer: str
@@ -38,27 +38,27 @@ class Entry:
 
     @property
     def setup(self) -> Setup:
-        """How it is trained."""
+        """How the net is trained."""
         return Setup(batch=self.batch, precision=self.precision, optimizer=self.optimizer)
 
-    def build(self) -> Made:
-        """Module, inputs and loss, on whatever device is the framework's default now."""
+    def build(self) -> BuiltNet:
+        """Return module, inputs and loss, on PyTorch's current default device."""
         return self.make(self.batch, self.tiny)
 
 
 def shrink(entry: Entry) -> Entry:
-    """The same architecture, small enough for a processor."""
+    """Return the same architecture, small enough for a CPU."""
     return replace(entry, batch=2, precision="fp32", tiny=True)
 
 
 # ---------------------------------------------------------------------------------------------
-# Makers
+# Builders
 
 
-def from_torchvision(name: str, **options: Any) -> Callable[[int, bool], Made]:
-    """An image net of torchvision by its name."""
+def from_torchvision(name: str, **options: Any) -> Callable[[int, bool], BuiltNet]:
+    """Return a function that builds a torchvision image net."""
 
-    def make(batch: int, tiny: bool) -> Made:
+    def make(batch: int, tiny: bool) -> BuiltNet:
         import torch
 
         models = import_module("torchvision.models")
@@ -76,18 +76,18 @@ def from_transformers(
     feed: Callable[[int, bool, Any], Any],
     sizes: dict[str, Any],
     small: dict[str, Any],
-) -> Callable[[int, bool], Made]:
-    """A net of transformers from a configuration.
+) -> Callable[[int, bool], BuiltNet]:
+    """Return a function that builds a Hugging Face transformers net.
 
     Args:
         kind: Name of the module's class.
         config: Name of the configuration's class.
-        feed: Batch, whether it is small, and the configuration → inputs.
-        sizes: Of the configuration, where they are not its defaults.
-        small: Those that differ in the small one.
+        feed: Takes batch size, whether the net is small, and the configuration; returns inputs.
+        sizes: Fields of the configuration that differ from its defaults.
+        small: Fields that differ in the small net.
     """
 
-    def make(batch: int, tiny: bool) -> Made:
+    def make(batch: int, tiny: bool) -> BuiltNet:
         library = import_module("transformers")
         chosen = getattr(library, config)(**{**sizes, **(small if tiny else {})})
         net = getattr(library, kind)(chosen)
@@ -97,7 +97,7 @@ def from_transformers(
 
 
 def feed_tokens(count: int) -> Callable[[int, bool, Any], Any]:
-    """Random tokens."""
+    """Return a function that makes random tokens."""
 
     def feed(batch: int, tiny: bool, config: Any) -> Any:
         import torch
@@ -109,7 +109,7 @@ def feed_tokens(count: int) -> Callable[[int, bool, Any], Any]:
 
 
 def feed_pairs(count: int, answer: int) -> Callable[[int, bool, Any], Any]:
-    """Random tokens to read, and to write."""
+    """Return a function that makes random tokens for encoder and decoder."""
 
     def feed(batch: int, tiny: bool, config: Any) -> Any:
         import torch
@@ -124,14 +124,14 @@ def feed_pairs(count: int, answer: int) -> Callable[[int, bool, Any], Any]:
 
 
 def feed_images(batch: int, tiny: bool, config: Any) -> Any:
-    """Random images of the configuration's size."""
+    """Return random images of the configuration's size."""
     import torch
 
     return {"pixel_values": torch.randn(batch, 3, config.image_size, config.image_size)}
 
 
 def feed_sounds(batch: int, tiny: bool, config: Any) -> Any:
-    """Random spectra, and tokens to write."""
+    """Return random spectrograms and decoder tokens."""
     import torch
 
     frames = 2 * config.max_source_positions

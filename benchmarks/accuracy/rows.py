@@ -1,8 +1,7 @@
-"""From judged settings to rows: one for each setting and estimator, then means over settings.
+"""Make the rows of the report: one for each setting and estimator, and means over settings.
 
-A mean gives every setting the same weight, whatever its nets. Of what is no mean, ``nets`` is the
-sum and ``max_percent`` the largest. Nets outside families are a family of their own, which no mean
-contains.
+A mean gives every setting the same weight. ``nets`` is a sum and ``max_percent`` a maximum. Nets
+outside the families are a separate group that no mean includes.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from settings import OWN, RIVALS, Setting
+from settings import BASELINES, OWN, Setting
 
-from joulecast.figures import Judged
+from joulecast.figures import ScoredEstimate
 from joulecast.records import Profile
 from joulecast.uses.evaluate import EstimatorScore, Evaluation, NetResult
 
@@ -36,23 +35,23 @@ FIELDS = (
     "device_seconds",
 )
 _MEANS = tuple(name for name in FIELDS[5:] if name != "max_percent")
-ESTIMATORS = (*OWN, *RIVALS)
+ESTIMATORS = (*OWN, *BASELINES)
 OUTSIDE = "outside"
-# Names of the rows of means, and which settings each is over.
+# Names of the rows of means, and the settings that each averages.
 GROUPS = {"gpu-bound": ("gpu",), "host-bound": ("host",), "all": ("gpu", "host")}
-_RATIOS = ("subtractive", "flops")
+_RATIO_BASELINES = ("subtractive", "flops")
 _NET_FIELDS = ("name", "passes_j", "measured_j", "measured_s", "flops", "answers")
 
 
 @dataclass(frozen=True)
-class ScreenedCandidate:
-    """A setting, judged.
+class SettingResult:
+    """The scores of one setting.
 
     Attributes:
-        evaluation: That of our own estimators or, where only those were measured, of rivals.
-        nets: Its test nets with the answers of all estimators.
-        missing: What was not measured, and what could not be judged, in words.
-        kept: What all of it rests on.
+        evaluation: Evaluation of additive, or of the baselines if only those were measured.
+        nets: Test nets with the estimates of all estimators.
+        missing: What was not measured or could not be scored.
+        profile: The observations that it is based on.
     """
 
     setting: Setting
@@ -60,45 +59,48 @@ class ScreenedCandidate:
     scores: tuple[EstimatorScore, ...]
     nets: tuple[NetResult, ...]
     missing: tuple[str, ...]
-    kept: Profile
+    profile: Profile
 
 
-def make_rows(verdicts: Sequence[ScreenedCandidate], outside: Json | None = None) -> list[Json]:
-    """All rows: settings, nets outside families, means."""
+def make_rows(results: Sequence[SettingResult], outside: Json | None = None) -> list[Json]:
+    """Return all rows: settings, nets outside the families, and means."""
     rows = [
         _make_row(one.setting.family, one.setting.name, one.setting.bound, score.to_dict())
-        for one in verdicts
+        for one in results
         for score in one.scores
     ]
     means = [
         row for group, bounds in GROUPS.items() for row in _average(rows, group, frozenset(bounds))
     ]
-    strange = outside["scores"] if outside else ()
-    beyond = [_make_row(OUTSIDE, OUTSIDE, OUTSIDE, score) for score in strange]
-    return [_round(row) for row in (*rows, *beyond, *means)]
+    outside_scores = outside["scores"] if outside else ()
+    outside_rows = [_make_row(OUTSIDE, OUTSIDE, OUTSIDE, score) for score in outside_scores]
+    return [_round(row) for row in (*rows, *outside_rows, *means)]
 
 
 def find_row(rows: Iterable[Json], setting: str, estimator: str) -> Json | None:
-    """The row of a setting and an estimator; None where it was not judged."""
+    """Return the row of a setting and an estimator, or None."""
     wanted = (setting, estimator)
     return next((row for row in rows if (row["setting"], row["estimator"]) == wanted), None)
 
 
-def list_nets(verdicts: Iterable[ScreenedCandidate], outside: Json | None = None) -> list[Json]:
-    """Every test net with what was measured and what each estimator said."""
+def list_nets(results: Iterable[SettingResult], outside: Json | None = None) -> list[Json]:
+    """Return every test net with its measurements and estimates."""
     found = [
-        {"family": one.setting.family, "setting": one.setting.name, **_name_net(net.to_dict())}
-        for one in verdicts
+        {"family": one.setting.family, "setting": one.setting.name, **_describe_net(net)}
+        for one in results
         for net in one.nets
     ]
-    strange = outside["nets"] if outside else ()
-    return found + [{"family": OUTSIDE, "setting": OUTSIDE, **_name_net(net)} for net in strange]
+    outside_nets = outside["nets"] if outside else ()
+    return found + [
+        {"family": OUTSIDE, "setting": OUTSIDE, **{name: net[name] for name in _NET_FIELDS}}
+        for net in outside_nets
+    ]
 
 
-def list_judged(nets: Iterable[Json]) -> list[Judged]:
-    """The same for pictures, where settings are what families are elsewhere."""
+def list_judged(nets: Iterable[Json]) -> list[ScoredEstimate]:
+    """Return the nets as rows of plots, with settings in the place of families."""
     return [
-        Judged(
+        ScoredEstimate(
             net["name"],
             name,
             net["measured_j"],
@@ -119,12 +121,12 @@ def _make_row(family: str, setting: str, bound: str, score: Json) -> Json:
 
 
 def _average(rows: Sequence[Json], group: str, bounds: frozenset[str]) -> list[Json]:
-    """A group's mean rows, one for each estimator that has any."""
-    mine = [row for row in rows if row["bound"] in bounds]
+    """Return the mean rows of a group, one for each estimator."""
+    members = [row for row in rows if row["bound"] in bounds]
     bound = next(iter(bounds)) if len(bounds) == 1 else "all"
     found = []
-    for name in dict.fromkeys(row["estimator"] for row in mine):
-        own = [row for row in mine if row["estimator"] == name]
+    for name in dict.fromkeys(row["estimator"] for row in members):
+        own = [row for row in members if row["estimator"] == name]
         mean = {
             "family": "all",
             "setting": group,
@@ -134,7 +136,7 @@ def _average(rows: Sequence[Json], group: str, bounds: frozenset[str]) -> list[J
             "max_percent": max(row["max_percent"] for row in own),
             **{field: _mean(row[field] for row in own) for field in _MEANS},
         }
-        extra = {"ratios": _find_ratios(mine)} if name == OWN[0] else {}
+        extra = {"ratios": _find_ratios(members)} if name == OWN[0] else {}
         found.append({**{field: mean[field] for field in FIELDS}, **extra})
     return found
 
@@ -145,23 +147,25 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _find_ratios(rows: Sequence[Json]) -> dict[str, float]:
-    """How many times larger the mean error of others is, over settings that both answered for."""
+    """Return the ratio of the baselines' mean error to ours, over settings that both have."""
     found = {}
     errors = {(row["setting"], row["estimator"]): row["mape_percent"] for row in rows}
-    for rival in _RATIOS:
-        both = [at for at, name in errors if name == rival and (at, OWN[0]) in errors]
+    for baseline in _RATIO_BASELINES:
+        both = [at for at, name in errors if name == baseline and (at, OWN[0]) in errors]
         if both:
             ours = fmean(errors[at, OWN[0]] for at in both)
-            found[rival] = fmean(errors[at, rival] for at in both) / ours
+            found[baseline] = fmean(errors[at, baseline] for at in both) / ours
     return found
 
 
 def _round(value: Any) -> Any:
-    """Numbers as far as anybody reads them."""
+    """Round all floats to four decimals."""
     if isinstance(value, dict):
         return {name: _round(one) for name, one in value.items()}
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _name_net(net: Json) -> Json:
-    return {name: net[name] for name in _NET_FIELDS}
+def _describe_net(net: NetResult) -> Json:
+    """Return a net as results files hold it, where estimates are called answers."""
+    data = net.to_dict()
+    return {**data, "answers": data.pop("estimates")}

@@ -1,6 +1,6 @@
-"""The settings that estimators are judged in: families, how they are trained, seeds.
+"""The settings that estimators are evaluated in: families, setups and seeds.
 
-Written down before anything was measured. ``bound`` says what is expected to hold a step up: the
+They were fixed before anything was measured. ``bound`` is the expected bottleneck of a step: the
 host that launches kernels, or the GPU.
 """
 
@@ -13,17 +13,17 @@ from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
 
 TEST_NETS = 12
 DEVELOPMENT_NETS = 6
-# Device seconds of a campaign: our own, to which the probes of all test nets come, and that of a
-# rival, which is about the sum of both.
+# Device time of a campaign: that of additive, without the probes of the test nets, and that of a
+# baseline, which is about the sum of both.
 OWN_SECONDS = 20.0
-RIVAL_SECONDS = 45.0
+BASELINE_SECONDS = 45.0
 OWN = ("additive", "additive" + NO_PROBE)
-RIVALS = ("subtractive", "flops", "neuralpower")
+BASELINES = ("subtractive", "flops", "neuralpower")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A family under one setup, with the seed of its nets."""
+    """A family with one setup and the seed of its nets."""
 
     name: str
     family: str
@@ -35,13 +35,13 @@ class Setting:
     def plan(
         self, estimators: tuple[str, ...], seconds: float, nets: int = TEST_NETS
     ) -> EvaluationPlan:
-        """The evaluation of some estimators in this setting."""
+        """Return the plan that evaluates some estimators in this setting."""
         shape, seed = self.input_shape, self.seed
         return EvaluationPlan(self.family, self.setup, shape, estimators, nets, seconds, seed)
 
-    def plan_all(self, rivals: tuple[str, ...] = RIVALS) -> EvaluationPlan:
-        """The evaluation of all estimators at once, between the same two passes."""
-        plan = self.plan(OWN + rivals, RIVAL_SECONDS)
+    def plan_all(self, baselines: tuple[str, ...] = BASELINES) -> EvaluationPlan:
+        """Return the plan that evaluates all estimators between the same two passes."""
+        plan = self.plan(OWN + baselines, BASELINE_SECONDS)
         return replace(plan, budgets=(("additive", OWN_SECONDS),))
 
 

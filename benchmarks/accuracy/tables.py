@@ -1,4 +1,4 @@
-"""The rows of a report for people: a short table as Markdown, and more on the terminal."""
+"""Show the rows of the report: a short Markdown table, and more on the terminal."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Json = dict[str, Any]
 
 
 def list_columns(rows: Sequence[Json]) -> list[str]:
-    """Headings of the short table."""
+    """Return the columns of the short table."""
     names = [name for name in ESTIMATORS if any(row["estimator"] == name for row in rows)]
-    return ["setting", "nets", "noise", *names, "in 95 %", "width", "device s"]
+    return ["setting", "nets", "noise", *names, "coverage", "width", "device s"]
 
 
 def list_cells(rows: Sequence[Json]) -> list[list[str]]:
-    """A line for each setting: errors of all estimators, then more about ours; all in percent."""
+    """Return a line for each setting: MAPE of all estimators, then details of additive."""
     settings = [row["setting"] for row in rows if row["setting"] not in (*GROUPS, OUTSIDE)]
     found = []
     for setting in dict.fromkeys((*settings, OUTSIDE, *GROUPS)):
-        mine = [row for row in rows if row["setting"] == setting]
-        if not mine:
+        own_rows = [row for row in rows if row["setting"] == setting]
+        if not own_rows:
             continue
         errors = []
         for name in list_columns(rows)[3:-3]:
-            row = find_row(mine, setting, name)
+            row = find_row(own_rows, setting, name)
             errors.append("-" if row is None else f"{row['mape_percent']:.1f}")
-        own = find_row(mine, setting, OWN[0])
+        own = find_row(own_rows, setting, OWN[0])
         more = ["-"] * 3
         if own is not None:
-            words = ("coverage95_percent", "interval_width_percent", "device_seconds")
-            more = [f"{own[word]:.0f}" for word in words]
-        noise = mine[0]["noise_percent"]
-        said = "-" if noise is None else f"{noise:.1f}"
-        found.append([setting, str(mine[0]["nets"]), said, *errors, *more])
+            names = ("coverage95_percent", "interval_width_percent", "device_seconds")
+            more = [f"{own[name]:.0f}" for name in names]
+        noise = own_rows[0]["noise_percent"]
+        shown_noise = "-" if noise is None else f"{noise:.1f}"
+        found.append([setting, str(own_rows[0]["nets"]), shown_noise, *errors, *more])
     return found
 
 
 def make_markdown(rows: Sequence[Json]) -> str:
-    """The short table; the best error of each line is bold."""
+    """Return the short table with the lowest error of each line in bold."""
     columns = list_columns(rows)
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)]]
     for cells in list_cells(rows):
@@ -55,13 +55,13 @@ def make_markdown(rows: Sequence[Json]) -> str:
 
 
 def print_summary(summary: Json) -> None:
-    """The short table, then all about the means."""
+    """Print the short table, then all columns of the means."""
     console = make_console()
     console.width = max(console.width, 120)
     rows = summary["rows"]
-    basis = label_provenance(summary["provenance"])
+    provenance = label_provenance(summary["provenance"])
     first, *others = list_columns(rows)
-    title = f"Mean absolute error in percent on {summary['device']}{basis}"
+    title = f"Mean absolute error in percent on {summary['device']}{provenance}"
     print_table(console, [first, *(f">{one}" for one in others)], list_cells(rows), title=title)
     means = [row for row in rows if row["setting"] in (*GROUPS, OUTSIDE)]
     headings = ["setting", "estimator", *(f">{word.split('_')[0]}" for word in FIELDS[4:])]
@@ -72,8 +72,11 @@ def print_summary(summary: Json) -> None:
     ]
     print_table(console, headings, cells, title="Means over settings")
     for row in means:
-        for rival, ratio in row.get("ratios", {}).items():
-            console.print(f"{row['setting']}: {rival} is off {ratio:.1f} times as far as {OWN[0]}.")
-    for setting, words in summary["missing"].items():
-        for one in words:
-            console.print(f"Not measured or judged in {setting}: {one}")
+        for baseline, ratio in row.get("ratios", {}).items():
+            text = (
+                f"{row['setting']}: the error of {baseline} is {ratio:.1f} times that of {OWN[0]}."
+            )
+            console.print(text)
+    for setting, lines in summary["missing"].items():
+        for line in lines:
+            console.print(f"Not measured or scored in {setting}: {line}")

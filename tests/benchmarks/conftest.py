@@ -1,4 +1,4 @@
-"""Scripts of benchmarks import each other by bare names: here they are modules for a while."""
+"""Import benchmark scripts, which import each other by bare names, for the time of a test."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def _import_accuracy(*names: str) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="session")
 def import_accuracy():
-    """Gives what imports scripts of the accuracy benchmark by their names, and forgets them."""
+    """Return a context manager that imports scripts of the accuracy benchmark by name."""
     return _import_accuracy

@@ -1,4 +1,4 @@
-"""The accuracy benchmark's report: rows and means, and judging again from packed observations."""
+"""Report of the accuracy benchmark: rows, means, and packed observations."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from joulecast.errors import FileError, MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate import evaluate
 
-NAMES = ("settings", "keeping", "rows", "tables", "report")
+NAMES = ("settings", "observation_files", "rows", "tables", "report")
 SECONDS = 8.0
 
 
@@ -25,39 +25,42 @@ def bench(import_accuracy):
 
 @pytest.fixture(scope="module")
 def kept(bench, tmp_path_factory):
-    """A store with one setting, measured for a few simulated seconds, and its profile."""
+    """Return a store with one setting, measured for a few simulated seconds, and its profile."""
     place = tmp_path_factory.mktemp("kept") / "store.sqlite"
     setting = bench.settings.SETTINGS[0]
-    with open_measurer(MeasureOptions("simulated:21", rounds=1)) as rig, open_store(place) as store:
-        evaluate(rig, store, setting.plan(bench.settings.OWN, SECONDS))
-        evaluate(rig, store, setting.plan(("flops",), SECONDS))
-        # What the benchmark of cost measures lies in the same store, and is none of the report's.
-        profile = store.profile(find_profile_key(rig))
-        run = bench.report.open_book(profile, setting).tag("cost.additive-energy")
+    with (
+        open_measurer(MeasureOptions("simulated:21", rounds=1)) as measurer,
+        open_store(place) as store,
+    ):
+        evaluate(measurer, store, setting.plan(bench.settings.OWN, SECONDS))
+        evaluate(measurer, store, setting.plan(("flops",), SECONDS))
+        # Observations of cost.py are in the same store and not part of the report.
+        profile = store.load_profile(find_profile_key(measurer))
+        run = bench.report.open_log(profile, setting).make_tag("cost.additive-energy")
         store.add_observation(replace(profile.observations[0], run=run))
-        return place, store.profile(profile.key)
+        return place, store.load_profile(profile.key)
 
 
 @pytest.fixture(scope="module")
-def verdicts(bench, kept):
+def results(bench, kept):
     short = pytest.MonkeyPatch()
     short.setattr(bench.report, "OWN_SECONDS", SECONDS)
     short.setattr(bench.report, "RIVAL_SECONDS", SECONDS)
-    yield bench.report.judge_all([kept[1]])
+    yield bench.report.evaluate_settings([kept[1]])
     short.undo()
 
 
-def spread(bench, verdict):
-    """The verdict as if it were that of settings of all sorts, with other errors."""
+def spread(bench, result):
+    """Return the result as if it were that of several settings with other errors."""
     found = []
     for at, setting in enumerate(bench.settings.SETTINGS[:5]):
         scores = tuple(
             replace(score, mape_percent=score.mape_percent * (1 + at), max_percent=90.0 - at)
-            for score in verdict.scores
-            # One rival was not measured everywhere.
+            for score in result.scores
+            # One baseline was not measured everywhere.
             if at != 1 or score.estimator != "flops"
         )
-        found.append(replace(verdict, setting=setting, scores=scores))
+        found.append(replace(result, setting=setting, scores=scores))
     return found
 
 
@@ -72,24 +75,26 @@ OUTSIDE_NET = {
 }
 
 
-def make_outside(verdict):
-    return {"scores": [verdict.scores[0].to_dict()], "nets": [OUTSIDE_NET]}
+def make_outside(result):
+    return {"scores": [result.scores[0].to_dict()], "nets": [OUTSIDE_NET]}
 
 
-def test_rows_have_exactly_their_fields(bench, verdicts):
-    rows = bench.rows.make_rows(spread(bench, verdicts[0]), make_outside(verdicts[0]))
+def test_rows_have_exactly_their_fields(bench, results):
+    rows = bench.rows.make_rows(spread(bench, results[0]), make_outside(results[0]))
     groups = bench.rows.GROUPS
     for row in rows:
         extra = ["ratios"] if row["setting"] in groups and row["estimator"] == "additive" else []
         assert list(row) == [*bench.rows.FIELDS, *extra]
     assert {row["bound"] for row in rows} == {"host", "gpu", "outside", "all"}
-    (strange,) = (row for row in rows if row["family"] == "outside")
-    assert strange["interval_width_percent"] == round(verdicts[0].scores[0].width95_percent, 4)
+    (outside_row,) = (row for row in rows if row["family"] == "outside")
+    assert outside_row["interval_width_percent"] == round(
+        results[0].scores[0].width95_percent, 4
+    )
 
 
-def test_means_weigh_every_setting_alike_and_leave_out_strange_nets(bench, verdicts):
-    spread_out = spread(bench, verdicts[0])
-    rows = bench.rows.make_rows(spread_out, make_outside(verdicts[0]))
+def test_means_weight_settings_equally_and_leave_out_outside_nets(bench, results):
+    spread_out = spread(bench, results[0])
+    rows = bench.rows.make_rows(spread_out, make_outside(results[0]))
     for group, bounds in bench.rows.GROUPS.items():
         settings = [one.setting.name for one in spread_out if one.setting.bound in bounds]
         for name in bench.rows.ESTIMATORS[:2]:
@@ -101,44 +106,46 @@ def test_means_weigh_every_setting_alike_and_leave_out_strange_nets(bench, verdi
             assert mean["nets"] == sum(row["nets"] for row in own)
 
 
-def test_ratios_compare_settings_that_both_answered_for(bench, verdicts):
-    rows = bench.rows.make_rows(spread(bench, verdicts[0]))
+def test_ratios_compare_settings_that_both_estimators_have(bench, results):
+    rows = bench.rows.make_rows(spread(bench, results[0]))
     ours, theirs = (
-        next(score.mape_percent for score in verdicts[0].scores if score.estimator == name)
+        next(score.mape_percent for score in results[0].scores if score.estimator == name)
         for name in ("additive", "flops")
     )
     ratios = bench.rows.find_row(rows, "all", "additive")["ratios"]
     assert ratios == {"flops": pytest.approx(theirs / ours, rel=1e-3)}
 
 
-def test_packed_observations_give_the_same_rows_as_their_store(bench, kept, verdicts, tmp_path):
+def test_packed_observations_give_the_same_rows_as_the_store(bench, kept, results, tmp_path):
     packed = [tmp_path / name for name in ("one.json.gz", "two.json.gz")]
     for file in packed:
-        bench.keeping.write_packed(verdicts[0].kept, file)
+        bench.observation_files.write_packed(results[0].profile, file)
     assert packed[0].read_bytes() == packed[1].read_bytes()
-    again = bench.report.judge_all(bench.keeping.read_profiles(packed[0]))
-    assert bench.rows.make_rows(again) == bench.rows.make_rows(verdicts)
-    assert bench.rows.list_nets(again) == bench.rows.list_nets(verdicts)
-    (stored,) = bench.keeping.read_profiles(kept[0])
-    runs = {seen.run for seen in stored.observations} - {s.run for s in again[0].kept.observations}
+    again = bench.report.evaluate_settings(bench.observation_files.read_profiles(packed[0]))
+    assert bench.rows.make_rows(again) == bench.rows.make_rows(results)
+    assert bench.rows.list_nets(again) == bench.rows.list_nets(results)
+    (stored,) = bench.observation_files.read_profiles(kept[0])
+    runs = {seen.run for seen in stored.observations} - {
+        s.run for s in again[0].profile.observations
+    }
     assert [run.split(".", 1)[1] for run in runs] == ["cost.additive-energy"]
 
 
-def test_the_fuller_source_of_a_setting_is_judged(bench, kept, verdicts):
+def test_source_with_most_test_nets_is_used(bench, kept, results):
     profile = kept[1]
     some = [s for s in profile.observations if not s.run.endswith("test2")]
     poorer = replace(profile, observations=tuple(some))
     for sources in ([poorer, profile], [profile, poorer]):
-        (found,) = bench.report.judge_all(sources)
-        assert found.scores == verdicts[0].scores
+        (found,) = bench.report.evaluate_settings(sources)
+        assert found.scores == results[0].scores
 
 
-def test_everything_is_written_and_says_that_it_is_simulated(bench, verdicts, tmp_path):
-    summary = bench.report.write_all(tmp_path, verdicts, make_outside(verdicts[0]))
+def test_all_files_are_written_and_marked_as_simulated(bench, results, tmp_path):
+    summary = bench.report.write_all(tmp_path, results, make_outside(results[0]))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert {"device", "date", "commit", "rows"} <= set(summary)
     nets = json.loads((tmp_path / "nets.json").read_text())["nets"]
-    assert len(nets) == len(verdicts[0].nets) + 1
+    assert len(nets) == len(results[0].nets) + 1
     assert all(len(net["passes_j"]) == 2 and net["answers"] for net in nets)
     assert "(simulated)" in (tmp_path / "accuracy.svg").read_text()
     head, _, *lines = (tmp_path / "table.md").read_text().splitlines()
@@ -148,15 +155,15 @@ def test_everything_is_written_and_says_that_it_is_simulated(bench, verdicts, tm
     assert all(line.count("|") == head.count("|") for line in lines)
 
 
-def test_without_test_nets_it_says_what_to_run(bench, kept):
+def test_missing_test_nets_error_says_what_to_run(bench, kept):
     with pytest.raises(MissingError, match=r"measure\.py"):
-        bench.report.judge_all([replace(kept[1], observations=())])
+        bench.report.evaluate_settings([replace(kept[1], observations=())])
 
 
-def test_files_that_are_absent_or_damaged_are_one_clear_error(bench, tmp_path):
+def test_missing_or_damaged_file_is_one_clear_error(bench, tmp_path):
     file = tmp_path / "a.json.gz"
-    with pytest.raises(FileError, match="there is no file"):
-        bench.keeping.read_profiles(file)
+    with pytest.raises(FileError, match="no file"):
+        bench.observation_files.read_profiles(file)
     file.write_bytes(b"no gzip")
     with pytest.raises(FileError, match="damaged"):
-        bench.keeping.read_profiles(file)
+        bench.observation_files.read_profiles(file)

@@ -1,8 +1,7 @@
-"""Where observations are kept: stores, profiles as files, and those files packed.
+"""Read observations from stores, profile files and packed profile files.
 
-A packed file is the text that ``joulecast.files.write_profile`` writes, compressed: the same
-observations give the same bytes. ``gunzip`` makes it a file that ``joulecast profiles import``
-takes; ``read_profiles`` reads it as it is.
+A packed file is the output of ``joulecast.files.write_profile``, compressed with gzip: equal
+observations give equal bytes. Unpacked, ``joulecast profiles import`` reads it.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ PACKED = ".json.gz"
 
 
 def read_profiles(file: Path) -> list[Profile]:
-    """All profiles of a store, or the one of a profile's file, packed or not.
+    """Return the profiles of a store, or the one of a profile file, packed or not.
 
     Raises:
         FileError: There is no such file, or it is damaged.
     """
     if not file.exists():
-        raise FileError(f"there is no file {file}: give a store that measure.py filled")
+        raise FileError(f"no file {file}: give a store that measure.py wrote")
     if file.name.endswith(PACKED):
         return [_unpack(file)]
     if file.suffix == ".json":
         return [read_profile(file)]
     with open_store(file, create=False) as store:
-        return [store.profile(one.key) for one in store.profiles() if not one.shipped]
+        return [store.load_profile(one.key) for one in store.list_profiles() if not one.shipped]
 
 
 def write_packed(profile: Profile, file: Path) -> None:
-    """Write a profile as a packed file; the same profile gives the same bytes."""
+    """Write a profile as a packed file; equal profiles give equal bytes."""
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "profile.json"
         write_profile(profile, plain)
         data = plain.read_bytes()
-    # Neither a date nor a name: only what was observed.
+    # Without date and name, the bytes depend on the observations alone.
     file.write_bytes(gzip.compress(data, mtime=0))
 
 
