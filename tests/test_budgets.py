@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from joulecast.budgets import EnergyBudget, RunLength, parse_budget
 from joulecast.errors import InputError
-from joulecast.uses import prune, search
+from joulecast.uses.prune import parse_pruning_budget
 
 RUN, STEP = RunLength(10), RunLength()
 
@@ -36,7 +36,7 @@ def test_parse_budget(text, length, expected):
 
 @pytest.mark.parametrize("text", ["5", "5J/day", "5J/", "0J", "0%", "x%", "-3%", "1e999%", "much"])
 def test_parse_budget_refuses_other_text_in_one_line(text):
-    for parse in (lambda: parse_budget(text, RUN), lambda: prune.parse_budget(text)):
+    for parse in (lambda: parse_budget(text, RUN), lambda: parse_pruning_budget(text)):
         with pytest.raises(InputError, match=r"budget.*like") as caught:
             parse()
         assert "\n" not in str(caught.value)
@@ -46,7 +46,7 @@ def test_parse_budget_refuses_other_text_in_one_line(text):
 def test_energy_of_a_run_needs_the_length_of_the_run(text):
     """A single step does not take watt-hours."""
     amount = text.partition("/")[0]
-    for parse in (lambda: parse_budget(text), lambda: prune.parse_budget(text)):
+    for parse in (lambda: parse_budget(text), lambda: parse_pruning_budget(text)):
         with pytest.raises(InputError, match=rf"give --steps.*{amount}/step"):
             parse()
     assert parse_budget(f"{amount}/step").per == "step"
@@ -56,12 +56,12 @@ def test_energy_of_a_run_needs_the_length_of_the_run(text):
 def test_pruning_and_searching_parse_budgets_alike(amount, unit):
     """Pruning converts the budget of a search to one step."""
     text = f"{amount!r}{unit}"
-    found = search.parse_budget(text, RunLength(20))
+    found = parse_budget(text, RunLength(20))
     if found.share is not None and found.share >= 1:
-        with pytest.raises(InputError, match="below 100 %"):
-            prune.parse_budget(text, 20)
+        with pytest.raises(InputError, match="less than 100 %"):
+            parse_pruning_budget(text, RunLength(20))
         return
-    step = prune.parse_budget(text, 20)
+    step = parse_pruning_budget(text, RunLength(20))
     assert step == found.to_step(20) and step.per == "step" and step.text == text
     runs = 20 if found.per == "run" and found.share is None else 1
     assert runs * step.limit(3.0) == pytest.approx(found.limit(3.0))
@@ -93,3 +93,8 @@ def test_run_length_is_steps_or_epochs_with_samples():
 def test_impossible_budget_is_refused(wrong):
     with pytest.raises(InputError):
         EnergyBudget(**wrong)
+
+
+def test_budget_and_length_are_written_as_json():
+    assert RunLength(7).to_dict() == {"steps": 7, "epochs": None, "samples": None}
+    assert parse_budget("5J", RUN).to_dict() == {"limit_j": 5.0, "share": None, "per": "run"}

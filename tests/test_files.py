@@ -15,7 +15,7 @@ from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_network, read_profile, write_network, write_profile
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Device, Network, Observation, Profile, Setup, Trial, fold_blocks
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
 PROFILE = Profile(Device("board"), "", "cpu", "measured", (SEEN,), {"flops": {"slope": 0.1}})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from joulecast.errors import FileError
 from joulecast.records import Device, Network, Observation, Setup, StepTotals, load_record
 from joulecast.records.codec import Record, add_codec, always_stored, not_stored, omit_default
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 EVERY_RECORD = st.one_of(
     draw.ops,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.records import stable_hash
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 
 @given(st.dictionaries(draw.names, draw.json_values))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.records import Sizes
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.booleans()))

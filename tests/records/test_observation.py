@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.records import PROVENANCES, Device, Profile, weakest_provenance
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 
 def test_key_is_the_same_in_every_version():

@@ -18,7 +18,7 @@ from joulecast.records import (
     Sizes,
     Trial,
 )
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 
 def rename(network, name):

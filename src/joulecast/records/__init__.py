@@ -1,4 +1,4 @@
-"""The frozen records that flow through Joulecast, and their JSON.
+"""Define the frozen records that flow through Joulecast, and their JSON.
 
     Op ─ Layer ─ Network ┐
                    Setup ├─ Trial ─ Observation ─ Profile ─ Estimate

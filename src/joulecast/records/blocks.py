@@ -52,8 +52,8 @@ def _common_prefix(names: Sequence[str]) -> str:
     """Return the dotted path that all names begin with, or the first name."""
     paths = [name.split(".") for name in names]
     common = []
-    for words in zip(*paths, strict=False):
-        if len(set(words)) > 1:
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
             break
-        common.append(words[0])
+        common.append(parts[0])
     return ".".join(common) or names[0]

@@ -65,7 +65,7 @@ def summarise_shipped(profile: Profile) -> ProfileSummary:
 
 
 def select_summaries(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
-    """The summaries of all profiles in the store, in the order they were made."""
+    """Return summaries of all profiles in the store, in the order they were created."""
     seen = (
         sa.select(
             OBSERVATIONS.c.profile_key,

@@ -1,1 +1,1 @@
-"""For those who extend or judge Joulecast: contract suites to inherit, and helpers of theirs."""
+"""Test extensions of Joulecast: contract suites to inherit, and their helpers."""

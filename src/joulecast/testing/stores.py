@@ -18,7 +18,7 @@ from joulecast.errors import InputError, MissingError
 from joulecast.families import make_family
 from joulecast.records import Device, Execution, Network, Observation, Profile, Setup, Trial
 from joulecast.store import Store, profile_key
-from joulecast.testing import strategies as draw
+from joulecast.testing import record_strategies as draw
 
 # Every test removes what it adds, so that all examples can use one store.
 _shared = settings(

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.units import parse_bytes, parse_duration, parse_share
+from joulecast.units import parse_bytes, parse_duration, parse_shape, parse_share
 
 Json = dict[str, Any]
 Reader = Callable[[Any], Any]
@@ -112,12 +112,9 @@ def read_bytes(value: Any) -> float:
 
 
 def read_shape(value: Any) -> tuple[int, ...]:
-    """``3x96x96`` or ``[3, 96, 96]``."""
-    sizes = value.lower().split("x") if isinstance(value, str) else value
-    try:
-        shape = tuple(int(size) for size in sizes)
-    except (TypeError, ValueError):
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise InputError("give sizes of one sample, like 3x96x96")
-    return shape
+    """Return the shape of ``3x96x96`` or ``[3, 96, 96]``."""
+    if isinstance(value, list):
+        return parse_shape("x".join(map(str, value)))
+    if not isinstance(value, str):
+        raise InputError("give the sizes of one sample, like 3x96x96")
+    return parse_shape(value)

@@ -67,7 +67,7 @@ totals = st.builds(StepTotals, amounts, amounts, whole, amounts, amounts, amount
 
 @st.composite
 def networks(draw: st.DrawFn) -> Network:
-    """A network whose groups are ranges of its layers, in order and apart from each other."""
+    """Draw a network whose groups are disjoint ranges of its layers, in order."""
     drawn = draw(st.lists(layers, max_size=4))
     cuts = sorted(draw(st.sets(st.integers(0, len(drawn)), max_size=4)))
     return Network(
@@ -131,7 +131,7 @@ fits = st.dictionaries(names, st.dictionaries(names, json_values, max_size=3), m
 
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
-    """A profile whose observations are of its device, runtime, coverage and provenance."""
+    """Draw a profile whose observations have its device, runtime, coverage and provenance."""
     device, runtime, covers = draw(devices), draw(names), draw(names)
     provenance = draw(st.sampled_from(PROVENANCES))
     same = {"device": device, "runtime": runtime, "covers": covers, "provenance": provenance}
