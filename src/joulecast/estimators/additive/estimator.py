@@ -164,7 +164,7 @@ class FittedAdditive:
         return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
 
     def describe(self) -> tuple[FittedItem, ...]:
-        """Return the layer kinds that were measured in isolation."""
+        """Return the observed kinds, with how many pieces of each were measured in isolation."""
         return tuple(
             FittedItem(label, counts["joules"], counts["seconds"])
             for label, counts in self.kind_counts.items()
