@@ -14,9 +14,9 @@ ISOLATED_SUM_ERROR_SHARE = 0.012
 MIXED_CLOCK_SUM_ERROR_SHARE = 0.06
 # Durations of whole steps differ from sums of isolated layers, and from hour to hour.
 DURATION_SUM_ERROR_SHARE = 0.03
-# Layers found by subtracting variants. A stated prior: with it 95 % intervals contained about 95 %
-# of networks on simulated devices that are in no benchmark. Whole networks are not fitted to, so
-# that a profile cannot replace it.
+# Layers found by subtracting variants. A stated prior: with it, 95 % intervals had about 95 %
+# coverage on simulated devices outside all benchmarks. The method does not fit whole networks, so
+# observations cannot replace it.
 SUBTRACTED_SUM_ERROR_SHARE = 0.06
 # Stages from polynomials over their sizes. A stated prior, chosen on the same simulated devices.
 POLYNOMIAL_SUM_ERROR_SHARE = 0.1

@@ -9,9 +9,9 @@ import pytest
 from additive_examples import SETUP, draw_networks, predict, true_energies
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.decompose import decompose_observations
+from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.imported_runs import predict_runs
-from joulecast.estimators.additive.model import predict_totals
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import count_pieces, make_overhead, split_pieces
 from joulecast.estimators.additive.priors import (

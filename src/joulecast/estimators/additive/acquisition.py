@@ -27,8 +27,8 @@ from joulecast.estimators.additive.decompose import (
     find_sum_error_share,
     select_related,
 )
+from joulecast.estimators.additive.device_model import AdditiveModel, NetworkTotals, predict_totals
 from joulecast.estimators.additive.encode import encode_counts
-from joulecast.estimators.additive.model import AdditiveModel, NetworkTotals, predict_totals
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
     TargetPieces,

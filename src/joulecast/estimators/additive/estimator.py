@@ -14,7 +14,8 @@ measured at few sizes, duration at all sizes of the networks to estimate.
     encode, priors     pieces and observations as arrays, priors of their processes
     host_calls         durations of the host's calls
     host_time          T from the host and the device
-    model_fit, model   the fitted model of a device, and its predictions
+    model_fit          fit the model of a device
+    device_model       the fitted model of a device, and its predictions
     layer_energies     energy by layer
     measured_networks  networks that were measured as a whole
     imported_runs      whole runs of imported logs
@@ -37,18 +38,18 @@ from joulecast.estimators.additive.decompose import (
     find_sum_error_share,
     is_step,
 )
+from joulecast.estimators.additive.device_model import (
+    AdditiveModel,
+    NetworkTotals,
+    predict_total_means,
+    predict_totals,
+)
 from joulecast.estimators.additive.layer_energies import attribute_energies
 from joulecast.estimators.additive.measured_networks import (
     MeasuredNetwork,
     find_measured,
     summarise_networks,
     update_prediction,
-)
-from joulecast.estimators.additive.model import (
-    AdditiveModel,
-    NetworkTotals,
-    predict_total_means,
-    predict_totals,
 )
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.errors import MissingError
+from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.additive.model import predict_totals
 from joulecast.estimators.additive.pieces import count_pieces, make_overhead, split_pieces
 from joulecast.gp.linalg import Floats
 from joulecast.records import Network, Setup

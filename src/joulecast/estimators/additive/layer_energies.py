@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.estimators.additive.model import AdditiveModel, NetworkTotals
+from joulecast.estimators.additive.device_model import AdditiveModel, NetworkTotals
 from joulecast.estimators.additive.pieces import PlacedPiece
 from joulecast.kinds import layer_work
 from joulecast.records import Layer, LayerEstimate, Network, Setup

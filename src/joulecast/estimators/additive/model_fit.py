@@ -18,6 +18,11 @@ from joulecast.estimators.additive.decompose import (
     find_idle_power,
     find_latest_unit,
 )
+from joulecast.estimators.additive.device_model import (
+    AdditiveModel,
+    PieceProcess,
+    predict_durations,
+)
 from joulecast.estimators.additive.encode import (
     PieceEncoder,
     encode_counts,
@@ -29,7 +34,6 @@ from joulecast.estimators.additive.encode import (
     make_unit_factors,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.model import AdditiveModel, PieceProcess, predict_durations
 from joulecast.estimators.additive.priors import choose_priors, make_hyperprior
 from joulecast.gp.fitting import DRAWS, fit_process
 from joulecast.gp.prediction import SumPrediction

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.estimators.additive.device_model import AdditiveModel, PieceProcess
 from joulecast.estimators.additive.encode import PieceEncoder
 from joulecast.estimators.additive.host_time import HostTimeModel
 from joulecast.estimators.additive.measured_networks import MeasuredNetwork
-from joulecast.estimators.additive.model import AdditiveModel, PieceProcess
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.conditioning import FittedProcess
 from joulecast.gp.inputs import TrainingData

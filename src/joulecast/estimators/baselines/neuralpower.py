@@ -62,6 +62,7 @@ from joulecast.estimators.baselines.stages import (
     list_stages,
     read_stage,
 )
+from joulecast.estimators.sum_errors import POLYNOMIAL_SUM_ERROR_SHARE
 from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, split_network
@@ -72,9 +73,7 @@ class NeuralPowerEstimator:
 
     name = "neuralpower"
     version = 1
-    sum_error_share = 0.1
-    """Standard deviation of a network around the sum of its stages, as a share: a prior, chosen
-    like the rest on simulated devices outside all benchmarks."""
+    sum_error_share = POLYNOMIAL_SUM_ERROR_SHARE
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is an eager stage of a layer, with energy and duration."""

@@ -33,6 +33,7 @@ from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, fit_curve
 from joulecast.estimators.subtractive.network_sums import PartCost, sum_networks
 from joulecast.estimators.subtractive.next_point import propose_point
 from joulecast.estimators.subtractive.rates import ProfiledPart, RateRow, Rates, fit_rates
+from joulecast.estimators.sum_errors import SUBTRACTED_SUM_ERROR_SHARE
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
@@ -44,13 +45,7 @@ class SubtractiveEstimator:
 
     name = "subtractive"
     version = 1
-    sum_error_share = 0.06
-    """Standard deviation of a network around the sum of its layers, as a share.
-
-    A network's layers share caches, clocks and host. It is a prior: with it, 95 % intervals had
-    about 95 % coverage on simulated devices outside all benchmarks. The method does not fit whole
-    networks, so observations cannot replace it.
-    """
+    sum_error_share = SUBTRACTED_SUM_ERROR_SHARE
 
     def __init__(self, kernel: str = "matern") -> None:
         # Caching fits lets a proposal refit one curve instead of all.

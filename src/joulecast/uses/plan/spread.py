@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
+from joulecast.gp.lognormal import interval_log_sd, lognormal_quantile, probability_below
 from joulecast.records import Estimate
 
 _HALVINGS = 200
@@ -41,11 +41,11 @@ class Spread:
 
     def find_device(self, share: float) -> float:
         """Joules of the device that a run stays below with this probability."""
-        return self.device_j * math.exp(NormalDist().inv_cdf(share) * self.width)
+        return lognormal_quantile(self.device_j, self.width, share)
 
     def find_seconds(self, share: float) -> float:
         """Seconds that a run stays below with this probability."""
-        return self.duration_s * math.exp(NormalDist().inv_cdf(share) * self.width_s)
+        return lognormal_quantile(self.duration_s, self.width_s, share)
 
     def find_energy(self, share: float) -> float:
         """Joules of the whole machine that a run stays below with this probability."""
@@ -63,7 +63,7 @@ class Spread:
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._at(middle) <= available_j else (low, middle)
-        return NormalDist().cdf(low)
+        return probability_below(low, 1.0)
 
     def _at(self, z: float) -> float:
         rest_j = self.rest_w * self.duration_s * math.exp(z * self.width_s)
@@ -75,12 +75,9 @@ def spread_run(answer: Estimate, steps: int, rest_w: float = 0.0) -> Spread:
 
     Seconds of an estimator that says none of their width are as unsure as its joules.
     """
-    width = _find_width(answer.energy_j, answer.interval_j, answer.level)
+    width = interval_log_sd(answer.energy_j, answer.interval_j, answer.level)
     known_s = answer.duration_interval_s
-    width_s = width if known_s is None else _find_width(answer.duration_s, known_s, answer.level)
+    width_s = (
+        width if known_s is None else interval_log_sd(answer.duration_s, known_s, answer.level)
+    )
     return Spread(steps * answer.energy_j, steps * answer.duration_s, width, width_s, rest_w)
-
-
-def _find_width(mean: float, interval: tuple[float, float], level: float) -> float:
-    """Deviation of the logarithm behind a log-normal interval."""
-    return math.log(interval[1] / mean) / NormalDist().inv_cdf(0.5 + level / 2)

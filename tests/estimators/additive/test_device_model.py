@@ -13,8 +13,8 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
+from joulecast.estimators.additive.device_model import predict_durations, predict_totals
 from joulecast.estimators.additive.encode import encode_counts
-from joulecast.estimators.additive.model import predict_durations, predict_totals
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import count_pieces, split_pieces
 from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE
