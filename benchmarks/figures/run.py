@@ -51,17 +51,17 @@ def main() -> None:
     parser.add_argument("--html", type=Path, help="also all of them as one page")
     args = parser.parse_args()
     seen = [s for s in read_profile(args.observations).observations if is_cnn(s)]
-    pictures = {
+    plots = {
         "fig2-additivity": draw_layers(seen),
         "fig4-guided-point": draw_guide(of_run(seen, ".subtractive")),
         "fig5-sizes": draw_conv(of_run(seen, ".additive")),
         "fig6-time-energy": draw_seconds(seen),
         **draw_surface(of_run(seen, ".subtractive")),
     }
-    for name, picture in pictures.items():
-        print(save_svg(picture, args.out / f"{name}.svg"))
+    for name, plot in plots.items():
+        print(save_svg(plot, args.out / f"{name}.svg"))
     if args.html:
-        print(save_html(list(pictures.values()), args.html))
+        print(save_html(list(plots.values()), args.html))
 
 
 def is_cnn(seen: Observation) -> bool:
@@ -80,7 +80,7 @@ def draw_layers(seen: Sequence[Observation]) -> Plot:
     networks, setup = [one.trial.network for one in tests], tests[0].trial.setup
     ours = find_estimator("additive")
     learnt = of_run(seen, ".additive") + of_run(seen, ".additive.probe")
-    answer = ours.fit(learnt).predict(networks, [setup] * len(networks))
+    answer = ours.fit(learnt).predict(networks, [setup] * len(networks), per_layer=True)
     theirs = find_estimator("neuralpower")
     sums = theirs.fit(of_run(seen, ".neuralpower")).predict(networks, [setup] * len(networks))
     wholes = [

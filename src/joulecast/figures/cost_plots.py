@@ -84,7 +84,7 @@ def plot_profiling_time(
 
 def plot_error_by_budget(
     runs: Mapping[str, Sequence[CostCurve]],
-    budget: Axis = Axis("Measured points"),
+    budget: Axis = Axis("Measured points", is_integer=True),
     caption: Caption = Caption(),
 ) -> Plot:
     """Plot error against a budget of points or device time, a line per method.

@@ -208,7 +208,7 @@ def _make_surface_panel(curve: SampledCurve) -> Panel:
 
 def _make_width_axis(curve: SampledCurve, index: int) -> Axis:
     name = curve.features[index]
-    return Axis(_WIDTH_TITLES.get(name, name))
+    return Axis(_WIDTH_TITLES.get(name, name), is_integer=True)
 
 
 def _make_points(

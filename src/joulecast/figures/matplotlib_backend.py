@@ -245,7 +245,16 @@ def _(mark: Bars, axes: Any) -> None:
     tops = [base + y for base, y in zip(bases, mark.y, strict=True)]
     for x, top, text in zip(mark.x, tops, mark.labels or ("",) * len(tops), strict=True):
         axes.annotate(
-            text, (x, top), (0, 2), textcoords="offset points", ha="center", size=7, color=MUTED
+            text,
+            (x, top),
+            (0, 3),
+            textcoords="offset points",
+            ha="center",
+            size=7,
+            color=MUTED,
+            # Readable where a line of another series crosses the label.
+            bbox={"boxstyle": "square,pad=0", "color": "white", "alpha": 0.8},
+            zorder=4,
         )
 
 
@@ -366,6 +375,10 @@ def _set_axis(axes: Any, side: str, axis: Axis, width: float = math.inf) -> None
     elif axis.log_ticks:
         mpl_axis.set_ticks(list(axis.log_ticks), list(axis.log_ticks.values()))
         mpl_axis.set_minor_formatter(NullFormatter())
+    elif axis.is_integer:
+        mpl_axis.set_major_locator(
+            MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
+        )
     elif axis.has_si_prefixes:
         mpl_axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
         mpl_axis.set_major_formatter(EngFormatter(axis.tick_suffix))

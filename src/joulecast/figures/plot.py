@@ -35,6 +35,7 @@ class Axis:
         has_si_prefixes: Tick labels may use mJ, kJ and so on.
         is_log: Logarithmic; then ``low`` and ``high`` are given and positive.
         low: Lower end; None leaves it to the backend. ``high`` likewise.
+        is_integer: Ticks are whole numbers, as for channels.
         categories: Labels of the positions 0, 1, 2 … instead of numbers.
         has_tall_rows: Each category has a row with its own content, and needs more height.
     """
@@ -45,6 +46,7 @@ class Axis:
     is_log: bool = False
     low: float | None = None
     high: float | None = None
+    is_integer: bool = False
     categories: tuple[str, ...] = ()
     has_tall_rows: bool = False
 

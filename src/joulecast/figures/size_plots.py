@@ -47,13 +47,11 @@ def plot_energy_by_size(
 ) -> Plot:
     """Plot energy against channels and against FLOPs, with proportional lines for comparison."""
     require_data((point for points in series.values() for point in points), "layer measurement")
-    series = {
-        name: sorted(points, key=lambda point: point.channels) for name, points in series.items()
-    }
     points = [point for found in series.values() for point in found]
     energies_j = [point.energy_j for point in points]
     y = fit_axis(_ENERGY_TITLE, energies_j, "J", has_si_prefixes=True, starts_at_zero=True)
-    channels, flops = Axis("Channels"), Axis("FLOPs per step", "FLOP", has_si_prefixes=True)
+    channels = Axis("Channels", is_integer=True)
+    flops = Axis("FLOPs per step", "FLOP", has_si_prefixes=True)
     if y.is_log:
         # All axes logarithmic or none, so that proportionality stays a straight line.
         channels = _make_log(channels, [point.channels for point in points])
@@ -101,7 +99,8 @@ def _make_series(
 ) -> tuple[Mark, ...]:
     colours, markers = choose_colours(series), choose_markers(series)
     marks: list[Mark] = []
-    for name, points in series.items():
+    for name, found in series.items():
+        points = sorted(found, key=lambda point: float(getattr(point, attribute)))
         x = tuple(float(getattr(point, attribute)) for point in points)
         y = tuple(point.energy_j for point in points)
         texts = tuple(
@@ -120,10 +119,10 @@ def _make_log(axis: Axis, values: Sequence[float]) -> Axis:
 
 
 def _make_proportional(points: Sequence[LayerMeasurement]) -> Line:
-    """Return a line through the widest point on which every FLOP costs the same."""
-    widest = points[-1]
-    flops = tuple(point.flops for point in points)
-    energies_j = tuple(widest.energy_j * count / widest.flops for count in flops)
+    """Return a line through the largest layer on which every FLOP costs the same."""
+    largest = max(points, key=lambda point: point.flops)
+    flops = tuple(sorted(point.flops for point in points))
+    energies_j = tuple(largest.energy_j * count / largest.flops for count in flops)
     return Line("proportional to FLOPs", flops, energies_j, MUTED, is_dashed=True)
 
 
