@@ -1,4 +1,4 @@
-"""Campaigns: every observation is kept at once, nothing is measured twice, every limit holds."""
+"""Test campaigns: observations are stored at once, nothing is measured twice, limits hold."""
 
 import pytest
 
@@ -31,32 +31,32 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def rig():
-    with make_simulated_rig() as opened:
+def measurer():
+    with make_simulated_measurer() as opened:
         yield opened
 
 
-def make_simulated_rig(run="first", **options):
-    world = make_simulated_device(5, **options)
-    clock = MeasureClock(world.now, world.sleep, world.now)
-    return make_measurer(SimulatedRuntime(world), SimulatedMeter(world), run=run, clock=clock)
+def make_simulated_measurer(run="first", **options):
+    device = make_simulated_device(5, **options)
+    clock = MeasureClock(device.now, device.sleep, device.now)
+    return make_measurer(SimulatedRuntime(device), SimulatedMeter(device), run=run, clock=clock)
 
 
-def profile(rig, store, target=SMALL, **limits):
-    return run_campaign(rig, store, find_estimator("subtractive"), target, **limits)
+def profile(measurer, store, target=SMALL, **limits):
+    return run_campaign(measurer, store, find_estimator("subtractive"), target, **limits)
 
 
-def measured(store, key):
-    """Trials that were run, without the waiting device."""
+def list_measured(store, key):
+    """Return the trials that were run, without the idle device."""
     return [seen.trial for seen in store.load_observations(key) if seen.trial.network.layers]
 
 
-def test_it_measures_keeps_and_fits(rig, store):
-    result = profile(rig, store, points=24)
+def test_campaign_measures_stores_and_fits(measurer, store):
+    result = profile(measurer, store, points=24)
     assert (result.points, result.new, result.skipped) == (24, 24, ())
     assert result.stopped == "24 points are measured"
-    assert result.profile_key == find_profile_key(rig)
-    assert len(measured(store, result.profile_key)) == 24
+    assert result.profile_key == find_profile_key(measurer)
+    assert len(list_measured(store, result.profile_key)) == 24
     kept = store.load_profile(result.profile_key)
     assert kept.provenance == "simulated"
     answer = estimate_network(kept, make_family("lenet5:3,4,16,8"), SMALL.setup, "subtractive")
@@ -64,113 +64,127 @@ def test_it_measures_keeps_and_fits(rig, store):
     assert answer.energy_j > 0
 
 
-def test_the_waiting_device_is_observed_once_a_run(rig, store):
-    result = profile(rig, store, points=3)
+def test_idle_device_is_observed_once_per_run(measurer, store):
+    result = profile(measurer, store, points=3)
     idle = [s for s in store.load_observations(result.profile_key) if not s.trial.network.layers]
     assert len(idle) == 1
 
 
-def test_it_goes_on_where_it_stopped_and_measures_nothing_twice(store):
-    with make_simulated_rig("one") as rig:
-        first = profile(rig, store, points=10)
-    with make_simulated_rig("two") as rig:
-        second = profile(rig, store, points=23)
-    with make_simulated_rig("three") as rig:
-        third = profile(rig, store, points=23)
+def test_campaign_continues_where_it_stopped(store):
+    with make_simulated_measurer("one") as measurer:
+        first = profile(measurer, store, points=10)
+    with make_simulated_measurer("two") as measurer:
+        second = profile(measurer, store, points=23)
+    with make_simulated_measurer("three") as measurer:
+        third = profile(measurer, store, points=23)
     assert (first.new, second.new, third.new) == (10, 13, 0)
-    keys = [trial.key for trial in measured(store, second.profile_key)]
+    keys = [trial.key for trial in list_measured(store, second.profile_key)]
     assert len(keys) == len(set(keys)) == 23
 
 
-class Cut(BaseException):
-    """As sudden as a kill."""
+def test_stored_observations_are_read_once(measurer, store, monkeypatch):
+    """Reading and parsing all of them before each proposal would take quadratic time."""
+    reads, read = [], type(store).load_observations
+
+    def count(self, key):
+        reads.append(key)
+        return read(self, key)
+
+    monkeypatch.setattr(type(store), "load_observations", count)
+    result = profile(measurer, store, points=6)
+    assert result.new == 6
+    assert reads == [result.profile_key]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Cut])
-def test_whatever_cuts_it_what_was_measured_is_kept(rig, store, error):
-    def cut(progress):
+class Killed(BaseException):
+    """An interruption that nothing catches."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Killed])
+def test_observations_survive_an_interruption(measurer, store, error):
+    def interrupt(progress):
         if progress.points == 7:
             raise error
 
     with pytest.raises(error):
-        profile(rig, store, points=20, on_progress=cut)
-    assert len(measured(store, find_profile_key(rig))) == 7
-    assert profile(rig, store, points=20).new == 13
+        profile(measurer, store, points=20, on_progress=interrupt)
+    assert len(list_measured(store, find_profile_key(measurer))) == 7
+    assert profile(measurer, store, points=20).new == 13
 
 
-def test_points_of_another_net_do_not_count(rig, store):
-    profile(rig, store, OTHER, points=12)
-    assert profile(rig, store, SMALL, points=12).new == 12
+def test_points_of_another_network_do_not_count(measurer, store):
+    profile(measurer, store, OTHER, points=12)
+    assert profile(measurer, store, SMALL, points=12).new == 12
 
 
-def test_it_stops_when_everything_is_known(rig, store):
+def test_campaign_stops_when_every_curve_is_known(measurer, store):
     target = Target(SMALL.network, SMALL.setup, uncertainty_share=0.9)
-    result = profile(rig, store, target, points=500)
-    assert result.stopped == "every curve is known within 90%"
+    result = profile(measurer, store, target, points=500)
+    assert result.stopped == "every curve is known within 90 %"
     assert result.uncertainty_share < 0.9
     assert result.new < 100
 
 
-def test_it_stops_before_its_seconds_are_spent(rig, store):
-    result = profile(rig, store, seconds=30.0)
+def test_campaign_stops_before_its_time_is_over(measurer, store):
+    result = profile(measurer, store, seconds=30.0)
     assert "30 s" in result.stopped
     assert 10 < result.elapsed_s <= 30
     assert result.new > 3
 
 
-def test_progress_tells_points_doubt_and_time_left(rig, store):
+def test_progress_reports_points_uncertainty_and_time_left(measurer, store):
     told = []
-    profile(rig, store, points=24, seconds=1e6, on_progress=told.append)
+    profile(measurer, store, points=24, seconds=1e6, on_progress=told.append)
     assert [progress.points for progress in told] == list(range(25))
     assert told[0].uncertainty_share == 1.0
     assert told[-1].uncertainty_share < 1.0
     assert told[-1].left_s == 0.0
-    # As many points as are left, at the pace so far.
+    # Half of the points are left, at the pace so far.
     assert told[12].left_s == pytest.approx(told[12].elapsed_s)
     assert all(progress.reason for progress in told)
 
 
-def test_a_trial_that_does_not_fit_is_skipped_and_the_range_shrinks(store):
-    with make_simulated_rig(memory_bytes=200_000) as rig:
-        result = profile(rig, store, points=30)
+def test_trial_that_does_not_fit_is_skipped_and_the_range_decreases(store):
+    with make_simulated_measurer(memory_bytes=200_000) as measurer:
+        result = profile(measurer, store, points=30)
     assert result.skipped
     assert "MiB" in result.skipped[0]
     assert result.new >= 20
     assert len(set(result.skipped)) == len(result.skipped)
 
 
-def test_what_can_never_be_built_ends_in_words(rig, store, monkeypatch):
+def test_campaign_ends_if_nothing_can_be_built(measurer, store, monkeypatch):
     def refuse(self, trial):
         raise NetError("no such layer here")
 
-    profile(rig, store, points=2)
+    profile(measurer, store, points=2)
     monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
-    result = profile(rig, store, points=30)
+    result = profile(measurer, store, points=30)
     assert result.new == 0
     assert result.stopped
     assert "no such layer here" in result.skipped[0]
 
 
-def test_where_everything_is_refused_the_first_reason_is_the_error(rig, store, monkeypatch):
+def test_first_refusal_is_raised_if_everything_is_refused(measurer, store, monkeypatch):
     def refuse(self, trial):
         raise NotTrainingError("no weight of the net moved")
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
     with pytest.raises(MeasurementError, match="no weight of the net moved") as caught:
-        profile(rig, store, points=30)
+        profile(measurer, store, points=30)
     assert "\n" not in str(caught.value)
 
 
-def test_where_nothing_was_tried_that_is_the_error(rig, store):
+def test_fitting_nothing_is_an_error(measurer, store):
     with pytest.raises(MissingError):
-        profile(rig, store, points=0)
+        profile(measurer, store, points=0)
 
 
-def test_a_device_that_cannot_be_measured_is_an_error_and_keeps_what_was(rig, store):
+def test_observations_are_kept_if_the_device_fails(measurer, store):
     def disturb(progress):
         if progress.points == 5:
-            rig.runtime._world.disturb("stuck", 1e9)
+            measurer.runtime.simulated.disturb("stuck", 1e9)
 
     with pytest.raises(ContaminatedError):
-        profile(rig, store, points=20, on_progress=disturb)
-    assert len(measured(store, find_profile_key(rig))) == 5
+        profile(measurer, store, points=20, on_progress=disturb)
+    assert len(list_measured(store, find_profile_key(measurer))) == 5

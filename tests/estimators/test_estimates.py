@@ -24,7 +24,7 @@ def profile():
     return Profile(Device("test"), "sim", "device", "simulated", seen, fits)
 
 
-def estimate(profile, count=len(NETWORKS), name="additive", **options):
+def estimate(profile, count=12, name="additive", **options):
     return fit_profile(profile, name).estimate(NETWORKS[:count], NETWORK_SETUPS[:count], **options)
 
 

@@ -158,7 +158,9 @@ def test_fit_of_another_version_is_not_used(profile):
 
 
 def test_fits_are_described_if_their_estimator_is_known(profile):
-    items = describe_fits(replace(profile, fits={**profile.fits, "unknown": {}, "subtractive": {"version": 9}}))
+    items = describe_fits(
+        replace(profile, fits={**profile.fits, "unknown": {}, "subtractive": {"version": 9}})
+    )
     assert {item.label for item in items["additive"]} >= {"conv2d fp32", "linear fp32"}
     assert items["unknown"] == items["subtractive"] == ()
 

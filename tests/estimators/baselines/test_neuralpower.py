@@ -1,4 +1,4 @@
-"""NeuralPower for training: what it profiles, what it learns, and what it says of the unknown."""
+"""Test NeuralPower for training: what it profiles, what it fits, and what it extrapolates."""
 
 import random
 import sys
@@ -11,7 +11,7 @@ import pytest
 
 from joulecast.estimators.base import Target
 from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
-from joulecast.estimators.baselines.stages import Stage, list_stages, read_stage
+from joulecast.estimators.baselines.stages import LayerStage, list_stages, read_stage
 from joulecast.families import draw_family, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Observation, Setup, Trial
@@ -33,8 +33,8 @@ class TestNeuralPower(EstimatorContract):
         return NeuralPowerEstimator()
 
 
-def cost(stage: Stage) -> tuple[float, float]:
-    """A device without any quirks: seconds follow bytes and FLOPs, watts are always the same."""
+def find_cost(stage: LayerStage) -> tuple[float, float]:
+    """Return energy and duration on an ideal device: linear in the work, at constant power."""
     work = stage.work
     seconds = 1e-5 * work.launches + 1e-11 * work.size_bytes + 1e-12 * work.flops
     return 20.0 * seconds, seconds
@@ -42,15 +42,15 @@ def cost(stage: Stage) -> tuple[float, float]:
 
 def observe(trial: Trial) -> Observation:
     seen = read_stage(Observation(trial))
-    energy_j, duration_s = cost(seen.stage)
+    energy_j, duration_s = find_cost(seen.stage)
     times = trial.execution.copies * trial.execution.steps
     return Observation(trial, energy_j * times, None, duration_s * times)
 
 
-def run_campaign(target: Target, refuse=lambda trial: False, most: int = 1000):
-    """What is observed and what is refused until the estimator asks for no more."""
+def run_campaign(target: Target, refuse=lambda trial: False, points: int = 1000):
+    """Return observations, and refusals, until the estimator proposes nothing more."""
     seen = []
-    while len(seen) < most:
+    while len(seen) < points:
         proposal = NeuralPowerEstimator().propose(target, seen)
         if proposal.trial is None:
             break
@@ -60,40 +60,40 @@ def run_campaign(target: Target, refuse=lambda trial: False, most: int = 1000):
 
 
 @cache
-def profile(family: str = FAMILY, most: int = 1000):
-    seen = run_campaign(Target(make_family(family), SETUP), most=most)
+def profile(family: str = FAMILY, points: int = 1000):
+    seen = run_campaign(Target(make_family(family), SETUP), points=points)
     return seen, NeuralPowerEstimator().fit(seen)
 
 
 def sum_stages(network: Network) -> tuple[float, float]:
-    stages = [s for place in split_network(network) for s in list_stages(place.part, SETUP)]
-    return tuple(map(sum, zip(*map(cost, stages), strict=True)))
+    stages = [s for placed in split_network(network) for s in list_stages(placed.part, SETUP)]
+    return tuple(map(sum, zip(*map(find_cost, stages), strict=True)))
 
 
-# -- what it profiles ---------------------------------------------------------------------------
+# -- proposals ----------------------------------------------------------------------------------
 
 
-def test_every_kind_is_profiled_at_twenty_sizes_in_all_stages():
+def test_every_type_is_profiled_at_twenty_sizes_in_all_stages():
     seen, _ = profile("lenet5")
     sizes: dict[str, dict[str, set]] = {}
     for stage in (read_stage(one).stage for one in seen):
-        kind, _, name = stage.kind.partition(" ")
-        sizes.setdefault(kind, {}).setdefault(name, set()).add(stage.part)
-    assert len(sizes) == 4  # first and second convolution, linears with ReLU, output
+        part_type, _, name = stage.type_key.partition(" ")
+        sizes.setdefault(part_type, {}).setdefault(name, set()).add(stage.part)
+    assert len(sizes) == 4  # first and second convolution, linear with ReLU, output
     for stages in sizes.values():
         assert stages["forward"] == stages["backward"] == stages["update"]
-        # The first convolution has six widths and no more.
+        # The first convolution has only six widths.
         assert len(stages["forward"]) in (6, 20)
 
 
-def test_it_stops_and_says_why():
+def test_campaign_stops_with_a_reason():
     seen, _ = profile("lenet5")
     end = NeuralPowerEstimator().propose(Target(make_family("lenet5"), SETUP), seen)
     assert end.trial is None and "20 sizes" in end.reason
     assert end.points == len(seen) and end.uncertainty_share == 0.0
 
 
-def test_nothing_is_proposed_twice_and_points_count_up():
+def test_nothing_is_proposed_twice_and_points_are_counted():
     seen, _ = profile()
     assert len({one.trial.key for one in seen}) == len(seen)
     ends = [NeuralPowerEstimator().propose(TARGET, seen[:n]) for n in (0, 5, 50)]
@@ -101,20 +101,20 @@ def test_nothing_is_proposed_twice_and_points_count_up():
     assert all(a.uncertainty_share >= b.uncertainty_share for a, b in pairwise(ends))
 
 
-def test_a_campaign_that_was_cut_goes_on_in_any_order():
+def test_interrupted_campaign_continues_whatever_the_order():
     seen, _ = profile()
     half = list(seen[:40])
     random.Random(0).shuffle(half)
     assert NeuralPowerEstimator().propose(TARGET, half).trial == seen[40].trial
 
 
-def test_all_kinds_are_served_however_short_the_budget():
+def test_first_trials_cover_all_types():
     seen, _ = profile()
-    first = {read_stage(one).stage.kind for one in seen[:12]}
-    assert len(first) == 12  # four kinds, three stages
+    first = {read_stage(one).stage.type_key for one in seen[:12]}
+    assert len(first) == 12  # four types, three stages
 
 
-def test_sizes_reach_from_one_end_to_the_other_and_fill_what_lies_between():
+def test_sizes_fill_the_range_and_include_both_ends():
     seen, _ = profile("lenet5")
     linears = [read_stage(one).stage.part.layers[0] for one in seen]
     widths = {
@@ -124,7 +124,7 @@ def test_sizes_reach_from_one_end_to_the_other_and_fill_what_lies_between():
     assert all(any(low <= width < low + 30 for width in widths) for low in range(0, 120, 30))
 
 
-def test_what_has_no_weights_has_no_update_and_a_sum_no_backward():
+def test_stages_without_work_are_left_out():
     seen, _ = profile("transformer:16,1", 120)
     stages: dict[str, set[str]] = {}
     for stage in (read_stage(one).stage for one in seen):
@@ -136,19 +136,19 @@ def test_what_has_no_weights_has_no_update_and_a_sum_no_backward():
 
 def test_inference_has_one_stage():
     target = Target(make_family(FAMILY), replace(SETUP, phase="inference"))
-    seen = run_campaign(target, most=30)
+    seen = run_campaign(target, points=30)
     assert {one.trial.execution.stage for one in seen} == {"forward"}
 
 
-def test_nets_that_matter_widen_the_range():
+def test_networks_of_the_target_widen_the_range():
     wide = make_family("lenet5:6,16,200,84")
-    seen = run_campaign(replace(TARGET, networks=(wide,)), most=40)
+    seen = run_campaign(replace(TARGET, networks=(wide,)), points=40)
     fitted = NeuralPowerEstimator().fit(seen)
-    answer = fitted.predict([wide], [SETUP])
-    assert answer.unseen_share == (0.0,)
+    found = fitted.predict([wide], [SETUP])
+    assert found.unseen_share == (0.0,)
 
 
-def test_a_refused_size_is_left_alone_and_another_takes_its_place():
+def test_refused_size_is_replaced_by_another():
     def refuse(trial):
         return (
             trial.execution.stage == "backward" and trial.network.layers[0].sizes.get("cin") == 150
@@ -164,40 +164,40 @@ def test_a_refused_size_is_left_alone_and_another_takes_its_place():
     assert sum(trial.execution.stage == "update" for trial in updated) == 20
 
 
-def test_a_kind_that_is_always_refused_is_given_up():
+def test_type_that_is_always_refused_is_given_up():
     seen = run_campaign(TARGET, lambda trial: trial.network.layers[0].kind == "conv2d")
     refused = [one for one in seen if one.energy_j is None]
     assert 0 < len(refused) <= 10
     assert len(seen) > 60
 
 
-# -- what it learns -----------------------------------------------------------------------------
+# -- fits ---------------------------------------------------------------------------------------
 
 
-def test_it_recovers_a_device_without_quirks():
+def test_ideal_device_is_recovered():
     _, fitted = profile("lenet5")
     rng = random.Random(4)
     nets = [draw_family("lenet5", rng.randint) for _ in range(10)]
-    answer = fitted.predict(nets, [SETUP] * len(nets))
+    found = fitted.predict(nets, [SETUP] * len(nets))
     truth = np.array([sum_stages(net) for net in nets])
-    assert answer.energy_j == pytest.approx(truth[:, 0], rel=0.02)
-    assert answer.duration_s == pytest.approx(truth[:, 1], rel=0.02)
-    assert answer.unseen_share == (0.0,) * 10
+    assert found.energy_j == pytest.approx(truth[:, 0], rel=0.02)
+    assert found.duration_s == pytest.approx(truth[:, 1], rel=0.02)
+    assert found.unseen_share == (0.0,) * 10
 
 
-def test_it_comes_near_a_simulated_device_that_has_quirks():
+def test_estimates_are_near_a_simulated_device():
     world, nets = make_simulated_device(11, noise=0.0), draw_networks(12)
     fitted = NeuralPowerEstimator().fit(make_observations())
-    answer = fitted.predict(nets, [SETUP] * len(nets))
+    found = fitted.predict(nets, [SETUP] * len(nets))
     truth = [world.true_cost(Trial(net, SETUP)).energy_j for net in nets]
-    errors = np.abs(answer.energy_j / truth - 1.0)
-    # So small a net waits for its host, in each stage by itself: too much, as the paper found.
-    assert (answer.energy_j > truth).all()
+    errors = np.abs(found.energy_j / truth - 1.0)
+    # Such small networks wait for the host in each stage: an overestimate, as in the paper.
+    assert (found.energy_j > truth).all()
     assert errors.mean() < 0.35
 
 
 @pytest.mark.parametrize("many", [{"copies": 16}, {"steps": 7}], ids=["copies", "steps"])
-def test_copies_and_steps_are_divided_out(many):
+def test_energy_is_divided_by_copies_and_steps(many):
     seen, fitted = profile()
     trials = [replace(one.trial, execution=replace(one.trial.execution, **many)) for one in seen]
     fits = (fitted, NeuralPowerEstimator().fit([observe(trial) for trial in trials]))
@@ -206,26 +206,26 @@ def test_copies_and_steps_are_divided_out(many):
     assert one == pytest.approx(two, rel=1e-3)
 
 
-def test_only_layers_alone_are_learnt_from():
+def test_only_isolated_layers_are_used():
     seen, _ = profile()
     good = seen[0]
     assert NeuralPowerEstimator().uses(good)
-    for how in ({"stage": "step"}, {"mode": "graph"}, {"copies": 1}):
-        changed = replace(good.trial, execution=replace(good.trial.execution, **how))
+    for change in ({"stage": "step"}, {"mode": "graph"}, {"copies": 1}):
+        changed = replace(good.trial, execution=replace(good.trial.execution, **change))
         assert not NeuralPowerEstimator().uses(replace(good, trial=changed))
     for lack in ({"energy_j": None}, {"duration_s": None}, {"source": "elsewhere"}):
         assert not NeuralPowerEstimator().uses(replace(good, **lack))
 
 
-def test_power_and_time_never_leave_what_is_possible():
+def test_energies_and_durations_are_positive_whatever_the_noise():
     seen, _ = profile()
     rng = random.Random(1)
-    wild = [replace(one, energy_j=one.energy_j * rng.lognormvariate(0, 2)) for one in seen]
-    fitted = NeuralPowerEstimator().fit(wild)
+    noisy = [replace(one, energy_j=one.energy_j * rng.lognormvariate(0, 2)) for one in seen]
+    fitted = NeuralPowerEstimator().fit(noisy)
     nets = [draw_family("lenet5", rng.randint) for _ in range(20)]
-    answer = fitted.predict(nets, [SETUP] * len(nets))
-    assert (answer.energy_j > 0).all() and (answer.duration_s > 0).all()
-    assert all(row.energy_j >= 0 for rows in answer.layers for row in rows)
+    found = fitted.predict(nets, [SETUP] * len(nets), per_layer=True)
+    assert (found.energy_j > 0).all() and (found.duration_s > 0).all()
+    assert all(row.energy_j >= 0 for rows in found.layers for row in rows)
 
 
 def test_noise_widens_the_interval():
@@ -233,19 +233,19 @@ def test_noise_widens_the_interval():
     rng = random.Random(2)
     noisy = [replace(one, energy_j=one.energy_j * rng.lognormvariate(0, 0.5)) for one in seen]
     nets = draw_networks(5)
-    calm, wild = (
-        f.predict(nets, [SETUP] * len(nets))
-        for f in (fitted, NeuralPowerEstimator().fit(noisy))
+    exact, uncertain = (
+        f.predict(nets, [SETUP] * len(nets)) for f in (fitted, NeuralPowerEstimator().fit(noisy))
     )
-    assert (wild.energy_sd_j / wild.energy_j > calm.energy_sd_j / calm.energy_j).all()
+    shares = [one.energy_sd_j / one.energy_j for one in (exact, uncertain)]
+    assert (shares[1] > shares[0]).all()
 
 
-def test_weights_are_updated_once_however_often_they_are_used():
+def test_weights_are_updated_once_per_step():
     _, fitted = profile()
     network = draw_networks(1)[0]
     changes = {"calls": {"calls": 3}, "tied": {"tied": True}}
-    place = split_network(network)[2]
-    costs = {stage.name: cost(stage)[0] for stage in list_stages(place.part, SETUP)}
+    placed = split_network(network)[2]
+    costs = {stage.name: find_cost(stage)[0] for stage in list_stages(placed.part, SETUP)}
     once = fitted.predict([network], [SETUP]).energy_j[0]
     extra = {}
     for name, change in changes.items():
@@ -257,54 +257,56 @@ def test_weights_are_updated_once_however_often_they_are_used():
     assert extra["tied"] == pytest.approx(-costs["update"], rel=0.05)
 
 
-# -- what it says of the unknown ----------------------------------------------------------------
+# -- extrapolation ------------------------------------------------------------------------------
 
 
-def test_a_kind_that_was_never_seen_is_guessed_and_says_so():
+def test_unseen_type_is_estimated_from_rates():
     _, fitted = profile()
     layers = make_family(FAMILY).layers
-    new = replace(make_layer("linear", (), cin=16, cout=16), name="new")  # no ReLU: another kind
+    new = replace(make_layer("linear", (), cin=16, cout=16), name="new")  # no ReLU: another type
     network = replace(make_family(FAMILY), layers=(*layers[:-1], new, layers[-1]))
-    answer = fitted.predict([network], [SETUP])
-    rows = {row.name: row for row in answer.layers[0]}
+    found = fitted.predict([network], [SETUP], per_layer=True)
+    rows = {row.name: row for row in found.layers[0]}
     assert [name for name, row in rows.items() if not row.seen] == ["new"]
-    assert answer.unseen_share[0] == pytest.approx(rows["new"].energy_j / answer.energy_j[0])
-    truth = sum(cost(stage)[0] for stage in list_stages(split_network(network)[-2].part, SETUP))
+    assert found.unseen_share[0] == pytest.approx(rows["new"].energy_j / found.energy_j[0])
+    truth = sum(
+        find_cost(stage)[0] for stage in list_stages(split_network(network)[-2].part, SETUP)
+    )
     assert rows["new"].energy_j == pytest.approx(truth, rel=0.3)
     known = fitted.predict([make_family(FAMILY)], [SETUP])
-    assert answer.energy_sd_j[0] / answer.energy_j[0] > known.energy_sd_j[0] / known.energy_j[0]
+    assert found.energy_sd_j[0] / found.energy_j[0] > known.energy_sd_j[0] / known.energy_j[0]
 
 
-def test_beyond_the_sizes_that_were_seen_costs_follow_the_work():
+def test_costs_beyond_observed_sizes_follow_the_work():
     _, fitted = profile()
     nets = [make_family(f"lenet5:4,6,{width},16") for width in (24, 240, 2400)]
-    answer = fitted.predict(nets, [SETUP] * len(nets))
+    found = fitted.predict(nets, [SETUP] * len(nets))
     truth = [sum_stages(net)[0] for net in nets]
-    assert answer.energy_j == pytest.approx(truth, rel=0.25)
-    assert answer.unseen_share[0] == 0.0 < answer.unseen_share[1] < answer.unseen_share[2]
-    shares = answer.energy_sd_j / answer.energy_j
+    assert found.energy_j == pytest.approx(truth, rel=0.25)
+    assert found.unseen_share[0] == 0.0 < found.unseen_share[1] < found.unseen_share[2]
+    shares = found.energy_sd_j / found.energy_j
     assert shares[2] > shares[0]
 
 
-def test_predicting_needs_numpy_alone(monkeypatch):
+def test_prediction_needs_numpy_alone(monkeypatch):
     _, fitted = profile()
     for name in ("sklearn", "sklearn.linear_model", "scipy", "scipy.optimize"):
         monkeypatch.setitem(sys.modules, name, None)
     assert fitted.predict(draw_networks(2), [SETUP] * 2).energy_j.all()
 
 
-def test_a_single_layer_net_is_one_output():
+def test_network_of_one_layer_is_an_output():
     _, fitted = profile()
     layer = make_layer("linear", (), cin=16, cout=10)
     network = Network((replace(layer, input_grad=False),), Input((16,)))
-    answer = fitted.predict([network], [SETUP])
-    assert answer.energy_j[0] > 0 and len(answer.layers[0]) == 1
+    found = fitted.predict([network], [SETUP], per_layer=True)
+    assert found.energy_j[0] > 0 and len(found.layers[0]) == 1
 
 
-def test_batches_do_not_mix():
+def test_setups_are_fitted_separately():
     seen, fitted = profile()
     other = Setup(batch=20)
-    both = [*seen, *run_campaign(replace(TARGET, setup=other), most=120)]
+    both = [*seen, *run_campaign(replace(TARGET, setup=other), points=120)]
     again = NeuralPowerEstimator().fit(both)
     nets = draw_networks(3)
     one, two = (f.predict(nets, [SETUP] * len(nets)).energy_j for f in (fitted, again))

@@ -111,7 +111,7 @@ def _choose(
             reason = f"standard deviation {format_share(worst.share)}"
             return _propose(target, worst.state, worst.widths, reason)
     if all(one.share < target.uncertainty_share for one in uncertainties):
-        limit = format_share(target.uncertainty_share)
+        limit = f"{100 * target.uncertainty_share:g} %"
         return Proposal(None, 0.0, f"every curve is known within {limit}")
     return Proposal(None, 0.0, "nothing is left to measure")
 

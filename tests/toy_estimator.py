@@ -1,0 +1,70 @@
+"""A small estimator as a third party could write it: every call of a layer costs the same."""
+
+import numpy as np
+
+from joulecast.errors import MissingError
+from joulecast.estimators.base import Prediction, Proposal
+from joulecast.records import LayerEstimate
+
+SD_SHARE = 0.5
+
+
+class CallEstimator:
+    name = "calls"
+    version = 2
+
+    def uses(self, observation):
+        has_costs = bool(observation.energy_j and observation.duration_s)
+        return has_costs and observation.trial.execution.is_user_step and _count(observation) > 0
+
+    def propose(self, target, observations):
+        return Proposal(None, 0.0, "it uses what others measured")
+
+    def fit(self, observations):
+        used = [seen for seen in observations if self.uses(seen)]
+        if not used:
+            raise MissingError("no step was measured: profile a net first")
+        return FittedCalls(
+            float(np.median([seen.energy_j / _count(seen) for seen in used])),
+            float(np.median([seen.duration_s / _count(seen) for seen in used])),
+            sorted({str(seen.trial.setup) for seen in used}),
+            len(used),
+        )
+
+    def load(self, data):
+        return FittedCalls(data["j"], data["s"], data["setups"], data["seen"])
+
+
+class FittedCalls:
+    def __init__(self, energy_j, duration_s, setups, observation_count):
+        self.energy_j, self.duration_s, self.setups = energy_j, duration_s, setups
+        self.observation_count = observation_count
+
+    def predict(self, networks, setups, *, joint=False, per_layer=False):
+        counts = np.array([sum(layer.calls for layer in one.layers) for one in networks], float)
+        sds_j = SD_SHARE * self.energy_j * counts
+        return Prediction(
+            energy_j=self.energy_j * counts,
+            energy_sd_j=sds_j,
+            energy_cov=np.outer(sds_j, sds_j) if joint else None,
+            duration_s=self.duration_s * counts,
+            layers=tuple(
+                tuple(
+                    LayerEstimate(one.name, one.kind, self.energy_j * one.calls, one.calls)
+                    for one in (network.layers if per_layer else ())
+                )
+                for network in networks
+            ),
+            unseen_share=tuple(float(str(setup) not in self.setups) for setup in setups),
+        )
+
+    def describe(self):
+        return ()
+
+    def to_dict(self):
+        costs = {"j": self.energy_j, "s": self.duration_s, "setups": self.setups}
+        return {"version": CallEstimator.version, "seen": self.observation_count, **costs}
+
+
+def _count(seen):
+    return seen.trial.execution.steps * sum(layer.calls for layer in seen.trial.network.layers)
