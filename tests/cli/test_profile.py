@@ -20,15 +20,15 @@ def test_a_campaign_ends_after_its_points(shell):
     data = shell.json("profile", *SMALL, "--points", "12")
     assert data["points"] == data["new"] == 12
     assert data["provenance"] == "simulated" and "12 points" in data["stopped"]
-    kinds = data["profile"]["estimators"]["additive"]["kinds"]
-    assert {kind["kind"] for kind in kinds} == {"conv2d fp32", "linear fp32", "linear+loss fp32"}
-    assert all(1 <= kind["joules"] <= kind["seconds"] for kind in kinds)
+    items = data["profile"]["estimators"]["additive"]
+    assert {item["label"] for item in items} == {"conv2d fp32", "linear fp32", "linear+loss fp32"}
+    assert all(1 <= item["energy_points"] <= item["duration_points"] for item in items)
 
 
 def test_the_papers_estimator_can_be_profiled(shell):
     data = shell.json("profile", *SMALL, "--points", "12", "--estimator", "subtractive")
-    curves = data["profile"]["estimators"]["subtractive"]["curves"]
-    assert sum(curve["points"] for curve in curves) == 12
+    curves = data["profile"]["estimators"]["subtractive"]
+    assert sum(curve["energy_points"] for curve in curves) == 12
 
 
 def test_missing_measures_only_unseen_layers(shell):

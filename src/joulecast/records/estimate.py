@@ -13,7 +13,8 @@ class LayerEstimate(Record):
     """The energy of one layer in a step.
 
     Attributes:
-        seen: Its kind was measured on this device.
+        calls: How often one step calls it.
+        seen: Whether its kind was measured on this device.
     """
 
     name: str
@@ -25,18 +26,20 @@ class LayerEstimate(Record):
 
 @dataclass(frozen=True)
 class Estimate(Record):
-    """The energy of one training step, with an interval and what it rests on.
+    """The energy of one step, with an interval and what it rests on.
 
     Attributes:
+        energy_j: Mean energy.
         interval_j: Credible interval of the energy with probability ``level``.
-        duration_interval_s: Credible interval of the duration; None if it is not known.
-        device_j: Energy of the device alone, the same on every host; None if it cannot be
+        duration_s: Mean duration.
+        unseen_share: Share of the energy in layers whose kind was never measured.
+        provenance: The weakest provenance it rests on (measured, imported, modelled, simulated).
+        covers: What the meter behind it covers.
+        device_energy_j: Energy of the device alone, the same on every host; None if it cannot be
             separated from waiting for the host.
         host_share: Share of the energy spent waiting for the host; None if it is not known.
-        doubts: Sources of the interval's variance, with their shares of it.
-        unseen_share: Share of the energy in layers whose kind was never measured.
-        basis: The weakest provenance it rests on (measured, imported, modelled, simulated).
-        covers: What the meter behind it sees.
+        uncertainty_sources: Sources of the energy's variance, with their shares of it.
+        duration_interval_s: Credible interval of the duration; None if it is not known.
     """
 
     energy_j: float
