@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import write_profile
 from joulecast.store import find_url, open_store, profile_key
-from joulecast.store.database import HEAD, VERSION_TABLE, find_file
-from joulecast.store.tables import METADATA
+from joulecast.store.database import VERSION_TABLE, find_file
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 
 NOBODY_UID = 65534
@@ -126,20 +121,6 @@ def test_empty_file_becomes_a_store(place, no_profiles):
 
 # ---------------------------------------------------------------------------------------------
 # Schema
-
-
-def test_migrations_create_the_tables_of_the_store(store, place):
-    config = Config()
-    config.set_main_option("script_location", "joulecast:migrations")
-    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
-    engine = sa.create_engine(f"sqlite:///{place}")
-    with engine.connect() as connection:
-        options = {"compare_type": True, "version_table": VERSION_TABLE}
-        context = MigrationContext.configure(connection, opts=options)
-        assert context.get_current_revision() == HEAD
-        assert compare_metadata(context, METADATA) == []
-        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
-    engine.dispose()
 
 
 def test_newer_store_is_refused_and_unchanged(store, place, no_profiles):

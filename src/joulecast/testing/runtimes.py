@@ -36,13 +36,13 @@ class RuntimeContract:
         return None
 
     def test_runtime_names_itself_and_its_device(self) -> None:
-        """Both are part of a profile's key."""
+        # Both are part of a profile's key.
         runtime = self.make_runtime()
         assert runtime.name
         assert runtime.device.name
 
     def test_step_runs_repeatedly(self) -> None:
-        """The measurer runs a step in several windows."""
+        # The measurer runs a step in several windows.
         step = self.make_runtime().prepare(SMALL)
         started_s = self.now()
         for count in (1, 3):
@@ -52,7 +52,7 @@ class RuntimeContract:
         step.close()
 
     def test_waiting_twice_and_closing_twice_is_allowed(self) -> None:
-        """The measurer closes a step whatever happened before."""
+        # The measurer closes a step whatever happened before.
         step = self.make_runtime().prepare(SMALL)
         step.wait()
         step.close()
@@ -60,25 +60,25 @@ class RuntimeContract:
 
     @pytest.mark.parametrize("stage", STAGES)
     def test_every_stage_runs(self, stage: str) -> None:
-        """Stages can be measured separately."""
+        # Stages can be measured separately.
         assert self._run_once(Trial(SMALL.network, SMALL.setup, Execution(stage=stage))) > 0
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_every_optimizer_runs(self, optimizer: str) -> None:
-        """A Setup allows all of them."""
+        # A Setup allows all of them.
         assert self._run_once(Trial(SMALL.network, Setup(batch=2, optimizer=optimizer))) > 0
 
     def test_inference_runs(self) -> None:
-        """Forward alone."""
+        # Forward alone.
         assert self._run_once(Trial(SMALL.network, Setup(batch=2, phase="inference"))) > 0
 
     def test_copies_run_from_a_random_gradient(self) -> None:
-        """Isolated layers are measured this way."""
+        # Isolated layers are measured this way.
         execution = Execution(copies=2, upstream="random")
         assert self._run_once(Trial(SMALL.network, SMALL.setup, execution)) > 0
 
     def test_more_steps_take_longer(self) -> None:
-        """Compare the shortest of several runs, so that other load does not matter."""
+        # Compare the shortest of several runs, so that other load does not matter.
         step = self.make_runtime().prepare(SMALL)
         one_s = min(self._time(step, 1) for _ in range(3))
         many_s = min(self._time(step, MANY) for _ in range(3))
@@ -86,7 +86,7 @@ class RuntimeContract:
         assert many_s > 2 * one_s
 
     def test_peak_memory_is_not_negative(self) -> None:
-        """It is 0 if it is unknown."""
+        # It is 0 if it is unknown.
         step = self.make_runtime().prepare(SMALL)
         step.run(1)
         step.wait()
@@ -94,12 +94,12 @@ class RuntimeContract:
         step.close()
 
     def test_empty_network_is_refused(self) -> None:
-        """The empty network stands for an idle device, which is not run."""
+        # The empty network stands for an idle device, which is not run.
         with pytest.raises(NetError):
             self.make_runtime().prepare(Trial(Network(), Setup()))
 
     def test_trial_that_does_not_fit_is_refused(self) -> None:
-        """Smaller trials still run afterwards."""
+        # Smaller trials still run afterwards.
         huge = self.make_huge_trial()
         if huge is None:
             pytest.skip("the memory of this runtime is unlimited")

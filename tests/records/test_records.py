@@ -1,4 +1,4 @@
-"""Trials: equality without labels, stable keys, and values that are refused."""
+"""Records of trials: equality without labels, stable keys, and values that are refused."""
 
 import json
 from dataclasses import replace

@@ -1,0 +1,53 @@
+"""Opening the runtime of a device."""
+
+import subprocess
+import sys
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.runtimes import BUILT_IN, is_plugin, open_runtime
+from joulecast.runtimes.simulated import SimulatedRuntime
+
+
+def test_simulated_device_is_drawn_from_its_seed():
+    runtime = open_runtime("simulated:7")
+    assert isinstance(runtime, SimulatedRuntime)
+    assert runtime.device.name == "simulated-7"
+    assert open_runtime("simulated").device.name == "simulated-0"
+
+
+def test_device_can_be_renamed():
+    assert open_runtime("simulated:7", "mine").device.name == "mine"
+
+
+@pytest.mark.parametrize("on", ["simulated:", "simulated:x", "simulated:-1", "simulated:1.5"])
+def test_seed_must_be_a_whole_number(on):
+    with pytest.raises(InputError, match="like simulated:7"):
+        open_runtime(on)
+
+
+@pytest.mark.parametrize("on", ["", "gpu", "cpu:0", "cuda:x"])
+def test_unknown_device_is_refused(on):
+    with pytest.raises(InputError, match="give cpu or cuda:0"):
+        open_runtime(on)
+
+
+def test_several_devices_are_refused():
+    with pytest.raises(InputError, match="one device at a time"):
+        open_runtime("cuda:0,1")
+
+
+def test_missing_torch_is_named():
+    script = "import sys; sys.modules['torch'] = None; " + (
+        "from joulecast.runtimes import open_runtime; open_runtime('cpu')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert "MissingError: measuring on cpu needs PyTorch" in done.stderr
+    assert "joulecast[torch]" in done.stderr
+
+
+def test_built_in_devices_are_not_plugins():
+    assert not any(map(is_plugin, BUILT_IN))
