@@ -23,7 +23,7 @@ from joulecast.records import JOINS, Input, Layer, Network, Op, Setup
 IMAGE_AXES = (3, 4)
 """Axes of a sample that can be channels last: an image or a volume with its channels."""
 
-_FLAGS = {"affine", "bias", "bidirectional", "causal", "ceil"}
+_FLAGS = {"affine", "bias", "bidirectional", "causal", "ceil", "spelled"}
 _LISTS = {"axes", "dilation", "kernel", "lead", "order", "out", "output_padding", "padding"}
 _LISTS |= {"shape", "space", "stride"}
 _FROM_ZERO = {"axes", "order", "output_padding", "padding", "params"}
@@ -138,7 +138,8 @@ def _check_sizes(op: Op) -> None:
     for name, value in op.sizes.items():
         if name not in known:
             raise InputError(f"{op.kind} has no size {name!r}; it has {', '.join(row.sizes)}")
-        _check_size(name, value)
+        is_from_zero = name in _FROM_ZERO or row.sizes.get(name) == 0
+        _check_size(name, value, 0 if is_from_zero else 1)
     for name, default in row.sizes.items():
         if default is not None and name not in op.sizes:
             raise InputError(f"{op.kind} needs the size {name!r}")
@@ -146,7 +147,7 @@ def _check_sizes(op: Op) -> None:
     _check_widths(op)
 
 
-def _check_size(name: str, value: Any) -> None:
+def _check_size(name: str, value: Any, least: int) -> None:
     if name == "fn":
         if not (isinstance(value, str) and value):
             raise InputError(f"fn is {value!r}; give the name of a function")
@@ -157,10 +158,10 @@ def _check_size(name: str, value: Any) -> None:
         if value not in (0, 1):
             raise InputError(f"{name} is {value!r}; give 0 or 1")
     elif name in _LISTS:
-        _check_integers(name, value, 0 if name in _FROM_ZERO else 1)
+        _check_integers(name, value, least)
     else:
         most = _DEEPEST if name == "depth" else _LARGEST
-        _check_integer(name, value, 0 if name in _FROM_ZERO else 1, most)
+        _check_integer(name, value, least, most)
 
 
 def _check_spatial_sizes(op: Op) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from joulecast.errors import InputError
@@ -19,24 +19,9 @@ CONVOLUTION_AXES = ("space", "kernel", "stride", "padding", "dilation", "output_
 def define_convolution(dims: int, transposed: bool = False) -> Kind:
     """Return the row of a convolution over one, two or three axes, or of its transpose."""
 
-    def fill_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
-        per_axis = {name: sizes[name] for name in CONVOLUTION_AXES if name in sizes}
-        spread = {name: (size,) * dims for name, size in per_axis.items() if isinstance(size, int)}
-        return {**sizes, **spread}
-
     @lru_cache(maxsize=1024)  # forward, backward and the next layer need it one after the other
     def out_shape(s: Sizes, shape: Shape) -> Shape:
-        extras = s["output_padding"] if transposed else (0,) * dims
-        axes = zip(
-            shape[1:], s["kernel"], s["stride"], s["padding"], s["dilation"], extras, strict=False
-        )
-        space = []
-        for size, kernel, stride, padding, dilation, extra in axes:
-            reach = dilation * (kernel - 1)
-            if transposed:
-                space.append((size - 1) * stride - 2 * padding + reach + extra + 1)
-            else:
-                space.append((size + 2 * padding - reach - 1) // stride + 1)
+        space = _convolved_space(s, shape[1:], transposed)
         if min(space) < 1:
             raise InputError(
                 f"a kernel of {s['kernel']} does not fit on {tuple(shape[1:])}: give a larger input"
@@ -71,7 +56,7 @@ def define_convolution(dims: int, transposed: bool = False) -> Kind:
         forward,
         backward,
         params,
-        fill_sizes=fill_sizes,
+        fill_sizes=partial(_spread_over_axes, dims),
         widths=("cin", "cout"),
         input_widths=("cin",),
         width_divisor="groups",
@@ -153,3 +138,23 @@ def define_matmul() -> Kind:
         autocast=gives_half,
         is_function=True,
     )
+
+
+def _spread_over_axes(dims: int, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return sizes in which one integer for all spatial axes is repeated for each of them."""
+    integers = {name: sizes[name] for name in CONVOLUTION_AXES if isinstance(sizes.get(name), int)}
+    return {**sizes, **{name: (size,) * dims for name, size in integers.items()}}
+
+
+def _convolved_space(s: Sizes, space: Shape, transposed: bool) -> list[int]:
+    """Return the spatial sizes of a convolution's output."""
+    extras = s["output_padding"] if transposed else (0,) * len(space)
+    axes = zip(space, s["kernel"], s["stride"], s["padding"], s["dilation"], extras, strict=False)
+    found = []
+    for size, kernel, stride, padding, dilation, extra in axes:
+        reach = dilation * (kernel - 1)
+        if transposed:
+            found.append((size - 1) * stride - 2 * padding + reach + extra + 1)
+        else:
+            found.append((size + 2 * padding - reach - 1) // stride + 1)
+    return found

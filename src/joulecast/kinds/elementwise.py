@@ -70,32 +70,6 @@ def define_rms_norm() -> Kind:
     )
 
 
-def _define_norm(
-    sizes: Mapping[str, Any],
-    params: Callable[[Sizes, Shape], tuple[int, ...]],
-    channel_axis: int,
-) -> Kind:
-    """Return the row of a norm: two passes forward, three backward."""
-    forward, backward = make_elementwise_rules(2, 3, 1)
-    return Kind(
-        sizes,
-        read_shape,
-        keep_shape,
-        forward,
-        backward,
-        params,
-        widths=("channels",),
-        input_widths=("channels",),
-        channel_axis=channel_axis,
-        can_be_in_tail=True,
-    )
-
-
-def _channel_params(s: Sizes, shape: Shape) -> tuple[int, ...]:
-    """Return a weight and a bias for each channel."""
-    return (shape[0], shape[0]) if s["affine"] else ()
-
-
 def define_elementwise() -> Kind:
     """Return the row of activations, sums, products and reductions: functions of elements."""
 
@@ -231,6 +205,32 @@ def define_permute() -> Kind:
 def define_last() -> Kind:
     """Return the row of a selection of the last element of the first axis."""
     return replace(_define_view(lambda s, shape: shape[1:], {}), selects_elements=True)
+
+
+def _define_norm(
+    sizes: Mapping[str, Any],
+    params: Callable[[Sizes, Shape], tuple[int, ...]],
+    channel_axis: int,
+) -> Kind:
+    """Return the row of a norm: two passes forward, three backward."""
+    forward, backward = make_elementwise_rules(2, 3, 1)
+    return Kind(
+        sizes,
+        read_shape,
+        keep_shape,
+        forward,
+        backward,
+        params,
+        widths=("channels",),
+        input_widths=("channels",),
+        channel_axis=channel_axis,
+        can_be_in_tail=True,
+    )
+
+
+def _channel_params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+    """Return a weight and a bias for each channel."""
+    return (shape[0], shape[0]) if s["affine"] else ()
 
 
 def _define_view(out_shape: Callable[[Sizes, Shape], Shape], sizes: Mapping[str, Any]) -> Kind:

@@ -10,6 +10,8 @@ from joulecast.kinds.kind import REQUIRED, Kind, gives_full, gives_half
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, Work, WorkContext, WorkRule
 from joulecast.records import Sizes
 
+_RECURRENT_DEFAULTS = {"depth": 1, "bidirectional": 0, "bias": 1}
+
 
 def define_embedding() -> Kind:
     """Return the row of an embedding: a table from which each token takes one row."""
@@ -78,16 +80,8 @@ def define_recurrent(gates: int) -> Kind:
         weights = flops(s) if c.trains else 0.0
         return Work(c.batch * (flops(s) + weights), 2 * moved_bytes(s, c), 2 * launches(s))
 
-    sizes = {
-        "cin": REQUIRED,
-        "hidden": REQUIRED,
-        "tokens": REQUIRED,
-        "depth": 1,
-        "bidirectional": 0,
-        "bias": 1,
-    }
     return Kind(
-        sizes,
+        {**dict.fromkeys(("cin", "hidden", "tokens"), REQUIRED), **_RECURRENT_DEFAULTS},
         lambda s: (s["tokens"], s["cin"]),
         lambda s, shape: (s["tokens"], s["hidden"] * (1 + s["bidirectional"])),
         forward,
