@@ -200,10 +200,11 @@ def test_search_hands_modules_to_the_training_function(profile):
 
 
 def test_prune_takes_flat_options(profile):
-    options = {"confidence": 0.6, "batch": 8, "floor": 0.2, "steps": 10}
-    pruned = joulecast.prune("lenet5:4,8,16,16", budget="90%", device=profile, **options)
-    assert pruned.pruning.confidence == 0.6
-    assert pruned.pruning.after.energy_j <= 0.9 * pruned.pruning.before.energy_j
+    options = {"objective": "flops", "batch": 8, "floor": 0.2, "multiple": 2, "steps": 10}
+    pruned = joulecast.prune("lenet5:4,8,16,16", budget="60%", device=profile, **options)
+    result = pruned.pruning
+    assert result.objective == "flops" and result.cost_after <= 0.6 * result.cost_before
+    assert all(count % 2 == 0 for count in result.counts.values())
     assert isinstance(pruned.net, nn.Module)
 
 

@@ -74,7 +74,7 @@ def test_columns_are_explained_only_where_they_appear(profiled):
     """Where nothing could be ranked there is no table, and no legend."""
     text = profiled("compare", *NET, "--batch", "8", "--precision", "bf16").stdout
     assert "Not ranked:" in text and "Not included:" in text
-    assert "front:" not in text and "P(less):" not in text and "Provenance" not in text
+    assert "Pareto front" not in text and "P(less):" not in text and "Provenance" not in text
 
 
 def test_a_plot_is_written(profiled, shell):

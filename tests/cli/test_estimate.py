@@ -103,7 +103,7 @@ def test_a_higher_level_is_a_wider_interval(profiled):
 
 def test_text_shows_provenance(profiled):
     text = profiled("estimate", *NET, "--steps", "1000").stdout
-    assert "(simulated)" in text and "simulated, not a real device" in text
+    assert "(simulated, 95 % interval" in text and "simulated, not a real device" in text
     assert "Not included: loading data, evaluation and checkpoints." in text
     assert "the meter covers device" in text and "1,000 steps" in text
     assert "extrapolated" not in text and "█" in text
@@ -148,7 +148,10 @@ def test_a_probe_narrows_the_interval(profiled):
     net = (NET[0], "--batch", "8", "--probe", "--on", "simulated:7")
     after = profiled.json("estimate", *net)
     assert _width(after) < _width(before)
-    assert after["uncertainty_sources"].get("layers not timed", 0) < before["uncertainty_sources"]["layers not timed"]
+    assert (
+        after["uncertainty_sources"].get("layers not timed", 0)
+        < before["uncertainty_sources"]["layers not timed"]
+    )
     text = " ".join(profiled("estimate", "lenet5:2,7,12,9", *NET[1:]).stdout.split())
     assert "Sources of uncertainty" in text
 

@@ -36,7 +36,15 @@ def nothing():
 
 def test_detect_describes_every_meter(shell):
     data = shell.json("detect")
-    keys = {"name", "available", "reason", "covers", "provenance", "update_interval_s", "resolution_j"}
+    keys = {
+        "name",
+        "available",
+        "reason",
+        "covers",
+        "provenance",
+        "update_interval_s",
+        "resolution_j",
+    }
     assert all(keys | {"idle_power_w", "advice"} <= set(meter) for meter in data["meters"])
     modelled = next(meter for meter in data["meters"] if meter["name"] == "modelled")
     assert modelled["available"] and modelled["provenance"] == "modelled"

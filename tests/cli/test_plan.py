@@ -100,7 +100,11 @@ def test_confidence_plans_with_more_energy(planned):
 
 def test_text_shows_the_schedule_and_its_limits(planned):
     text = planned("plan", "jobs.toml", *NOW).stdout
-    assert "2 jobs on" in text and "(simulated)" in text and "The plan is optimal." in text
+    assert (
+        "2 jobs on" in text
+        and "(simulated, 95 % interval" in text
+        and "The plan is optimal." in text
+    )
     assert "mains" in text or "%" in text
     flat = " ".join(text.split())
     assert "Not modelled: slowdown of jobs that run at the same time" in flat

@@ -69,7 +69,7 @@ def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any
     help="Devices with profiles, see `joulecast profiles list`.  [default: this machine]",
 )
 @collect(
-    "grid",
+    "setups",
     make_setup_grid,
     click.option(
         "--batch",
@@ -111,7 +111,7 @@ def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any
 def compare(
     net: str,
     devices: tuple[str, ...] | None,
-    grid: SetupGrid,
+    setups: SetupGrid,
     input: Shape | None,
     estimating: EstimateOptions,
     totals: SampleOptions,
@@ -127,8 +127,8 @@ def compare(
     bill = totals.make_bill()
     resolved = resolve_name(net, None, input)
     profiles = find_profiles(devices or (), estimating.store, options.echo_choice)
-    setups = grid.list_setups(resolved.batch)
-    comparison = compare_setups(resolved, profiles, setups, estimating)
+    grid = setups.list_setups(resolved.batch)
+    comparison = compare_setups(resolved, profiles, grid, estimating)
     if output.plot:
         from joulecast.uses.compare.comparison_plot import draw_comparison
 

@@ -44,7 +44,7 @@ def print_comparison(comparison: Comparison, bill: Bill | None) -> None:
     console, labels = make_console(), RowLabels(comparison)
     console.print(f"{comparison.net}{labels.common}: energy and time per sample\n")
     level = f">{format_level(comparison.level)}"
-    columns = ("#", *labels.columns, ">energy", level, ">time", level, "front", ">P(less)")
+    columns = ("#", *labels.columns, ">energy", level, ">time", level, ">P(less)")
     for covers, rows in comparison.groups.items():
         cells = [_format_row(row, labels) for row in rows]
         print_table(console, columns, cells, title=labels.describe_group(covers, rows))
@@ -114,14 +114,13 @@ class RowLabels:
 def _format_row(row: ComparisonRow, labels: RowLabels) -> tuple[str, ...]:
     ends_s, probability = row.duration_interval_s, row.probability_below_next
     return (
-        str(row.rank),
+        f"{row.rank}{'*' if row.is_on_front else ''}",
         *labels.label(row),
         ("about " if row.estimate and row.estimate.unseen_share > 0 else "")
         + format_energy(row.energy_j),
         format_interval(row.interval_j, format_energy),
         format_duration(row.duration_s),
         format_interval(ends_s, format_duration) if ends_s else "-",
-        "yes" if row.is_on_front else "",
         "" if probability is None else format_share(probability),
     )
 
@@ -147,8 +146,8 @@ def _list_notes(comparison: Comparison) -> list[str]:
     if not comparison.groups:
         return [NOT_INCLUDED]
     notes = [
-        "front: no other combination takes both less energy and less time. P(less): probability "
-        "that it takes less energy than the next one.",
+        "*: on the Pareto front, no other combination takes both less energy and less time. "
+        "P(less): probability that it takes less energy than the next one.",
         *_list_ties(comparison),
     ]
     if len(comparison.groups) > 1:

@@ -15,7 +15,7 @@ from joulecast.cli.terminal import (
     describe_provenance,
     format_interval,
     format_level,
-    label_provenance,
+    format_with_interval,
     make_bar,
     make_console,
     plural,
@@ -42,6 +42,8 @@ _MIN_SOURCE_SHARE = 0.05
 _MIN_UNTIMED_SHARE = 0.3
 _NEARLY_CERTAIN = 0.999
 _MAX_SETUPS = 3
+# Level of the interval of the energy that a run needs from a battery.
+_FINISH_LEVEL = 0.95
 # Answers by the smallest probability they stand for.
 _FINISHES = {
     f"Almost certainly (above {format_share(_NEARLY_CERTAIN)})": _NEARLY_CERTAIN,
@@ -117,12 +119,8 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
 
 
 def _format_cost(energy_j: float, interval_j: Any, duration_s: float, result: Estimate) -> str:
-    """Return ``2.07 J (95 % interval 1.87–2.29 J) and 4.01 ms``."""
-    return (
-        f"{format_energy(energy_j)}{label_provenance(result.provenance)} "
-        f"({format_level(result.level)} {format_interval(interval_j, format_energy)}) "
-        f"and {format_duration(duration_s)}"
-    )
+    energy = format_with_interval(energy_j, interval_j, result.level, result.provenance)
+    return f"{energy} and {format_duration(duration_s)}"
 
 
 def _format_layer(layer: LayerEstimate, result: Estimate) -> tuple[str, ...]:
@@ -160,8 +158,8 @@ def _answer_finish(report: EstimateReport) -> str:
     probability = finish["probability"]
     answer = next(text for text, least in _FINISHES.items() if probability >= least)
     answer = answer.format(share=f"{100 * probability:.1f} %")
-    needed = f"{format_energy(finish['needed_j'])} ({format_level(0.95)} "
-    needed += f"{format_interval(finish['interval_j'], format_energy)})"
+    interval = format_interval(finish["interval_j"], format_energy)
+    needed = f"{format_energy(finish['needed_j'])} ({format_level(_FINISH_LEVEL)} {interval})"
     return (
         f"Will it finish on this charge? {answer}: it needs {needed} of {available}, which is "
         f"{enough}.{caveat}"

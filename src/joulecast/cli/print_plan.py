@@ -10,7 +10,7 @@ from joulecast.cli.terminal import (
     describe_provenance,
     format_interval,
     format_level,
-    label_provenance,
+    format_with_interval,
     make_console,
     plural,
     print_notes,
@@ -76,8 +76,7 @@ def _print_totals(console: Console, plan: Plan) -> None:
     end_s = max(slot.end_s for slot in slots)
     console.print(
         f"{plural(len(slots), 'job')} on {len(plan.list_runs())} of {len(plan.problem.machines)} "
-        f"devices: {format_energy(plan.expected_j)}{label_provenance(plan.basis)} "
-        f"({format_level(_LEVEL)} {format_interval(plan.interval_j, format_energy)}).",
+        f"devices: {format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.basis)}.",
         style="bold",
     )
     if plan.confidence > _EVEN:

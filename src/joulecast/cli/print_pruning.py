@@ -9,8 +9,7 @@ from joulecast.api.prune import PrunedNet, is_within_budget
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import (
     describe_provenance,
-    format_interval,
-    format_level,
+    format_with_interval,
     label_provenance,
     make_console,
     print_notes,
@@ -67,12 +66,9 @@ def print_pruning(report: PruningReport) -> None:
         console.print(f"Saved in {report.place}; load it with {load}.")
 
 
-def _format_estimate(estimate: Estimate) -> str:
-    return (
-        f"{format_energy(estimate.energy_j)}{label_provenance(estimate.provenance)} "
-        f"({format_level(estimate.level)} {format_interval(estimate.interval_j, format_energy)}) "
-        f"and {format_duration(estimate.duration_s)}"
-    )
+def _format_estimate(one: Estimate) -> str:
+    energy = format_with_interval(one.energy_j, one.interval_j, one.level, one.provenance)
+    return f"{energy} and {format_duration(one.duration_s)}"
 
 
 def _describe_probability(result: PruningResult) -> str:

@@ -61,7 +61,6 @@ def list_profiles(store: str | None, json: bool) -> None:
         "covers",
         "provenance",
         ">observations",
-        "estimators",
         "changed",
     )
     print_table(console, columns, map(_format_summary, found))
@@ -183,7 +182,6 @@ def _format_summary(summary: ProfileSummary) -> tuple[str, ...]:
         summary.covers,
         summary.provenance,
         str(summary.observation_count),
-        ", ".join(summary.estimators) or "-",
         "shipped" if summary.shipped else changed,
     )
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from joulecast.units import format_energy
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -119,6 +121,15 @@ def format_interval(ends: Sequence[float], form: Callable[[float], str]) -> str:
 def format_level(level: float) -> str:
     """Return ``95 % interval``."""
     return f"{100 * level:g} % interval"
+
+
+def format_with_interval(
+    energy_j: float, interval_j: Sequence[float], level: float, provenance: str
+) -> str:
+    """Return ``2.07 J (95 % interval 1.87–2.29 J)``, labelled where it was not measured."""
+    label = "" if provenance == "measured" else f"{provenance}, "
+    interval = f"{format_level(level)} {format_interval(interval_j, format_energy)}"
+    return f"{format_energy(energy_j)} ({label}{interval})"
 
 
 def format_optional(value: float | None, form: Callable[[float], str]) -> str:
