@@ -146,12 +146,12 @@ def _cost_kernel(chip: Chip, kernel: _Kernel, setup: Setup) -> _KernelCost:
     hot = max(0.0, 1.0 - kernel.inflow_bytes / chip.cache_bytes) * kernel.inflow_bytes
     moved = kernel.work.size_bytes - min(chip.reuse_share * hot, kernel.work.size_bytes / 2)
     launches = kernel.work.launches
-    memory_s = moved / chip.bandwidth + chip.latency_s * launches
+    memory_s = moved / chip.bandwidth_bytes_per_s + chip.latency_s * launches
     shorter, longer = sorted((arithmetic_s, memory_s))
     device_s = longer + (1 - chip.overlap) * shorter
     # Power is not proportional to activity: a half-busy unit draws more than half.
     power_w = chip.idle_w + chip.compute_w * filled * (arithmetic_s / device_s) ** 0.8
-    power_w += chip.memory_w * (moved / chip.bandwidth / device_s) ** 0.7
+    power_w += chip.memory_w * (moved / chip.bandwidth_bytes_per_s / device_s) ** 0.7
     issue_s = launches * chip.launch_s * tuning.issue_factor
     return _KernelCost(power_w * device_s, device_s, issue_s, launches)
 
