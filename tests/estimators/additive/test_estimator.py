@@ -20,6 +20,7 @@ from additive_examples import (
     true_energies,
 )
 from joulecast.errors import MissingError
+from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
 from joulecast.estimators.base import Target
@@ -136,7 +137,7 @@ def test_unseen_kind_has_a_wide_interval_and_is_named(device, fitted):
     assert prediction.unseen_share[0] > 0.9
     assert prediction.energy_sd_j[0] > 0.2 * prediction.energy_j[0]
     largest = next(iter(prediction.uncertainty_sources[0]))
-    assert largest in ("kinds never measured", "layers not timed", "host")
+    assert largest in (UNSEEN_KINDS, UNTIMED_LAYERS, HOST_TIME)
     assert 0.2 < prediction.energy_j[0] / true_energies(device, [network])[0] < 5
 
 
@@ -227,7 +228,7 @@ def test_variants_of_the_paper_are_fitted_to(device):
 
 
 def test_own_module_does_not_change_other_networks(device, observations, fitted):
-    """It may do more than its layers show, which is nobody else's cost."""
+    """It may do more than its layers show, which costs no other network anything."""
     own, others = draw_networks(1, seed=33)[0], draw_networks(5, seed=34)
     run = observe_step(device, Trial(own, SETUP))
     costly = replace(run, energy_j=1.5 * run.energy_j, source=OWN_NET)
@@ -296,6 +297,7 @@ def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observ
 PREDICT = """
 import json, sys
 before = set(sys.modules)
+from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.families import make_family
 from joulecast.records import Setup

@@ -27,7 +27,12 @@ from joulecast.estimators.additive.decompose import (
     find_sum_error_share,
     select_related,
 )
-from joulecast.estimators.additive.device_model import AdditiveModel, NetworkTotals, predict_totals
+from joulecast.estimators.additive.device_model import (
+    HOST_TIME,
+    AdditiveModel,
+    NetworkTotals,
+    predict_totals,
+)
 from joulecast.estimators.additive.encode import encode_counts
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
@@ -276,7 +281,7 @@ def _host_reduction(target: Target, model: AdditiveModel, totals: NetworkTotals)
     """Return what timing one more network takes off the mean relative variance."""
     if target.acquisition != "target":
         return 0.0
-    host_var = float(np.mean(totals.variance_by_source["host"] / totals.energy_j**2))
+    host_var = float(np.mean(totals.variance_by_source[HOST_TIME] / totals.energy_j**2))
     return model.host_time.variance_reduction_share * host_var
 
 

@@ -24,6 +24,12 @@ from joulecast.gp.linalg import Floats
 from joulecast.gp.prediction import SumPrediction, predict_sum_means, predict_sums
 from joulecast.gp.weighted_sums import WeightedSums
 
+# Sources of the variance of an energy, as estimates show them.
+UNSEEN_KINDS = "kinds never measured"
+UNSEEN_SIZES = "sizes between those measured"
+UNTIMED_LAYERS = "layers not timed"
+HOST_TIME = "host time"
+NON_ADDITIVITY = "noise and non-additivity"
 # Relative standard deviation of FLOPs in a precision that was never measured.
 _UNSEEN_PRECISION_SD_SHARE = 0.6
 # Relative standard deviation of a layer that was not timed, per e-fold by which padding its tiles
@@ -141,11 +147,11 @@ def predict_totals(
     unseen_kind_var = np.minimum(unseen_kind_var, device.variance)
     host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.gap_sd_s
     sources = {
-        "kinds never measured": unseen_precision_j**2 + unseen_kind_var,
-        "sizes between those measured": np.maximum(device.variance - unseen_kind_var, 0.0),
-        "layers not timed": busy_w**2 * (busy.variance + padding_var),
-        "host": host_j**2 + gap_j**2,
-        "noise and non-additivity": (sum_error_share * steps.energy_j) ** 2,
+        UNSEEN_KINDS: unseen_precision_j**2 + unseen_kind_var,
+        UNSEEN_SIZES: np.maximum(device.variance - unseen_kind_var, 0.0),
+        UNTIMED_LAYERS: busy_w**2 * (busy.variance + padding_var),
+        HOST_TIME: host_j**2 + gap_j**2,
+        NON_ADDITIVITY: (sum_error_share * steps.energy_j) ** 2,
     }
     covariance = None
     if device.covariance is not None and busy.covariance is not None:

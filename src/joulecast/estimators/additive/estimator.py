@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -56,15 +55,14 @@ from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, spli
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.base import (
     FittedItem,
+    Json,
     Prediction,
     Proposal,
     Target,
     half_shared_covariance,
 )
 from joulecast.gp.linalg import Floats
-from joulecast.records import Network, Observation, Setup
-
-Json = dict[str, Any]
+from joulecast.records import LayerEstimate, Network, Observation, Setup
 
 
 class AdditiveEstimator:
@@ -140,7 +138,7 @@ class FittedAdditive:
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))
             cov = cov + half_shared_covariance(pairs, self.sum_error_share * totals.energy_j)
-        layers: Any = ((),) * len(networks)
+        layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         if per_layer:
             layers = attribute_energies(self.model, networks, pieces, totals)
         prediction = Prediction(
