@@ -89,6 +89,7 @@ def find_channel_groups(
     usable, rejected = find_channel_slots(
         base, groups, lambda counts: _read_pruned(loaded, groups, counts)
     )
+    # Labels only: a hand-written network may read back with other layers.
     labels = {
         layer.name: label.name
         for layer, label in zip(base.layers, (names or base).layers, strict=False)

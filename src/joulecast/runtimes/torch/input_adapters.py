@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from joulecast.kinds import find_kind, input_shape
-from joulecast.records import Layer, Op
+from joulecast.records import Layer
 from joulecast.runtimes.torch.memory_format import is_channels_last
 
 Shape = tuple[int, ...]
@@ -52,11 +52,6 @@ def concat_channels_to_fit(layer: Layer, shapes: Sequence[Shape]) -> int:
     if layer.join != "concat" or is_flat or any(shape[1:] != expected[1:] for shape in shapes):
         return 0
     return 0 if sum(shape[0] for shape in shapes) in (0, expected[0]) else expected[0]
-
-
-def right_operand_shape(op: Op, shape: Shape) -> Shape:
-    """Return the shape of a matrix product's right operand from that of its left one."""
-    return (*shape[:-2], op.sizes["k"], op.sizes["n"])
 
 
 def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:

@@ -79,6 +79,7 @@ class _NetworkAssembler:
         self.calls_between = sum(_is_between_layers(event) for event in trace.events)
 
     def assemble(self, name: str) -> Network:
+        """Return the Network of all events."""
         for index, event in enumerate(self.events):
             if event.is_dynamic and event.outputs:
                 self._add_event(index, event)

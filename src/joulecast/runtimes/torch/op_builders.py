@@ -13,7 +13,7 @@ from torch import nn
 from joulecast.errors import NetError
 from joulecast.kinds import find_kind
 from joulecast.records import Op
-from joulecast.runtimes.torch.input_adapters import Shape, right_operand_shape
+from joulecast.runtimes.torch.input_adapters import Shape
 from joulecast.runtimes.torch.modules import (
     DECOMPOSED_ACTIVATIONS,
     ConcatPlaceholder,
@@ -171,6 +171,12 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     return FunctionModule(_FUNCTIONS[fn])
 
 
+def _build_matmul(op: Op, shape: Shape) -> nn.Module:
+    second_shape = find_kind(op.kind).second_shape
+    assert second_shape is not None
+    return MatrixProduct(second_shape(op.sizes))
+
+
 def _build_view(op: Op, shape: Shape) -> nn.Module:
     out = op.sizes["out"]
     if math.prod(out) != math.prod(shape):
@@ -197,7 +203,7 @@ OP_BUILDERS: dict[str, OpBuilder] = {
         op.sizes["width"], op.sizes["heads"], bool(op.sizes["bias"])
     ),
     "sdpa": lambda op, shape: PackedSdpa(op),
-    "matmul": lambda op, shape: MatrixProduct(right_operand_shape(op, shape)),
+    "matmul": _build_matmul,
     "batch_norm": _build_batch_norm,
     "layer_norm": _build_layer_norm,
     "group_norm": lambda op, shape: nn.GroupNorm(
