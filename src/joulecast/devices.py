@@ -67,8 +67,8 @@ def parse_on(on: str) -> tuple[str, int | None]:
 
 def make_slug(name: str) -> str:
     """Return a name for files and commands: ``Intel(R) Xeon(R) CPU @ 2GHz`` → ``intel-xeon``."""
-    words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
-    return "-".join(words) or "unknown"
+    parts = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
+    return "-".join(parts) or "unknown"
 
 
 # ---------------------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def read_content(what: str, path: Path, *, needs_checksum: bool = True) -> Json:
 def _check_same_profile(profile: Profile, path: str | Path) -> None:
     # Hashing a key takes longer than comparing: most observations share one identity.
     checked = set()
-    for number, seen in enumerate(profile.observations, start=1):
-        identity = (seen.device, seen.runtime, seen.covers, seen.provenance)
+    for number, one in enumerate(profile.observations, start=1):
+        identity = (one.device, one.runtime, one.covers, one.provenance)
         if identity in checked:
             continue
         own = Profile(*identity)

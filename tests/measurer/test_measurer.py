@@ -157,7 +157,9 @@ def test_one_round_has_no_spread_and_more_rounds_are_counted():
 
 def test_measuring_takes_a_few_windows():
     assert 3.0 < measure_in(make_simulated_device(0)).cost_s < 4.0
-    quick = SimulatedMeter(simulated := make_simulated_device(0), update_interval_s=0.0, window_s=0.2)
+    quick = SimulatedMeter(
+        simulated := make_simulated_device(0), update_interval_s=0.0, window_s=0.2
+    )
     assert measure_in(simulated, meter=quick).cost_s < 1.2
 
 
@@ -368,7 +370,9 @@ def test_reading_of_no_duration_is_rejected():
 
 def test_windows_grow_until_they_are_long_enough():
     simulated = make_noiseless_device()
-    seen = measure_in(simulated, meter=SimulatedMeter(simulated, update_interval_s=1.0, window_s=0.4))
+    seen = measure_in(
+        simulated, meter=SimulatedMeter(simulated, update_interval_s=1.0, window_s=0.4)
+    )
     assert seen.energy_j == pytest.approx(simulated.true_cost(CNN).energy_j)
 
 

@@ -21,10 +21,10 @@ class Instrument:
     def __init__(self, path, clock, update_interval_s=0.05):
         self.path, self.clock, self.update_interval_s = path, clock, update_interval_s
         self.next_s = clock.now()
-        self.look()
-        clock.hooks.append(self.look)
+        self.write_samples()
+        clock.hooks.append(self.write_samples)
 
-    def look(self):
+    def write_samples(self):
         while self.next_s <= self.clock.now():
             with self.path.open("a") as file:
                 file.write(f"{self.next_s!r},{POWER_W}\n")

@@ -121,7 +121,7 @@ def test_lost_gpu_is_reported(nvml, monkeypatch):
 
 
 # ---------------------------------------------------------------------------------------------
-# As a process, with the stand-in found through this interpreter's own path
+# As a process that imports the fake pynvml
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ class Network(Record):
 
 
 def name_layout(layer: Layer) -> tuple[str, ...]:
-    """Return which of a layer's tensors are channels last, in words; empty for the usual format."""
+    """Name the tensors of a layer that are channels last; empty for the default format."""
     flags = ("channels_last", "channels_last_weights")
     return tuple(flag.replace("_", " ") for flag in flags if getattr(layer, flag))
 

@@ -59,14 +59,14 @@ def summarise_shipped(profile: Profile) -> ProfileSummary:
         profile.provenance,
         len(profile.observations),
         tuple(sorted(profile.fits)),
-        max((seen.taken_at_s for seen in profile.observations), default=0.0),
+        max((one.taken_at_s for one in profile.observations), default=0.0),
         shipped=True,
     )
 
 
 def select_summaries(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
     """Return summaries of all profiles in the store, in the order they were created."""
-    seen = (
+    counts = (
         sa.select(
             OBSERVATIONS.c.profile_key,
             sa.func.count().label("observation_count"),
@@ -76,8 +76,8 @@ def select_summaries(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
         .subquery()
     )
     query = (
-        sa.select(PROFILES, seen.c.observation_count, seen.c.taken_at_s)
-        .join(seen, seen.c.profile_key == PROFILES.c.key, isouter=True)
+        sa.select(PROFILES, counts.c.observation_count, counts.c.taken_at_s)
+        .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
         .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
     )
     fits = connection.execute(
