@@ -1,0 +1,125 @@
+"""Collect the measured windows of a trial and decide which of them are valid.
+
+A window is rejected if the meter reports a fault, if the meter counted no energy, or if its steps
+took far longer or shorter than those of the other windows, which is how other load shows. The
+tolerance is wide on purpose: steps on a shared processor easily differ by 20 % from round to round,
+the median tolerates one bad round in three, and an honest spread is worth more than a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from joulecast.meters.base import Reading
+from joulecast.records import Trial
+
+
+@dataclass(frozen=True)
+class MeasureLimits:
+    """Durations of warm-ups and windows, and when a measurement fails.
+
+    Attributes:
+        window_s: Shortest window, whatever the meter needs.
+        probe_s: Shortest window of a time probe.
+        host_s: Shortest window of a time probe of eager steps, whose host time varies from step to
+            step.
+        warm_s: Shortest warm-up.
+        probe_warm_s: Shortest warm-up of a time probe.
+        settle_s: Longest warm-up, if step times never agree.
+        settle_share: Step times agree if they differ by less than this share.
+        issues: How often the time to issue one step is measured.
+        outlier_share: Reject a window whose steps take more than 1 + this times the median, or less
+            than the median divided by it.
+        retries: Rejected windows per trial before the measurement fails.
+        recover_s: Pause after a rejected window, doubled each time up to eight times this.
+    """
+
+    window_s: float = 0.1
+    probe_s: float = 0.05
+    host_s: float = 0.25
+    warm_s: float = 0.2
+    probe_warm_s: float = 0.08
+    settle_s: float = 1.0
+    settle_share: float = 0.1
+    issues: int = 9
+    outlier_share: float = 1.0
+    retries: int = 5
+    recover_s: float = 0.25
+
+
+@dataclass(frozen=True)
+class MeasuredWindow:
+    """Energy and duration per step, and the faults that make them invalid."""
+
+    energy_j: float | None
+    duration_s: float
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class TrialMeasurements:
+    """Everything measured for one trial so far.
+
+    Attributes:
+        step_times_s: Seconds per step at the end of each warm-up.
+        issues_s: Host seconds to issue one step.
+        cost_s: Device time used, warm-ups included.
+    """
+
+    trial: Trial
+    limits: MeasureLimits
+    windows: list[MeasuredWindow] = field(default_factory=list)
+    step_times_s: list[float] = field(default_factory=list)
+    issues_s: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    cost_s: float = 0.0
+
+    def valid_windows(self) -> list[MeasuredWindow]:
+        """Return windows without a fault whose step time is near the median."""
+        return [window for window in self.windows if not self.find_faults(window)]
+
+    def count_rejected(self) -> int:
+        """Return the number of windows that are not valid."""
+        return len(self.windows) - len(self.valid_windows())
+
+    def find_faults(self, window: MeasuredWindow) -> tuple[str, ...]:
+        """Return the faults of a window; one with an unusual step time has ``other load``."""
+        if window.faults:
+            return window.faults
+        durations_s = [one.duration_s for one in self.windows if not one.faults]
+        ratio = window.duration_s / median(durations_s + self.step_times_s)
+        if max(ratio, 1 / ratio) <= 1 + self.limits.outlier_share:
+            return ()
+        return (f"other load: a step took {ratio:.1f} times as long as usual",)
+
+    def window_factor(self) -> int:
+        """Return how many times longer windows must be, because some were too short."""
+        return 1 << sum(_has_fault(window.faults, "too short") for window in self.windows)
+
+
+def make_window(
+    reading: Reading, duration_s: float, *, allows_zero: bool = False
+) -> MeasuredWindow:
+    """Return energy per step from the power that was read, with faults that the meter missed.
+
+    Args:
+        reading: What the meter read, possibly over a part of the window only.
+        duration_s: Seconds per step.
+        allows_zero: No energy is not a fault.
+    """
+    faults = reading.faults
+    if not faults and reading.duration_s <= 0:
+        faults = ("too short: no time passed on the meter's clock",)
+    if not faults and reading.energy_j < 0:
+        faults = (f"negative: {reading.energy_j:.3g} J in {reading.duration_s:.3g} s",)
+    if not faults and reading.energy_j == 0 and not allows_zero:
+        faults = (f"stuck: no energy in {reading.duration_s:.3g} s",)
+    if faults:
+        return MeasuredWindow(None, duration_s, faults)
+    return MeasuredWindow(reading.energy_j / reading.duration_s * duration_s, duration_s)
+
+
+def _has_fault(faults: Sequence[str], name: str) -> bool:
+    return any(fault.split(":")[0] == name for fault in faults)
