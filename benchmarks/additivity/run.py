@@ -1,8 +1,8 @@
-"""Do isolated leaves add up to a net as well as isolated blocks do?
+"""Compare whole nets with the sums of their isolated layers and of their isolated blocks.
 
-Measures whole nets, each of their distinct blocks and each of their distinct leaves, all as graphs
-where the device has them, and compares the sums. Everything measured is kept in ``--out``; a run
-that was cut goes on where it stopped.
+Whole nets, their distinct blocks and their distinct layers ("leaves") are measured, as CUDA graphs
+if the device has them. Every observation is stored in ``--out``, and the same command resumes an
+interrupted run.
 
     python benchmarks/additivity/run.py --on cuda:0 --out DIR
     python benchmarks/additivity/run.py --offline DIR/nvidia-h200-observations.json --out DIR
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 IMAGES = Setup(batch=64, precision="bf16")
 TF32 = Setup(batch=64, precision="tf32")
 TOKENS = Setup(batch=32, precision="bf16", optimizer="adamw")
-# Widths and depths chosen by hand, before anything was measured.
+# Widths and depths were chosen by hand before anything was measured.
 NETS: tuple[tuple[str, tuple[int, ...] | None, Setup], ...] = (
     ("resnet18:56,2,1,2,1", (3, 96, 96), IMAGES),
     ("resnet18:40,1,2,1,2", (3, 96, 96), TF32),
@@ -48,7 +48,7 @@ SPLITS = {"leaves": split_network, "blocks": split_blocks}
 
 
 def main() -> None:
-    """Measure where a device is given, then compare and write."""
+    """Measure if a device is given, then compare and write."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     nets = [(make_family(name, shape), setup) for name, shape, setup in NETS]
@@ -62,25 +62,25 @@ def main() -> None:
 
 
 def list_trials(nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Trial]:
-    """Whole nets, eager too, and every distinct part of both splits, once."""
+    """Return trials of whole nets, also eager, and of every distinct part of both splits."""
     trials: dict[str, Trial] = {}
     for network, setup in nets:
         found = [Trial(network, setup, Execution(mode=mode)), Trial(network, setup)]
         for split in SPLITS.values():
-            found += [make_isolated_trial(place.part, setup, mode) for place in split(network)]
+            found += [make_isolated_trial(placed.part, setup, mode) for placed in split(network)]
         trials.update((trial.key, trial) for trial in found)
     return list(trials.values())
 
 
-def list_issues(nets: Sequence[tuple[Network, Setup]]) -> list[Trial]:
-    """Every distinct part as an eager step, to see what issuing it takes the host."""
-    places = [(place, setup) for network, setup in nets for place in split_blocks(network)]
-    trials = [make_isolated_trial(place.part, setup) for place, setup in places]
+def list_issue_trials(nets: Sequence[tuple[Network, Setup]]) -> list[Trial]:
+    """Return trials of every distinct part as an eager step, for its issue time."""
+    placed_parts = [(placed, setup) for network, setup in nets for placed in split_blocks(network)]
+    trials = [make_isolated_trial(placed.part, setup) for placed, setup in placed_parts]
     return list({trial.key: trial for trial in trials}.values())
 
 
 def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]]) -> Profile:
-    """Everything that the store does not hold yet, shuffled, in rounds."""
+    """Measure everything that the store does not have yet, in random order."""
     runtime = TorchRuntime(args.on, detect_device(args.on))
     gpu = find_gpu(args.on) if args.on.startswith("cuda") else None
     meter = make_meter(args.meter, on=args.on, gpu=gpu)
@@ -89,28 +89,30 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
     trials = list_trials(nets, args.mode)
     random.Random(3).shuffle(trials)
     with (
-        make_measurer(runtime, meter, rounds=args.rounds, run=run) as rig,
+        make_measurer(runtime, meter, rounds=args.rounds, run=run) as measurer,
         open_store(args.out / "store.sqlite") as store,
     ):
         own = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
-        store.add_observation(rig.measure(trials[0]))
-        store.add_observation(rig.measure_idle())
-        known = {seen.trial.key for seen in store.observations(own.key)}
+        store.add_observation(measurer.measure(trials[0]))
+        store.add_observation(measurer.measure_idle())
+        known = {seen.trial.key for seen in store.load_observations(own.key)}
         for trial in trials:
             if trial.key not in known and time.monotonic() - started_s < args.seconds:
-                store.add_observation(rig.measure(trial))
+                store.add_observation(measurer.measure(trial))
         probed = {
-            s.trial.key for s in store.observations(own.key) if s.trial.execution.mode == "eager"
+            s.trial.key
+            for s in store.load_observations(own.key)
+            if s.trial.execution.mode == "eager"
         }
-        for trial in list_issues(nets):
+        for trial in list_issue_trials(nets):
             if trial.key not in probed and time.monotonic() - started_s < args.seconds:
-                store.add_observation(rig.time(trial))
-        store.add_observation(rig.measure_idle())
-        return store.profile(own.key)
+                store.add_observation(measurer.time(trial))
+        store.add_observation(measurer.measure_idle())
+        return store.load_profile(own.key)
 
 
 def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Json]:
-    """Sums of parts over the whole, in joules and seconds of the device."""
+    """Return the ratio of the sum of parts to the whole, in energy and device time."""
     seen: dict[str, list[Observation]] = {}
     for observation in profile.observations:
         seen.setdefault(observation.trial.key, []).append(observation)
@@ -120,10 +122,10 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
         if not whole:
             continue
         row: Json = {"net": network.name, "precision": setup.precision}
-        row["energy_j"], row["duration_s"] = middle(whole)
+        row["energy_j"], row["duration_s"] = take_medians(whole)
         row.update(compare_host(network, setup, seen))
         for name, split in SPLITS.items():
-            found = add_up(split(network), setup, mode, seen)
+            found = sum_parts(split(network), setup, mode, seen)
             if found is not None:
                 row[f"{name}_energy_ratio"] = found[0] / row["energy_j"]
                 row[f"{name}_time_ratio"] = found[1] / row["duration_s"]
@@ -131,40 +133,40 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
     return rows
 
 
-def add_up(
-    places: Sequence[PlacedPart], setup: Setup, mode: str, seen: dict[str, list[Observation]]
+def sum_parts(
+    placed_parts: Sequence[PlacedPart], setup: Setup, mode: str, seen: dict[str, list[Observation]]
 ) -> tuple[float, float] | None:
-    """Joules and seconds of all places; None where one was not measured."""
+    """Return energy and duration of all parts; None if one was not measured."""
     energy_j = duration_s = 0.0
-    for place in places:
-        trial = make_isolated_trial(place.part, setup, mode)
+    for placed in placed_parts:
+        trial = make_isolated_trial(placed.part, setup, mode)
         if trial.key not in seen:
             return None
-        one_j, one_s = middle(seen[trial.key])
-        energy_j += one_j / trial.execution.copies * place.calls
-        duration_s += one_s / trial.execution.copies * place.calls
+        one_j, one_s = take_medians(seen[trial.key])
+        energy_j += one_j / trial.execution.copies * placed.calls
+        duration_s += one_s / trial.execution.copies * placed.calls
     return energy_j, duration_s
 
 
 def compare_host(
     network: Network, setup: Setup, seen: dict[str, list[Observation]]
 ) -> dict[str, float]:
-    """Host time of the eager net, and that of its parts issued alone over it."""
+    """Return the issue time of the eager net, and the ratio of its isolated parts to it."""
     whole = seen.get(Trial(network, setup).key)
-    parts = [(make_isolated_trial(place.part, setup), place) for place in split_blocks(network)]
+    parts = [(make_isolated_trial(placed.part, setup), placed) for placed in split_blocks(network)]
     if not whole or any(trial.key not in seen for trial, _ in parts):
         return {}
     sum_s = sum(
-        place.calls * (seen[trial.key][0].issue_s or 0.0) / trial.execution.copies
-        for trial, place in parts
+        placed.calls * (seen[trial.key][0].issue_s or 0.0) / trial.execution.copies
+        for trial, placed in parts
     )
     issue_s = statistics.median(one.issue_s or 0.0 for one in whole)
-    eager_s = middle(whole)[1]
+    eager_s = take_medians(whole)[1]
     return {"issue_s": issue_s, "eager_s": eager_s, "blocks_issue_ratio": sum_s / issue_s}
 
 
-def middle(observations: Sequence[Observation]) -> tuple[float, float]:
-    """Median joules and seconds of the same trial."""
+def take_medians(observations: Sequence[Observation]) -> tuple[float, float]:
+    """Return median energy and duration of observations of one trial."""
     return (
         statistics.median(o.energy_j or 0.0 for o in observations),
         statistics.median(o.duration_s or 0.0 for o in observations),
@@ -172,7 +174,7 @@ def middle(observations: Sequence[Observation]) -> tuple[float, float]:
 
 
 def describe(profile: Profile) -> Json:
-    """Where and when this was measured."""
+    """Describe where and when the observations were made."""
     first = profile.observations[0]
     return {
         "device": profile.device.to_dict(),
@@ -185,7 +187,7 @@ def describe(profile: Profile) -> Json:
 
 
 def make_table(report: Json) -> str:
-    """Sum over whole, for people."""
+    """Return the ratios as a table."""
     names = [f"{split}_{what}_ratio" for split in SPLITS for what in ("energy", "time")]
     names.append("blocks_issue_ratio")
     lines = [f"{'net':24s} {'':5s} " + " ".join(f"{name:>20s}" for name in names)]
@@ -196,14 +198,16 @@ def make_table(report: Json) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="cuda:0")
     parser.add_argument("--meter", default="auto")
     parser.add_argument("--mode", default="graph", choices=("graph", "eager"))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=480.0)
-    parser.add_argument("--offline", type=Path, help="compare again from kept observations")
+    parser.add_argument(
+        "--offline", type=Path, help="compare stored observations without measuring"
+    )
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

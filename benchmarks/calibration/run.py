@@ -1,21 +1,21 @@
-"""Are the intervals of `additive` honest? In simulated worlds: nothing was measured on hardware.
+"""Measure the coverage of additive's intervals on simulated devices, not on hardware.
 
-In each world a campaign profiles a family within a budget of the device's (virtual) seconds, for
-nets drawn at random; then it estimates other random nets, with and without timing their layers
-first. The truth is the world's law, which has no noise. The first points of a campaign are the
-campaign of a smaller budget, so each runs once. In some of the worlds other methods get the same
-seconds, and twice as many.
+On each device a campaign profiles a family for random nets within a budget of simulated device
+time; then the estimator predicts other random nets, with and without timing their layers first. The
+reference is the device's true cost, without noise. The first points of a campaign are the campaign
+of a smaller budget, so each runs once. On some devices the baselines get the same device time, and
+twice as much.
 
-    python benchmarks/calibration/run.py                        tables; JSON in results/
-    python benchmarks/calibration/run.py --worlds 3 --out DIR   fewer worlds, JSON elsewhere
-    python benchmarks/calibration/run.py --parts rivals         the other methods only
+    python benchmarks/calibration/run.py                         tables; JSON in results/
+    python benchmarks/calibration/run.py --devices 3 --out DIR   fewer devices, JSON elsewhere
+    python benchmarks/calibration/run.py --parts rivals          the baselines only
 """
 
 from __future__ import annotations
 
 import os
 
-# Before numpy is imported: each process has one core.
+# Set before NumPy is imported: each process has one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -48,46 +48,47 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-# Settings of the estimators were chosen in worlds 100 to 115, and this script tried there.
-FIRST_WORLD = 1000
-WORLDS = {"cnn5": 200, "transformer": 25, "lenet5": 25}
-# Of those so many for the other methods.
-RIVAL_WORLDS = {"cnn5": 40, "transformer": 25, "lenet5": 25}
-GUIDED = ("subtractive", "neuralpower")
-FROM_NETS = ("flops", "flops-linear")
+# Settings of the estimators were chosen on devices 100 to 115.
+FIRST_SEED = 1000
+DEVICE_COUNTS = {"cnn5": 200, "transformer": 25, "lenet5": 25}
+# Devices that the baselines run on.
+BASELINE_DEVICE_COUNTS = {"cnn5": 40, "transformer": 25, "lenet5": 25}
+PROPOSING_BASELINES = ("subtractive", "neuralpower")
+WHOLE_NET_BASELINES = ("flops", "flops-linear")
 FEW_S, MANY_S, LONG_S = 15.0, 60.0, 120.0
 LEARN_NETS, TEST_NETS = 16, 12
 LEVELS = (50, 80, 90, 95, 99)
-# Narrow nets, told apart only after the results were seen: one of the first so many widths of their
-# name is at most this. Layers then leave most of a tile of the simulated device empty.
+# Narrow nets, defined only after the results were seen: for each family, how many of the first
+# widths count, and the largest narrow width. Such layers leave most of a tile of the simulated
+# device empty.
 NARROW = {"cnn5": (4, 4), "transformer": (1, 12), "lenet5": (2, 1)}
 
 
 @dataclass
-class Shelf:
-    """Keeps a campaign's observations in memory."""
+class MemoryLog:
+    """The observations of a campaign in memory."""
 
-    kept: list[Observation] = field(default_factory=list)
+    stored: list[Observation] = field(default_factory=list)
 
     def add_observation(self, observation: Observation) -> None:
-        """Keep an observation."""
-        self.kept.append(observation)
+        """Append an observation."""
+        self.stored.append(observation)
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
-        """All that were kept."""
-        return self.kept
+        """Return all observations."""
+        return self.stored
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """What was learnt is fitted anew for every budget."""
+        """Discard the fit: estimators are fitted again for every budget."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A world and what is asked about in it.
+    """A simulated device and its nets.
 
     Attributes:
-        learn: Nets that profiling is for.
-        test: Other nets, that estimates are judged by.
+        learn: Nets that the campaign targets.
+        test: Held-out nets.
     """
 
     family: str
@@ -97,13 +98,13 @@ class Case:
     setup: Setup
 
     def target(self, networks: tuple[Network, ...]) -> Target:
-        """Profiling for some nets until the budget ends."""
+        """Return the target of a campaign that uses its whole budget."""
         network = make_family(self.family)
         return Target(network, self.setup, "target", 0.0, networks, MODES)
 
 
 def make_case(family: str, seed: int) -> Case:
-    """Random nets of a family; none is both learnt for and judged."""
+    """Draw random nets of a family; targets and test nets are distinct."""
     rng = random.Random(f"{family} {seed}")
     nets: dict[Network, None] = {}
     while len(nets) < LEARN_NETS + TEST_NETS:
@@ -114,28 +115,30 @@ def make_case(family: str, seed: int) -> Case:
 
 
 def main() -> None:
-    """Run every world, then print and keep what was found."""
+    """Run every device, then print and write the results."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     for family in args.families:
         for part in args.parts:
-            list_arms, worlds = PARTS[part]
-            count = min(worlds[family], args.worlds or worlds[family])
+            list_arms, counts = PARTS[part]
+            count = min(counts[family], args.devices or counts[family])
             seeds = range(args.first, args.first + count)
             with ProcessPoolExecutor(args.processes) as pool:
-                found = list(pool.map(partial(run_world, list_arms, family), seeds))
-            report = sum_up(family, seeds, [row for rows in found for row in rows])
+                found = list(pool.map(partial(run_device, list_arms, family), seeds))
+            report = summarise(family, seeds, [row for rows in found for row in rows])
             (args.out / f"{family}-{part}.json").write_text(format_json(report))
             print(make_table(report), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--families", nargs="+", choices=list(WORLDS), default=list(WORLDS))
+    parser.add_argument(
+        "--families", nargs="+", choices=list(DEVICE_COUNTS), default=list(DEVICE_COUNTS)
+    )
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--worlds", type=int, help="at most so many of each family")
-    parser.add_argument("--first", type=int, default=FIRST_WORLD, help="seed of the first world")
+    parser.add_argument("--devices", type=int, help="largest number of devices per family")
+    parser.add_argument("--first", type=int, default=FIRST_SEED, help="seed of the first device")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
@@ -149,25 +152,27 @@ Arm = tuple[str, Estimator, Sequence[Observation]]
 ListArms = Callable[["Case"], Iterator[Arm]]
 
 
-def run_world(list_arms: ListArms, family: str, seed: int) -> list[Json]:
-    """Everything in one world: a row for each way to estimate and each net."""
-    # A fit that barely converges is judged like any other.
+def run_device(list_arms: ListArms, family: str, seed: int) -> list[Json]:
+    """Run one device; return a row for each arm and net."""
+    # Fits that barely converge are scored like any other.
     warnings.simplefilter("ignore")
     case = make_case(family, seed)
-    law = make_simulated_device(seed).true_cost
-    truths = [law(Trial(net, case.setup)).energy_j for net in case.test]
-    return [row for arm in list_arms(case) for row in judge(*arm, case, truths)]
+    true_cost = make_simulated_device(seed).true_cost
+    true_energies_j = [true_cost(Trial(net, case.setup)).energy_j for net in case.test]
+    return [row for arm in list_arms(case) for row in score_estimates(*arm, case, true_energies_j)]
 
 
 def list_additive(case: Case) -> Iterator[Arm]:
-    """Few and many points, with and without probes; and all of it within one budget."""
+    """Yield additive with short and long campaigns, with and without probes."""
     estimator = find_estimator("additive")
     world = make_simulated_device(case.seed)
-    with open_rig(world) as rig:
-        seen = run_budget(rig, estimator, case.target(case.learn), MANY_S)
+    with make_simulated_measurer(world) as measurer:
+        seen = run_budget(measurer, estimator, case.target(case.learn), MANY_S)
         wanted = replace(case.target(case.test), acquisition="probe")
         few = cut_budget(seen, FEW_S)
-        probes = {trial.key: rig.time(trial) for trial in estimator.propose(wanted, few).probes}
+        probes = {
+            trial.key: measurer.time(trial) for trial in estimator.propose(wanted, few).probes
+        }
 
     def probe(known: Sequence[Observation]) -> list[Observation]:
         missing = estimator.propose(wanted, known).probes
@@ -178,99 +183,99 @@ def list_additive(case: Case) -> Iterator[Arm]:
     yield f"additive, {MANY_S:.0f} s", estimator, seen
     yield f"additive, {MANY_S:.0f} s, then probes", estimator, probe(seen)
     shorter = (probe(seen[:count]) for count in range(len(seen), len(few) - 1, -1))
-    within = next((known for known in shorter if cost(known) <= MANY_S), None)
+    within = next((known for known in shorter if sum_cost_s(known) <= MANY_S), None)
     if within is not None:
         yield f"additive, probes within {MANY_S:.0f} s", estimator, within
 
 
-def list_rivals(case: Case) -> Iterator[Arm]:
-    """Other methods with the same seconds, and with twice as many where they choose what to do."""
-    for name in (name for name in GUIDED if name in ESTIMATORS):
+def list_baselines(case: Case) -> Iterator[Arm]:
+    """Yield the baselines with the same device time, and with twice as much if they propose."""
+    for name in (name for name in PROPOSING_BASELINES if name in ESTIMATORS):
         estimator = find_estimator(name)
-        with open_rig(make_simulated_device(case.seed)) as rig:
-            seen = run_budget(rig, estimator, case.target(case.learn), LONG_S)
+        with make_simulated_measurer(make_simulated_device(case.seed)) as measurer:
+            seen = run_budget(measurer, estimator, case.target(case.learn), LONG_S)
         yield f"{name}, {MANY_S:.0f} s", estimator, cut_budget(seen, MANY_S)
         yield f"{name}, {LONG_S:.0f} s", estimator, seen
     rng = random.Random(f"whole nets {case.family} {case.seed}")
-    with open_rig(make_simulated_device(case.seed)) as rig:
+    with make_simulated_measurer(make_simulated_device(case.seed)) as measurer:
         nets: list[Observation] = []
-        while cost(nets) < MANY_S:
-            nets.append(rig.measure(Trial(draw_family(case.family, rng.randint), case.setup)))
-    for name in (name for name in FROM_NETS if name in ESTIMATORS):
+        while sum_cost_s(nets) < MANY_S:
+            nets.append(measurer.measure(Trial(draw_family(case.family, rng.randint), case.setup)))
+    for name in (name for name in WHOLE_NET_BASELINES if name in ESTIMATORS):
         yield f"{name}, whole nets, {MANY_S:.0f} s", find_estimator(name), nets
 
 
 PARTS: dict[str, tuple[ListArms, dict[str, int]]] = {
-    "intervals": (list_additive, WORLDS),
-    "rivals": (list_rivals, RIVAL_WORLDS),
+    "intervals": (list_additive, DEVICE_COUNTS),
+    "rivals": (list_baselines, BASELINE_DEVICE_COUNTS),
 }
 
 
-def open_rig(world: SimulatedDevice) -> Measurer:
-    """A rig in a world; one round of each trial, as many trials as fit."""
+def make_simulated_measurer(world: SimulatedDevice) -> Measurer:
+    """Return a measurer of a simulated device with one round per trial."""
     clock = MeasureClock(world.now, world.sleep, world.now)
     runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
     return make_measurer(runtime, meter, rounds=1, run=world.name, clock=clock)
 
 
 def run_budget(
-    rig: Measurer, estimator: Estimator, target: Target, seconds: float
+    measurer: Measurer, estimator: Estimator, target: Target, seconds: float
 ) -> list[Observation]:
-    """What a campaign measures within a budget."""
-    shelf = Shelf()
-    run_campaign(rig, shelf, estimator, target, seconds=seconds)
-    return shelf.kept
+    """Return the observations of a campaign within a budget."""
+    shelf = MemoryLog()
+    run_campaign(measurer, shelf, estimator, target, seconds=seconds)
+    return shelf.stored
 
 
 def cut_budget(seen: Sequence[Observation], seconds: float) -> list[Observation]:
-    """What the same campaign measures within a smaller budget: it stops as campaigns do."""
+    """Return the observations of the same campaign within a smaller budget."""
     spent_s, new = 0.0, 0
     for count, (one, following) in enumerate(itertools.pairwise(seen), start=1):
         spent_s += one.cost_s
         new += bool(one.trial.network.layers)
-        waits = not following.trial.network.layers  # the waiting device belongs to the first point
-        if not waits and spent_s + spent_s / new > seconds:
+        is_idle = not following.trial.network.layers  # the idle device belongs to the first point
+        if not is_idle and spent_s + spent_s / new > seconds:
             return list(seen[:count])
     return list(seen)
 
 
-def cost(seen: Sequence[Observation]) -> float:
-    """Device seconds."""
+def sum_cost_s(seen: Sequence[Observation]) -> float:
+    """Return the device time of observations."""
     return sum(one.cost_s for one in seen)
 
 
-def judge(
+def score_estimates(
     name: str,
     estimator: Estimator,
     seen: Sequence[Observation],
     case: Case,
-    truths: Sequence[float],
+    true_energies_j: Sequence[float],
 ) -> Iterator[Json]:
-    """Estimates of the test nets beside the truth."""
-    answer = estimator.fit(seen).predict(case.test, [case.setup] * len(case.test))
-    for at, (net, truth_j) in enumerate(zip(case.test, truths, strict=True)):
+    """Yield the estimate of each test net with its true energy."""
+    prediction = estimator.fit(seen).predict(case.test, [case.setup] * len(case.test))
+    for at, (net, true_j) in enumerate(zip(case.test, true_energies_j, strict=True)):
         yield {
             "arm": name,
             "world": case.seed,
             "net": net.name,
-            "seconds": cost(seen),
+            "seconds": sum_cost_s(seen),
             "points": sum(bool(one.trial.network.layers) for one in seen),
-            **compare(answer, at, truth_j),
+            **compare(prediction, at, true_j),
         }
 
 
-def compare(answer: Prediction, at: int, truth_j: float) -> Json:
-    """How far one estimate is off, in percent and in its own deviations."""
-    mean_j, var = float(answer.energy_j[at]), float(answer.energy_sd_j[at]) ** 2
+def compare(prediction: Prediction, at: int, true_j: float) -> Json:
+    """Return the error of one estimate in percent and in standard deviations."""
+    mean_j, var = float(prediction.energy_j[at]), float(prediction.energy_sd_j[at]) ** 2
     ends = [lognormal_interval(mean_j, var, level / 100) for level in LEVELS]
     low, high = ends[LEVELS.index(95)]
-    spread = math.sqrt(math.log1p(var / mean_j**2)) if mean_j > 0 else math.inf
+    log_sd = math.sqrt(math.log1p(var / mean_j**2)) if mean_j > 0 else math.inf
     return {
-        "error": 100 * (mean_j / truth_j - 1),
-        "z": math.log(truth_j / mean_j) / spread if mean_j > 0 else math.inf,
-        "held": [low_j <= truth_j <= high_j for low_j, high_j in ends],
+        "error": 100 * (mean_j / true_j - 1),
+        "z": math.log(true_j / mean_j) / log_sd if mean_j > 0 else math.inf,
+        "held": [low_j <= true_j <= high_j for low_j, high_j in ends],
         "width": 100 * (high - low) / mean_j if mean_j > 0 else math.inf,
-        "doubts": answer.uncertainty_sources[at] if answer.uncertainty_sources else {},
+        "doubts": prediction.uncertainty_sources[at] if prediction.uncertainty_sources else {},
     }
 
 
@@ -278,8 +283,8 @@ def compare(answer: Prediction, at: int, truth_j: float) -> Json:
 # Reporting
 
 
-def sum_up(family: str, seeds: Sequence[int], rows: Sequence[Json]) -> Json:
-    """Everything that is kept."""
+def summarise(family: str, seeds: Sequence[int], rows: Sequence[Json]) -> Json:
+    """Return the results as JSON values."""
     arms: dict[str, list[Json]] = {}
     for row in rows:
         arms.setdefault(row["arm"], []).append(row)
@@ -291,15 +296,15 @@ def sum_up(family: str, seeds: Sequence[int], rows: Sequence[Json]) -> Json:
         "nets": TEST_NETS,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
-        "arms": {name: sum_up_arm(found) for name, found in arms.items()},
+        "arms": {name: summarise_arm(found) for name, found in arms.items()},
         "missed": {name: list_missed(found) for name, found in arms.items() if "additive" in name},
-        "by_world": {name: list_worlds(found) for name, found in arms.items()},
+        "by_world": {name: list_devices(found) for name, found in arms.items()},
     }
     return {**report, "narrow": split_narrow(report)}
 
 
-def sum_up_arm(rows: Sequence[Json]) -> Json:
-    """Errors, and how often intervals hold; deviations are over worlds, whose nets are alike."""
+def summarise_arm(rows: Sequence[Json]) -> Json:
+    """Return errors and coverage; standard errors are clustered by device."""
     held = [[100.0 * row["held"][at] for row in rows] for at in range(len(LEVELS))]
     inside = [row["held"][LEVELS.index(95)] for row in rows]
     missed = [row for row, good in zip(rows, inside, strict=True) if not good]
@@ -308,44 +313,46 @@ def sum_up_arm(rows: Sequence[Json]) -> Json:
         "seconds": round(statistics.fmean(row["seconds"] for row in rows), 1),
         "points": round(statistics.fmean(row["points"] for row in rows), 1),
         "mape_percent": round(statistics.fmean(abs(row["error"]) for row in rows), 3),
-        "mape_se": round(cluster(rows, lambda row: abs(row["error"])), 3),
+        "mape_se": round(compute_standard_error(rows, lambda row: abs(row["error"])), 3),
         "bias_percent": round(statistics.fmean(row["error"] for row in rows), 3),
         "coverage_percent": {
             f"{level}": round(statistics.fmean(found), 2)
             for level, found in zip(LEVELS, held, strict=True)
         },
-        "coverage95_se": round(cluster(rows, lambda row: 100.0 * row["held"][LEVELS.index(95)]), 2),
+        "coverage95_se": round(
+            compute_standard_error(rows, lambda row: 100.0 * row["held"][LEVELS.index(95)]), 2
+        ),
         "width95_percent": round(statistics.median(row["width"] for row in rows), 2),
         "missed_too_high_percent": round(
             100 * statistics.fmean(row["error"] > 0 for row in missed), 1
         )
         if missed
         else None,
-        "variance_percent": share_doubts(rows),
-        "variance_percent_missed": share_doubts(missed),
+        "variance_percent": average_sources(rows),
+        "variance_percent_missed": average_sources(missed),
     }
 
 
-def cluster(rows: Sequence[Json], value: Callable[[Json], float]) -> float:
-    """Standard error of a mean over worlds."""
-    worlds: dict[int, list[float]] = {}
+def compute_standard_error(rows: Sequence[Json], value: Callable[[Json], float]) -> float:
+    """Return the standard error of a mean, clustered by device."""
+    by_device: dict[int, list[float]] = {}
     for row in rows:
-        worlds.setdefault(row["world"], []).append(value(row))
-    means = [statistics.fmean(found) for found in worlds.values()]
+        by_device.setdefault(row["world"], []).append(value(row))
+    means = [statistics.fmean(found) for found in by_device.values()]
     return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.inf
 
 
-def share_doubts(rows: Sequence[Json]) -> Json:
-    """Where the variance comes from, on average, in percent."""
-    words = sorted({word for row in rows for word in row["doubts"]})
+def average_sources(rows: Sequence[Json]) -> Json:
+    """Return the mean share of each source of variance in percent."""
+    sources = sorted({source for row in rows for source in row["doubts"]})
     return {
-        word: round(100 * statistics.fmean(row["doubts"].get(word, 0.0) for row in rows), 1)
-        for word in words
+        source: round(100 * statistics.fmean(row["doubts"].get(source, 0.0) for row in rows), 1)
+        for source in sources
     }
 
 
 def list_missed(rows: Sequence[Json]) -> list[Json]:
-    """Nets outside their 95 % interval: where, by how much, and what was thought to be in doubt."""
+    """Return the nets outside their 95 % interval, with the largest source of variance."""
     return [
         {
             "world": row["world"],
@@ -360,7 +367,7 @@ def list_missed(rows: Sequence[Json]) -> list[Json]:
 
 
 def split_narrow(report: Json) -> Json:
-    """Share of narrow nets, and of the others, within the 95 % interval, in percent."""
+    """Return the coverage of narrow nets and of the others in percent."""
     family, (first, last) = report["family"], report["worlds"]
     tests = [make_case(family, seed).test for seed in range(first, last + 1)]
     narrow = sum(is_narrow(family, net.name) for nets in tests for net in nets)
@@ -374,14 +381,14 @@ def split_narrow(report: Json) -> Json:
 
 
 def is_narrow(family: str, name: str) -> bool:
-    """Whether a net has very few channels somewhere."""
+    """Return whether a net has very few channels somewhere."""
     places, most = NARROW[family]
     widths = name.partition(":")[2].split(",")[:places]
     return min(map(int, widths)) <= most
 
 
-def list_worlds(rows: Sequence[Json]) -> list[list[float]]:
-    """For each world its seed, MAPE % and how many of its nets lie in the 95 % interval."""
+def list_devices(rows: Sequence[Json]) -> list[list[float]]:
+    """Return seed, MAPE and number of nets in the 95 % interval for each device."""
     found = []
     for seed, group in itertools.groupby(rows, key=lambda row: row["world"]):
         nets = list(group)
@@ -392,7 +399,7 @@ def list_worlds(rows: Sequence[Json]) -> list[list[float]]:
 
 
 def format_json(report: Json) -> str:
-    """JSON with a line for each net that was missed, and for each world."""
+    """Return JSON with one line for each missed net and each device."""
     text = json.dumps(report, indent=1)
     for inner in (r"\{[^{}\[\]]*\}", r"\[[^{}\[\]]*\]"):
         text = re.sub(inner, lambda found: " ".join(found.group().split()), text)
@@ -400,11 +407,11 @@ def format_json(report: Json) -> str:
 
 
 def make_table(report: Json) -> str:
-    """Everything at a glance."""
+    """Return all scores as a table."""
     first, last = report["worlds"]
-    heads = ("points", "seconds", "MAPE %", "+-", "bias %", "in 50 %", "in 95 %", "+-", "width %")
+    heads = ("points", "seconds", "MAPE %", "+-", "bias %", "cov. 50", "cov. 95", "+-", "width %")
     lines = [
-        f"simulated: {report['family']}, worlds {first} to {last}, {report['nets']} nets in each",
+        f"simulated: {report['family']}, devices {first} to {last}, {report['nets']} nets on each",
         f"{'':34s}" + "".join(f"{head:>9s}" for head in heads),
     ]
     for name, arm in report["arms"].items():
@@ -414,7 +421,9 @@ def make_table(report: Json) -> str:
         numbers += [arm["coverage95_se"], arm["width95_percent"]]
         lines.append(f"{name:34s}" + "".join(f"{number:9.1f}" for number in numbers))
     if report["missed"]:
-        lines.append(f"in 95 %: {report['narrow']['nets']} narrow nets, and the others")
+        lines.append(
+            f"coverage of the 95 % interval: {report['narrow']['nets']} narrow nets, and the others"
+        )
         for name in report["missed"]:
             narrow, others = report["narrow"][name]
             lines.append(f"{name:34s}{narrow:9.1f}{others:9.1f}")

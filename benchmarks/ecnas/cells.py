@@ -1,12 +1,12 @@
-"""Cells of NAS-Bench-101 as Networks, and the runs of EC-NAS-Bench as Observations.
+"""Read NAS-Bench-101 cells as Networks and EC-NAS-Bench runs as Observations.
 
     csv row ──▶ adjacency + ops ──▶ Network (stem, 3 stacks of 3 cells, mean, dense)
                 gpu_energy_J, train_time_4ep_s ──▶ Observation (imported)
 
 The rules are those of NAS-Bench-101: a cell's output concatenates the vertices that lead to it,
-which share its channels; a vertex adds what it reads; what comes from the cell's input passes a
-1x1 projection first, and is added to the output, never concatenated. Each convolution is followed
-by a batch norm and a ReLU and has no bias. Trainable parameters of the csv are the proof.
+which share its channels; a vertex adds its inputs; an edge from the cell's input has a 1x1
+projection, and is added to the output, never concatenated. Each convolution has no bias and is
+followed by a batch norm and a ReLU. The tests compare the trainable parameters with the csv.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEM, STACKS, CELLS, CLASSES = 128, 3, 3, 10
 SAMPLE = Input((3, 32, 32))
 STEPS = 625
 SOURCE = "ec-nas"
-# RMSProp with momentum, as they trained, keeps two numbers a weight, and so does Adam.
+# They trained with RMSProp and momentum, which keeps two states per weight, as Adam does.
 SETUP = Setup(batch=256, precision="fp32", optimizer="adam")
 KERNELS = {"conv1x1-bn-relu": 1, "conv3x3-bn-relu": 3}
 TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
@@ -33,28 +33,29 @@ TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
 
 @dataclass(frozen=True)
 class Cell:
-    """A graph over vertices in order; the first is the input, the last the output."""
+    """A cell: a graph of vertices in order, from the input to the output."""
 
     matrix: Matrix
     ops: tuple[str, ...]
 
     def sources(self, vertex: int) -> list[int]:
-        """Vertices inside the cell that a vertex reads."""
+        """Return the inner vertices with an edge to a vertex."""
         return [at for at in range(1, vertex) if self.matrix[at][vertex]]
 
     @property
     def last(self) -> int:
-        """The output vertex."""
+        """Index of the output vertex."""
         return len(self.ops) - 1
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run as it was published.
+    """A published training run.
 
     Attributes:
-        net: The hash of its cell: repeats have the same one.
-        train_s: The seconds of its 625 steps; ``total_s`` with start-up and evaluation.
+        net: Hash of the cell; repeats have the same one.
+        total_s: Duration with start-up and evaluation.
+        train_s: Duration of its 625 steps.
     """
 
     net: str
@@ -67,7 +68,7 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All runs of one of the two files."""
+    """Return all runs of a file."""
     with path.open(newline="") as file:
         return [_read_run(row) for row in csv.DictReader(file)]
 
@@ -77,7 +78,7 @@ def _read_run(row: dict[str, str]) -> Run:
     size = int(row["n_vertices"])
     matrix = tuple(tuple(numbers[at : at + size]) for at in range(0, size * size, size))
     cell = Cell(matrix, tuple(row["ops"].replace("|", ",").split(",")))
-    # One file has a column for the four epochs, the other a list of which they are the last.
+    # One file has a column for the four epochs, the other a list that ends with them.
     train_s = row.get("train_time_4ep_s") or row["train_time_s"].split("|")[-1]
     return Run(
         row["hash"],
@@ -91,7 +92,7 @@ def _read_run(row: dict[str, str]) -> Run:
 
 
 def observe(run: Run, network: Network) -> Observation:
-    """A run as an estimator learns from it: all its joules, the seconds of its steps."""
+    """Return a run as an observation: its total energy and the duration of its steps."""
     return Observation(
         Trial(network, SETUP, Execution(steps=STEPS)),
         energy_j=run.energy_j,
@@ -108,7 +109,7 @@ def observe(run: Run, network: Network) -> Observation:
 
 
 def make_network(cell: Cell, name: str = "") -> Network:
-    """The whole net around a cell."""
+    """Return the whole network around a cell."""
     layers = [replace(_conv(3, STEM, SAMPLE.shape[1:], 3), input_grad=False)]
     for stack in range(STACKS):
         if stack:
@@ -120,7 +121,8 @@ def make_network(cell: Cell, name: str = "") -> Network:
     flat = (make_op("flatten"),)
     layers.append(make_layer("pool", flat, fn="adaptive_avg", kernel=(1, 1), shape=shape))
     layers.append(make_layer("linear", cin=shape[0], cout=CLASSES))
-    # Where channels do not divide evenly, a vertex reads all but one of another's: no kind says so.
+    # If channels do not divide evenly, a vertex reads all but one channel of another, which no
+    # layer kind expresses.
     uneven = any(_is_uneven(cell, STEM * 2**stack) for stack in range(STACKS))
     return Network(tuple(layers), SAMPLE, buildable=not uneven, name=name)
 
@@ -132,7 +134,7 @@ def _is_uneven(cell: Cell, channels: int) -> bool:
 
 
 def split_channels(cell: Cell, inside: int, outside: int) -> list[int]:
-    """Channels of every vertex: those before the output share its own, others have what is read."""
+    """Return the channels of every vertex; those that the output concatenates share its own."""
     widths = [inside, *[0] * (cell.last - 1), outside]
     joined = cell.sources(cell.last)
     for place, vertex in enumerate(joined):
@@ -145,7 +147,7 @@ def split_channels(cell: Cell, inside: int, outside: int) -> list[int]:
 
 
 def _make_cell(cell: Cell, shape: Sequence[int], channels: int) -> list[Layer]:
-    """The layers of one cell behind a layer that gives ``shape``."""
+    """Return the layers of one cell with an input of ``shape``."""
     space = tuple(shape[1:])
     widths = split_channels(cell, shape[0], channels)
     build = _Builder(space)
@@ -165,7 +167,7 @@ def _make_cell(cell: Cell, shape: Sequence[int], channels: int) -> list[Layer]:
 
 
 class _Builder:
-    """Layers of a cell in call order; place 0 is what stands before them."""
+    """Builds the layers of a cell in call order; place 0 is the cell's input."""
 
     def __init__(self, space: tuple[int, ...]) -> None:
         self.space = space
@@ -173,12 +175,12 @@ class _Builder:
         self.places: dict[int, int] = {}
 
     def add(self, layer: Layer, read: Sequence[int]) -> int:
-        """Append a layer that reads others by place; its own place."""
+        """Append a layer that reads others by place, and return its place."""
         self.layers.append(replace(layer, reads=tuple(len(self.layers) + 1 - at for at in read)))
         return len(self.layers)
 
     def join(self, fn: str, read: Sequence[int], channels: int) -> int:
-        """One place for several."""
+        """Return one place that combines several."""
         if len(read) == 1:
             return read[0]
         inputs = len(read) if fn == "add" else 1

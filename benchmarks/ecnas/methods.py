@@ -1,7 +1,7 @@
-"""What learns from some nets' runs and predicts other nets': `additive` and its rivals.
+"""Methods that are fitted to runs of some nets and predict runs of others.
 
-A method takes a shelf of runs, the names of nets that it may learn from (all their repeats) and
-the names of nets under test, of which it sees the network and nothing that was measured.
+A method takes all runs, the names of the nets that it is fitted to (all their repeats) and the
+names of the test nets, of which it uses only the network.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ FLOPS, BYTES, LAUNCHES, PARAMS = range(4)
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Runs by net.
+class RunData:
+    """Runs grouped by net.
 
     Attributes:
-        features: FLOPs, bytes, launches and parameters of a step; how often a cell has each
-            operator; how many vertices read its input, and how many it concatenates.
+        features: FLOPs, bytes, launches and parameters of a step; the count of each operator in
+            the cell; how many vertices read its input, and how many it concatenates.
     """
 
     nets: Mapping[str, Network]
     runs: Mapping[str, Sequence[Run]]
     features: Mapping[str, Floats]
 
-    def mean_j(self, name: str) -> float:
-        """The truth of a net: the mean over its repeats."""
+    def mean_energy_j(self, name: str) -> float:
+        """Return the mean energy over the repeats of a net."""
         return float(np.mean([run.energy_j for run in self.runs[name]]))
 
     def observe(self, names: Names) -> list[Observation]:
-        """Every run of some nets."""
+        """Return every run of some nets as observations."""
         return [observe(run, self.nets[name]) for name in names for run in self.runs[name]]
 
     def table(self, names: Names) -> tuple[Floats, Floats, Floats]:
-        """Features, joules and training seconds of every run of some nets."""
+        """Return features, energy and training time of every run of some nets."""
         rows = [(self.features[name], run) for name in names for run in self.runs[name]]
         energies = np.array([run.energy_j for _, run in rows])
         return np.array([row for row, _ in rows]), energies, np.array([r.train_s for _, r in rows])
 
-    def ask(self, names: Names) -> Floats:
-        """Features of nets under test."""
+    def list_features(self, names: Names) -> Floats:
+        """Return the features of test nets."""
         return np.array([self.features[name] for name in names])
 
 
-def make_shelf(runs: Sequence[Run]) -> Shelf:
-    """Runs by net, with each net's network and features."""
+def group_runs(runs: Sequence[Run]) -> RunData:
+    """Group runs by net, with each net's network and features."""
     by_net: dict[str, list[Run]] = {}
     for run in runs:
         by_net.setdefault(run.net, []).append(run)
     nets = {name: make_network(found[0].cell, name) for name, found in by_net.items()}
     features = {name: _describe(nets[name], found[0]) for name, found in by_net.items()}
-    return Shelf(nets, by_net, features)
+    return RunData(nets, by_net, features)
 
 
 def _describe(network: Network, run: Run) -> Floats:
@@ -86,12 +86,13 @@ def _describe(network: Network, run: Run) -> Floats:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a method says of nets under test.
+class RunPrediction:
+    """The prediction of test nets.
 
     Attributes:
-        variance: Of the mean over so many runs of each net; None where a method has no doubts.
-        train_s: The seconds of their 625 steps, where a method predicts those.
+        variance: Takes the number of runs of each net and returns the variance of their mean;
+            None if the method has none.
+        train_s: Duration of their 625 steps, if the method predicts it.
     """
 
     energy_j: Floats
@@ -99,96 +100,100 @@ class Answer:
     train_s: Floats | None = None
 
 
-Method = Callable[[Shelf, Names, Names], Answer]
+Method = Callable[[RunData, Names, Names], RunPrediction]
 
 
 # ---------------------------------------------------------------------------------------------
-# Of this package
+# Joulecast
 
 
-def ask_additive(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """Joules of whole runs, and the seconds of their steps."""
-    return _ask_additive(shelf, shelf.observe(learn), test)
+def predict_additive(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Predict the energy of whole runs and the duration of their steps."""
+    return _predict_additive(run_data, run_data.observe(learn), test)
 
 
-def ask_additive_total(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """The same where the log has no seconds but those of the whole run."""
-    runs = [run for name in learn for run in shelf.runs[name]]
+def predict_additive_total(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Do the same if only the total duration of a run is known."""
+    runs = [run for name in learn for run in run_data.runs[name]]
     seen = [
         replace(one, duration_s=run.total_s)
-        for one, run in zip(shelf.observe(learn), runs, strict=True)
+        for one, run in zip(run_data.observe(learn), runs, strict=True)
     ]
-    return replace(_ask_additive(shelf, seen, test), train_s=None)
+    return replace(_predict_additive(run_data, seen, test), train_s=None)
 
 
-def _ask_additive(shelf: Shelf, seen: Sequence[Observation], test: Names) -> Answer:
+def _predict_additive(run_data: RunData, seen: Sequence[Observation], test: Names) -> RunPrediction:
     fitted = AdditiveEstimator().fit(seen)
-    totals = predict_runs(fitted, [shelf.nets[name] for name in test], SETUP, STEPS, SOURCE)
-    return Answer(totals.energy_j, totals.variance, totals.duration_s)
+    totals = predict_runs(fitted, [run_data.nets[name] for name in test], SETUP, STEPS, SOURCE)
+    return RunPrediction(totals.energy_j, totals.variance, totals.duration_s)
 
 
-def ask_flops(name: str) -> Method:
-    """The package's own baselines."""
+def make_flops_method(name: str) -> Method:
+    """Return a method that uses one of Joulecast's baselines."""
 
-    def ask(shelf: Shelf, learn: Names, test: Names) -> Answer:
+    def predict(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
         estimator = find_estimator(name)
-        fitted = estimator.fit(shelf.observe(learn))
-        said = fitted.predict([shelf.nets[net] for net in test], [SETUP] * len(test))
-        # Its doubt is how far it was off on single runs, their noise included.
-        variance = np.asarray((STEPS * said.energy_sd_j) ** 2)
-        return Answer(STEPS * said.energy_j, lambda _: variance)
+        fitted = estimator.fit(run_data.observe(learn))
+        prediction = fitted.predict([run_data.nets[net] for net in test], [SETUP] * len(test))
+        # Its variance is that of single runs, including their noise.
+        variance = np.asarray((STEPS * prediction.energy_sd_j) ** 2)
+        return RunPrediction(STEPS * prediction.energy_j, lambda _: variance)
 
-    return ask
+    return predict
 
 
 # ---------------------------------------------------------------------------------------------
 # Regressions over whole nets
 
 
-def ask_line(*columns: int) -> Method:
-    """Joules as a sum of what some features cost, none of it negative, and a constant."""
+def make_linear_method(*columns: int) -> Method:
+    """Return a non-negative linear regression over some features, with a constant."""
 
-    def ask(shelf: Shelf, learn: Names, test: Names) -> Answer:
-        features, energies, _ = shelf.table(learn)
+    def predict(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+        features, energies, _ = run_data.table(learn)
         costs = _fit_costs(_with_one(features[:, columns]), energies)
-        return Answer(_with_one(shelf.ask(test)[:, columns]) @ costs)
+        return RunPrediction(_with_one(run_data.list_features(test)[:, columns]) @ costs)
 
-    return ask
+    return predict
 
 
-def ask_quadratic(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """All features, their squares and products, drawn to zero as far as cross-validation wants."""
-    features, energies, _ = shelf.table(learn)
+def predict_quadratic(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Predict with a ridge regression over all features, their squares and products."""
+    features, energies, _ = run_data.table(learn)
     shape = make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False))
     regression = make_pipeline(shape, StandardScaler(), RidgeCV(np.logspace(-3, 4, 22)))
     regression.fit(np.log1p(features), np.log(energies))
-    return Answer(np.exp(regression.predict(np.log1p(shelf.ask(test)))))
+    return RunPrediction(np.exp(regression.predict(np.log1p(run_data.list_features(test)))))
 
 
-def ask_gp(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """A Gaussian process over logarithms, a length scale for each feature."""
-    features, energies, _ = shelf.table(learn)
-    said, share, noise = _ask_process(features, energies, shelf.ask(test))
-    return Answer(said, lambda repeats: said**2 * (share - noise + noise / repeats))
+def predict_gp(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Predict with a Gaussian process over logarithms, with one length scale per feature."""
+    features, energies, _ = run_data.table(learn)
+    predicted_j, share, noise = _predict_process(features, energies, run_data.list_features(test))
+    return RunPrediction(
+        predicted_j, lambda repeats: predicted_j**2 * (share - noise + noise / repeats)
+    )
 
 
-def ask_two_steps(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """What `additive` is given, seconds too: that process for seconds, then joules from seconds."""
-    features, energies, seconds = shelf.table(learn)
-    said, _, _ = _ask_process(features, seconds, shelf.ask(test))
+def predict_in_two_steps(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Predict durations with the Gaussian process, then energy from durations."""
+    features, energies, seconds = run_data.table(learn)
+    predicted_j, _, _ = _predict_process(features, seconds, run_data.list_features(test))
     costs = _fit_costs(_with_one(seconds[:, None]), energies)
-    return Answer(_with_one(said[:, None]) @ costs, train_s=said)
+    return RunPrediction(_with_one(predicted_j[:, None]) @ costs, train_s=predicted_j)
 
 
-def _ask_process(features: Floats, values: Floats, asked: Floats) -> tuple[Floats, Floats, float]:
-    """Medians, their relative variance with noise, and the noise's."""
+def _predict_process(
+    features: Floats, values: Floats, asked: Floats
+) -> tuple[Floats, Floats, float]:
+    """Return medians, their relative variance including noise, and that of the noise."""
     kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(
         np.full(features.shape[1], 3.0), (0.3, 100.0), nu=2.5
     )
     process = GaussianProcessRegressor(kernel + WhiteKernel(0.02, (1e-5, 1.0)), normalize_y=True)
     regression = make_pipeline(StandardScaler(), process)
     with warnings.catch_warnings():
-        # Length scales of features that say nothing end at their bound.
+        # Length scales of irrelevant features end at their bound.
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression.fit(np.log1p(features), np.log(values))
     mean, sd = regression.predict(np.log1p(asked), return_std=True)
@@ -196,12 +201,12 @@ def _ask_process(features: Floats, values: Floats, asked: Floats) -> tuple[Float
     return np.exp(mean), sd**2, noise
 
 
-def ask_nearest(shelf: Shelf, learn: Names, test: Names) -> Answer:
-    """The mean of the three nearest runs, the nearest counting most."""
-    features, energies, _ = shelf.table(learn)
+def predict_nearest(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
+    """Predict with the three nearest runs, weighted by distance."""
+    features, energies, _ = run_data.table(learn)
     nearest = KNeighborsRegressor(3, weights="distance")
     regression = make_pipeline(StandardScaler(), nearest).fit(np.log1p(features), np.log(energies))
-    return Answer(np.exp(regression.predict(np.log1p(shelf.ask(test)))))
+    return RunPrediction(np.exp(regression.predict(np.log1p(run_data.list_features(test)))))
 
 
 def _with_one(features: Floats) -> Floats:
@@ -209,21 +214,21 @@ def _with_one(features: Floats) -> Floats:
 
 
 def _fit_costs(columns: Floats, values: Floats) -> Floats:
-    """Costs of least relative error, none of them negative."""
+    """Fit non-negative costs with the least relative error."""
     units = columns.max(axis=0)
     costs, _ = nnls(columns / units / values[:, None], np.ones(len(values)))
     return np.asarray(costs / units)
 
 
 METHODS: dict[str, Method] = {
-    "additive": ask_additive,
-    "additive, total seconds": ask_additive_total,
-    "flops": ask_flops("flops"),
-    "flops-linear": ask_flops("flops-linear"),
-    "params-linear": ask_line(PARAMS),
-    "physics-linear": ask_line(FLOPS, BYTES, LAUNCHES),
-    "quadratic": ask_quadratic,
-    "gp": ask_gp,
-    "gp, seconds first": ask_two_steps,
-    "nearest": ask_nearest,
+    "additive": predict_additive,
+    "additive, total seconds": predict_additive_total,
+    "flops": make_flops_method("flops"),
+    "flops-linear": make_flops_method("flops-linear"),
+    "params-linear": make_linear_method(PARAMS),
+    "physics-linear": make_linear_method(FLOPS, BYTES, LAUNCHES),
+    "quadratic": predict_quadratic,
+    "gp": predict_gp,
+    "gp, seconds first": predict_in_two_steps,
+    "nearest": predict_nearest,
 }

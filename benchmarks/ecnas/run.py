@@ -1,17 +1,17 @@
-"""Energy of training runs that somebody else measured: EC-NAS-Bench, 1,431 runs of NAS-101 cells.
+"""Predict the energy of published training runs: EC-NAS-Bench, 1,431 runs of NAS-101 cells.
 
-The files are not part of the project; their folder is an argument. Methods learn from the runs of
-some nets and predict whole runs of all others, of which they see nothing that was measured.
+The files are not part of the project; their folder is an argument. Methods are fitted to the runs
+of some nets and predict whole runs of all others.
 
-    python benchmarks/ecnas/run.py --data DIR                  all; what is done stays
-    python benchmarks/ecnas/run.py --data DIR --draws 2 --out DIR2   a look
+    python benchmarks/ecnas/run.py --data DIR                        all; finished draws are kept
+    python benchmarks/ecnas/run.py --data DIR --draws 2 --out DIR2   a quick run
 """
 
 from __future__ import annotations
 
 import os
 
-# Before numpy is imported: each process has one core.
+# Set before NumPy is imported: each process has one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from cells import read_runs
-from methods import METHODS, Answer, Floats, Names, Shelf, make_shelf
+from methods import METHODS, Floats, Names, RunData, RunPrediction, group_runs
 
 from joulecast.figures import Axis, Caption, plot_error_by_budget, save_svg
 from joulecast.gp.lognormal import lognormal_interval
@@ -39,34 +39,34 @@ from joulecast.testing.commits import find_commit
 Json = dict[str, Any]
 
 RUNS, TWO_GPUS = "rtx6000.csv", "two_gpus.csv"
-# Settings were chosen on these nets, with other draws; no reported draw learns from or judges them.
+# Settings were chosen on these nets with other draws; no reported draw contains them.
 DEVELOPMENT, DEVELOPMENT_SEED = 400, "development"
 SIZES = (10, 30, 100, 300)
 DRAWS = 20
-CARRIED = (3, 5, 10)
-# Nets that the first device is learnt from before it is carried to the second.
-LEARNT_BEFORE = 300
+TRANSFER_SIZES = (3, 5, 10)
+# Nets that the model of the first device is fitted to before it is transferred to the second.
+FIRST_DEVICE_NETS = 300
 LEVEL = 0.95
-DRAWN = ("additive", "gp, seconds first", "physics-linear")
+PLOTTED = ("additive", "gp, seconds first", "physics-linear")
 
 
 def main() -> None:
-    """Run what is missing, then print and keep what was found."""
+    """Run what is missing, then print and write the results."""
     args = parse_arguments()
     if not args.data.is_dir():
-        sys.exit(f"there is no folder {args.data}: give the one that holds rtx6000.csv")
+        sys.exit(f"no folder {args.data}: give the one that contains rtx6000.csv")
     args.out.mkdir(parents=True, exist_ok=True)
-    kept = args.out / "draws.json"
-    done: list[Json] = json.loads(kept.read_text())["draws"] if kept.exists() else []
+    draws_file = args.out / "draws.json"
+    done: list[Json] = json.loads(draws_file.read_text())["draws"] if draws_file.exists() else []
     have = {found["draw"] for found in done}
     todo = [draw for draw in range(args.draws) if draw not in have]
     with ProcessPoolExecutor(args.processes) as pool:
         for found in pool.map(partial(run_draw, args.data), todo):
             done = sorted([*done, found], key=lambda one: int(one["draw"]))
-            kept.write_text(format_json({"draws": done}))
-    report = sum_up(args.data, done)
+            draws_file.write_text(format_json({"draws": done}))
+    report = summarise(args.data, done)
     (args.out / "report.json").write_text(format_json(report))
-    draw_picture(done, args.out / "nets-learnt.svg")
+    plot_errors(done, args.out / "nets-learnt.svg")
     print(make_tables(report))
 
 
@@ -81,9 +81,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @cache
-def read_shelf(path: Path) -> Shelf:
-    """A file's runs by net; once in each process."""
-    return make_shelf(read_runs(path))
+def load_runs(path: Path) -> RunData:
+    """Return the runs of a file by net, cached in each process."""
+    return group_runs(read_runs(path))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -91,61 +91,66 @@ def read_shelf(path: Path) -> Shelf:
 
 
 def split_nets(names: Names) -> tuple[list[str], list[str]]:
-    """Nets for development, and those that are reported."""
+    """Return the nets for development, and those that are reported."""
     develop = set(random.Random(DEVELOPMENT_SEED).sample(sorted(names), DEVELOPMENT))
     return sorted(develop), [name for name in sorted(names) if name not in develop]
 
 
 def draw_nets(names: Names, draw: int, size: int) -> tuple[list[str], list[str]]:
-    """Nets to learn from, more of the same for a larger size, and all others."""
+    """Return training nets, which grow with the size, and all others."""
     shuffled = sorted(names)
     random.Random(f"ec-nas {draw}").shuffle(shuffled)
     return shuffled[:size], shuffled[size:]
 
 
 def run_draw(data: Path, draw: int) -> Json:
-    """Every method at every size, and the second device."""
-    shelf = read_shelf(data / RUNS)
-    _, names = split_nets(list(shelf.nets))
+    """Score every method at every size, and the transfer to the second device."""
+    run_data = load_runs(data / RUNS)
+    _, names = split_nets(list(run_data.nets))
     sizes: Json = {}
     for size in SIZES:
         learn, test = draw_nets(names, draw, size)
         sizes[str(size)] = {
-            method: judge(shelf, test, ask(shelf, learn, test)) for method, ask in METHODS.items()
+            method: score_prediction(run_data, test, predict(run_data, learn, test))
+            for method, predict in METHODS.items()
         }
-    return {"draw": draw, "sizes": sizes, "carried": carry(data, draw)}
+    return {"draw": draw, "sizes": sizes, "carried": transfer(data, draw)}
 
 
-def judge(shelf: Shelf, test: Names, answer: Answer) -> Json:
-    """How far an answer is off, in percent: of the mean over repeats, and of single runs."""
-    said = np.asarray(answer.energy_j, float)
-    repeats = np.array([len(shelf.runs[name]) for name in test], float)
-    truth = np.array([shelf.mean_j(name) for name in test])
-    off = 100 * (said / truth - 1)
+def score_prediction(run_data: RunData, test: Names, answer: RunPrediction) -> Json:
+    """Return errors in percent, of the mean over repeats and of single runs."""
+    predicted_j = np.asarray(answer.energy_j, float)
+    repeats = np.array([len(run_data.runs[name]) for name in test], float)
+    measured_j = np.array([run_data.mean_energy_j(name) for name in test])
+    errors = 100 * (predicted_j / measured_j - 1)
     single = [
-        abs(float(said[at]) / run.energy_j - 1)
+        abs(float(predicted_j[at]) / run.energy_j - 1)
         for at, name in enumerate(test)
-        for run in shelf.runs[name]
+        for run in run_data.runs[name]
     ]
     score = {
         "nets": len(test),
-        "mape": _mean(np.abs(off)),
+        "mape": _mean(np.abs(errors)),
         "single_mape": _mean(100 * np.array(single)),
-        "bias": _mean(off),
-        "p90": float(np.quantile(np.abs(off), 0.9)),
+        "bias": _mean(errors),
+        "p90": float(np.quantile(np.abs(errors), 0.9)),
     }
     if answer.variance is not None:
-        score |= _judge_intervals(said, truth, np.asarray(answer.variance(repeats), float))
+        score |= _score_intervals(
+            predicted_j, measured_j, np.asarray(answer.variance(repeats), float)
+        )
     if answer.train_s is not None:
-        seconds = [statistics.median(run.train_s for run in shelf.runs[name]) for name in test]
+        seconds = [statistics.median(run.train_s for run in run_data.runs[name]) for name in test]
         score["seconds_mape"] = _mean(100 * np.abs(answer.train_s / np.array(seconds) - 1))
     return {name: round(value, 3) for name, value in score.items()}
 
 
-def _judge_intervals(said: Floats, truth: Floats, variance: Floats) -> dict[str, float]:
-    ends = np.array([lognormal_interval(*one, LEVEL) for one in zip(said, variance, strict=True)])
-    inside = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-    widths = (ends[:, 1] - ends[:, 0]) / said
+def _score_intervals(predicted_j: Floats, measured_j: Floats, variance: Floats) -> dict[str, float]:
+    ends = np.array(
+        [lognormal_interval(*one, LEVEL) for one in zip(predicted_j, variance, strict=True)]
+    )
+    inside = (ends[:, 0] <= measured_j) & (measured_j <= ends[:, 1])
+    widths = (ends[:, 1] - ends[:, 0]) / predicted_j
     return {"inside": 100 * _mean(inside.astype(float)), "width": 100 * float(np.median(widths))}
 
 
@@ -158,64 +163,68 @@ def _mean(values: Floats) -> float:
 
 
 @cache
-def learn_first(data: Path) -> dict[str, float]:
-    """Joules of each net of the second file on the first device, learnt from other nets' runs."""
-    shelf = read_shelf(data / RUNS)
-    asked = sorted(read_shelf(data / TWO_GPUS).nets)
-    others = [name for name in sorted(shelf.nets) if name not in set(asked)]
-    learn = random.Random("ec-nas carried").sample(others, LEARNT_BEFORE)
-    said = METHODS["additive"](shelf, learn, asked).energy_j
-    return dict(zip(asked, said.tolist(), strict=True))
+def predict_first_device(data: Path) -> dict[str, float]:
+    """Predict the energy of each net of the second file on the first device."""
+    run_data = load_runs(data / RUNS)
+    asked = sorted(load_runs(data / TWO_GPUS).nets)
+    others = [name for name in sorted(run_data.nets) if name not in set(asked)]
+    learn = random.Random("ec-nas carried").sample(others, FIRST_DEVICE_NETS)
+    predicted_j = METHODS["additive"](run_data, learn, asked).energy_j
+    return dict(zip(asked, predicted_j.tolist(), strict=True))
 
 
-def carry(data: Path, draw: int) -> Json:
-    """A few nets run on the second device: what each way says of all others there."""
-    shelf = read_shelf(data / TWO_GPUS)
-    first = {name: [r for r in runs if "6000" in r.device] for name, runs in shelf.runs.items()}
-    second = {name: [r for r in runs if "3060" in r.device] for name, runs in shelf.runs.items()}
+def transfer(data: Path, draw: int) -> Json:
+    """Score ways to predict the second device from a few nets that ran there."""
+    run_data = load_runs(data / TWO_GPUS)
+    first = {name: [r for r in runs if "6000" in r.device] for name, runs in run_data.runs.items()}
+    second = {name: [r for r in runs if "3060" in r.device] for name, runs in run_data.runs.items()}
     names = sorted(name for name, runs in second.items() if runs and first[name])
-    there = Shelf(shelf.nets, second, shelf.features)
+    there = RunData(run_data.nets, second, run_data.features)
     measured = {name: first[name][0].energy_j for name in names}
-    before = read_shelf(data / RUNS).runs
+    before = load_runs(data / RUNS).runs
     averaged = {name: statistics.fmean(run.energy_j for run in before[name]) for name in names}
     found: Json = {}
-    for size in CARRIED:
+    for size in TRANSFER_SIZES:
         learn, test = draw_nets(names, draw, size)
         ways = {
-            "additive learnt on the RTX 6000, scaled": scale(there, learn, test, learn_first(data)),
+            "additive learnt on the RTX 6000, scaled": scale(
+                there, learn, test, predict_first_device(data)
+            ),
             "one measured run on the RTX 6000, scaled": scale(there, learn, test, measured),
             "mean of four measured runs there, scaled": scale(there, learn, test, averaged),
             "additive learnt on the RTX 3060 alone": METHODS["additive"](there, learn, test),
             "physics-linear on the RTX 3060 alone": METHODS["physics-linear"](there, learn, test),
             "flops on the RTX 3060 alone": METHODS["flops"](there, learn, test),
         }
-        found[str(size)] = {way: judge(there, test, answer) for way, answer in ways.items()}
+        found[str(size)] = {
+            way: score_prediction(there, test, answer) for way, answer in ways.items()
+        }
     return found
 
 
-def scale(shelf: Shelf, learn: Names, test: Names, known: dict[str, float]) -> Answer:
-    """One factor between two devices, from nets that ran on the second."""
-    ratios = [np.log(shelf.mean_j(name) / known[name]) for name in learn]
+def scale(run_data: RunData, learn: Names, test: Names, known: dict[str, float]) -> RunPrediction:
+    """Predict with one factor between two devices, from nets that ran on the second."""
+    ratios = [np.log(run_data.mean_energy_j(name) / known[name]) for name in learn]
     factor = float(np.exp(np.mean(ratios)))
-    return Answer(factor * np.array([known[name] for name in test]))
+    return RunPrediction(factor * np.array([known[name] for name in test]))
 
 
 # ---------------------------------------------------------------------------------------------
-# What was found
+# Output
 
 
-def sum_up(data: Path, done: Sequence[Json]) -> Json:
-    """Means over draws with their deviations, and how far repeats of a net differ."""
-    shelf = read_shelf(data / RUNS)
-    develop, names = split_nets(list(shelf.nets))
+def summarise(data: Path, done: Sequence[Json]) -> Json:
+    """Return means and standard deviations over draws, and the variation of repeats."""
+    run_data = load_runs(data / RUNS)
+    develop, names = split_nets(list(run_data.nets))
     return {
         "measured": "by EC-NAS-Bench (imported)",
         "device": "Quadro RTX 6000; carried to GeForce RTX 3060",
         "data_sha256": {name: _hash(data / name) for name in (RUNS, TWO_GPUS)},
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
-        "nets": {"all": len(shelf.nets), "development": len(develop), "reported": len(names)},
-        "repeats": describe_repeats(shelf),
+        "nets": {"all": len(run_data.nets), "development": len(develop), "reported": len(names)},
+        "repeats": describe_repeats(run_data),
         "draws": len(done),
         "sizes": _average([found["sizes"] for found in done]),
         "carried": _average([found["carried"] for found in done]),
@@ -223,7 +232,7 @@ def sum_up(data: Path, done: Sequence[Json]) -> Json:
 
 
 def _average(draws: Sequence[Json]) -> Json:
-    """For each size and method the mean over draws of every score, with the deviation."""
+    """Return the mean and standard deviation over draws of every score."""
     return {
         size: {
             method: {
@@ -240,9 +249,9 @@ def _average(draws: Sequence[Json]) -> Json:
     }
 
 
-def describe_repeats(shelf: Shelf) -> Json:
-    """Coefficients of variation of nets that ran several times, in percent."""
-    groups = [runs for runs in shelf.runs.values() if len(runs) > 1]
+def describe_repeats(run_data: RunData) -> Json:
+    """Return the coefficients of variation of repeated runs in percent."""
+    groups = [runs for runs in run_data.runs.values() if len(runs) > 1]
     found: Json = {"nets": len(groups)}
     for name in ("energy_j", "total_s", "train_s"):
         values = [[getattr(run, name) for run in runs] for runs in groups]
@@ -255,14 +264,14 @@ def describe_repeats(shelf: Shelf) -> Json:
     return found
 
 
-def draw_picture(done: Sequence[Json], path: Path) -> None:
-    """Error against nets learnt from."""
+def plot_errors(done: Sequence[Json], path: Path) -> None:
+    """Plot the error against the number of training nets."""
     lines = {
         method: [
             [(float(size), found["sizes"][str(size)][method]["mape"]) for size in SIZES]
             for found in done
         ]
-        for method in DRAWN
+        for method in PLOTTED
     }
     caption = Caption(
         "Energy of whole training runs (EC-NAS-Bench, RTX 6000)",
@@ -274,7 +283,7 @@ def draw_picture(done: Sequence[Json], path: Path) -> None:
 
 
 def make_tables(report: Json) -> str:
-    """Everything at a glance."""
+    """Return all scores as a table."""
     lines = [f"{report['nets']}, repeats {report['repeats']}, {report['draws']} draws"]
     heads = ("mape", "single_mape", "bias", "p90", "inside", "width", "seconds_mape")
     for part in ("sizes", "carried"):
@@ -282,13 +291,13 @@ def make_tables(report: Json) -> str:
             lines.append(f"\n{size + ' nets':42s}" + "".join(f"{head:>15s}" for head in heads))
             for method, scores in methods.items():
                 cells = [scores.get(head) for head in heads]
-                words = [f"{cell[0]:.1f} ± {cell[1]:.1f}" if cell else "" for cell in cells]
-                lines.append(f"{method:42s}" + "".join(f"{word:>15s}" for word in words))
+                shown = [f"{cell[0]:.1f} ± {cell[1]:.1f}" if cell else "" for cell in cells]
+                lines.append(f"{method:42s}" + "".join(f"{word:>15s}" for word in shown))
     return "\n".join(lines)
 
 
 def format_json(report: Json) -> str:
-    """JSON with a line for each score."""
+    """Return JSON with one line for each score."""
     text = json.dumps(report, indent=1)
     return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found.group().split()), text) + "\n"
 

@@ -1,8 +1,8 @@
-"""First light: does the paper's method work on a real NVIDIA GPU?
+"""Try the paper's method on a real NVIDIA GPU.
 
-Profiles ``cnn5`` with guided variants, measures random nets that were never profiled, and compares
-the paper's method with FLOPs-proportional on the same nets. Everything measured is kept: the store
-and the results in ``--out``, so that a run that was cut goes on where it stopped.
+Profiles ``cnn5`` with the paper's variants, measures held-out random nets, and compares the paper's
+method with an estimate proportional to FLOPs. Observations and results are stored in ``--out``, and
+the same command resumes an interrupted run.
 
     python benchmarks/first_light/run.py --on cuda:0 --out DIR
     python benchmarks/first_light/run.py --offline DIR/nvidia-h200-observations.json --out DIR
@@ -41,7 +41,7 @@ FIT_NETS = 6
 
 
 def main() -> None:
-    """Measure where a device is given, then compare and write."""
+    """Measure if a device is given, then compare and write."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     setup = Setup(batch=args.batch, precision=args.precision, threads=args.threads)
@@ -60,18 +60,18 @@ def main() -> None:
 def measure_everything(
     args: argparse.Namespace, setup: Setup, tests: list[Trial], fits: list[Trial]
 ) -> Profile:
-    """All observations: whole nets, the campaign, and the test nets again at another time."""
+    """Measure whole nets, run the campaign, and measure the test nets again."""
     device = detect_device(args.on)
     runtime = TorchRuntime(args.on, device)
     meter = make_meter(args.meter, on=args.on, gpu=find_gpu(args.on))
     run = datetime.now(UTC).strftime("first-light-%Y%m%dT%H%M%S")
     with (
-        make_measurer(runtime, meter, rounds=args.rounds, run=run) as rig,
+        make_measurer(runtime, meter, rounds=args.rounds, run=run) as measurer,
         open_store(args.out / "store.sqlite") as store,
     ):
-        measure_missing(rig, store, [*fits, *tests], args.input)
+        measure_missing(measurer, store, [*fits, *tests], args.input)
         result = run_campaign(
-            rig,
+            measurer,
             store,
             find_estimator("subtractive"),
             Target(make_family(FAMILY, args.input), setup),
@@ -80,13 +80,13 @@ def measure_everything(
             on_progress=lambda progress: print(progress, flush=True),
         )
         print("profiled:", result.stopped, flush=True)
-        for seen in replace(rig, run=run + "-again").measure_all(tests, rng=random.Random(1)):
+        for seen in replace(measurer, run=run + "-again").measure_all(tests, rng=random.Random(1)):
             store.add_observation(seen)
-        return store.profile(result.profile_key)
+        return store.load_profile(result.profile_key)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="cuda:0")
     parser.add_argument("--meter", default="auto")
@@ -98,62 +98,66 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--nets", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--offline", type=Path, help="compare again from kept observations")
+    parser.add_argument(
+        "--offline", type=Path, help="compare stored observations without measuring"
+    )
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """``3x96x96`` → (3, 96, 96)."""
+    """Return the shape of a text like ``3x96x96``."""
     return tuple(int(size) for size in text.split("x"))
 
 
 def draw_trials(seed: int, count: int, setup: Setup, shape: tuple[int, ...]) -> list[Trial]:
-    """Random members of the family: every channel count uniform in 1..original."""
+    """Draw random nets of the family: every channel count is uniform in 1..original."""
     rng = random.Random(seed)
     return [Trial(draw_family(FAMILY, rng.randint, shape), setup) for _ in range(count)]
 
 
-def measure_missing(rig: Measurer, store: Store, trials: list[Trial], shape: tuple[int, ...]) -> None:
-    """Whole nets in interleaved rounds; those that the store has already are not measured again."""
-    # The first load on a cold device is slower than all others: let it pass.
-    rig.time(Trial(make_family(FAMILY, shape), trials[0].setup))
+def measure_missing(
+    measurer: Measurer, store: Store, trials: list[Trial], shape: tuple[int, ...]
+) -> None:
+    """Measure whole nets that the store lacks, in interleaved rounds."""
+    # The first load on a cold device is slower and is not recorded.
+    measurer.time(Trial(make_family(FAMILY, shape), trials[0].setup))
     known = {
         seen.trial.key
-        for summary in store.profiles()
+        for summary in store.list_profiles()
         if not summary.shipped
-        for seen in store.observations(summary.key)
+        for seen in store.load_observations(summary.key)
     }
     missing = [trial for trial in trials if trial.key not in known]
-    for seen in rig.measure_all(missing, rng=random.Random(0)):
+    for seen in measurer.measure_all(missing, rng=random.Random(0)):
         store.add_observation(seen)
 
 
 def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str, Any]:
-    """Errors of both methods on the same nets, and how far two measurements of a net differ."""
+    """Return errors of both methods, and the difference between two measurements of a net."""
     held_out = {trial.key for trial in tests}
     fit_keys = {trial.key for trial in fits}
-    # No estimator ever sees a test net; FLOPs-proportional learns from whole nets of its own draw.
-    variants = only(profile, lambda key: key not in held_out and key not in fit_keys)
-    whole = only(profile, lambda key: key in fit_keys)
+    # No estimator is fitted to a test net; the FLOPs baseline is fitted to other whole nets.
+    variants = select_observations(profile, lambda key: key not in held_out and key not in fit_keys)
+    whole = select_observations(profile, lambda key: key in fit_keys)
     nets: list[dict[str, Any]] = []
     for trial in tests:
         seen = [o for o in profile.observations if o.trial.key == trial.key]
         energies_j = [o.energy_j for o in seen if o.energy_j is not None]
-        truth_j = statistics.fmean(energies_j)
-        ours = estimate_network(variants, trial.network, trial.setup, "subtractive")
-        theirs = estimate_network(whole, trial.network, trial.setup, "flops")
+        measured_j = statistics.fmean(energies_j)
+        subtractive = estimate_network(variants, trial.network, trial.setup, "subtractive")
+        flops = estimate_network(whole, trial.network, trial.setup, "flops")
         nets.append(
             {
                 "net": trial.network.name,
-                "measured_j": truth_j,
-                "repeat_difference_percent": 100 * (max(energies_j) - min(energies_j)) / truth_j,
+                "measured_j": measured_j,
+                "repeat_difference_percent": 100 * (max(energies_j) - min(energies_j)) / measured_j,
                 "measured_s": seen[0].duration_s,
-                "subtractive_s": ours.duration_s,
+                "subtractive_s": subtractive.duration_s,
                 "issue_s": seen[0].issue_s,
-                "subtractive_j": ours.energy_j,
-                "subtractive_interval_j": list(ours.interval_j),
-                "flops_j": theirs.energy_j,
+                "subtractive_j": subtractive.energy_j,
+                "subtractive_interval_j": list(subtractive.interval_j),
+                "flops_j": flops.energy_j,
                 "flops": network_work(trial.network, trial.setup).total.flops,
             }
         )
@@ -174,29 +178,29 @@ def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str
     }
 
 
-def only(profile: Profile, wanted: Any) -> Profile:
-    """The profile with some of its observations, to be fitted anew."""
+def select_observations(profile: Profile, wanted: Any) -> Profile:
+    """Return the profile with some of its observations and without fits."""
     kept = tuple(seen for seen in profile.observations if wanted(seen.trial.key))
     return replace(profile, observations=kept, fits={})
 
 
 def errors(nets: list[dict[str, Any]], name: str) -> list[float]:
-    """Relative errors in percent."""
+    """Return relative errors in percent."""
     return [100 * (net[f"{name}_j"] / net["measured_j"] - 1) for net in nets]
 
 
 def mape(nets: list[dict[str, Any]], name: str) -> float:
-    """Mean absolute percentage error."""
+    """Return the mean absolute percentage error."""
     return statistics.fmean(abs(error) for error in errors(nets, name))
 
 
 def bias(nets: list[dict[str, Any]], name: str) -> float:
-    """Mean error with its sign."""
+    """Return the mean signed error."""
     return statistics.fmean(errors(nets, name))
 
 
 def best_factor_mape(nets: list[dict[str, Any]]) -> float:
-    """What FLOPs-proportional would reach with the factor that suits these very nets best."""
+    """Return the lowest MAPE of an estimate proportional to FLOPs on these nets."""
     factors = [net["measured_j"] / net["flops"] for net in nets]
     return min(
         100 * statistics.fmean(abs(a * net["flops"] / net["measured_j"] - 1) for net in nets)
@@ -205,12 +209,12 @@ def best_factor_mape(nets: list[dict[str, Any]]) -> float:
 
 
 def time_mape(nets: list[dict[str, Any]]) -> float:
-    """Mean absolute percentage error of the seconds that the paper's method gives."""
+    """Return the mean absolute percentage error of the duration."""
     return 100 * statistics.fmean(abs(n["subtractive_s"] / n["measured_s"] - 1) for n in nets)
 
 
 def coverage(nets: list[dict[str, Any]]) -> float:
-    """Share of nets whose measured energy lies in the 95 % interval."""
+    """Return the coverage of the 95 % interval in percent."""
     inside = [
         net["subtractive_interval_j"][0] <= net["measured_j"] <= net["subtractive_interval_j"][1]
         for net in nets
@@ -219,7 +223,7 @@ def coverage(nets: list[dict[str, Any]]) -> float:
 
 
 def describe(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
-    """Where, when and how this was measured."""
+    """Describe where, when and how this was measured."""
     last = profile.observations[-1]
     return {
         "device": profile.device.to_dict(),
@@ -239,12 +243,12 @@ def describe(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
 
 
 def write_results(out: Path, report: dict[str, Any], profile: Profile) -> None:
-    """A JSON for programs, a profile to ship, a table for people."""
+    """Write JSON and a profile, and print a table."""
     name = profile.device.name
     (out / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    held = {net["net"] for net in report["nets"]}
-    # A profile that ships must not hold the nets it is judged by.
-    shipped = tuple(s for s in profile.observations if s.trial.network.name not in held)
+    test_names = {net["net"] for net in report["nets"]}
+    # A shipped profile must not contain the test nets.
+    shipped = tuple(s for s in profile.observations if s.trial.network.name not in test_names)
     fits = {"subtractive": find_estimator("subtractive").fit(shipped).to_dict()}
     write_profile(replace(profile, observations=shipped, fits=fits), out / f"{name}-profile.json")
     print(f"{'net':24s} {'measured':>10s} {'subtractive':>22s} {'FLOPs':>10s}")

@@ -1,12 +1,12 @@
-"""Estimators on measurements of an H200 that were made before this package was.
+"""Score estimators on earlier measurements of an H200, made with other code.
 
-The file of measurements is not part of the project; its path is an argument. It holds isolated
+The file of measurements is not part of the project; its path is an argument. It contains isolated
 layers and blocks, time probes, the paper's variants and whole random nets of three families. Every
-method learns from some of its rows and is judged by the joules of an eager step of the whole nets,
-of which it has seen nothing.
+method is fitted to some of its rows and scored on the energy of eager steps of the whole nets,
+which are held out.
 
     python benchmarks/laboratory/run.py --data FILE               a table
-    python benchmarks/laboratory/run.py --data FILE --out JSON    also keep it
+    python benchmarks/laboratory/run.py --data FILE --out JSON    also write it
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETUPS = {
     "R": Setup(batch=128, precision="bf16"),
     "A": Setup(batch=10, precision="tf32"),
 }
-# What the study that made these measurements found on the same nets, with its own code (MAPE %).
+# MAPE in percent that the study behind these measurements found on the same nets with its own code.
 STUDY = {
     "additive with probes": {"B": 1.7, "R": 2.3},
     "additive": {"B": 3.4, "R": 3.5},
@@ -48,11 +48,11 @@ STUDY = {
 VARIANTS = ("in", "in2", "hid", "out")
 PROBES = ("tp", "tpiso")
 # An earlier meter, which read about 1 % low.
-POOR_RUN = 3
+EARLIER_METER_RUN = 3
 
 RELU = make_op("elementwise", fn="relu")
 NORM = make_op("batch_norm")
-# Of family A's 7 positions it leaves 4.
+# With ceil, 7 positions of family A become 4.
 HALVE = make_op("pool", fn="max", kernel=(2, 2), stride=(2, 2), padding=(0, 0), ceil=1)
 STEM_POOL = make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1))
 CLASSES = 10
@@ -62,9 +62,9 @@ CLASSES = 10
 # Rows of the file as observations
 
 
-def make_layers(words: Sequence[Any]) -> list[Layer]:
-    """The layers that one entry of a row's ``layers`` means."""
-    kind, *sizes = words
+def make_layers(entry: Sequence[Any]) -> list[Layer]:
+    """Return the layers of one entry of a row's ``layers``."""
+    kind, *sizes = entry
     return _MAKERS[kind](*sizes)
 
 
@@ -74,7 +74,7 @@ def _make_conv(cin: int, cout: int, size: int, pool: int) -> list[Layer]:
 
 
 def _make_flat_head(channels: int, size: int) -> list[Layer]:
-    """The flatten is a layer of its own, so that the convolution before it is like any other."""
+    """Return flatten and linear; flatten is separate, so that convolutions are all alike."""
     flat = make_layer("flatten", shape=(channels, size, size))
     return [flat, make_layer("linear", cin=channels * size * size, cout=CLASSES)]
 
@@ -86,7 +86,7 @@ def _make_stem(width: int, size: int) -> list[Layer]:
 
 
 def _make_block(cin: int, cout: int, stride: int, size: int) -> list[Layer]:
-    """Two convolutions with norms, a projection where the shape changes, the sum, a ReLU."""
+    """Return a residual block, with a projection if the shape changes."""
     thick: Json = {"cout": cout, "kernel": 3, "padding": 1, "bias": 0}
     one = make_layer("conv2d", (NORM, RELU), cin=cin, space=(size, size), stride=stride, **thick)
     space = output_shape(one)[1:]
@@ -119,21 +119,23 @@ _FIRSTS, _LASTS = ("cin", "stem"), ("cfc", "rhead")
 
 
 def make_network(row: Json) -> Network:
-    """The net, the variant or the isolated piece that a row shows."""
+    """Return the network, variant or isolated piece of a row."""
     layers: list[Layer] = []
     groups: list[tuple[int, int]] = []
-    for words in row["layers"]:
-        new = make_layers(words)
+    for entry in row["layers"]:
+        new = make_layers(entry)
         if not layers and new[0].kind == "flatten":
             new = new[1:]
-        if words[0] == "basic" and not is_alone(row):
+        if entry[0] == "basic" and not is_isolated(row):
             groups.append((len(layers), len(layers) + len(new)))
         layers += new
     first, *sizes = row["layers"][0]
     if first in _FIRSTS:
         layers[0] = replace(layers[0], input_grad=False)
-    half = is_alone(row) and first in ("basic", "rhead") and SETUPS[row["fam"]].precision == "bf16"
-    name = " ".join("-".join(map(str, words)) for words in row["layers"])
+    half = (
+        is_isolated(row) and first in ("basic", "rhead") and SETUPS[row["fam"]].precision == "bf16"
+    )
+    name = " ".join("-".join(map(str, entry)) for entry in row["layers"])
     data = Input(_find_shape(first, sizes), half=half)
     return Network(tuple(layers), data, tuple(groups), name=name)
 
@@ -146,26 +148,26 @@ def _find_shape(kind: str, sizes: Sequence[int]) -> tuple[int, ...]:
     return (channels, size, size)
 
 
-def is_alone(row: Json) -> bool:
-    """Whether a row shows one piece alone, in copies."""
+def is_isolated(row: Json) -> bool:
+    """Return whether a row is of copies of one isolated piece."""
     return "k" in row
 
 
 def read_idle(row: Json) -> Observation:
-    """The waiting device, over one second."""
+    """Return the idle device over one second."""
     return Observation(Trial(Network(), Setup()), energy_j=row["iP"], duration_s=1.0)
 
 
 def read_graph(row: Json) -> Observation:
-    """A step replayed as one graph; a time probe has no joules."""
-    ends = not is_alone(row) or row["layers"][-1][0] in _LASTS
+    """Return a step replayed as one CUDA graph; a time probe has no energy."""
+    ends = not is_isolated(row) or row["layers"][-1][0] in _LASTS
     how = Execution(mode="graph", copies=row.get("k", 1), upstream="loss" if ends else "random")
     trial = Trial(make_network(row), SETUPS[row["fam"]], how)
     return Observation(trial, energy_j=row.get("gj"), duration_s=row["gs"], run=str(row["run"]))
 
 
 def read_eager(row: Json, energy: bool) -> Observation:
-    """A step as a user runs it."""
+    """Return an eager step."""
     trial = Trial(make_network(row), SETUPS[row["fam"]])
     return Observation(
         trial,
@@ -177,7 +179,7 @@ def read_eager(row: Json, energy: bool) -> Observation:
 
 
 def read_issue(row: Json) -> Observation:
-    """Host time of an isolated piece; how long its eager step took, nobody wrote down."""
+    """Return the issue time of an isolated piece; the duration of its eager step is unknown."""
     seen = read_graph(row)
     how = replace(seen.trial.execution, mode="eager")
     least_s = max(row["issmin"], row["gs"])
@@ -186,45 +188,45 @@ def read_issue(row: Json) -> Observation:
 
 
 # ---------------------------------------------------------------------------------------------
-# What each method learns from
+# Methods
 
 
-def pick(rows: Sequence[Json], family: str, tags: Sequence[str]) -> list[Json]:
-    """Rows of a family by their tags, the earlier meter's left out."""
+def select_rows(rows: Sequence[Json], family: str, tags: Sequence[str]) -> list[Json]:
+    """Return rows of a family by their tags, without those of the earlier meter."""
     found = [row for row in rows if row["fam"] == family and row["tag"] in tags]
-    return [row for row in found if row["run"] != POOR_RUN]
+    return [row for row in found if row["run"] != EARLIER_METER_RUN]
 
 
 def list_idle(rows: Sequence[Json]) -> list[Observation]:
-    """The waiting device."""
+    """Return observations of the idle device."""
     return [read_idle(row) for row in rows if row["type"] == "idle"]
 
 
 def list_host(rows: Sequence[Json], family: str) -> list[Observation]:
-    """Seconds of eager variants, never their joules."""
-    variants = pick(rows, family, VARIANTS)
+    """Return durations of eager variants, without their energy."""
+    variants = select_rows(rows, family, VARIANTS)
     if variants:
         return [read_eager(row, energy=False) for row in variants]
-    # Family A has no variants of the better meter: what is known of its host are issue times.
-    return [read_issue(row) for row in pick(rows, family, ("iso",))]
+    # Family A has no variants of the better meter, only issue times.
+    return [read_issue(row) for row in select_rows(rows, family, ("iso",))]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An estimator and what it learns from.
+    """An estimator and the rows that it is fitted to.
 
     Attributes:
-        tags: Rows of the family that it learns from; without all of them it is left out.
-        timed: So many whole nets lend their seconds for the host, and are then not judged.
+        tags: Tags of these rows; a family without one of them is left out.
+        timed: Number of whole nets whose duration it is fitted to, which are then not scored.
     """
 
     estimator: str
     tags: tuple[str, ...]
     timed: int = 0
 
-    def list_seen(self, rows: Sequence[Json], family: str) -> list[Observation]:
-        """Everything that it learns from, those nets excepted."""
-        found = pick(rows, family, self.tags)
+    def list_observations(self, rows: Sequence[Json], family: str) -> list[Observation]:
+        """Return the observations that it is fitted to, without whole nets."""
+        found = select_rows(rows, family, self.tags)
         if self.tags == VARIANTS:
             return [*list_idle(rows), *(read_eager(row, energy=True) for row in found)]
         return [*map(read_graph, found), *list_idle(rows), *list_host(rows, family)]
@@ -242,19 +244,19 @@ METHODS = {
 }
 
 
-def why_not(name: str, rows: Sequence[Json], family: str) -> str:
-    """Why a method cannot be tried on a family; empty where it can."""
+def find_reason_to_skip(name: str, rows: Sequence[Json], family: str) -> str:
+    """Return why a method does not apply to a family, or an empty string."""
     method = METHODS[name]
-    have = {row["tag"] for row in pick(rows, family, method.tags)}
-    missing = [tag for tag in method.tags if tag not in have]
-    if method.tags == VARIANTS and have:
+    present = {row["tag"] for row in select_rows(rows, family, method.tags)}
+    missing = [tag for tag in method.tags if tag not in present]
+    if method.tags == VARIANTS and present:
         missing = []
     if missing:
         return f"{family} has no rows of {', '.join(missing)}"
     if method.estimator == "subtractive" and family == "R":
-        return "its variants hold whole blocks, and none shows the output alone"
-    if method.timed and pick(rows, family, VARIANTS):
-        return "its variants show the host"
+        return "its variants contain whole blocks, and none isolates the output"
+    if method.timed and select_rows(rows, family, VARIANTS):
+        return "its variants already show host time"
     return ""
 
 
@@ -263,7 +265,7 @@ def why_not(name: str, rows: Sequence[Json], family: str) -> str:
 
 
 def main() -> None:
-    """Judge every method on every family, then print and keep what was found."""
+    """Score every method on every family, then print and write the results."""
     args = parse_arguments()
     text = args.data.read_bytes()
     rows = json.loads(text)["rows"]
@@ -273,7 +275,7 @@ def main() -> None:
         "data_sha256": hashlib.sha256(text).hexdigest(),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
-        "families": {family: judge_family(rows, family) for family in SETUPS},
+        "families": {family: score_family(rows, family) for family in SETUPS},
     }
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -282,113 +284,121 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path, required=True, help="the file of measurements")
+    parser.add_argument("--data", type=Path, required=True, help="file of measurements")
     parser.add_argument("--out", type=Path, help="also write JSON to this file")
     return parser.parse_args()
 
 
-def judge_family(rows: Sequence[Json], family: str) -> Json:
-    """Every method on the whole nets of a family."""
+def score_family(rows: Sequence[Json], family: str) -> Json:
+    """Score every method on the whole nets of a family."""
     nets: dict[Network, list[Json]] = {}
-    for row in pick(rows, family, ("full",)):
+    for row in select_rows(rows, family, ("full",)):
         nets.setdefault(make_network(row), []).append(row)
-    truths = {net: average(repeats) for net, repeats in nets.items()}
-    reasons = {name: why_not(name, rows, family) for name in METHODS}
-    methods = {name: judge(name, rows, family, truths) for name, why in reasons.items() if not why}
+    measured_nets = {net: average(repeats) for net, repeats in nets.items()}
+    reasons = {name: find_reason_to_skip(name, rows, family) for name in METHODS}
+    methods = {
+        name: score_method(name, rows, family, measured_nets)
+        for name, reason in reasons.items()
+        if not reason
+    }
     return {
         "nets": len(nets),
         "measurements": sum(map(len, nets.values())),
-        "methods": {**methods, "flops from other nets": judge_flops(family, truths)},
-        "left_out": {name: why for name, why in reasons.items() if why},
+        "methods": {**methods, "flops from other nets": score_flops(family, measured_nets)},
+        "left_out": {name: reason for name, reason in reasons.items() if reason},
     }
 
 
 def average(repeats: Sequence[Json]) -> Json:
-    """What a net took, its repeats averaged; graphs were not measured everywhere."""
-    truth: Json = {"rows": len(repeats)}
+    """Return the mean over the repeats of a net; not all were measured as graphs."""
+    measured: Json = {"rows": len(repeats)}
     for name in ("ej", "es", "gj", "gs"):
         if all(name in row for row in repeats):
-            truth[name] = statistics.fmean(row[name] for row in repeats)
-    return truth
+            measured[name] = statistics.fmean(row[name] for row in repeats)
+    return measured
 
 
-def judge(name: str, rows: Sequence[Json], family: str, truths: dict[Network, Json]) -> Json:
-    """Learn, estimate the nets, compare."""
+def score_method(
+    name: str, rows: Sequence[Json], family: str, measured_nets: dict[Network, Json]
+) -> Json:
+    """Fit a method, predict the nets and compare."""
     method = METHODS[name]
     estimator = find_estimator(method.estimator)
-    seen = method.list_seen(rows, family)
-    timed, nets = list(truths)[: method.timed], list(truths)[method.timed :]
-    for row in pick(rows, family, ("full",)):
+    seen = method.list_observations(rows, family)
+    timed, nets = list(measured_nets)[: method.timed], list(measured_nets)[method.timed :]
+    for row in select_rows(rows, family, ("full",)):
         if make_network(row) in timed:
             seen.append(read_eager(row, energy=False))
     fitted = estimator.fit(seen)
-    answer = fitted.predict(nets, [SETUPS[family]] * len(nets))
+    prediction = fitted.predict(nets, [SETUPS[family]] * len(nets))
     data = fitted.to_dict()
     idle_w = data["idle_w"] if data.get("form") == "graph" else None
-    compared = [compare(answer, at, truths[net], idle_w) for at, net in enumerate(nets)]
-    found = {"learnt_from": dict(Counter(map(describe, seen))), **sum_up(compared)}
+    compared = [compare(prediction, at, measured_nets[net], idle_w) for at, net in enumerate(nets)]
+    found = {"learnt_from": dict(Counter(map(describe, seen))), **summarise(compared)}
     found["study_mape_percent"] = STUDY.get(name, {}).get(family)
-    found["variance_percent"] = share_doubts(answer)
+    found["variance_percent"] = average_sources(prediction)
     by_net = [{"net": net.name, **row} for net, row in zip(nets, compared, strict=True)]
     return {**found, "by_net": by_net}
 
 
-def judge_flops(family: str, truths: dict[Network, Json]) -> Json:
-    """FLOPs-proportional with the factor of all the other whole nets: more than others are told."""
+def score_flops(family: str, measured_nets: dict[Network, Json]) -> Json:
+    """Score an estimate proportional to FLOPs, fitted to all other whole nets."""
     estimator = find_estimator("flops")
     seen = [
-        Observation(Trial(net, SETUPS[family]), energy_j=truth["ej"], duration_s=truth["es"])
-        for net, truth in truths.items()
+        Observation(Trial(net, SETUPS[family]), energy_j=measured["ej"], duration_s=measured["es"])
+        for net, measured in measured_nets.items()
     ]
     compared = []
-    for at, (net, truth) in enumerate(truths.items()):
+    for at, (net, measured) in enumerate(measured_nets.items()):
         fitted = estimator.fit(seen[:at] + seen[at + 1 :])
-        answer = fitted.predict([net], [SETUPS[family]])
-        compared.append({"net": net.name, **compare(answer, 0, truth)})
+        prediction = fitted.predict([net], [SETUPS[family]])
+        compared.append({"net": net.name, **compare(prediction, 0, measured)})
     return {
         "learnt_from": {"whole nets, all but the one": len(seen) - 1},
-        **sum_up(compared),
+        **summarise(compared),
         "study_mape_percent": STUDY["flops from other nets"].get(family),
         "by_net": compared,
     }
 
 
-def share_doubts(answer: Prediction) -> Json:
-    """Where the variance comes from, on average over the nets, in percent."""
-    words = sorted({word for net in answer.uncertainty_sources for word in net})
+def average_sources(prediction: Prediction) -> Json:
+    """Return the mean share of each source of variance in percent."""
+    sources = sorted({source for net in prediction.uncertainty_sources for source in net})
     return {
-        word: round(100 * statistics.fmean(net[word] for net in answer.uncertainty_sources), 1)
-        for word in words
+        source: round(
+            100 * statistics.fmean(net[source] for net in prediction.uncertainty_sources), 1
+        )
+        for source in sources
     }
 
 
 def describe(seen: Observation) -> str:
-    """In words what an observation is, to be counted."""
+    """Describe an observation, for counting."""
     trial = seen.trial
     if not trial.network.layers:
-        return "waiting device"
-    what = "seconds" if seen.energy_j is None else "joules and seconds"
-    where = "alone" if trial.execution.copies > 1 else "net or variant"
+        return "idle device"
+    what = "time" if seen.energy_j is None else "energy and time"
+    where = "isolated" if trial.execution.copies > 1 else "net or variant"
     return f"{trial.execution.mode}, {where}, {what}"
 
 
-def compare(answer: Prediction, at: int, truth: Json, idle_w: float | None = None) -> Json:
-    """An estimate beside what was measured, per step."""
-    mean_j, sd_j = float(answer.energy_j[at]), float(answer.energy_sd_j[at])
-    row: Json = {**truth, "estimate_j": mean_j, "estimate_s": float(answer.duration_s[at])}
+def compare(prediction: Prediction, at: int, measured: Json, idle_w: float | None = None) -> Json:
+    """Return an estimate with the measurement, per step."""
+    mean_j, sd_j = float(prediction.energy_j[at]), float(prediction.energy_sd_j[at])
+    row: Json = {**measured, "estimate_j": mean_j, "estimate_s": float(prediction.duration_s[at])}
     for level in (50, 95):
         row[f"interval{level}_j"] = list(lognormal_interval(mean_j, sd_j**2, level / 100))
-    if answer.device_energy_j is not None and idle_w is not None and "gs" in truth:
-        # E = G + P0·(T - D), solved for the device's own seconds D.
-        row["device_j"] = float(answer.device_energy_j[at])
+    if prediction.device_energy_j is not None and idle_w is not None and "gs" in measured:
+        # E = G + P0·(T - D), solved for the device time D.
+        row["device_j"] = float(prediction.device_energy_j[at])
         row["device_s"] = row["estimate_s"] - (mean_j - row["device_j"]) / idle_w
     return {key: _round(value) for key, value in row.items()}
 
 
 def _round(value: Any) -> Any:
-    """Six digits are plenty, and make a smaller file."""
+    """Round to six digits, for a smaller file."""
     if isinstance(value, list):
         return [_round(one) for one in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -405,11 +415,11 @@ PAIRS = {
 }
 
 
-def sum_up(rows: Sequence[Json]) -> Json:
-    """Errors of joules and seconds in percent, and how intervals hold."""
+def summarise(rows: Sequence[Json]) -> Json:
+    """Return errors of energy and time in percent, and the coverage of the intervals."""
     found: Json = {}
-    for what, (guess, truth) in PAIRS.items():
-        errors = [100 * (row[guess] / row[truth] - 1) for row in rows if guess in row]
+    for what, (estimated, measured) in PAIRS.items():
+        errors = [100 * (row[estimated] / row[measured] - 1) for row in rows if estimated in row]
         if errors:
             found[what] = {
                 "mape_percent": statistics.fmean(map(abs, errors)),
@@ -418,32 +428,32 @@ def sum_up(rows: Sequence[Json]) -> Json:
             }
     for level in (50, 95):
         ends = [(row[f"interval{level}_j"], row["ej"]) for row in rows]
-        held = [low <= truth <= high for (low, high), truth in ends]
-        found[f"coverage{level}_percent"] = 100 * statistics.fmean(held)
+        inside = [low <= measured <= high for (low, high), measured in ends]
+        found[f"coverage{level}_percent"] = 100 * statistics.fmean(inside)
     widths = [(row["interval95_j"][1] - row["interval95_j"][0]) / row["estimate_j"] for row in rows]
     found["width95_percent"] = 100 * statistics.median(widths)
     return found
 
 
 def format_json(report: Json) -> str:
-    """JSON with a line for each net."""
+    """Return JSON with one line for each net."""
     text = json.dumps(report, indent=1)
     return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found.group().split()), text) + "\n"
 
 
 def make_table(report: Json) -> str:
-    """Everything at a glance."""
+    """Return the results as a table."""
     lines = []
     for family, found in report["families"].items():
         lines.append(
             f"family {family}: {found['nets']} nets in {found['measurements']} measurements; %"
         )
-        heads = ("MAPE", "study", "bias", "max", "in 50", "in 95", "width", "G", "D", "T")
+        heads = ("MAPE", "study", "bias", "max", "cov. 50", "cov. 95", "width", "G", "D", "T")
         lines.append(f"{'':36s}" + "".join(f"{head:>8s}" for head in heads))
         for name, method in found["methods"].items():
             lines.append(f"{name:36s}" + "".join(map(_cell, _list_numbers(method))))
-        lines += [f"{name:36s} - {why}" for name, why in found["left_out"].items()]
-    lines.append("G, D: MAPE of the device's own joules and seconds; T: of seconds of a step")
+        lines += [f"{name:36s} - {reason}" for name, reason in found["left_out"].items()]
+    lines.append("G, D: MAPE of device energy and device time; T: MAPE of the duration of a step")
     return "\n".join(lines)
 
 

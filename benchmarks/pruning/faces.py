@@ -1,11 +1,11 @@
-"""Faces for a binary task, drawn in code: does the face smile?
+"""Draw synthetic faces for a binary task: does the face smile?
 
-A face is an ellipse of some skin on some background with eyes, brows, a nose, perhaps hair and
-glasses, and a mouth that bends up or down by a little or a lot; light, place, size and noise
-differ. Where the mouth hardly bends, the noise hides which way: nobody is always right. Everything
-comes from a seed, on any device, so that there is nothing to download.
+A face is an ellipse on a background with eyes, brows, a nose, perhaps hair and glasses, and a mouth
+that bends up or down; light, position, size and noise vary. If the mouth hardly bends, noise hides
+its direction, so the task cannot be solved perfectly. Everything comes from a seed, on any device,
+and nothing is downloaded.
 
-``read_celeba`` gives the same kind of batches from the CelebA images, where a person has them.
+``read_celeba`` returns the same kind of batches from the CelebA images.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 
 SIZE = 64
 NOISE = 1.0
-# How far a mouth bends at most and at least, as a share of the face's height.
+# Least and largest bend of a mouth, as a share of the face's height.
 BENDS = (0.0, 0.15)
-Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+DrawBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """So many images, 3 x 64 x 64 around 0 with deviation 1, and whether each smiles."""
+    """Return images, 3 x 64 x 64 with about zero mean and unit deviation, and labels."""
 
     def between(low: float, high: float, *shape: int) -> Tensor:
         drawn = torch.rand((count, *(shape or (1, 1))), generator=rng, device=rng.device)
@@ -33,8 +33,8 @@ def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     axis = torch.linspace(-1.0, 1.0, SIZE, device=rng.device)
     x = axis[None, None, :] - between(-0.1, 0.1)
     y = axis[None, :, None] - between(-0.1, 0.1)
-    wide, high = between(0.6, 0.8), between(0.75, 0.9)
-    x, y = x / wide, y / high
+    half_width, half_height = between(0.6, 0.8), between(0.75, 0.9)
+    x, y = x / half_width, y / half_height
     smiles = torch.rand(count, generator=rng, device=rng.device) < 0.5
     bend = between(*BENDS) / 0.8 * torch.where(smiles, 1.0, -1.0)[:, None, None]
     image = between(-1.0, 1.0, 3, 1, 1).expand(count, 3, SIZE, SIZE).clone()
@@ -54,7 +54,7 @@ def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         )
         image = _paint(image, dark, ring.clamp(0, 1) * (between(0.0, 1.0) < 0.3))
     image = _paint(image, 0.7 * skin, _inside(x, y, 0.0, 0.12, 0.08, 0.18))
-    # A mouth is a parabola: its ends are above its middle where it smiles.
+    # A mouth is a parabola: if it smiles, its ends are above its middle.
     line = y - between(0.42, 0.58) + bend * ((x / 0.4) ** 2 - 0.5) * 2.0
     mouth = torch.sigmoid(60 * (between(0.05, 0.09) - line.abs())) * torch.sigmoid(
         40 * (0.42 - x.abs())
@@ -66,17 +66,17 @@ def draw_faces(count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     return image * light + NOISE * noise, smiles.long()
 
 
-def _inside(x: Tensor, y: Tensor, left: float, top: float, wide: float, high: float) -> Tensor:
-    """How far inside an ellipse each pixel is: 0 to 1, soft at the edge."""
-    return torch.sigmoid(14 * (1.0 - ((x - left) / wide) ** 2 - ((y - top) / high) ** 2) * wide)
+def _inside(x: Tensor, y: Tensor, left: float, top: float, width: float, height: float) -> Tensor:
+    """Return a mask of an ellipse, 0 to 1 with a soft edge."""
+    return torch.sigmoid(14 * (1.0 - ((x - left) / width) ** 2 - ((y - top) / height) ** 2) * width)
 
 
 def _paint(image: Tensor, colour: Tensor, where: Tensor) -> Tensor:
     return image + where[:, None].float() * (colour - image)
 
 
-def read_celeba(folder: Path, attribute: str = "Smiling", most: int = 40_000) -> Draw:
-    """Batches of CelebA: ``folder`` holds img_align_celeba and list_attr_celeba.txt."""
+def read_celeba(folder: Path, attribute: str = "Smiling", most: int = 40_000) -> DrawBatch:
+    """Return batches of CelebA; ``folder`` has img_align_celeba and list_attr_celeba.txt."""
     from PIL import Image
 
     lines = (folder / "list_attr_celeba.txt").read_text().splitlines()

@@ -1,12 +1,12 @@
-"""Case study: a net pruned to half its training energy, by the estimate and by FLOPs.
+"""Case study: prune a net to half its training energy, by estimated energy and by FLOPs.
 
     python benchmarks/pruning/study.py --on cuda:0 --out DIR                # measure: 5 minutes
     python benchmarks/pruning/study.py --on simulated:7 --quick --out DIR   # a dry run, no GPU
     python benchmarks/pruning/study.py --report --out DIR                   # the table again
 
-Every seed is written as it is done and never done again, so that a run that was cut, or that
-``--until-s`` ended, goes on where it was. What is measured of pruned nets is kept apart from what
-the estimator learns from.
+The result of every seed is written at once and never computed again, so the same command resumes
+a run that was interrupted or ended by ``--until-s``. Measurements of pruned nets are stored
+separately from the observations that the estimator is fitted to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from faces import SIZE, Draw, draw_faces, read_celeba
+from faces import SIZE, DrawBatch, draw_faces, read_celeba
 from torch import Tensor, nn
 
 import joulecast
@@ -33,20 +33,20 @@ from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 
 WIDTHS = (64, 128, 256, 512)
-# The device learns from nets of these shares of the widths.
-LADDER = (1.0, 0.5, 0.25, 0.125)
+# The device is profiled with nets of these shares of the widths.
+PROFILED_SHARES = (1.0, 0.5, 0.25, 0.125)
 SEEDS = tuple(range(1, 11))
 BUDGET = "50%"
 CONFIDENCE = 0.9
 TEST_SEED, TEST_PARTS = 90_210, 16
-# The published run had 0.05, at which three of ten nets never learnt.
-RATE = 0.02
+# The published run had 0.05, at which training failed for three of ten nets.
+LEARNING_RATE = 0.02
 METHODS = ("unpruned", "estimate", "flops")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How one run goes."""
+class StudyPlan:
+    """Settings of one run."""
 
     on: str
     meter: str
@@ -60,72 +60,75 @@ class Plan:
     profile_s: float
     probe_s: float
     rounds: int
-    draw: Draw
+    draw: DrawBatch
 
     @property
     def where(self) -> torch.device:
-        """Where nets train: a simulated device has none of its own."""
+        """PyTorch device for training; the CPU if the measured device is simulated."""
         return torch.device("cpu" if self.on.startswith("simulated") else self.on)
 
     @property
-    def learnt(self) -> str:
+    def store_path(self) -> str:
+        """Store of the observations that the estimator is fitted to."""
         return str(self.out / "learnt.sqlite")
 
 
 def main() -> None:
-    """Measure what is not there yet, then say what there is."""
+    """Measure what is missing, then report."""
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     started_s = time.monotonic()
-    # A user's device has seldom a profile that ships: here none helps.
-    nothing = args.out / "no-profiles"
-    nothing.mkdir(exist_ok=True)
-    os.environ["JOULECAST_PROFILES"] = str(nothing)
+    # Most devices have no shipped profile, so none is used here.
+    no_profiles = args.out / "no-profiles"
+    no_profiles.mkdir(exist_ok=True)
+    os.environ["JOULECAST_PROFILES"] = str(no_profiles)
     if not args.report:
         plan = make_plan(args)
-        learn_device(plan)
+        profile_device(plan)
         for seed in args.seeds:
             path = args.out / f"seed-{seed}.json"
             if path.exists():
                 continue
             if time.monotonic() - started_s > args.until_s:
-                print(f"stopped before seed {seed}: --until-s is over; the same command goes on")
+                print(f"stopped before seed {seed}: --until-s has passed; run it again to resume")
                 break
             path.write_text(json.dumps(run_seed(plan, seed), indent=1) + "\n")
             print(f"seed {seed}: {time.monotonic() - started_s:.0f} s so far", flush=True)
-    report(args.out)
+    write_report(args.out)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="cuda:0")
     parser.add_argument("--meter", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=parse_seeds, default=SEEDS)
-    parser.add_argument("--until-s", type=float, default=1e9, help="begin no seed after this")
+    parser.add_argument(
+        "--until-s", type=float, default=1e9, help="start no seed after this many seconds"
+    )
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--precision", default="tf32")
-    parser.add_argument("--profile-s", type=float, default=48.0, help="of the device, at first")
-    parser.add_argument("--probe-s", type=float, default=8.0, help="of each look at a choice")
+    parser.add_argument("--profile-s", type=float, default=48.0, help="device time of the profile")
+    parser.add_argument("--probe-s", type=float, default=8.0, help="device time of each probe")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--train-batch", type=int, default=256)
     parser.add_argument("--train-steps", type=int, default=500)
     parser.add_argument("--tune-steps", type=int, default=200)
-    parser.add_argument("--celeba", type=Path, help="its folder, instead of drawn faces")
-    parser.add_argument("--quick", action="store_true", help="hardly train: try it out")
-    parser.add_argument("--report", action="store_true", help="only say what there is")
+    parser.add_argument("--celeba", type=Path, help="folder of CelebA, instead of drawn faces")
+    parser.add_argument("--quick", action="store_true", help="hardly train, to try the script")
+    parser.add_argument("--report", action="store_true", help="only report")
     return parser.parse_args()
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """``1,2,5`` → seeds."""
+    """Return the seeds of a text like ``1,2,5``."""
     return tuple(int(word) for word in text.split(","))
 
 
-def make_plan(args: argparse.Namespace) -> Plan:
-    """What the arguments mean."""
-    return Plan(
+def make_plan(args: argparse.Namespace) -> StudyPlan:
+    """Return the settings of the arguments."""
+    return StudyPlan(
         on=args.on,
         meter=args.meter,
         out=args.out,
@@ -143,7 +146,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
 
 
 def make_net(widths: tuple[int, ...]) -> nn.Module:
-    """Four convolutions with norms and pooling, one linear: as small nets for faces are."""
+    """Return four convolutions with norms and pooling, and one linear layer."""
     layers: list[nn.Module] = []
     inside = 3
     for width in widths:
@@ -155,115 +158,121 @@ def make_net(widths: tuple[int, ...]) -> nn.Module:
 
 
 # ---------------------------------------------------------------------------------------------
-# Learning the device
+# Profiling
 
 
-def learn_device(plan: Plan) -> None:
-    """What layers of such nets cost; once."""
+def profile_device(plan: StudyPlan) -> None:
+    """Profile layers of the nets, once."""
     done = plan.out / "profiled"
     if done.exists():
         return
-    for share in LADDER:
+    for share in PROFILED_SHARES:
         joulecast.profile(
             make_net(tuple(round(share * width) for width in plan.widths)),
             torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
             on=plan.on,
             meter=plan.meter,
             setup=plan.setup,
-            seconds=plan.profile_s / len(LADDER),
+            seconds=plan.profile_s / len(PROFILED_SHARES),
             interval_share=0.005,
             rounds=1,
-            store=plan.learnt,
+            store=plan.store_path,
         )
     done.write_text("")
 
 
-def find_profile(plan: Plan) -> Profile:
-    """All that was learnt so far."""
-    with open_store(plan.learnt) as store:
-        (key,) = [one.key for one in store.profiles() if not one.shipped]
-        return store.profile(key)
+def find_profile(plan: StudyPlan) -> Profile:
+    """Return the profile so far."""
+    with open_store(plan.store_path) as store:
+        (key,) = [one.key for one in store.list_profiles() if not one.shipped]
+        return store.load_profile(key)
 
 
 # ---------------------------------------------------------------------------------------------
 # One seed
 
 
-def run_seed(plan: Plan, seed: int) -> dict[str, Any]:
-    """Train, prune both ways, tune all for as long, measure."""
-    clock = Clock()
+def run_seed(plan: StudyPlan, seed: int) -> dict[str, Any]:
+    """Train a net, prune it by both objectives, fine-tune all nets equally, and measure."""
+    clock = Stopwatch()
     torch.manual_seed(seed)
     rng = torch.Generator(plan.where).manual_seed(seed)
     net = make_net(plan.widths).to(plan.where)
     train(plan, net, rng, plan.train_steps)
-    clock.note("train_s")
+    clock.record("train_s")
     nets, choices = {"unpruned": copy.deepcopy(net)}, {}
-    for guide in ("estimate", "flops"):
-        shrunk = prune(plan, net, guide)
-        nets[guide], choices[guide] = shrunk.net.to(plan.where), shrunk.pruning
-        clock.note(f"prune_{guide}_s")
+    for method in ("estimate", "flops"):
+        pruned = prune(plan, net, method)
+        nets[method], choices[method] = pruned.net.to(plan.where), pruned.pruning
+        clock.record(f"prune_{method}_s")
     scores = {}
     for name, one in nets.items():
         train(plan, one, torch.Generator(plan.where).manual_seed(1000 + seed), plan.tune_steps)
         scores[name] = score(plan, one)
-    clock.note("tune_s")
+    clock.record("tune_s")
     order = [METHODS[(seed + at) % len(METHODS)] for at in range(len(METHODS))]
-    seen = {name: measure(plan, nets[name], rng) for name in order}
-    clock.note("measure_s")
-    before_j = seen["unpruned"].energy_j or 0.0
+    observations = {name: measure(plan, nets[name], rng) for name in order}
+    clock.record("measure_s")
+    before_j = observations["unpruned"].energy_j or 0.0
     rows = {
         name: {
             **scores[name],
-            "energy_j": seen[name].energy_j,
-            "energy_sd_j": seen[name].energy_sd_j,
-            "duration_s": seen[name].duration_s,
-            "share": (seen[name].energy_j or 0.0) / before_j,
+            "energy_j": observations[name].energy_j,
+            "energy_sd_j": observations[name].energy_sd_j,
+            "duration_s": observations[name].duration_s,
+            "share": (observations[name].energy_j or 0.0) / before_j,
             "pruning": describe(choices[name]) if name in choices else None,
         }
         for name in METHODS
     }
-    return {"seed": seed, "about": about(plan, seen["unpruned"]), "methods": rows, **clock.notes}
+    return {
+        "seed": seed,
+        "about": describe_run(plan, observations["unpruned"]),
+        "methods": rows,
+        **clock.durations_s,
+    }
 
 
-class Clock:
-    """Seconds between notes."""
+class Stopwatch:
+    """Durations between calls."""
 
     def __init__(self) -> None:
         self.last_s = time.monotonic()
-        self.notes: dict[str, float] = {}
+        self.durations_s: dict[str, float] = {}
 
-    def note(self, name: str) -> None:
+    def record(self, name: str) -> None:
+        """Record the time since the last call."""
         now_s = time.monotonic()
-        self.notes[name], self.last_s = now_s - self.last_s, now_s
+        self.durations_s[name], self.last_s = now_s - self.last_s, now_s
 
 
-def prune(plan: Plan, net: nn.Module, guide: str) -> Any:
-    """The net at half of its joules, or of its FLOPs.
+def prune(plan: StudyPlan, net: nn.Module, method: str) -> Any:
+    """Prune a net to half of its energy, or of its FLOPs.
 
-    For joules the layers of what was chosen are looked at, and the choice goes on from there.
+    For energy the layers of the pruned net are probed, and pruning continues from there.
     """
-    ours = guide == "estimate"
+    by_energy = method == "estimate"
     return joulecast.prune(
         copy.deepcopy(net).cpu(),
         torch.zeros(plan.setup.batch, 3, SIZE, SIZE),
         budget=BUDGET,
         device=find_profile(plan),
         setup=plan.setup,
-        objective="energy" if ours else guide,
-        confidence=CONFIDENCE if ours else 0.5,
-        store=plan.learnt,
-        probe=ours,
+        objective="energy" if by_energy else method,
+        confidence=CONFIDENCE if by_energy else 0.5,
+        store=plan.store_path,
+        probe=by_energy,
         probe_seconds=plan.probe_s,
         on=plan.on,
         meter=plan.meter,
     )
 
 
-def train(plan: Plan, net: nn.Module, rng: torch.Generator, steps: int) -> None:
-    """SGD on fresh batches, the rate falling to nothing."""
+def train(plan: StudyPlan, net: nn.Module, rng: torch.Generator, steps: int) -> None:
+    """Train with SGD on new batches and a one-cycle learning rate."""
     net.train()
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     allowed = plan.setup.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     for _ in range(steps):
@@ -275,8 +284,8 @@ def train(plan: Plan, net: nn.Module, rng: torch.Generator, steps: int) -> None:
         schedule.step()
 
 
-def score(plan: Plan, net: nn.Module) -> dict[str, float]:
-    """Accuracy and loss on the same images for every net."""
+def score(plan: StudyPlan, net: nn.Module) -> dict[str, float]:
+    """Return accuracy and loss on the same images for every net."""
     net.eval()
     rng = torch.Generator(plan.where).manual_seed(TEST_SEED)
     right, loss = 0.0, 0.0
@@ -289,14 +298,14 @@ def score(plan: Plan, net: nn.Module) -> dict[str, float]:
     return {"accuracy": right, "loss": loss}
 
 
-def measure(plan: Plan, net: nn.Module, rng: torch.Generator) -> Observation:
-    """A training step of this very net on faces, under the meter; kept apart from the profile."""
+def measure(plan: StudyPlan, net: nn.Module, rng: torch.Generator) -> Observation:
+    """Measure a training step of this net on faces; it is not added to the profile."""
     images, labels = plan.draw(plan.setup.batch, rng)
 
     def loss(output: Tensor) -> Tensor:
         return F.cross_entropy(output, labels.to(output.device))
 
-    seen = joulecast.measure(
+    observation = joulecast.measure(
         copy.deepcopy(net).cpu(),
         images.cpu(),
         loss=loss,
@@ -306,27 +315,27 @@ def measure(plan: Plan, net: nn.Module, rng: torch.Generator) -> Observation:
         rounds=plan.rounds,
     )
     with open_store(str(plan.out / "measured.sqlite")) as store:
-        store.add_observation(seen)
-    return seen
+        store.add_observation(observation)
+    return observation
 
 
 def describe(pruning: Any) -> dict[str, Any]:
-    """What was chosen, without its layers one by one."""
+    """Return the result of pruning without its layers."""
     data = pruning.to_dict()
     for side in ("before", "after"):
-        keys = ("energy_j", "interval_j", "duration_s", "level", "basis")
+        keys = ("energy_j", "interval_j", "duration_s", "level", "provenance")
         data[side] = {key: data[side][key] for key in keys}
     return {key: value for key, value in data.items() if key not in ("layers", "net")}
 
 
-def about(plan: Plan, seen: Observation) -> dict[str, Any]:
-    """Where, when and how this was measured."""
+def describe_run(plan: StudyPlan, observation: Observation) -> dict[str, Any]:
+    """Describe where, when and how this was measured."""
     return {
-        "device": seen.device.to_dict(),
-        "runtime": seen.runtime,
-        "meter": seen.meter,
-        "covers": seen.covers,
-        "provenance": seen.provenance,
+        "device": observation.device.to_dict(),
+        "runtime": observation.runtime,
+        "meter": observation.meter,
+        "covers": observation.covers,
+        "provenance": observation.provenance,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
         "setup": plan.setup.to_dict(),
@@ -345,12 +354,12 @@ def about(plan: Plan, seen: Observation) -> dict[str, Any]:
 # All seeds
 
 
-def report(out: Path) -> None:
-    """The table, and summary.json beside the seeds."""
+def write_report(out: Path) -> None:
+    """Print the table and write summary.json."""
     paths = sorted(out.glob("seed-*.json"), key=lambda path: int(path.stem.split("-")[1]))
     seeds = [json.loads(path.read_text()) for path in paths]
     if not seeds:
-        print("nothing was measured yet")
+        print("no seed was measured yet")
         return
     share = float(BUDGET.rstrip("%")) / 100
     summary: dict[str, Any] = {"about": seeds[0]["about"], "seeds": len(seeds), "methods": {}}
@@ -369,17 +378,19 @@ def report(out: Path) -> None:
 
 
 def summarise(rows: list[Any], whole: list[Any], share: float) -> dict[str, Any]:
-    """Means over seeds, and how far from the budget; points are percent of the net before."""
-    off = [100 * (row["share"] - share) for row in rows]
-    fell = [100 * (one["accuracy"] - row["accuracy"]) for row, one in zip(rows, whole, strict=True)]
+    """Return means over seeds and deviations from the budget in percentage points."""
+    points_off = [100 * (row["share"] - share) for row in rows]
+    points_lost = [
+        100 * (one["accuracy"] - row["accuracy"]) for row, one in zip(rows, whole, strict=True)
+    ]
     return {
         "energy_j": statistics.fmean(row["energy_j"] for row in rows),
         "share": statistics.fmean(row["share"] for row in rows),
-        "points_off": statistics.fmean(off),
-        "points_off_worst": max(off, key=abs),
-        "above_budget": sum(one > 0 for one in off),
+        "points_off": statistics.fmean(points_off),
+        "points_off_worst": max(points_off, key=abs),
+        "above_budget": sum(one > 0 for one in points_off),
         "accuracy": statistics.fmean(row["accuracy"] for row in rows),
-        "accuracy_points_lost": statistics.fmean(fell),
+        "accuracy_points_lost": statistics.fmean(points_lost),
         "loss": statistics.fmean(row["loss"] for row in rows),
     }
 

@@ -1,12 +1,12 @@
-"""How many candidates of a search are screened per second: seconds of this machine.
+"""Measure how many candidates of a search are screened per second on this machine.
 
-A candidate is drawn, built as a Network and judged against a budget by the profile that is shipped
-(nvidia-h200, measured). Beside it, in the same run: building random nets of the same family and
-running them on this processor, and what measuring one took on the H200 when the profile was made.
-Every figure is taken in a fresh process, so that no layer is remembered from an earlier one.
+A candidate is drawn, built as a Network and screened against a budget with the shipped profile
+(nvidia-h200, measured). For comparison: building random nets of the same family and running them on
+this CPU, and the time to measure one on the H200 when the profile was made. Every figure is taken
+in a new process, so that no layer is cached.
 
     python benchmarks/screening/run.py                a table
-    python benchmarks/screening/run.py --out FILE     also keep it
+    python benchmarks/screening/run.py --out FILE     also write it
 """
 
 from __future__ import annotations
@@ -26,31 +26,26 @@ from pathlib import Path
 from typing import Any
 
 import joulecast
+from joulecast.budgets import RunLength, parse_budget
 from joulecast.estimators import estimate_network
 from joulecast.families import draw_family
 from joulecast.records import Device, Profile, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.search import (
-    BudgetScreener,
-    RunLength,
-    make_screener,
-    make_search_space,
-    parse_budget,
-)
+from joulecast.uses.search import BudgetScreener, make_screener, make_search_space
 
 FAMILIES = ("cnn5", "transformer", "resnet18")
 DEVICE, SETUP, SEED = "nvidia-h200", Setup(batch=32), 7
 BATCHES = (256, 64, 16, 1)
-# So many are enough for a figure, and what is slow is not asked for more.
+# Candidates per figure; fewer where screening is slow.
 COUNTS = {256: 1024, 64: 512, 16: 128, 1: 40}
-ALONE, RIVALS, ON_DEVICE = 8, 6, 3
+AFRESH_COUNT, RUN_COUNT, MIN_MEASURED = 8, 6, 3
 
 Json = dict[str, Any]
 
 
 def main() -> None:
-    """Measure everything, or, called by itself, one thing."""
+    """Measure everything, or one thing if called by itself."""
     args = parse_arguments()
     if args.measure:
         print(json.dumps(MEASURES[args.measure](args.family, args.seed)))
@@ -63,7 +58,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
@@ -74,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_all(repeats: int) -> Json:
-    """Every measure in fresh processes, in turns, so that all meet the same other load."""
+    """Run every measure in new processes, in turns, so that all meet the same other load."""
     found: dict[str, dict[str, list[float]]] = {f: {m: [] for m in MEASURES} for f in FAMILIES}
     load = [os.getloadavg()[0]]
     for turn in range(repeats):
@@ -87,7 +82,7 @@ def run_all(repeats: int) -> Json:
         family: {
             "per_candidate_s": {name: min(values) for name, values in rows.items()},
             "all_s": rows,
-            "measured_on_device_s": find_cost(profile, family),
+            "measured_on_device_s": find_measuring_time_s(profile, family),
         }
         for family, rows in found.items()
     }
@@ -103,18 +98,18 @@ def run_all(repeats: int) -> Json:
 
 
 def run_child(family: str, name: str, seed: int) -> float:
-    """Seconds for each candidate, in a process of its own."""
-    words = [sys.executable, __file__, "--measure", name, "--family", family, "--seed", str(seed)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    """Return the CPU time per candidate, measured in its own process."""
+    command = [sys.executable, __file__, "--measure", name, "--family", family, "--seed", str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
 # ---------------------------------------------------------------------------------------------
-# What is measured
+# Measures
 
 
-def make_screen(family: str) -> BudgetScreener:
-    """A family's whole space, and half of what its original takes."""
+def make_half_screener(family: str) -> BudgetScreener:
+    """Return a screener of a family's whole space with half the original's energy as budget."""
     profile = joulecast.load_profile(DEVICE)
     space, length = make_search_space(family, SETUP), RunLength()
     original = joulecast.estimate(family, device=profile, setup=SETUP)
@@ -122,71 +117,71 @@ def make_screen(family: str) -> BudgetScreener:
     return make_screener(profile, space, budget, length, confidence=0.9)
 
 
-def screen_in(size: int) -> Callable[[str, int], float]:
-    """Draw, build and judge candidates, so many at a time."""
+def measure_batches(size: int) -> Callable[[str, int], float]:
+    """Return a measure that draws, builds and screens candidates in batches of ``size``."""
 
     def measure(family: str, seed: int) -> float:
-        screen, rng = make_screen(family), random.Random(seed)
-        # The first question opens the profile: that is once for a search and not counted.
-        screen.screen([screen.space.draw(random.Random(0))])
-        begun_s = time.process_time()
+        screener, rng = make_half_screener(family), random.Random(seed)
+        # The first batch loads the fit, which happens once in a search and is not counted.
+        screener.screen([screener.space.draw(random.Random(0))])
+        started_s = time.process_time()
         for _ in range(COUNTS[size] // size):
-            screen.screen([screen.space.draw(rng) for _ in range(size)])
-        return (time.process_time() - begun_s) / COUNTS[size]
+            screener.screen([screener.space.draw(rng) for _ in range(size)])
+        return (time.process_time() - started_s) / COUNTS[size]
 
     return measure
 
 
-def ask_afresh(family: str, seed: int) -> float:
-    """A whole estimate for each candidate, the profile opened anew every time."""
+def estimate_afresh(family: str, seed: int) -> float:
+    """Estimate each candidate on its own, loading the fit every time."""
     profile, rng = joulecast.load_profile(DEVICE), random.Random(seed)
-    begun_s = time.process_time()
-    for _ in range(ALONE):
+    started_s = time.process_time()
+    for _ in range(AFRESH_COUNT):
         estimate_network(profile, draw_family(family, rng.randint), SETUP)
-    return (time.process_time() - begun_s) / ALONE
+    return (time.process_time() - started_s) / AFRESH_COUNT
 
 
 def run_here(family: str, seed: int) -> float:
-    """Build each candidate and run three steps of it on this processor, without any meter."""
+    """Build each candidate and run three steps of it on this CPU, without a meter."""
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
     runtime, rng = TorchRuntime("cpu", Device("cpu")), random.Random(seed)
     setup = Setup(batch=SETUP.batch, threads=1)
-    took_s = []
-    for _ in range(RIVALS):
+    durations_s = []
+    for _ in range(RUN_COUNT):
         trial = Trial(draw_family(family, rng.randint), setup)
-        begun_s = time.process_time()
+        started_s = time.process_time()
         step = runtime.prepare(trial)
         step.run(1)
         step.wait()
-        took_s.append(time.process_time() - begun_s)
+        durations_s.append(time.process_time() - started_s)
         step.close()
-    return statistics.fmean(took_s)
+    return statistics.fmean(durations_s)
 
 
 MEASURES: dict[str, Callable[[str, int], float]] = {
-    **{f"batch_{size}": screen_in(size) for size in BATCHES},
-    "afresh": ask_afresh,
+    **{f"batch_{size}": measure_batches(size) for size in BATCHES},
+    "afresh": estimate_afresh,
     "run_here": run_here,
 }
 
 
-def find_cost(profile: Profile, family: str) -> float | None:
-    """Seconds that measuring a whole net of the family took, the median of those in the profile."""
+def find_measuring_time_s(profile: Profile, family: str) -> float | None:
+    """Return the median time to measure a whole net of the family in the profile."""
     costs = [
         one.cost_s
         for one in profile.observations
         if one.trial.network.name.partition(":")[0] == family and one.energy_j and one.cost_s
     ]
-    return statistics.median(costs) if len(costs) >= ON_DEVICE else None
+    return statistics.median(costs) if len(costs) >= MIN_MEASURED else None
 
 
 # ---------------------------------------------------------------------------------------------
-# For people
+# Output
 
 
 def describe_machine() -> Json:
-    """What ran it."""
+    """Describe this machine."""
     import numpy as np
 
     return {
@@ -200,12 +195,12 @@ def describe_machine() -> Json:
 
 
 def make_table(report: Json) -> str:
-    """Candidates per second, a row a family."""
+    """Return a table of candidates per second, one row per family."""
     names = {f"batch_{size}": f"{size} at once" for size in BATCHES}
-    heads = [*names.values(), "asked afresh", "run here", "measured", "x run here"]
+    heads = [*names.values(), "one by one", "run here", "measured", "x run here"]
     lines = [
         f"{report['processor']}, {report['cores']} cores, load {report['load'][0]:.1f} to "
-        f"{report['load'][1]:.1f}; candidates per CPU second, the best of {report['repeats']}",
+        f"{report['load'][1]:.1f}; candidates per CPU second, the maximum of {report['repeats']}",
         f"{'':12s}" + "".join(f"{head:>14s}" for head in heads),
     ]
     for family, row in report["families"].items():
@@ -214,7 +209,7 @@ def make_table(report: Json) -> str:
 
 
 def show_family(row: Json, names: Sequence[str] | Json) -> list[str]:
-    """A row's cells."""
+    """Return the cells of a row."""
     spent, measured_s = row["per_candidate_s"], row["measured_on_device_s"]
     cells = [f"{1 / spent[name]:,.0f}" for name in names]
     cells += [f"{1 / spent[name]:,.1f}" for name in ("afresh", "run_here")]

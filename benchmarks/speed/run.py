@@ -1,12 +1,11 @@
-"""How fast estimates and fits are: seconds of this machine, nothing of them is energy.
+"""Time estimates and fits on this machine.
 
-Devices are simulated, only the clock is real. Every figure is taken in a fresh process, so that
-nothing is remembered from an earlier one, several times, and the least is kept: a busy machine can
-make a figure larger, never smaller.
+Devices are simulated. Every figure is taken several times, each in a new process so that nothing is
+cached, and the minimum counts: other load can make a figure larger, never smaller.
 
     python benchmarks/speed/run.py                a table
     python benchmarks/speed/run.py --json         JSON on stdout
-    python benchmarks/speed/run.py --out FILE     also keep it
+    python benchmarks/speed/run.py --out FILE     also write it
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from joulecast.variants import make_isolated_trial, make_variant, split_blocks, 
 SETUP = Setup(batch=32)
 FAMILY = "cnn5"
 MIXED = ("resnet18", "resnet50", "cnn5")
-WORLD, FIT_SEED, NET_SEED = 300, 3, 4
-NETS, ALONE, RIVAL_NETS = 10_000, 200, 500
+DEVICE_SEED, FIT_SEED, NET_SEED = 300, 3, 4
+NETS, SINGLE_NETS, COMPARED_NETS = 10_000, 200, 500
 HEAVY = ("scipy", "sklearn", "torch", "pandas", "transformers", "threadpoolctl")
 COMMAND = ("estimate", "cnn5:8,16,32,64", "--device", "nvidia-h200")
 
@@ -48,7 +47,7 @@ Json = dict[str, Any]
 
 
 def main() -> None:
-    """Measure everything, or, called by itself, one thing."""
+    """Measure everything, or one thing if called by itself."""
     args = parse_arguments()
     if args.measure:
         print(json.dumps(MEASURES[args.measure](args.folder)))
@@ -61,7 +60,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; the defaults are those of the published run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
@@ -72,15 +71,15 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_all(repeats: int) -> Json:
-    """Every measure in fresh processes, in turns, so that all meet the same other load."""
+    """Run every measure in new processes, in turns, so that all meet the same other load."""
     found: dict[str, list[Json]] = {name: [] for name in MEASURES}
     with tempfile.TemporaryDirectory() as folder:
-        keep_fits(Path(folder))
+        write_fits(Path(folder))
         load = [os.getloadavg()[0]]
         for turn in range(repeats):
             for name in MEASURES:
                 if turn == 0 or name != "fit_500":
-                    found[name].append(measure_apart(name, folder))
+                    found[name].append(measure_in_process(name, folder))
                     load.append(os.getloadavg()[0])
     best = {name: min(rows, key=lambda row: row["cpu_s"]) for name, rows in found.items()}
     return {
@@ -94,31 +93,31 @@ def run_all(repeats: int) -> Json:
     }
 
 
-def measure_apart(name: str, folder: str) -> Json:
-    """One measure in a process of its own."""
-    words = [sys.executable, __file__, "--measure", name, "--folder", folder]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+def measure_in_process(name: str, folder: str) -> Json:
+    """Run one measure in its own process."""
+    command = [sys.executable, __file__, "--measure", name, "--folder", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
 def compare(best: Json) -> Json:
-    """Every figure beside its rival's, in seconds of the processor per net."""
+    """Return ratios of CPU time per net."""
     together, apart = (best[name]["cpu_s"] / best[name]["nets"] for name in ("together", "apart"))
-    few, rival = (best[name]["cpu_s"] / best[name]["nets"] for name in ("few", "subtractive"))
+    few, subtractive = (best[name]["cpu_s"] / best[name]["nets"] for name in ("few", "subtractive"))
     return {
         "one_net_at_a_time_over_together": apart / together,
-        "subtractive_over_additive": rival / few,
+        "subtractive_over_additive": subtractive / few,
         "command_over_importing_numpy": best["command"]["cpu_s"] / best["numpy"]["cpu_s"],
     }
 
 
 # ---------------------------------------------------------------------------------------------
-# What is measured
+# Measures
 
 
-def see(world: SimulatedDevice, trial: Trial) -> Observation:
-    """What a simulated device says about a trial, with a spread of half a percent."""
-    cost = world.true_cost(trial)
+def observe(device: SimulatedDevice, trial: Trial) -> Observation:
+    """Return an observation of a simulated device, with a standard deviation of 0.5 %."""
+    cost = device.true_cost(trial)
     return Observation(
         trial,
         energy_j=cost.energy_j,
@@ -131,9 +130,9 @@ def see(world: SimulatedDevice, trial: Trial) -> Observation:
     )
 
 
-def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observation]:
-    """Layers alone and whole nets of some families as graphs, and the waiting device."""
-    world, rng = make_simulated_device(WORLD), random.Random(FIT_SEED)
+def observe_layers(families: Sequence[str], alone: int, whole: int) -> list[Observation]:
+    """Return isolated layers and whole nets as CUDA graphs, and the idle device."""
+    device, rng = make_simulated_device(DEVICE_SEED), random.Random(FIT_SEED)
     nets = [draw_family(families[at % len(families)], rng.randint) for at in range(whole)]
     trials: dict[str, Trial] = {}
     while len(trials) < alone:
@@ -141,45 +140,45 @@ def see_layers(families: Sequence[str], alone: int, whole: int) -> list[Observat
         for place in split_network(net):
             trial = make_isolated_trial(place.part, SETUP, "graph")
             trials[trial.key] = trial
-    looks = [
+    all_trials = [
         *list(trials.values())[:alone],
         *(Trial(net, SETUP, Execution(mode="graph")) for net in nets),
         Trial(Network(), Setup()),
     ]
-    return [see(world, trial) for trial in looks]
+    return [observe(device, trial) for trial in all_trials]
 
 
-def see_variants(points: int) -> list[Observation]:
-    """The paper's variants of random nets."""
-    world, rng = make_simulated_device(WORLD), random.Random(FIT_SEED)
+def observe_variants(points: int) -> list[Observation]:
+    """Return the paper's variants of random nets."""
+    device, rng = make_simulated_device(DEVICE_SEED), random.Random(FIT_SEED)
     original, trials = make_family(FAMILY), dict[str, Trial]()
     while len(trials) < points:
         for place in split_blocks(draw_family(FAMILY, rng.randint)):
             trial = Trial(make_variant(place.part, original), SETUP)
             trials[trial.key] = trial
-    return [see(world, trial) for trial in list(trials.values())[:points]]
+    return [observe(device, trial) for trial in list(trials.values())[:points]]
 
 
-def keep_fits(folder: Path) -> None:
-    """What both estimators have learnt from 70 observations, for processes that only ask."""
-    fits = {"additive": see_layers([FAMILY], 70, 0), "subtractive": see_variants(70)}
+def write_fits(folder: Path) -> None:
+    """Write fits of both estimators to 70 observations, for processes that only predict."""
+    fits = {"additive": observe_layers([FAMILY], 70, 0), "subtractive": observe_variants(70)}
     for name, seen in fits.items():
         (folder / f"{name}.json").write_text(json.dumps(find_estimator(name).fit(seen).to_dict()))
 
 
-def clock(work: Callable[[], Any]) -> Json:
-    """Seconds of the processor and of the wall, and the most memory the process ever held."""
-    begun_s, cpu_s = time.perf_counter(), time.process_time()
+def time_call(work: Callable[[], Any]) -> Json:
+    """Return CPU time, wall time and peak memory of a call."""
+    started_s, cpu_s = time.perf_counter(), time.process_time()
     work()
     return {
         "cpu_s": round(time.process_time() - cpu_s, 4),
-        "wall_s": round(time.perf_counter() - begun_s, 4),
+        "wall_s": round(time.perf_counter() - started_s, 4),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
 
-def ask(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
-    """Predict random nets with their intervals; drawing them is not counted."""
+def time_prediction(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
+    """Time the prediction of random nets with intervals, without drawing them."""
     data = json.loads((folder / f"{name}.json").read_text())
     rng = random.Random(NET_SEED)
     drawn = [draw_family(FAMILY, rng.randint) for _ in range(nets)]
@@ -189,59 +188,59 @@ def ask(folder: Path, name: str, nets: int, at_once: bool = True) -> Json:
     def predict() -> None:
         for group in groups:
             fitted = estimator.load(data)
-            answer = fitted.predict(group, [SETUP] * len(group), per_layer=True)
-            assert np.isfinite(answer.energy_sd_j).all()
+            prediction = fitted.predict(group, [SETUP] * len(group), per_layer=True)
+            assert np.isfinite(prediction.energy_sd_j).all()
 
-    return {"nets": nets, **clock(predict)}
+    return {"nets": nets, **time_call(predict)}
 
 
-def fit(alone: int, whole: int) -> Json:
-    """Learn from observations of many kinds."""
-    seen = see_layers(MIXED, alone, whole)
+def time_fit(alone: int, whole: int) -> Json:
+    """Time a fit to observations of many kinds."""
+    seen = observe_layers(MIXED, alone, whole)
     fitted: Json = {}
-    took = clock(lambda: fitted.update(find_estimator("additive").fit(seen).to_dict()))
+    timing = time_call(lambda: fitted.update(find_estimator("additive").fit(seen).to_dict()))
     layers = len({str(piece) for piece in fitted["energy"]["pieces"]})
-    return {"observations": len(seen), "layers": layers, **took}
+    return {"observations": len(seen), "layers": layers, **timing}
 
 
-def run_child(words: Sequence[str]) -> Json:
-    """A whole command from its start to its end."""
-    before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+def run_child(command: Sequence[str]) -> Json:
+    """Time a whole command from start to end."""
+    before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = sorted({name.partition(".")[0] for name in names} & set(HEAVY))
-    took = {"cpu_s": round(cpu_s, 4), "wall_s": round(time.perf_counter() - begun_s, 4)}
-    return {**took, "peak_bytes": after.ru_maxrss * 1024, "modules": len(names), "heavy": heavy}
+    timing = {"cpu_s": round(cpu_s, 4), "wall_s": round(time.perf_counter() - started_s, 4)}
+    return {**timing, "peak_bytes": after.ru_maxrss * 1024, "modules": len(names), "heavy": heavy}
 
 
 def run_command() -> Json:
-    """``joulecast estimate`` by the profile that is shipped, and what it imports."""
+    """Time ``joulecast estimate`` with the shipped profile, and list its imports."""
     code = "from joulecast.cli.main import main; main()"
     listed = run_child([sys.executable, "-X", "importtime", "-c", code, *COMMAND])
-    took = run_child([sys.executable, "-c", code, *COMMAND])
-    return {**took, "modules": listed["modules"], "heavy": listed["heavy"]}
+    timing = run_child([sys.executable, "-c", code, *COMMAND])
+    return {**timing, "modules": listed["modules"], "heavy": listed["heavy"]}
 
 
 MEASURES: dict[str, Callable[[Path], Json]] = {
-    "together": lambda folder: ask(folder, "additive", NETS),
-    "apart": lambda folder: ask(folder, "additive", ALONE, at_once=False),
-    "few": lambda folder: ask(folder, "additive", RIVAL_NETS),
-    "subtractive": lambda folder: ask(folder, "subtractive", RIVAL_NETS),
-    "fit_100": lambda folder: fit(60, 40),
-    "fit_500": lambda folder: fit(300, 200),
+    "together": lambda folder: time_prediction(folder, "additive", NETS),
+    "apart": lambda folder: time_prediction(folder, "additive", SINGLE_NETS, at_once=False),
+    "few": lambda folder: time_prediction(folder, "additive", COMPARED_NETS),
+    "subtractive": lambda folder: time_prediction(folder, "subtractive", COMPARED_NETS),
+    "fit_100": lambda folder: time_fit(60, 40),
+    "fit_500": lambda folder: time_fit(300, 200),
     "command": lambda folder: run_command(),
     "numpy": lambda folder: run_child([sys.executable, "-c", "import numpy"]),
 }
 
 
 # ---------------------------------------------------------------------------------------------
-# For people
+# Output
 
 
 def describe_machine() -> Json:
-    """What ran it."""
+    """Describe this machine."""
     return {
         "processor": find_processor(),
         "cores": os.cpu_count(),
@@ -253,13 +252,13 @@ def describe_machine() -> Json:
 
 
 def make_table(report: Json) -> str:
-    """Everything at a glance."""
+    """Return the results as a table."""
     best, ratios = report["best"], report["ratios"]
     rows = {
-        "together": f"predict {NETS:,} nets with intervals, nothing remembered",
-        "apart": f"predict {ALONE} nets, one at a time",
-        "few": f"predict {RIVAL_NETS} nets",
-        "subtractive": f"predict {RIVAL_NETS} nets, the paper's method",
+        "together": f"predict {NETS:,} nets with intervals, without cache",
+        "apart": f"predict {SINGLE_NETS} nets, one at a time",
+        "few": f"predict {COMPARED_NETS} nets",
+        "subtractive": f"predict {COMPARED_NETS} nets, the paper's method",
         "fit_100": "fit {observations} observations of {layers} layers",
         "fit_500": "fit {observations} observations of {layers} layers",
         "command": "joulecast estimate, start to end ({modules} modules)",
@@ -267,7 +266,7 @@ def make_table(report: Json) -> str:
     }
     lines = [
         f"{report['processor']}, {report['cores']} cores, load {report['load'][0]} to "
-        f"{report['load'][1]}; the least of {report['repeats']}",
+        f"{report['load'][1]}; the minimum of {report['repeats']}",
         f"{'':58s} {'CPU s':>8s} {'wall s':>8s} {'MB':>6s}",
     ]
     for name, about in rows.items():

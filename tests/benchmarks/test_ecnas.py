@@ -1,4 +1,4 @@
-"""Cells of NAS-Bench-101 as networks: published parameters, laws of channels, all runs where given.
+"""NAS-Bench-101 cells as networks: parameters, channels, and all published runs if given.
 
 JOULECAST_ECNAS_DATA names a folder with ``rtx6000.csv`` and ``two_gpus.csv``.
 """
@@ -14,8 +14,8 @@ from joulecast.kinds import check_network, network_work
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "ecnas"
 DATA = os.environ.get("JOULECAST_ECNAS_DATA", "")
-# Adjacency row by row, operators of the inner vertices, and trainable parameters as EC-NAS-Bench
-# has them: two vertices; one; channels that divide unevenly; vertices that read and are read.
+# Adjacency row by row, operators of the inner vertices, and published trainable parameters: no
+# inner vertex; one; channels that divide unevenly; chains of vertices.
 CELLS = [
     ("0100", "", 882570),
     ("011001000", "conv1x1-bn-relu", 2793866),
@@ -29,7 +29,7 @@ CELLS = [
 def load(file, name):
     found = importlib.util.spec_from_file_location(name, FOLDER / f"{file}.py")
     module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # where dataclasses look for their module, and siblings for it
+    sys.modules[name] = module  # dataclasses and sibling modules look it up there
     found.loader.exec_module(module)
     return module
 
@@ -53,7 +53,7 @@ def make_cell(cells, adjacency, inner):
 
 
 @pytest.mark.parametrize(("adjacency", "inner", "params"), CELLS)
-def test_a_cell_has_its_published_parameters(cells, adjacency, inner, params):
+def test_cell_has_its_published_parameters(cells, adjacency, inner, params):
     network = cells.make_network(make_cell(cells, adjacency, inner))
     assert network_work(network, cells.SETUP).params == params
     if network.buildable:
@@ -83,7 +83,7 @@ def test_every_published_run_has_its_parameters(cells, file):
 
 
 def make_runs(cells, repeats=2):
-    """Every cell of this file, run a few times on a made-up device."""
+    """Return runs of every cell of this file on a synthetic device."""
     runs = []
     for adjacency, inner, params in CELLS:
         cell = make_cell(cells, adjacency, inner)
@@ -97,7 +97,7 @@ def make_runs(cells, repeats=2):
     return runs
 
 
-def test_repeats_stay_on_one_side_and_development_apart(bench):
+def test_splits_keep_repeats_together_and_development_apart(bench):
     names = [f"{number:04d}" for number in range(900)]
     develop, report = bench.split_nets(names)
     assert not set(develop) & set(report)
@@ -113,18 +113,23 @@ def test_repeats_stay_on_one_side_and_development_apart(bench):
     "method", ["additive", "physics-linear", "quadratic", "nearest", "flops-linear"]
 )
 def test_methods_predict_runs_from_runs(cells, bench, method):
-    shelf = bench.make_shelf(make_runs(cells))
-    names = sorted(shelf.nets)
-    answer = bench.METHODS[method](shelf, names, names)
-    truth = [shelf.mean_j(name) for name in names]
+    run_data = bench.group_runs(make_runs(cells))
+    names = sorted(run_data.nets)
+    answer = bench.METHODS[method](run_data, names, names)
+    measured_j = [run_data.mean_energy_j(name) for name in names]
     assert len(answer.energy_j) == len(names)
-    assert all(0.3 < said / was < 3 for said, was in zip(answer.energy_j, truth, strict=True))
+    assert all(
+        0.3 < predicted_j / was < 3
+        for predicted_j, was in zip(answer.energy_j, measured_j, strict=True)
+    )
 
 
-def test_a_perfect_answer_scores_nothing(cells, bench):
-    shelf = bench.make_shelf(make_runs(cells, repeats=1))
-    names = sorted(shelf.nets)
-    truth = [shelf.mean_j(name) for name in names]
-    score = bench.judge(shelf, names, bench.NetEstimate(truth, lambda repeats: [1.0] * len(truth)))
+def test_perfect_prediction_has_no_error(cells, bench):
+    run_data = bench.group_runs(make_runs(cells, repeats=1))
+    names = sorted(run_data.nets)
+    measured_j = [run_data.mean_energy_j(name) for name in names]
+    score = bench.score_prediction(
+        run_data, names, bench.RunPrediction(measured_j, lambda repeats: [1.0] * len(measured_j))
+    )
     assert score["mape"] == score["bias"] == score["p90"] == pytest.approx(0.0)
     assert score["inside"] == 100.0

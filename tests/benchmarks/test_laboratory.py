@@ -1,4 +1,4 @@
-"""Rows of the laboratory's file as observations: made up here, and real where the file is."""
+"""Rows of the laboratory file as observations: synthetic ones, and real ones if given."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ NETS = [("B", PLAIN), ("R", RESIDUAL)]
 def lab():
     found = importlib.util.spec_from_file_location("laboratory", SCRIPT)
     module = importlib.util.module_from_spec(found)
-    sys.modules["laboratory"] = module  # where dataclasses look for their module
+    sys.modules["laboratory"] = module  # dataclasses look up their module there
     found.loader.exec_module(module)
     return module
 
@@ -38,23 +38,23 @@ def make_row(family, tag, layers, **more):
 
 
 @pytest.mark.parametrize(("family", "layers"), NETS)
-def test_a_net_is_the_sum_of_what_its_rows_show_alone(lab, family, layers):
-    """Each piece alone is the very part that splitting the whole net gives: probes will fit."""
+def test_network_is_the_sum_of_its_isolated_pieces(lab, family, layers):
+    """Each isolated piece equals the part that splitting the whole network gives."""
     net = lab.read_eager(make_row(family, "full", layers), energy=True).trial
     check_network(net.network)
-    alone = [lab.read_graph(make_row(family, "tp", [words], k=4)).trial for words in layers]
-    for trial in alone:
+    isolated = [lab.read_graph(make_row(family, "tp", [words], k=4)).trial for words in layers]
+    for trial in isolated:
         check_network(trial.network)
     places = split_blocks(net.network)
     assert len(places) == len(layers)
-    assert [read_isolated_part(trial) for trial in alone] == [
+    assert [read_isolated_part(trial) for trial in isolated] == [
         match_precision(place.part, net.setup) for place in places
     ]
-    flops = [network_work(trial.network, net.setup).total.flops for trial in alone]
+    flops = [network_work(trial.network, net.setup).total.flops for trial in isolated]
     assert sum(flops) == pytest.approx(network_work(net.network, net.setup).total.flops)
 
 
-def test_rows_without_joules_are_probes_and_copies_are_counted(lab):
+def test_rows_without_energy_are_probes_and_copies_are_counted(lab):
     row = make_row("B", "tp", [["chid", 8, 5, 16, 1]], k=4)
     assert lab.read_graph(row).energy_j == SEEN["gj"]
     del row["gj"]
@@ -67,15 +67,15 @@ def test_rows_without_joules_are_probes_and_copies_are_counted(lab):
     assert head.trial.execution.upstream == "loss"
 
 
-def test_the_host_is_learnt_from_seconds_alone(lab):
+def test_host_rows_have_time_and_no_energy(lab):
     variant = make_row("B", "hid", [*PLAIN[:2], ["cfc", 5, 8]])
     rows = [variant, make_row("B", "full", PLAIN), {**variant, "run": 3}]
     (host,) = lab.list_host(rows, "B")
     assert (host.energy_j, host.duration_s, host.issue_s) == (None, SEEN["es"], SEEN["issmin"])
 
 
-def test_the_papers_variants_are_read_as_variants(lab):
-    """Shallow nets of the plain family; a block of the other one is no single layer."""
+def test_variants_of_the_paper_are_recognised(lab):
+    """Shallow nets of the plain family are variants; residual nets are not."""
     for layers in (PLAIN[3:], [PLAIN[0], ["cfc", 8, 16]], [*PLAIN[:2], ["cfc", 5, 8]]):
         network = lab.make_network(make_row("B", "hid", layers))
         check_network(network)
@@ -83,22 +83,22 @@ def test_the_papers_variants_are_read_as_variants(lab):
     assert read_variant(lab.make_network(make_row("R", "hid", RESIDUAL))) is None
 
 
-def test_no_method_sees_a_whole_net(lab):
-    """Whatever their tags, rows of whole nets teach nothing, nor does the earlier meter."""
+def test_no_method_is_fitted_to_a_whole_network(lab):
+    """Rows of whole nets and of the earlier meter are never used."""
     for method in lab.METHODS.values():
         assert not {"full", "xsess", "part", "bench", "long"} & set(method.tags)
     rows = [make_row("B", tag, PLAIN) for tag in ("full", "xsess", "part", "bench", "long")]
     rows += [make_row("B", "iso", [["cfc", 7, 8]], k=8, run=3)]
     for method in lab.METHODS.values():
-        assert method.list_seen(rows, "B") == []
+        assert method.list_observations(rows, "B") == []
 
 
-@pytest.mark.skipif(not DATA, reason="JOULECAST_LAB_DATA names no file of measurements")
+@pytest.mark.skipif(not DATA, reason="JOULECAST_LAB_DATA is not set")
 class TestRealRows:
     def test_every_type_of_row_is_read(self, lab, rows):
         types = {}
         for row in rows:
-            if row["run"] != lab.POOR_RUN and row["type"] != "long":
+            if row["run"] != lab.EARLIER_METER_RUN and row["type"] != "long":
                 types.setdefault((row["fam"], row["tag"]), row)
         assert {tag for _, tag in types} >= {"idle", "iso", "iso2", "tp", "tpiso", "full", "hid"}
         for (family, tag), row in types.items():
@@ -114,18 +114,18 @@ class TestRealRows:
             assert lab.make_network(row).layers, (family, tag)
 
     @pytest.mark.parametrize(("family", "nets"), [("B", 20), ("R", 18), ("A", 10)])
-    def test_repeats_are_one_net(self, lab, rows, family, nets):
-        found = lab.pick(rows, family, ("full",))
+    def test_repeats_are_the_same_network(self, lab, rows, family, nets):
+        found = lab.select_rows(rows, family, ("full",))
         assert len({lab.make_network(row) for row in found}) == nets < len(found)
 
     @pytest.mark.parametrize("family", ["B", "R"])
-    def test_probes_are_parts_of_the_judged_nets(self, lab, rows, family):
+    def test_probes_are_parts_of_the_test_networks(self, lab, rows, family):
         setup = lab.SETUPS[family]
         parts = {
             match_precision(place.part, setup)
-            for row in lab.pick(rows, family, ("full",))
+            for row in lab.select_rows(rows, family, ("full",))
             for place in split_blocks(lab.make_network(row))
         }
-        probes = [lab.read_graph(row).trial for row in lab.pick(rows, family, ("tp",))]
+        probes = [lab.read_graph(row).trial for row in lab.select_rows(rows, family, ("tp",))]
         assert len(probes) > 90
         assert {read_isolated_part(trial) for trial in probes} <= parts

@@ -1,4 +1,4 @@
-"""The case study's faces are a fair task, and its report counts what it says."""
+"""Pruning case study: its synthetic faces and its report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "pruning"
 
 @pytest.fixture(scope="module")
 def scripts():
-    """``faces`` and ``study`` by their bare names, as the scripts import each other."""
+    """Return the modules ``faces`` and ``study``, which import each other by bare names."""
     sys.path.insert(0, str(FOLDER))
     try:
         yield importlib.import_module("faces"), importlib.import_module("study")
@@ -25,7 +25,7 @@ def scripts():
             sys.modules.pop(name, None)
 
 
-def test_faces_come_from_their_seed(scripts):
+def test_faces_depend_on_the_seed_alone(scripts):
     faces, _ = scripts
     one, two, other = (faces.draw_faces(64, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
@@ -33,18 +33,18 @@ def test_faces_come_from_their_seed(scripts):
     assert one[0].shape == (64, 3, 64, 64) and 0.3 < one[1].float().mean() < 0.7
 
 
-def test_only_the_mouth_tells(scripts, monkeypatch):
-    """Without noise, faces that smile and faces that do not differ where mouths are, on average."""
+def test_only_the_mouth_differs(scripts, monkeypatch):
+    """Without noise, mean images of both classes differ at the mouth."""
     faces, _ = scripts
     monkeypatch.setattr(faces, "NOISE", 0.0)
     images, labels = faces.draw_faces(1500, torch.Generator().manual_seed(3))
-    apart = (images[labels == 1].mean(0) - images[labels == 0].mean(0)).abs().mean(0)
-    rows = apart.mean(1)
+    difference = (images[labels == 1].mean(0) - images[labels == 0].mean(0)).abs().mean(0)
+    rows = difference.mean(1)
     assert 38 < int(rows.argmax()) < 56
     assert rows[38:56].max() > rows[:32].max()
 
 
-def test_the_report_counts_seeds_above_the_budget(scripts, tmp_path, capsys):
+def test_report_counts_seeds_above_the_budget(scripts, tmp_path, capsys):
     _, study = scripts
     shares = {"unpruned": (1.0, 1.0), "estimate": (0.48, 0.51), "flops": (0.7, 0.72)}
     for at in (0, 1):
@@ -54,14 +54,14 @@ def test_the_report_counts_seeds_above_the_budget(scripts, tmp_path, capsys):
         }
         data = {"seed": at, "about": {"provenance": "simulated"}, "methods": methods}
         (tmp_path / f"seed-{at}.json").write_text(json.dumps(data))
-    study.report(tmp_path)
-    told = json.loads((tmp_path / "summary.json").read_text())["methods"]
-    assert (told["estimate"]["above_budget"], told["flops"]["above_budget"]) == (1, 2)
-    assert told["estimate"]["points_off_worst"] == pytest.approx(-2.0)
+    study.write_report(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())["methods"]
+    assert (summary["estimate"]["above_budget"], summary["flops"]["above_budget"]) == (1, 2)
+    assert summary["estimate"]["points_off_worst"] == pytest.approx(-2.0)
     assert "simulated" in capsys.readouterr().out
 
 
-def test_the_net_is_the_one_of_the_protocol(scripts):
+def test_net_follows_the_protocol(scripts):
     _, study = scripts
     convs = [one for one in study.make_net(study.WIDTHS) if isinstance(one, torch.nn.Conv2d)]
     assert [conv.out_channels for conv in convs] == [64, 128, 256, 512]

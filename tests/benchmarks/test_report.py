@@ -45,7 +45,7 @@ def kept(bench, tmp_path_factory):
 def results(bench, kept):
     short = pytest.MonkeyPatch()
     short.setattr(bench.report, "OWN_SECONDS", SECONDS)
-    short.setattr(bench.report, "RIVAL_SECONDS", SECONDS)
+    short.setattr(bench.report, "BASELINE_SECONDS", SECONDS)
     yield bench.report.evaluate_settings([kept[1]])
     short.undo()
 
@@ -87,9 +87,7 @@ def test_rows_have_exactly_their_fields(bench, results):
         assert list(row) == [*bench.rows.FIELDS, *extra]
     assert {row["bound"] for row in rows} == {"host", "gpu", "outside", "all"}
     (outside_row,) = (row for row in rows if row["family"] == "outside")
-    assert outside_row["interval_width_percent"] == round(
-        results[0].scores[0].width95_percent, 4
-    )
+    assert outside_row["interval_width_percent"] == round(results[0].scores[0].width95_percent, 4)
 
 
 def test_means_weight_settings_equally_and_leave_out_outside_nets(bench, results):
