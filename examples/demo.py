@@ -1,9 +1,9 @@
-"""The main job in a few minutes: learn this machine, estimate a net, train it, compare.
+"""Profile this machine, estimate a net, measure it, and compare: the whole tool in a few minutes.
 
     python examples/demo.py [--seconds 100] [--seed 1]
 
-Everything happens through the same commands that a person would type; they are printed as they are
-run. What is measured goes into a store that is thrown away at the end.
+The demo prints and runs the same commands that you would type. Measurements go into a temporary
+store, which is deleted at the end.
 """
 
 from __future__ import annotations
@@ -21,67 +21,70 @@ from joulecast.cli.main import cli
 from joulecast.units import format_energy
 
 LARGEST = "cnn5:16,32,64,128"
-# One thread, because the steps of small nets differ least on one.
+# One thread, because the durations of small nets vary least on one.
 OPTIONS = ["--input", "3x32x32", "--batch", "16", "--threads", "1"]
 
 
 def main() -> None:
-    """Tell the story."""
+    """Parse arguments and run the demo with a temporary store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=100, help="for learning")
-    parser.add_argument("--seed", type=int, help="of the net that is estimated")
+    parser.add_argument("--seconds", type=int, default=100, help="duration of profiling")
+    parser.add_argument("--seed", type=int, help="seed of the net that is estimated")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["JOULECAST_STORE"] = str(Path(folder) / "demo.sqlite")
-        tell_story(args.seconds, random.Random(args.seed))
+        run_demo(args.seconds, random.Random(args.seed))
 
 
-def tell_story(seconds: int, rng: random.Random) -> None:
-    """Detect, profile, estimate, train, compare."""
-    say("What will training a net cost on this machine? First: what can measure energy here?")
-    run("detect")
-    say(
-        "Now learn this machine: layers of a five-layer CNN are trained alone under the best\n"
-        f"meter there is, for about {seconds} s, the next one always where such nets gain most."
+def run_demo(seconds: int, rng: random.Random) -> None:
+    """Detect meters, profile, estimate, measure and compare."""
+    print_paragraph("How much energy does training take on this machine? First, list the meters.")
+    run_command("detect")
+    print_paragraph(
+        f"Now profile this machine for about {seconds} s: isolated layers of a five-layer CNN are\n"
+        "trained under the best available meter, always the one that lowers the uncertainty most."
     )
-    run("profile", LARGEST, "--on", "cpu", *OPTIONS, "--seconds", str(seconds))
+    run_command("profile", LARGEST, "--on", "cpu", *OPTIONS, "--seconds", str(seconds))
     widths = [rng.randint(1, largest) for largest in (16, 32, 64, 128)]
     net = "cnn5:" + ",".join(map(str, widths))
-    say(f"A net that was never profiled, of random widths: {net}. What will training it cost?")
-    run("estimate", net, *OPTIONS, "--steps", "10000", "--battery", "15Wh")
-    # Kept from before the run: what is measured now would be learnt from.
-    answer = joulecast.estimate(net, input_shape=(3, 32, 32), batch=16, threads=1)
-    say("And what does it really cost? Train it under the same meter.")
-    run("measure", net, "--on", "cpu", *OPTIONS, "--rounds", "9")
-    compare(answer, joulecast.load_profile().observations[-1])
+    print_paragraph(f"Estimate a net of random widths that was never measured: {net}.")
+    run_command("estimate", net, *OPTIONS, "--steps", "10000", "--battery", "15Wh")
+    # Made before the measurement below, which the profile would otherwise include.
+    estimate = joulecast.estimate(net, input_shape=(3, 32, 32), batch=16, threads=1)
+    print_paragraph("Now measure the same net with the same meter.")
+    run_command("measure", net, "--on", "cpu", *OPTIONS, "--rounds", "9")
+    print_comparison(estimate, joulecast.load_profile().observations[-1])
 
 
-def compare(answer: joulecast.Estimate, seen: joulecast.Observation) -> None:
-    """Print estimate, interval and measured value side by side."""
-    assert seen.energy_j is not None
-    low, high = answer.interval_j
-    error = answer.energy_j / seen.energy_j - 1
-    held = "holds" if low <= seen.energy_j <= high else "does not hold"
-    say("Side by side, for one step of training:")
-    print(f"  estimated  {format_energy(answer.energy_j):>9}   before it ever ran")
-    print(f"  interval   {format_energy(low):>9} to {format_energy(high)} with 95 %")
-    print(f"  measured   {format_energy(seen.energy_j):>9}   under the meter {seen.meter!r}")
-    say(f"The estimate is off by {100 * error:+.1f} %, and the interval {held}.")
-    if seen.provenance == "modelled":
+def print_comparison(estimate: joulecast.Estimate, observation: joulecast.Observation) -> None:
+    """Print estimate, interval and measurement side by side."""
+    assert observation.energy_j is not None
+    low_j, high_j = estimate.interval_j
+    error = estimate.energy_j / observation.energy_j - 1
+    inside = "inside" if low_j <= observation.energy_j <= high_j else "outside"
+    print_paragraph("Side by side, for one training step:")
+    print(f"  estimated     {format_energy(estimate.energy_j)}")
+    print(f"  95 % interval {format_energy(low_j)} – {format_energy(high_j)}")
+    print(f"  measured      {format_energy(observation.energy_j)} (meter {observation.meter!r})")
+    print_paragraph(
+        f"The error of the estimate is {100 * error:+.1f} %; the measurement is {inside} the "
+        "interval."
+    )
+    if observation.provenance == "modelled":
         print(
-            "The joules above are modelled, not measured: CPU time x a stated power, as no energy\n"
-            "sensor can be read here. The method is the same where one can. Other programs on the\n"
-            "machine change what a step takes from minute to minute."
+            "These energies are modelled, not measured (CPU time x a stated power), because this\n"
+            "machine has no energy sensor that can be read. Other programs on the machine change\n"
+            "the duration of a step from minute to minute."
         )
 
 
-def say(text: str) -> None:
-    """Print a paragraph."""
+def print_paragraph(text: str) -> None:
+    """Print a text between empty lines."""
     print(f"\n{text}\n", flush=True)
 
 
-def run(*words: str) -> None:
-    """Print a command and run it; the story ends where it fails."""
+def run_command(*words: str) -> None:
+    """Print a command and run it; exit if it fails."""
     print(f"$ joulecast {shlex.join(words)}\n", flush=True)
     try:
         cli.main(list(words), prog_name="joulecast")

@@ -1,10 +1,10 @@
-"""A net of your own: read it, learn a device for it, ask what training it costs.
+"""Profile a device for your own net, and estimate the energy of training it.
 
     joulecast inspect examples/own_net.py:make_net
     joulecast profile examples/own_net.py:make_net --on cpu --seconds 120
     joulecast estimate examples/own_net.py:make_net --epochs 3 --samples 50000
 
-or the same from Python, here on a simulated device so that it takes a few seconds:
+The same from Python, on a simulated device, takes a few seconds:
 
     python examples/own_net.py
 """
@@ -18,7 +18,7 @@ import joulecast
 
 
 def make_net() -> tuple[nn.Module, torch.Tensor]:
-    """The net and an example of what it is called on; the first axis is the batch."""
+    """Return the net and an example input; its first axis is the batch."""
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=2),
         nn.BatchNorm2d(16),
@@ -33,14 +33,17 @@ def make_net() -> tuple[nn.Module, torch.Tensor]:
 
 
 def main() -> None:
-    """Read, learn, ask."""
+    """Inspect the net, profile a device, and estimate."""
     net, inputs = make_net()
-    network = joulecast.read(net, inputs)
+    network = joulecast.inspect(net, inputs)
     print("layers:", ", ".join(layer.kind for layer in network.layers))
     profile = joulecast.profile(net, inputs, on="simulated:1", points=16, store=":memory:")
-    answer = joulecast.estimate(net, inputs, device=profile)
-    low, high = answer.interval_j
-    print(f"{answer.energy_j:.4f} J a step, {low:.4f} to {high:.4f} J ({answer.provenance})")
+    estimate = joulecast.estimate(net, inputs, device=profile)
+    low_j, high_j = estimate.interval_j
+    print(
+        f"{estimate.energy_j:.4f} J per step "
+        f"({estimate.provenance}, 95 % interval {low_j:.4f}–{high_j:.4f} J)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Search under an energy budget, on a small synthetic task.
+"""Search for accurate nets within an energy budget, on a small synthetic task.
 
     joulecast search cnn5:16,32,32,32 --input 3x32x32 --budget 60% --confidence 90% --steps 50 \\
         --vary c1=4..16 --vary c2=4..32 --vary lr=1e-2..2e-1/log \\
         --train examples/search_small_task.py:score --trials 8
 
-or the same from Python, on a simulated device so that it takes a few seconds:
+The same from Python, on a simulated device, takes a few seconds:
 
     python examples/search_small_task.py
 """
@@ -21,8 +21,12 @@ import joulecast
 from joulecast.uses.search import NumberRange
 
 FAMILY, SHAPE, STEPS, BATCH = "cnn5:16,32,32,32", (3, 32, 32), 50, 32
-# Networks with one channel cannot learn much, so the first widths start at 4.
-VARY = {"c1": NumberRange(4, 16), "c2": NumberRange(4, 32), "lr": NumberRange(1e-2, 2e-1, log=True)}
+# Other widths vary from 1 to the family's own; nets with one channel in front learn little.
+VARY = {
+    "c1": NumberRange(4, 16),
+    "c2": NumberRange(4, 32),
+    "lr": NumberRange(1e-2, 2e-1, log=True),
+}
 
 
 def draw_stripes(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,9 +59,8 @@ def score(net: nn.Module, trial: Any) -> float:
 
 def main() -> None:
     """Profile a device, search, and print the Pareto front."""
-    setup = joulecast.Setup(batch=BATCH)
     profile = joulecast.profile(
-        FAMILY, on="simulated:4", input_shape=SHAPE, setup=setup, points=24, store=":memory:"
+        FAMILY, on="simulated:4", input_shape=SHAPE, batch=BATCH, points=24, store=":memory:"
     )
     result = joulecast.search(
         FAMILY,
@@ -66,19 +69,21 @@ def main() -> None:
         confidence=0.9,
         device=profile,
         steps=STEPS,
-        setup=setup,
+        batch=BATCH,
         input_shape=SHAPE,
         vary=VARY,
         trials=8,
     )
-    print(f"{result.ruled_out_count} of {result.screened_count} candidates ruled out before training")
-    provenance = result.screener.fitted_profile.provenance
+    print(
+        f"{result.ruled_out_count} of {result.screened_count} candidates ruled out before training"
+    )
     for trial in result.front:
         candidate = trial.candidate
-        low, high = candidate.interval_j
+        low_j, high_j = candidate.interval_j
         print(
             f"{candidate.network.name}: accuracy {100 * trial.score:.0f} % for "
-            f"{candidate.energy_j:.2f} J (95 % interval {low:.2f}–{high:.2f} J, {provenance})"
+            f"{candidate.energy_j:.2f} J ({candidate.estimate.provenance}, "
+            f"95 % interval {low_j:.2f}–{high_j:.2f} J)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The file on the page about planning is one that planning takes."""
+"""The file on the planning page is valid."""
 
 import re
 import tomllib

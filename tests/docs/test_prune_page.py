@@ -1,4 +1,4 @@
-"""What the how-to of pruning shows is run: its Python as it stands, its command's options."""
+"""The Python and the command of the pruning page run, and its options exist."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def own_store(tmp_path, monkeypatch) -> None:
 def test_python_runs(capsys) -> None:
     (code,) = SNIPPETS
     exec(compile(code, "prune.md", "exec"), {})
-    assert "J a step, kept with" in capsys.readouterr().out
+    assert "J per step, P(budget)" in capsys.readouterr().out
 
 
 def test_the_command_runs() -> None:
@@ -32,7 +32,7 @@ def test_the_command_runs() -> None:
     assert "60.0 %" in done.output
 
 
-def test_every_option_of_the_page_is_there() -> None:
+def test_every_option_on_the_page_exists() -> None:
     known = CliRunner().invoke(cli, ["prune", "--help"]).output
     for option in re.findall(r"`(--[a-z]+)", PAGE):
         assert option in known or option == "--missing", option

@@ -1,4 +1,4 @@
-"""Commands of how-tos that need neither a GPU nor files of the reader's run as they stand."""
+"""Commands of how-tos run as printed, unless they need a GPU or the reader's own files."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ NEEDS = ("cuda", "train.py")
 
 
 def list_commands(page: str) -> list[str]:
-    """Indented lines that call the program, continued ones joined."""
+    """Return the indented lines that call the program, with continued lines joined."""
     text = (FOLDER / page).read_text().replace("\\\n", " ")
     return re.findall(r"^    joulecast (.+)$", text, flags=re.MULTILINE)
 
@@ -34,10 +34,10 @@ def test_every_page_shows_a_command() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_a_command_runs_or_ends_at_what_is_not_here(page: str, line: str) -> None:
+def test_a_command_runs_or_stops_at_a_missing_file(page: str, line: str) -> None:
     done = CliRunner().invoke(cli, shlex.split(line), prog_name="joulecast")
     if any(word in line for word in NEEDS):
-        # It ends at the reader's own file, not at an option that is not known.
+        # It stops at the reader's own file, not at an unknown option.
         assert done.exit_code == 1, done.output
         assert "there is no file" in done.output
     else:

@@ -1,4 +1,4 @@
-"""End to end, as a person meets it: on this machine, interrupted, and with a full disk."""
+"""End to end: on this machine, interrupted, and with a full disk."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def run_json(environ, *words):
 
 def observed(environ):
     with open_store(environ["JOULECAST_STORE"], create=False) as store:
-        own = [one for one in store.profiles() if not one.shipped]
-        return store.observations(own[0].key) if own else ()
+        own = [one for one in store.list_profiles() if not one.shipped]
+        return store.load_observations(own[0].key) if own else ()
 
 
-def test_this_machine_learns_answers_and_is_measured(environ):
-    """The whole way on the real processor, with the smallest budget that can be fitted."""
+def test_this_machine_is_profiled_estimated_and_measured(environ):
+    """Run every step on the real processor, with the fewest points that can be fitted."""
     how = ("--batch", "2", "--threads", "1")
     work = ("--on", "cpu", "--meter", "modelled", "--rounds", "1")
     learnt = run_json(environ, "profile", "lenet5:2,2,4,4", *how, *work, "--points", "6")
-    assert learnt["points"] == 6 and learnt["basis"] == "modelled"
+    assert learnt["points"] == 6 and learnt["provenance"] == "modelled"
     answer = run_json(environ, "estimate", "lenet5:1,2,3,4", *how)
-    assert answer["basis"] == "modelled" and answer["energy_j"] > 0
+    assert answer["provenance"] == "modelled" and answer["energy_j"] > 0
     seen = run_json(environ, "measure", "lenet5:1,2,3,4", *how, *work)
     assert seen["energy_j"] > 0 and seen["device"]["name"] == answer["device"]
     text = run(environ, "estimate", "lenet5:1,2,3,4", *how).stdout
     assert "modelled, not measured" in text
 
 
-def test_killed_in_the_middle_nothing_is_lost_and_nothing_done_twice(environ):
+def test_a_killed_campaign_loses_and_repeats_nothing(environ):
     started = subprocess.Popen([*PROGRAM, *SIMULATED], env=environ, stdout=subprocess.DEVNULL)
     while len(observed(environ)) < 5 and started.poll() is None:
         time.sleep(0.02)
@@ -68,13 +68,13 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_done_twice(environ):
     data = run_json(environ, *SIMULATED)
     after = observed(environ)
     assert after[: len(before)] == before
-    # A layer may be looked at twice: once in seconds, once in joules.
+    # A layer may be measured twice: its time alone, and its energy.
     loads = [(s.trial.key, s.energy_j is None) for s in after if s.trial.network.layers]
     assert len(loads) == len(set(loads)) == data["points"] == 24
     assert data["new"] == 24 - len([seen for seen in before if seen.trial.network.layers])
 
 
-def test_a_full_disk_is_one_line_and_keeps_what_was_there(environ):
+def test_a_full_disk_is_one_line_and_keeps_observations(environ):
     assert run(environ, *SIMULATED[:-1], "4").returncode == 0
     before = observed(environ)
     size = Path(environ["JOULECAST_STORE"]).stat().st_size
