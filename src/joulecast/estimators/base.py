@@ -18,11 +18,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
+from joulecast.kinds import layer_work
+from joulecast.records import (
+    Layer,
+    LayerEstimate,
+    Network,
+    Observation,
+    Setup,
+    Trial,
+    stable_hash,
+)
 from joulecast.records.codec import Record
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
+
+ALL_SETUPS = "*"
+"""Name of the part of a fit that serves setups without a part of their own."""
 
 UNIT_SD_SHARE = 0.04
 """Standard deviation between units of one device model, as a share of the energy.
@@ -207,6 +219,23 @@ def predict_by_setup(
         for setup, places in groups.items()
     ]
     return parts[0][1] if len(parts) == 1 else _join_predictions(parts, len(networks))
+
+
+def divide_by_bytes(
+    layers: Sequence[Layer], energy_j: float, seen: bool, setup: Setup
+) -> list[LayerEstimate]:
+    """Divide the energy of a part among its layers by the bytes they move."""
+    sizes = [layer_work(layer, setup).total.size_bytes for layer in layers]
+    shares = [size / sum(sizes) if sum(sizes) else 1.0 / len(sizes) for size in sizes]
+    return [
+        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j * share, layer.calls, seen)
+        for layer, share in zip(layers, shares, strict=True)
+    ]
+
+
+def setup_key(setup: Setup) -> str:
+    """Return the name of a setup among the parts of a fit that belong to one setup."""
+    return stable_hash(setup.to_dict())
 
 
 def without_probes(estimator: str) -> Proposal:

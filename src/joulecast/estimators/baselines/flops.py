@@ -18,6 +18,7 @@ import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import (
+    ALL_SETUPS,
     FittedItem,
     Floats,
     Json,
@@ -26,10 +27,11 @@ from joulecast.estimators.base import (
     Target,
     half_shared_covariance,
     predict_by_setup,
+    setup_key,
     without_probes,
 )
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial, stable_hash
+from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record, always_stored
 from joulecast.variants import read_variant
 
@@ -37,7 +39,6 @@ from joulecast.variants import read_variant
 _SINGLE_SD_SHARE = 0.4
 # Whole networks to measure, if they can be chosen.
 _NETWORKS = 6
-ALL_SETUPS = "*"
 
 
 class FlopsEstimator:
@@ -78,7 +79,7 @@ class FlopsEstimator:
             )
         groups: dict[str, list[Observation]] = {ALL_SETUPS: used}
         for seen in used:
-            groups.setdefault(_setup_key(seen.trial.setup), []).append(seen)
+            groups.setdefault(setup_key(seen.trial.setup), []).append(seen)
         lines = {
             key: _fit_line(_prefer_networks(group), self.has_offset)
             for key, group in sorted(groups.items())
@@ -146,7 +147,7 @@ class FittedFlops:
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
-        key = _setup_key(setup)
+        key = setup_key(setup)
         seen = key in self.lines
         line = self.lines[key if seen else ALL_SETUPS]
         flops = np.array([network_work(network, setup).total.flops for network in networks])
@@ -207,10 +208,6 @@ def _fit_slope(flops: Floats, values: Floats, has_offset: bool) -> tuple[float, 
     if found[0] <= 0:
         return 0.0, float(one.sum() / (one @ one))
     return float(found[0]) / scale, float(found[1])
-
-
-def _setup_key(setup: Setup) -> str:
-    return stable_hash(setup.to_dict())
 
 
 def _count_flops(observation: Observation) -> float:

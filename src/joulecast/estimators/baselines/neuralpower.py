@@ -44,6 +44,7 @@ from joulecast.estimators.base import (
     Prediction,
     Proposal,
     Target,
+    divide_by_bytes,
     half_shared_covariance,
     predict_by_setup,
     without_probes,
@@ -63,7 +64,6 @@ from joulecast.estimators.baselines.stages import (
     read_stage,
 )
 from joulecast.estimators.sum_errors import POLYNOMIAL_SUM_ERROR_SHARE
-from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, split_network
 
@@ -223,13 +223,9 @@ def _find_unseen_share(rows: Sequence[_CountedStage]) -> float:
 
 def _list_layers(rows: Sequence[_CountedStage], setup: Setup) -> tuple[LayerEstimate, ...]:
     """Return one row per layer; layers of one part share its cost by the bytes they move."""
-    layers = []
+    layers: list[LayerEstimate] = []
     for placed, group in itertools.groupby(rows, key=lambda row: row.placed):
         stages = list(group)
         energy_j, seen = sum(row.energy_j for row in stages), all(row.cost.seen for row in stages)
-        moved = [layer_work(layer, setup).total.size_bytes for layer in placed.layers]
-        for layer, size_bytes in zip(placed.layers, moved, strict=True):
-            share = size_bytes / sum(moved) if sum(moved) else 1.0 / len(moved)
-            name = layer.name or layer.kind
-            layers.append(LayerEstimate(name, layer.kind, energy_j * share, layer.calls, seen))
+        layers += divide_by_bytes(placed.layers, energy_j, seen, setup)
     return tuple(layers)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from joulecast.estimators.base import ALL_SETUPS, setup_key
 from joulecast.estimators.baselines.regressions import (
     SPECIAL_COLUMNS,
     StageRegression,
@@ -23,10 +24,8 @@ from joulecast.estimators.baselines.regressions import (
 from joulecast.estimators.baselines.stages import LayerStage, ObservedStage
 from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.gp.linalg import Floats
-from joulecast.records import Setup, stable_hash
 from joulecast.records.codec import Record, always_stored
 
-ALL_SETUPS = "*"
 # Rates may fit their own points and still be far off elsewhere.
 _MIN_RATE_SD_SHARE = 0.6
 # Errors are relative to a cost, or to this share of the median cost if that is larger.
@@ -66,7 +65,7 @@ def fit_stage_rates(points: Sequence[ObservedStage]) -> dict[str, StageRates]:
     """Fit rates by setup, and for all setups together."""
     groups: dict[str, list[ObservedStage]] = {ALL_SETUPS: list(points)}
     for point in points:
-        groups.setdefault(_setup_key(point.stage.setup), []).append(point)
+        groups.setdefault(setup_key(point.stage.setup), []).append(point)
     return {key: _fit_rates(group) for key, group in sorted(groups.items())}
 
 
@@ -81,7 +80,7 @@ def predict_stages(
         groups.setdefault(stage.type_key, []).append(stage)
     costs: dict[LayerStage, StageCost] = {}
     for type_key, group in groups.items():
-        own_rates = rates.get(_setup_key(group[0].setup), rates[ALL_SETUPS])
+        own_rates = rates.get(setup_key(group[0].setup), rates[ALL_SETUPS])
         regression = regressions.get(type_key)
         if regression:
             found = _predict_by_regression(regression, own_rates, group)
@@ -138,7 +137,3 @@ def _fit_sorted(work: Floats, costs: Floats) -> tuple[tuple[float, ...], float]:
 
 def _list_work(stages: Sequence[LayerStage]) -> Floats:
     return np.array([count_work(stage.work) for stage in stages])
-
-
-def _setup_key(setup: Setup) -> str:
-    return stable_hash(setup.to_dict())

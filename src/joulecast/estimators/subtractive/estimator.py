@@ -25,6 +25,7 @@ from joulecast.estimators.base import (
     Prediction,
     Proposal,
     Target,
+    divide_by_bytes,
     half_shared_covariance,
     predict_by_setup,
     without_probes,
@@ -35,7 +36,6 @@ from joulecast.estimators.subtractive.next_point import propose_point
 from joulecast.estimators.subtractive.rates import ProfiledPart, RateRow, Rates, fit_rates
 from joulecast.estimators.sum_errors import SUBTRACTED_SUM_ERROR_SHARE
 from joulecast.gp.regression import fit_gaussian_process
-from joulecast.kinds import layer_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
 
@@ -192,14 +192,11 @@ def _list_layers(
     parts: Sequence[PlacedPart], costs: Sequence[PartCost], setup: Setup
 ) -> tuple[LayerEstimate, ...]:
     """Return one row per layer; layers of one part share its cost by the bytes they move."""
-    rows = []
-    for placed, cost in zip(parts, costs, strict=True):
-        moved = [layer_work(layer, setup).total.size_bytes for layer in placed.layers]
-        for layer, size_bytes in zip(placed.layers, moved, strict=True):
-            share = size_bytes / sum(moved) if sum(moved) else 1.0 / len(moved)
-            name = layer.name or layer.kind
-            rows.append(LayerEstimate(name, layer.kind, cost.value * share, layer.calls, cost.seen))
-    return tuple(rows)
+    return tuple(
+        row
+        for placed, cost in zip(parts, costs, strict=True)
+        for row in divide_by_bytes(placed.layers, cost.value, cost.seen, setup)
+    )
 
 
 def _find_unseen_share(costs: Sequence[PartCost]) -> float:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.estimators.base import Floats
+from joulecast.estimators.base import Floats, setup_key
 from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.kinds import Work, layer_work
-from joulecast.records import Setup, stable_hash
+from joulecast.records import Setup
 from joulecast.records.codec import Record, always_stored
 from joulecast.variants import Part
 
@@ -112,7 +112,7 @@ def _part_work(part: Part, setup: Setup) -> Work:
 
 def _row_names(part: Part, setup: Setup) -> tuple[str, ...]:
     """Return the names of the rows that a part belongs to, the most specific first."""
-    kind, of_setup = f"kind:{part.layers[0].kind}", f"setup:{stable_hash(setup.to_dict())}"
+    kind, of_setup = f"kind:{part.layers[0].kind}", f"setup:{setup_key(setup)}"
     return (f"{of_setup} {kind}", of_setup, kind, ALL)
 
 
