@@ -47,14 +47,14 @@ def plot_additivity(networks: Sequence[NetworkBreakdown], caption: Caption = Cap
     Networks of very different size are shown as shares of their measurement.
     """
     require_data(networks, "measured network")
-    as_share = needs_log_axis(one.measured_j for one in networks)
-    scales = [100.0 / one.measured_j if as_share else 1.0 for one in networks]
-    has_neuralpower = any(one.neuralpower_j is not None for one in networks)
+    as_share = needs_log_axis(network.measured_j for network in networks)
+    scales = [100.0 / network.measured_j if as_share else 1.0 for network in networks]
+    has_neuralpower = any(network.neuralpower_j is not None for network in networks)
     width = _GROUP_SHARE / (3 if has_neuralpower else 2)
     marks = (*_stack_layers(networks, scales, width), _make_measured(networks, scales, width))
     if has_neuralpower:
         marks = (*marks, _make_neuralpower(networks, scales, width))
-    x = Axis("", categories=tuple(one.net for one in networks))
+    x = Axis("", categories=tuple(network.net for network in networks))
     y = Axis("Energy per step", "J", has_si_prefixes=True, low=0.0)
     if as_share:
         y = Axis("Share of measurement", "%", low=0.0)
@@ -100,11 +100,15 @@ def _make_measured(
     return Bars(
         "measured network",
         _place_bars(range(len(networks)), 1, width),
-        tuple(one.measured_j * scale for one, scale in scaled),
+        tuple(network.measured_j * scale for network, scale in scaled),
         MEASURED,
         _BAR_SHARE * width,
-        low=tuple((one.measured_j - one.measured_sd_j) * scale for one, scale in scaled),
-        high=tuple((one.measured_j + one.measured_sd_j) * scale for one, scale in scaled),
+        low=tuple(
+            (network.measured_j - network.measured_sd_j) * scale for network, scale in scaled
+        ),
+        high=tuple(
+            (network.measured_j + network.measured_sd_j) * scale for network, scale in scaled
+        ),
         hover_texts=tuple(f"{n.net}: measured {format_energy(n.measured_j)}" for n in networks),
     )
 

@@ -57,9 +57,9 @@ def make_tints(colour: str, count: int) -> tuple[str, ...]:
     return tuple(mix_colours(colour, "#FFFFFF", share) for share in shares)
 
 
-def mix_colours(one: str, two: str, share: float) -> str:
+def mix_colours(start: str, end: str, share: float) -> str:
     """Return the colour at a share of the way from one colour to another."""
-    pairs = ((int(one[i : i + 2], 16), int(two[i : i + 2], 16)) for i in (1, 3, 5))
+    pairs = ((int(start[i : i + 2], 16), int(end[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in pairs)
 
 

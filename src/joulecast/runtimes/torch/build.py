@@ -179,8 +179,8 @@ def _run_layer(wiring: LayerWiring, layer: nn.Module, results: list[Any]) -> Non
 def _build_layers(network: Network, wiring: Sequence[LayerWiring]) -> list[BuiltLayer]:
     shapes = [network.input.shape, *map(output_shape, network.layers)]
     return [
-        BuiltLayer(layer, [shapes[read] for read in one.reads])
-        for layer, one in zip(network.layers, wiring, strict=True)
+        BuiltLayer(layer, [shapes[read] for read in inputs.reads])
+        for layer, inputs in zip(network.layers, wiring, strict=True)
     ]
 
 

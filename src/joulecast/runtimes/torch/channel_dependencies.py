@@ -96,8 +96,11 @@ def find_channel_dependencies(net: nn.Module, inputs: Any) -> list[ChannelDepend
             f"Torch-Pruning cannot analyse this network: {type(error).__name__}: {text}"
         ) from error
     output_nodes = {id(output.grad_fn) for output in outputs}
-    found = [one for group in groups for one in _split_group(graph, group, output_nodes, tp)]
-    return [_find_partitions(net, one) for one in _merge_by_sdpa(net, found, sdpa_outputs)]
+    dependencies: list[ChannelDependency] = []
+    for group in groups:
+        dependencies += _split_group(graph, group, output_nodes, tp)
+    dependencies = _merge_by_sdpa(net, dependencies, sdpa_outputs)
+    return [_find_partitions(net, dependency) for dependency in dependencies]
 
 
 def import_torch_pruning() -> Any:
@@ -132,7 +135,7 @@ def check_no_recurrent(net: nn.Module) -> None:
 
 def _list_root_types(tp: Any) -> tuple[Any, ...]:
     types = (tp.ops.TORCH_CONV, tp.ops.TORCH_LINEAR, tp.ops.TORCH_EMBED)
-    return tuple(cls for one in types for cls in (one if isinstance(one, tuple) else (one,)))
+    return tuple(cls for kind in types for cls in (kind if isinstance(kind, tuple) else (kind,)))
 
 
 def _limit_queries(graph: Any) -> None:
@@ -215,24 +218,24 @@ def _find_path(graph: Any, module: Any) -> str:
     return str(graph._module2name.get(module) or "")
 
 
-def _find_partitions(net: nn.Module, found: ChannelDependency) -> ChannelDependency:
+def _find_partitions(net: nn.Module, dependency: ChannelDependency) -> ChannelDependency:
     """Add the partitions that grouped convolutions, group norms and heads require."""
     counts = [1]
-    for path, _, indices in found.modules:
+    for path, _, indices in dependency.modules:
         count = _count_partitions(_get_attribute(net, path))
         if count > 1:
             # A partition is a range of indices, so channels must keep their index everywhere.
             if any(index != [position] for position, index in enumerate(indices.values())):
                 reason = f"{path} divides its channels into {count} groups"
-                return replace(found, unprunable_reason=reason)
+                return replace(dependency, unprunable_reason=reason)
             counts.append(count)
     most = max(counts)
-    if any(most % count for count in counts) or len(found.channels) % most:
+    if any(most % count for count in counts) or len(dependency.channels) % most:
         reason = f"its channels are divided into {' and '.join(map(str, counts))} groups"
-        return replace(found, unprunable_reason=reason)
-    if most > 1 and most == len(found.channels):
-        return replace(found, unprunable_reason="every channel is a group by itself")
-    return replace(found, partitions=most)
+        return replace(dependency, unprunable_reason=reason)
+    if most > 1 and most == len(dependency.channels):
+        return replace(dependency, unprunable_reason="every channel is a group by itself")
+    return replace(dependency, partitions=most)
 
 
 def _count_partitions(module: Any) -> int:
@@ -322,12 +325,13 @@ def _merge_by_sdpa(
     """Merge the dependencies before each attention into one that is removed by heads."""
     before: dict[str, list[ChannelDependency]] = {}
     others = []
-    for one in dependencies:
-        sdpas = [m.path for m in one.modules if m.path in sdpa_outputs and m.side == "in"]
+    for dependency in dependencies:
+        modules = dependency.modules
+        sdpas = [m.path for m in modules if m.path in sdpa_outputs and m.side == "in"]
         if sdpas:
-            before.setdefault(sdpas[0], []).append(one)
+            before.setdefault(sdpas[0], []).append(dependency)
         else:
-            others.append(one)
+            others.append(dependency)
     return others + [
         _merge_heads(_get_attribute(net, path), path, found, sdpa_outputs[path])
         for path, found in before.items()
@@ -343,15 +347,16 @@ def _merge_heads(
     width = sdpa.heads * sdpa.head_dim
     name = before[0].name
     has_equal_heads = sdpa.heads == sdpa.kv_heads
-    is_complete = sum(len(one.channels) for one in before) == 3 * width
-    if not (has_equal_heads and is_complete) or any(len(one.channels) % width for one in before):
+    counts = [len(dependency.channels) for dependency in before]
+    is_complete = sum(counts) == 3 * width and not any(count % width for count in counts)
+    if not has_equal_heads or not is_complete:
         return ChannelDependency(name, (), (), unprunable_reason="its heads share keys and values")
     modules = list(outputs)
-    for one in before:
-        for target, side, indices in one.modules:
+    for dependency in before:
+        for target, side, indices in dependency.modules:
             if target != path:
                 merged: ChannelIndices = {channel: [] for channel in range(width)}
-                for position, channel in enumerate(one.channels):
+                for position, channel in enumerate(dependency.channels):
                     merged[position % width] += indices[channel]
                 modules.append(CoupledModule(target, side, merged))
     return ChannelDependency(name, tuple(range(width)), tuple(modules), head_dim=sdpa.head_dim)

@@ -80,11 +80,8 @@ def find_channel_groups(
     meta_net, meta_inputs = _copy_to_meta(net, inputs)
     loaded = LoadedNet(meta_net, meta_inputs, loss)
     base = read_loaded_net(type(net).__name__, loaded)
-    found = _find_dependencies(net, inputs, loaded)
-    dependencies = [
-        one if one.unprunable_reason else _find_working_removal(one, loaded, base)
-        for one in _verify_together(found, loaded)
-    ]
+    dependencies = _verify_together(_find_dependencies(net, inputs, loaded), loaded)
+    dependencies = [_find_working_removal(one, loaded, base) for one in dependencies]
     groups = [_make_group(one) for one in dependencies if not one.unprunable_reason]
     usable, rejected = find_channel_slots(
         base, groups, lambda counts: _read_pruned(loaded, groups, counts)
@@ -117,12 +114,12 @@ def _copy_to_meta(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
 
 def _find_dependencies(net: nn.Module, inputs: Any, loaded: LoadedNet) -> list[ChannelDependency]:
     """Analyse a copy without a key-value cache, which Torch-Pruning would see as an output."""
-    for one, one_inputs in ((loaded.net, loaded.inputs), (net, inputs)):
-        candidate = copy.deepcopy(one)
+    for module, module_inputs in ((loaded.net, loaded.inputs), (net, inputs)):
+        candidate = copy.deepcopy(module)
         if hasattr(getattr(candidate, "config", None), "use_cache"):
             candidate.config.use_cache = False  # type: ignore[union-attr]
-        if _runs(candidate, one_inputs):
-            return find_channel_dependencies(candidate, one_inputs)
+        if _runs(candidate, module_inputs):
+            return find_channel_dependencies(candidate, module_inputs)
     return find_channel_dependencies(copy.deepcopy(net), inputs)
 
 
@@ -149,29 +146,32 @@ def _verify_together(
 
 
 def _find_working_removal(
-    found: ChannelDependency, loaded: LoadedNet, base: Network
+    dependency: ChannelDependency, loaded: LoadedNet, base: Network
 ) -> ChannelDependency:
     """Return the removal that the module survives: of channels, heads or head dimensions."""
-    if found.is_verified or _runs_pruned(loaded, [found]):
-        return found
+    is_decided = bool(dependency.unprunable_reason) or dependency.is_verified
+    if is_decided or _runs_pruned(loaded, [dependency]):
+        return dependency
     heads = _list_heads(base)
     head_counts, head_dims = ({pair[i] for pair in heads} for i in (0, 1))
     # Each with its step, and which of heads and head dimension it must not change.
-    candidates = [(replace(found, head_dim=dim), dim, 1) for dim in sorted(head_dims)]
-    candidates += [(replace(found, partitions=n), n, 0) for n in sorted(head_counts)]
+    candidates = [(replace(dependency, head_dim=dim), dim, 1) for dim in sorted(head_dims)]
+    candidates += [(replace(dependency, partitions=n), n, 0) for n in sorted(head_counts)]
     for candidate, step, constant in candidates:
-        divides = len(found.channels) % step == 0 and len(found.channels) > step
+        divides = len(dependency.channels) % step == 0 and len(dependency.channels) > step
         if divides and _runs_pruned(loaded, [candidate]):
             left = _list_heads(_read_without_one_step(loaded, candidate))
             if [pair[constant] for pair in left] == [pair[constant] for pair in heads]:
                 return candidate
-    return replace(found, unprunable_reason="the network does not run with fewer of its channels")
+    return replace(
+        dependency, unprunable_reason="the network does not run with fewer of its channels"
+    )
 
 
 def _list_heads(network: Network) -> list[tuple[int, int]]:
     """Return the head count and the head dimension of every attention."""
-    sizes = [layer.sizes for layer in network.layers if find_kind(layer.kind).has_head_dim]
-    return [(one["heads"], one["head_dim"]) for one in sizes]
+    attentions = [layer for layer in network.layers if find_kind(layer.kind).has_head_dim]
+    return [(layer.sizes["heads"], layer.sizes["head_dim"]) for layer in attentions]
 
 
 def _read_without_one_step(loaded: LoadedNet, dependency: ChannelDependency) -> Network:

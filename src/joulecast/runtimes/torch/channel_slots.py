@@ -88,7 +88,7 @@ def _find_reductions(
             name = groups[code_words.index(word)].name
             reductions.setdefault(slot, {})[name] = distinct.pop()
         else:
-            ambiguous |= {i for i, one in enumerate(code_words) if set(one) <= set(word)}
+            ambiguous |= {i for i, part in enumerate(code_words) if set(part) <= set(word)}
     for index in sorted(ambiguous):
         for slot, reduction in _remove_one_step(sizes, [groups[index]], read_pruned).items():
             reductions.setdefault(slot, {})[groups[index].name] = reduction
@@ -144,7 +144,7 @@ def _find_inconsistent(
         return {group.name for group in groups}
     wrong = {
         index
-        for index, (one, other) in enumerate(zip(predicted.layers, actual.layers, strict=True))
-        if one != other
+        for index, pair in enumerate(zip(predicted.layers, actual.layers, strict=True))
+        if pair[0] != pair[1]
     }
     return {group.name for group in groups if any(slot.layer in wrong for slot in group.slots)}
