@@ -76,7 +76,7 @@ def _print_totals(console: Console, plan: Plan) -> None:
     end_s = max(slot.end_s for slot in slots)
     console.print(
         f"{plural(len(slots), 'job')} on {len(plan.list_runs())} of {len(plan.problem.machines)} "
-        f"devices: {format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.basis)}.",
+        f"devices: {format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.provenance)}.",
         style="bold",
     )
     if plan.confidence > _EVEN:
@@ -157,10 +157,10 @@ def _list_notes(plan: Plan) -> list[str]:
         )
     if asleep := _list_asleep(plan.list_runs()):
         notes.append(f"Before its first job a device sleeps at asleep_w: {', '.join(asleep)}.")
-    return [*notes, *_explain_unseen(plan), _describe_basis(plan), _NOT_MODELLED]
+    return [*notes, *_explain_unseen(plan), _explain_provenance(plan), _NOT_MODELLED]
 
 
-def _describe_basis(plan: Plan) -> str:
+def _explain_provenance(plan: Plan) -> str:
     """Return the provenance; powers that the file states were not metered."""
     metered = ""
     if plan.covers:
@@ -169,10 +169,10 @@ def _describe_basis(plan: Plan) -> str:
             "rest_w."
         )
     if not plan.stated:
-        return f"Provenance: {describe_provenance(plan.basis)}.{metered}"
+        return f"Provenance: {describe_provenance(plan.provenance)}.{metered}"
     text = "modelled, not measured: FLOPs / flops_per_s at a stated power_w"
-    if plan.basis != "modelled":
-        text = f"{describe_provenance(plan.basis)}; {text}"
+    if plan.provenance != "modelled":
+        text = f"{describe_provenance(plan.provenance)}; {text}"
     return f"Provenance: {text} ({', '.join(plan.stated)}).{metered}"
 
 

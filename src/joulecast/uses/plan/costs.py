@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.estimators import DEFAULT, fit_profile
-from joulecast.estimators.additive.decompose import find_idle
+from joulecast.estimators.additive.decompose import find_idle_power
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
 from joulecast.uses.plan.ask import Ask, Job, Station
@@ -32,14 +32,14 @@ class JobCost:
 
     Attributes:
         spread: Its joules and seconds.
-        basis: The weakest provenance it rests on.
+        provenance: The weakest provenance it rests on.
         covers: What the meter behind it sees; empty where its power was stated.
         unseen_share: Share of the energy in layers that were never profiled.
     """
 
     spread: Spread
     memory_bytes: float
-    basis: str
+    provenance: str
     covers: str
     unseen_share: float = 0.0
 
@@ -149,7 +149,7 @@ def make_machine(station: Station, profile: Profile | None) -> Machine:
     """A device in numbers; what it does not say, its profile does."""
     idle_w, memory_bytes = station.idle_w, station.memory_bytes
     if profile is not None:
-        idle_w = (find_idle(profile.observations) or 0.0) if idle_w is None else idle_w
+        idle_w = (find_idle_power(profile.observations) or 0.0) if idle_w is None else idle_w
         known_bytes = profile.device.memory_bytes or math.inf
         memory_bytes = known_bytes if memory_bytes is None else memory_bytes
     awake_w = (idle_w or 0.0) + station.rest_w

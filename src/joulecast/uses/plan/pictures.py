@@ -17,7 +17,7 @@ def draw_plan(plan: Plan) -> Plot:
     if plan.confidence > 0.5:
         about += f"; planned with upper bounds at {100 * plan.confidence:g} %"
     title = f"{_count(len(plan.solution.slots), 'job')} on {_count(len(lanes), 'device')}"
-    return plot_timeline(lanes, Caption(title, about, plan.basis))
+    return plot_timeline(lanes, Caption(title, about, plan.provenance))
 
 
 def _count(number: int, what: str) -> str:

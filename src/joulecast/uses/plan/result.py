@@ -52,9 +52,9 @@ class Plan:
     now: datetime
 
     @property
-    def basis(self) -> str:
+    def provenance(self) -> str:
         """The weakest provenance that it rests on."""
-        return weakest_provenance(cost.basis for cost in self._list_costs())
+        return weakest_provenance(cost.provenance for cost in self._list_costs())
 
     @property
     def covers(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Plan:
         data: Json = {
             "now": self.tell_time(0.0).isoformat(),
             "confidence": self.confidence,
-            "basis": self.basis if found.slots else None,
+            "provenance": self.provenance if found.slots else None,
             "covers": list(self.covers),
             "planned_energy_j": found.energy_j,
             "planned_lower_bound_j": found.bound_j,
@@ -174,7 +174,7 @@ class Plan:
             "interval_j": ends_j,
             "duration_s": cost.spread.duration_s,
             "memory_bytes": cost.memory_bytes,
-            "basis": cost.basis,
+            "provenance": cost.provenance,
             "covers": cost.covers or None,
             "unseen_share": cost.unseen_share,
             "charge_share": self.charge_share(machine, run, slot.end_s),
