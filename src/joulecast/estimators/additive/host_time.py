@@ -30,17 +30,23 @@ from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS
 from joulecast.records.codec import Record
 
+# Of the smooth maximum of host and device time: at equal times a step takes 6 % more than either.
 EXPONENT = 12.0
+# Prior of the pause between two launches.
 GAP_S = 1.9e-6
 _GAP_SD_S = 0.6e-6
+# Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
+# Duration of a call if no eager step was timed.
 LAUNCH_S = 10e-6
 # Host times of one network differ by about this from hour to hour (7.7 % on a shared H200 host).
 # This prior counts as much as so many networks, and what is fitted is never below the minimum.
 _PRIOR_SD_SHARE = 0.08
 _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
+# Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
+# Fewer networks than this show nothing of their spread or of the pace of a host.
 _MIN_NETWORKS = 2
 # Two steps show the duration of a call if one has at least this many times the calls of the other.
 _MIN_CALL_RATIO = 1.5
