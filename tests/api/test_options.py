@@ -50,3 +50,9 @@ def test_a_campaign_without_limits_ends_after_ten_minutes():
     assert ProfileOptions().limit_s == 600
     assert ProfileOptions(points=3).limit_s is None
     assert ProfileOptions(points=3, seconds=5).limit_s == 5
+
+
+@pytest.mark.parametrize("confidence", [0.3, 1.0])
+def test_a_plan_needs_a_confidence_of_at_least_a_half(confidence):
+    with pytest.raises(InputError, match="from 0.5 to below 1"):
+        joulecast.plan("jobs.toml", confidence=confidence)

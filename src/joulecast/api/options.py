@@ -14,11 +14,14 @@ from inspect import Parameter, signature
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions
 from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0
 DEFAULT_PROBE_SECONDS = 20.0
+# Below, jobs would be planned with less than their estimates.
+LEAST_PLAN_CONFIDENCE = 0.5
 
 
 def split_options(
@@ -98,6 +101,17 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
+class ProgressOptions:
+    """Who is told about progress.
+
+    Attributes:
+        on_progress: Called with a ProgressReport after every trial.
+    """
+
+    on_progress: ReportProgress | None = None
+
+
+@dataclass(frozen=True)
 class EstimateOptions:
     """How an estimate is made.
 
@@ -143,6 +157,12 @@ class PlanOptions:
     now: datetime | None = None
     estimator: str = "additive"
     store: str | None = None
+
+    def __post_init__(self) -> None:
+        if not LEAST_PLAN_CONFIDENCE <= self.confidence < 1.0:
+            raise InputError(
+                f"confidence is {self.confidence}: give a probability from 0.5 to below 1"
+            )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.nets import NetRequest, Shape, build_module, check_family
-from joulecast.api.options import EstimateOptions, SearchOptions, split_options
+from joulecast.api.options import (
+    EstimateOptions,
+    ProgressOptions,
+    SearchOptions,
+    split_options,
+)
 from joulecast.api.profiles import find_profile
 from joulecast.budgets import RunLength, parse_budget
 from joulecast.records import Profile, Setup
@@ -41,10 +46,11 @@ def search(
         setup: How nets are trained where nothing varies; the family's own batch by default.
         input_shape: Shape of one sample, where it differs from the family's.
         options: Fields of ``Setup`` (``batch=128``), of ``RunLength``: ``steps``, or ``epochs`` and
-            ``samples``, of ``SearchOptions`` (``trials=100``) and of ``EstimateOptions``.
+            ``samples``, of ``SearchOptions`` (``trials=100``) and of ``EstimateOptions``; also
+            ``on_progress``, which is called after every trial.
     """
-    setup_options, length, searching, estimating = split_options(
-        search, options, Setup, RunLength, SearchOptions, EstimateOptions
+    setup_options, length, searching, estimating, reporting = split_options(
+        search, options, Setup, RunLength, SearchOptions, EstimateOptions, ProgressOptions
     )
     how, estimates = SearchOptions(**searching), EstimateOptions(**estimating)
     task = SearchTask(
@@ -54,7 +60,7 @@ def search(
         estimates,
     )
     screener = make_search_screener(task, find_profile(device, estimates.store), how, trains=True)
-    return run_search(screener, score, how)
+    return run_search(screener, score, how, ProgressOptions(**reporting).on_progress)
 
 
 @dataclass(frozen=True)

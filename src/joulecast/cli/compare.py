@@ -130,9 +130,9 @@ def compare(
     grid = setups.list_setups(resolved.batch)
     comparison = compare_setups(resolved, profiles, grid, estimating)
     if output.plot:
-        from joulecast.uses.compare.comparison_plot import draw_comparison
+        from joulecast.uses.compare.comparison_plot import plot_comparison
 
-        save_plots(output.plot, {"comparison": draw_comparison(comparison)})
+        save_plots(output.plot, {"comparison": plot_comparison(comparison)})
     data = _describe_comparison(comparison, bill)
     write_result(output, data, lambda: print_comparison(comparison, bill))
 

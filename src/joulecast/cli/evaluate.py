@@ -101,8 +101,8 @@ def _find_store(store: str | None) -> str:
 
 
 def _plot(result: Evaluation, path: str) -> None:
-    from joulecast.uses.evaluate.evaluation_plots import draw_evaluation
+    from joulecast.uses.evaluate.evaluation_plots import plot_evaluation
 
     if not any(net.estimates for net in result.nets):
         raise MissingError("no estimator could be evaluated, so there is nothing to plot yet")
-    save_plots(path, draw_evaluation(result))
+    save_plots(path, plot_evaluation(result))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from joulecast.api.options import PlanOptions
+from joulecast.api.options import LEAST_PLAN_CONFIDENCE, PlanOptions
 from joulecast.api.plan import make_plan
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
@@ -41,7 +41,7 @@ def make_plan_options(time_limit: float, **rest: Any) -> PlanOptions:
     make_plan_options,
     click.option(
         "--confidence",
-        type=ShareType(least=0.5),
+        type=ShareType(least=LEAST_PLAN_CONFIDENCE),
         default="50%",
         show_default=True,
         help="Plan with energies and times that each job stays below with this probability.",

@@ -74,9 +74,10 @@ def print_plan(plan: Plan, plot: str | None) -> None:
 def _print_totals(console: Console, plan: Plan) -> None:
     slots = plan.solution.slots
     end_s = max(slot.end_s for slot in slots)
+    energy = format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.provenance)
     console.print(
         f"{plural(len(slots), 'job')} on {len(plan.list_runs())} of {len(plan.problem.machines)} "
-        f"devices: {format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.provenance)}.",
+        f"devices: {energy}.",
         style="bold",
     )
     if plan.confidence > _EVEN:

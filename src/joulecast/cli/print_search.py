@@ -41,7 +41,8 @@ def print_search(result: SearchResult, storage: str | None) -> None:
         "training.\n"
     )
     if front:
-        columns = ("net", "with", ">score", *_list_costs(screener), ">P(budget)", ">P(front)")
+        columns = ("net", *_list_extra(screener), ">score", *_list_costs(screener))
+        columns += (">P(budget)", ">P(front)")
         rows = [_format_trial(trial, screener) for trial in front[:_MAX_ROWS]]
         title = f"Pareto front, least energy first; {_describe_period(screener)}"
         print_table(console, columns, rows, title=title)
@@ -61,7 +62,8 @@ def print_screening(screening: RandomScreening) -> None:
         "second.\n"
     )
     if kept:
-        columns = ("net", "with", ">parameters", *_list_costs(screener), ">P(budget)")
+        columns = ("net", *_list_extra(screener), ">parameters", *_list_costs(screener))
+        columns += (">P(budget)",)
         rows = [_format_candidate(candidate, screener) for candidate in kept[:_MAX_ROWS]]
         title = f"The largest of them; {_describe_period(screener)}"
         print_table(console, columns, rows, title=title)
@@ -72,6 +74,11 @@ def print_screening(screening: RandomScreening) -> None:
     print_notes(console, notes + _explain_energy(screener, screening.candidates))
 
 
+def _list_extra(screener: BudgetScreener) -> tuple[str, ...]:
+    """Return the heading of values that the names of nets do not show, where there are any."""
+    return ("with",) if _list_other_dimensions(screener) else ()
+
+
 def _list_costs(screener: BudgetScreener) -> tuple[str, ...]:
     return (">energy", f">{format_level(screener.level)}", ">time")
 
@@ -80,7 +87,7 @@ def _format_trial(trial: TrainedTrial, screener: BudgetScreener) -> tuple[str, .
     candidate = trial.candidate
     return (
         candidate.network.name,
-        _format_params(candidate, screener),
+        *_format_params(candidate, screener),
         f"{trial.score:.4g}",
         *_format_cost(candidate),
         format_share(candidate.budget_probability),
@@ -91,7 +98,7 @@ def _format_trial(trial: TrainedTrial, screener: BudgetScreener) -> tuple[str, .
 def _format_candidate(candidate: ScreenedCandidate, screener: BudgetScreener) -> tuple[str, ...]:
     return (
         candidate.network.name,
-        _format_params(candidate, screener),
+        *_format_params(candidate, screener),
         format_count(count_work(candidate)[0]),
         *_format_cost(candidate),
         format_share(candidate.budget_probability),
@@ -107,14 +114,14 @@ def _format_cost(candidate: ScreenedCandidate) -> tuple[str, str, str]:
     )
 
 
-def _format_params(candidate: ScreenedCandidate, screener: BudgetScreener) -> str:
-    """Return the values that the name of the net does not show: ``batch 16, bf16, lr 0.0016``."""
+def _format_params(candidate: ScreenedCandidate, screener: BudgetScreener) -> tuple[str, ...]:
+    """Return the cell of values that the name does not show: ``batch 16, bf16, lr 0.0016``."""
     parts = []
     for name in _list_other_dimensions(screener):
         value = candidate.params[name]
         text = f"{value:.2g}" if isinstance(value, float) else str(value)
         parts.append(text if isinstance(value, str) else f"{name} {text}")
-    return ", ".join(parts) or "-"
+    return (", ".join(parts),) if parts else ()
 
 
 def _list_other_dimensions(screener: BudgetScreener) -> list[str]:

@@ -126,9 +126,9 @@ def search(
         return
     result = _train(screener, training.train, searching)
     if output.plot:
-        from joulecast.uses.search.search_plot import draw_search
+        from joulecast.uses.search.search_plot import plot_search
 
-        save_plots(output.plot, {"search": draw_search(result)})
+        save_plots(output.plot, {"search": plot_search(result)})
     write_result(output, result.to_dict(), lambda: print_search(result, searching.storage))
 
 
