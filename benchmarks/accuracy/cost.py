@@ -215,7 +215,7 @@ def probe_layers(
     """Time every distinct layer of the test nets that has not been timed yet."""
     target = drawn.make_target(setting.setup, drawn.test)
     tests = replace(target, modes=measurer.runtime.modes, acquisition="probe")
-    known = {seen.trial.key for seen in list_probes(log)}
+    known = {one.trial.key for one in list_probes(log)}
     for trial in find_estimator("additive").propose(tests, ()).probes:
         if trial.key not in known:
             try:
@@ -227,7 +227,7 @@ def probe_layers(
 def list_probes(log: EvaluationLog) -> list[Observation]:
     """Return the time probes of the test nets' layers from all parts of the benchmark."""
     found = (*log.list_for(OWN_PROBE_ROLE), *log.list_for(PROBE_ROLE))
-    return [seen for seen in found if seen.energy_j is None]
+    return [one for one in found if one.energy_j is None]
 
 
 def print_progress(text: str) -> None:
@@ -249,12 +249,14 @@ def score_cost(profile: Profile, setting: Setting) -> Json:
     plan = setting.plan(OWN, OWN_SECONDS)
     drawn = draw_nets(plan)
     nets, missing = summarise_test_nets(log, plan, drawn)
-    seen = list_used(log)
+    observations = list_used(log)
     if not nets or not any(log.list_for(arm.role) for arm in ARMS):
         raise MissingError(f"{setting.name} has no measurements: run cost.py measure first")
     arms = {arm.name: score_arm(log, setting, drawn, nets, arm) for arm in ARMS}
     return {
-        "date": datetime.fromtimestamp(max(s.taken_at_s for s in seen), UTC).date().isoformat(),
+        "date": datetime.fromtimestamp(max(s.taken_at_s for s in observations), UTC)
+        .date()
+        .isoformat(),
         "device": profile.device.to_dict(),
         "provenance": profile.provenance,
         "noise_percent": compute_noise_percent(nets),
@@ -301,11 +303,11 @@ def find_probes(
 ) -> tuple[Observation, ...]:
     """Return the probes of layers that the campaign did not time itself."""
     stored = list_probes(log)
-    modes = tuple(dict.fromkeys(["eager", *(seen.trial.execution.mode for seen in stored)]))
+    modes = tuple(dict.fromkeys(["eager", *(one.trial.execution.mode for one in stored)]))
     target = drawn.make_target(setting.setup, drawn.test)
     tests = replace(target, modes=modes, acquisition="probe")
     wanted = {trial.key for trial in find_estimator("additive").propose(tests, campaign).probes}
-    return tuple(seen for seen in stored if seen.trial.key in wanted)
+    return tuple(one for one in stored if one.trial.key in wanted)
 
 
 def score_observations(
@@ -317,7 +319,7 @@ def score_observations(
 ) -> EstimatorScore:
     """Return the score of an arm fitted to observations, without those of test nets."""
     method = find_estimator(arm.estimator)
-    training = [seen for seen in observations if seen.trial.network not in drawn.test]
+    training = [one for one in observations if one.trial.network not in drawn.test]
     by_name = {network.name: network for network in drawn.test}
     networks = [by_name[net.name] for net in nets]
     prediction = method.fit(training).predict(networks, [setting.setup] * len(networks))
@@ -328,7 +330,7 @@ def score_observations(
         ends = [lognormal_interval(float(mean), float(sd) ** 2, level) for level in (0.5, 0.95)]
         estimate = NetEstimate(float(mean), ends[0], ends[1], float(seconds))
         estimated.append(replace(net, estimates={arm.name: estimate}))
-    spent_s = sum(seen.cost_s for seen in observations)
+    spent_s = sum(one.cost_s for one in observations)
     return score_estimator(arm.name, estimated, device_seconds=spent_s, points=len(training))
 
 
@@ -344,10 +346,10 @@ def score_store(args: argparse.Namespace) -> None:
         **score_cost(profile, setting),
         "commit": find_commit(__file__),
     }
-    seen = list_used(open_log(profile, setting))
+    observations = list_used(open_log(profile, setting))
     args.out.mkdir(parents=True, exist_ok=True)
     write_packed(
-        replace(profile, observations=seen, fits={}), args.out / "observations-cost.json.gz"
+        replace(profile, observations=observations, fits={}), args.out / "observations-cost.json.gz"
     )
     write_result(args.out, "cost", result)
 

@@ -83,7 +83,7 @@ def learn(measurer: Measurer, store: Store, setting: Setting, baselines: tuple[s
     )
     _warm_up(measurer, setting)
     _run_campaign(measurer, log, plan)
-    done = {seen.trial.key for seen in log.list_for(DEVELOPMENT)}
+    done = {one.trial.key for one in log.list_for(DEVELOPMENT)}
     networks = draw_development(setting)
     for trial in (Trial(network, setting.setup) for network in networks):
         if trial.key not in done:

@@ -147,11 +147,13 @@ READING_COLUMNS = (
 # What to measure
 
 
-def find_piece(seen: Observation, mode: str) -> Piece | None:
+def find_piece(observation: Observation, mode: str) -> Piece | None:
     """Return the isolated piece of an observation, or None."""
-    how = seen.trial.execution
-    part = read_isolated_part(seen.trial) if how.mode == mode and how.stage == "step" else None
-    return make_piece(part, seen.trial.setup) if part is not None else None
+    how = observation.trial.execution
+    part = (
+        read_isolated_part(observation.trial) if how.mode == mode and how.stage == "step" else None
+    )
+    return make_piece(part, observation.trial.setup) if part is not None else None
 
 
 class MeasuredPieces:
@@ -166,23 +168,23 @@ class MeasuredPieces:
         issued: Structures with issue time.
     """
 
-    def __init__(self, mode: str, seen: Iterable[Observation] = ()) -> None:
+    def __init__(self, mode: str, observations: Iterable[Observation] = ()) -> None:
         self.mode = mode
         self.energy_keys: dict[str, set[str]] = {}
         self.timed_keys: set[str] = set()
         self.issued: set[str] = set()
-        for one in seen:
+        for one in observations:
             self.add(one)
 
-    def add(self, seen: Observation) -> None:
+    def add(self, observation: Observation) -> None:
         """Add an observation."""
-        piece = find_piece(seen, self.mode)
-        if piece is not None and seen.duration_s is not None:
+        piece = find_piece(observation, self.mode)
+        if piece is not None and observation.duration_s is not None:
             self.timed_keys.add(piece.key)
-        if piece is not None and seen.energy_j is not None:
+        if piece is not None and observation.energy_j is not None:
             self.energy_keys.setdefault(piece.label, set()).add(piece.key)
-        eager_piece = piece if self.mode == "eager" else find_piece(seen, "eager")
-        if eager_piece is not None and seen.issue_s is not None:
+        eager_piece = piece if self.mode == "eager" else find_piece(observation, "eager")
+        if eager_piece is not None and observation.issue_s is not None:
             self.issued.add(eager_piece.structure)
 
 

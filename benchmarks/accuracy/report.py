@@ -137,7 +137,7 @@ def open_log(profile: Profile, setting: Setting) -> EvaluationLog:
 def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
     """Return the observations of a setting without those of cost.py."""
     prefix = log.make_tag(f"{COST}.")
-    return tuple(seen for seen in log.list_all() if not seen.run.startswith(prefix))
+    return tuple(one for one in log.list_all() if not one.run.startswith(prefix))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -107,17 +107,17 @@ def summarise_test_nets(case: Case) -> list[NetResult]:
         if entry.name not in case.networks:
             continue
         passes = [list_windows(case.log, entry, role) for role in PASSES]
-        seen = [windows for windows in passes if windows]
-        if not seen:
+        measured = [windows for windows in passes if windows]
+        if not measured:
             continue
-        energies_j = tuple(median(one.energy_j or 0.0 for one in windows) for windows in seen)
+        energies_j = tuple(median(one.energy_j or 0.0 for one in windows) for windows in measured)
         work = network_work(case.networks[entry.name], entry.setup)
         found.append(
             NetResult(
                 name=entry.name,
                 passes_j=energies_j,
                 measured_j=fmean(energies_j),
-                measured_s=fmean(median(one.duration_s or 0.0 for one in w) for w in seen),
+                measured_s=fmean(median(one.duration_s or 0.0 for one in w) for w in measured),
                 flops=work.total.flops,
             )
         )
@@ -139,11 +139,11 @@ def share_device_seconds(case: Case, net: str) -> Json:
     found = {}
     for role in (ENERGY_ROLE, PROBE_ROLE, HOST_ROLE):
         total = 0.0
-        for seen in case.log.list_for(role):
-            piece = find_piece(seen, seen.trial.execution.mode)
+        for observation in case.log.list_for(role):
+            piece = find_piece(observation, observation.trial.execution.mode)
             net_piece = case.pieces_by_key.get(piece.key) if piece is not None else None
             if net_piece is not None and net in net_piece.nets:
-                total += seen.cost_s / len(net_piece.nets)
+                total += observation.cost_s / len(net_piece.nets)
         found[role] = total
     return found
 
@@ -184,9 +184,9 @@ def _score_estimator(
 def list_own_observations(case: Case, name: str) -> tuple[Observation, ...]:
     """Return the observations that were made for an estimator."""
     if name in _ROLES:
-        return tuple(seen for role in _ROLES[name] for seen in case.log.list_for(role))
+        return tuple(one for role in _ROLES[name] for one in case.log.list_for(role))
     tags = [f"{name}.{entry.name}" for entry in case.entries]
-    return tuple(seen for tag in tags for seen in case.log.list_for(tag))
+    return tuple(one for tag in tags for one in case.log.list_for(tag))
 
 
 def _list_training(
@@ -194,8 +194,8 @@ def _list_training(
 ) -> tuple[Observation, ...]:
     """Return the observations that an estimator is fitted to for a net."""
     if name == "flops":
-        passed = tuple(seen for role in PASSES for seen in case.log.list_for(role))
-        return tuple(seen for seen in (*case.others, *passed) if seen.trial.network.name != net)
+        passed = tuple(one for role in PASSES for one in case.log.list_for(role))
+        return tuple(one for one in (*case.others, *passed) if one.trial.network.name != net)
     return (*case.known, *own) if name in _ROLES else own
 
 
@@ -230,8 +230,8 @@ def _find_entry(case: Case, name: str) -> Entry:
     return next(entry for entry in case.entries if entry.name == name)
 
 
-def _sum_cost_s(seen: Iterable[Observation]) -> float:
-    return sum(one.cost_s for one in seen)
+def _sum_cost_s(observations: Iterable[Observation]) -> float:
+    return sum(one.cost_s for one in observations)
 
 
 # ---------------------------------------------------------------------------------------------

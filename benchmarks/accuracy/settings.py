@@ -45,29 +45,19 @@ class Setting:
         return replace(plan, budgets=(("additive", OWN_SECONDS),))
 
 
-def _setting(
-    name: str,
-    family: str,
-    batch: int,
-    input_shape: tuple[int, ...],
-    precision: str,
-    optimizer: str,
-    seed: int,
-    bound: str,
-) -> Setting:
-    setup = Setup(batch=batch, precision=precision, optimizer=optimizer)
-    return Setting(name, family, setup, input_shape, seed, bound)
+def _train(batch: int, precision: str, optimizer: str = "sgd") -> Setup:
+    return Setup(batch=batch, precision=precision, optimizer=optimizer)
 
 
 SETTINGS = (
-    _setting("lenet5", "lenet5", 10, (1, 28, 28), "fp32", "sgd", 401, "host"),
-    _setting("cnn5-small", "cnn5", 10, (3, 32, 32), "tf32", "sgd", 402, "host"),
-    _setting("cnn5", "cnn5", 128, (3, 96, 96), "tf32", "sgd", 403, "gpu"),
-    _setting("cnn5-bf16", "cnn5", 128, (3, 96, 96), "bf16", "sgd", 404, "gpu"),
-    _setting("har", "har", 32, (9, 128), "fp32", "sgd", 405, "host"),
-    _setting("lstm", "lstm", 32, (32,), "fp32", "sgd", 406, "host"),
-    _setting("transformer", "transformer", 512, (256,), "tf32", "adamw", 407, "gpu"),
-    _setting("transformer-bf16", "transformer", 512, (256,), "bf16", "adamw", 408, "gpu"),
-    _setting("resnet", "resnet18", 128, (3, 224, 224), "tf32", "sgd", 409, "gpu"),
-    _setting("resnet-bf16", "resnet18", 128, (3, 224, 224), "bf16", "sgd", 410, "gpu"),
+    Setting("lenet5", "lenet5", _train(10, "fp32"), (1, 28, 28), 401, "host"),
+    Setting("cnn5-small", "cnn5", _train(10, "tf32"), (3, 32, 32), 402, "host"),
+    Setting("cnn5", "cnn5", _train(128, "tf32"), (3, 96, 96), 403, "gpu"),
+    Setting("cnn5-bf16", "cnn5", _train(128, "bf16"), (3, 96, 96), 404, "gpu"),
+    Setting("har", "har", _train(32, "fp32"), (9, 128), 405, "host"),
+    Setting("lstm", "lstm", _train(32, "fp32"), (32,), 406, "host"),
+    Setting("transformer", "transformer", _train(512, "tf32", "adamw"), (256,), 407, "gpu"),
+    Setting("transformer-bf16", "transformer", _train(512, "bf16", "adamw"), (256,), 408, "gpu"),
+    Setting("resnet", "resnet18", _train(128, "tf32"), (3, 224, 224), 409, "gpu"),
+    Setting("resnet-bf16", "resnet18", _train(128, "bf16"), (3, 224, 224), 410, "gpu"),
 )

@@ -95,7 +95,7 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
         own = Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
         store.add_observation(measurer.measure(trials[0]))
         store.add_observation(measurer.measure_idle())
-        known = {seen.trial.key for seen in store.load_observations(own.key)}
+        known = {one.trial.key for one in store.load_observations(own.key)}
         for trial in trials:
             if trial.key not in known and time.monotonic() - started_s < args.seconds:
                 store.add_observation(measurer.measure(trial))
@@ -113,19 +113,19 @@ def measure_all(args: argparse.Namespace, nets: Sequence[tuple[Network, Setup]])
 
 def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) -> list[Json]:
     """Return the ratio of the sum of parts to the whole, in energy and device time."""
-    seen: dict[str, list[Observation]] = {}
+    by_key: dict[str, list[Observation]] = {}
     for observation in profile.observations:
-        seen.setdefault(observation.trial.key, []).append(observation)
+        by_key.setdefault(observation.trial.key, []).append(observation)
     rows = []
     for network, setup in nets:
-        whole = seen.get(Trial(network, setup, Execution(mode=mode)).key)
+        whole = by_key.get(Trial(network, setup, Execution(mode=mode)).key)
         if not whole:
             continue
         row: Json = {"net": network.name, "precision": setup.precision}
         row["energy_j"], row["duration_s"] = take_medians(whole)
-        row.update(compare_host(network, setup, seen))
+        row.update(compare_host(network, setup, by_key))
         for name, split in SPLITS.items():
-            found = sum_parts(split(network), setup, mode, seen)
+            found = sum_parts(split(network), setup, mode, by_key)
             if found is not None:
                 row[f"{name}_energy_ratio"] = found[0] / row["energy_j"]
                 row[f"{name}_time_ratio"] = found[1] / row["duration_s"]
@@ -134,30 +134,33 @@ def compare(profile: Profile, nets: Sequence[tuple[Network, Setup]], mode: str) 
 
 
 def sum_parts(
-    placed_parts: Sequence[PlacedPart], setup: Setup, mode: str, seen: dict[str, list[Observation]]
+    placed_parts: Sequence[PlacedPart],
+    setup: Setup,
+    mode: str,
+    by_key: dict[str, list[Observation]],
 ) -> tuple[float, float] | None:
     """Return energy and duration of all parts; None if one was not measured."""
     energy_j = duration_s = 0.0
     for placed in placed_parts:
         trial = make_isolated_trial(placed.part, setup, mode)
-        if trial.key not in seen:
+        if trial.key not in by_key:
             return None
-        one_j, one_s = take_medians(seen[trial.key])
+        one_j, one_s = take_medians(by_key[trial.key])
         energy_j += one_j / trial.execution.copies * placed.calls
         duration_s += one_s / trial.execution.copies * placed.calls
     return energy_j, duration_s
 
 
 def compare_host(
-    network: Network, setup: Setup, seen: dict[str, list[Observation]]
+    network: Network, setup: Setup, by_key: dict[str, list[Observation]]
 ) -> dict[str, float]:
     """Return the issue time of the eager net, and the ratio of its isolated parts to it."""
-    whole = seen.get(Trial(network, setup).key)
+    whole = by_key.get(Trial(network, setup).key)
     parts = [(make_isolated_trial(placed.part, setup), placed) for placed in split_blocks(network)]
-    if not whole or any(trial.key not in seen for trial, _ in parts):
+    if not whole or any(trial.key not in by_key for trial, _ in parts):
         return {}
     sum_s = sum(
-        placed.calls * (seen[trial.key][0].issue_s or 0.0) / trial.execution.copies
+        placed.calls * (by_key[trial.key][0].issue_s or 0.0) / trial.execution.copies
         for trial, placed in parts
     )
     issue_s = statistics.median(one.issue_s or 0.0 for one in whole)
@@ -182,7 +185,7 @@ def describe(profile: Profile) -> Json:
         "provenance": profile.provenance,
         "date": datetime.fromtimestamp(first.taken_at_s, UTC).date().isoformat(),
         "observations": len(profile.observations),
-        "device_seconds": sum(seen.cost_s for seen in profile.observations),
+        "device_seconds": sum(one.cost_s for one in profile.observations),
     }
 
 

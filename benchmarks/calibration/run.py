@@ -38,7 +38,7 @@ from joulecast.campaign import run_campaign
 from joulecast.estimators import ESTIMATORS, find_estimator
 from joulecast.estimators.base import Estimator, Prediction, Target
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.gp.lognormal import lognormal_interval
+from joulecast.gp.lognormal import log_variance, lognormal_interval
 from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import MODES, Network, Observation, Setup, Trial
@@ -165,11 +165,11 @@ def run_device(list_arms: ListArms, family: str, seed: int) -> list[Json]:
 def list_additive(case: Case) -> Iterator[Arm]:
     """Yield additive with short and long campaigns, with and without probes."""
     estimator = find_estimator("additive")
-    world = make_simulated_device(case.seed)
-    with make_simulated_measurer(world) as measurer:
-        seen = run_budget(measurer, estimator, case.target(case.learn), MANY_S)
+    device = make_simulated_device(case.seed)
+    with make_simulated_measurer(device) as measurer:
+        observations = run_budget(measurer, estimator, case.target(case.learn), MANY_S)
         wanted = replace(case.target(case.test), acquisition="probe")
-        few = cut_budget(seen, FEW_S)
+        few = cut_budget(observations, FEW_S)
         probes = {
             trial.key: measurer.time(trial) for trial in estimator.propose(wanted, few).probes
         }
@@ -180,9 +180,9 @@ def list_additive(case: Case) -> Iterator[Arm]:
 
     yield f"additive, {FEW_S:.0f} s", estimator, few
     yield f"additive, {FEW_S:.0f} s, then probes", estimator, probe(few)
-    yield f"additive, {MANY_S:.0f} s", estimator, seen
-    yield f"additive, {MANY_S:.0f} s, then probes", estimator, probe(seen)
-    shorter = (probe(seen[:count]) for count in range(len(seen), len(few) - 1, -1))
+    yield f"additive, {MANY_S:.0f} s", estimator, observations
+    yield f"additive, {MANY_S:.0f} s, then probes", estimator, probe(observations)
+    shorter = (probe(observations[:count]) for count in range(len(observations), len(few) - 1, -1))
     within = next((known for known in shorter if sum_cost_s(known) <= MANY_S), None)
     if within is not None:
         yield f"additive, probes within {MANY_S:.0f} s", estimator, within
@@ -193,9 +193,9 @@ def list_baselines(case: Case) -> Iterator[Arm]:
     for name in (name for name in PROPOSING_BASELINES if name in ESTIMATORS):
         estimator = find_estimator(name)
         with make_simulated_measurer(make_simulated_device(case.seed)) as measurer:
-            seen = run_budget(measurer, estimator, case.target(case.learn), LONG_S)
-        yield f"{name}, {MANY_S:.0f} s", estimator, cut_budget(seen, MANY_S)
-        yield f"{name}, {LONG_S:.0f} s", estimator, seen
+            observations = run_budget(measurer, estimator, case.target(case.learn), LONG_S)
+        yield f"{name}, {MANY_S:.0f} s", estimator, cut_budget(observations, MANY_S)
+        yield f"{name}, {LONG_S:.0f} s", estimator, observations
     rng = random.Random(f"whole nets {case.family} {case.seed}")
     with make_simulated_measurer(make_simulated_device(case.seed)) as measurer:
         nets: list[Observation] = []
@@ -211,11 +211,11 @@ PARTS: dict[str, tuple[ListArms, dict[str, int]]] = {
 }
 
 
-def make_simulated_measurer(world: SimulatedDevice) -> Measurer:
+def make_simulated_measurer(device: SimulatedDevice) -> Measurer:
     """Return a measurer of a simulated device with one round per trial."""
-    clock = MeasureClock(world.now, world.sleep, world.now)
-    runtime, meter = SimulatedRuntime(world, MODES), SimulatedMeter(world)
-    return make_measurer(runtime, meter, rounds=1, run=world.name, clock=clock)
+    clock = MeasureClock(device.now, device.sleep, device.now)
+    runtime, meter = SimulatedRuntime(device, MODES), SimulatedMeter(device)
+    return make_measurer(runtime, meter, rounds=1, run=device.name, clock=clock)
 
 
 def run_budget(
@@ -227,39 +227,39 @@ def run_budget(
     return shelf.stored
 
 
-def cut_budget(seen: Sequence[Observation], seconds: float) -> list[Observation]:
+def cut_budget(observations: Sequence[Observation], seconds: float) -> list[Observation]:
     """Return the observations of the same campaign within a smaller budget."""
     spent_s, new = 0.0, 0
-    for count, (one, following) in enumerate(itertools.pairwise(seen), start=1):
+    for count, (one, following) in enumerate(itertools.pairwise(observations), start=1):
         spent_s += one.cost_s
         new += bool(one.trial.network.layers)
         is_idle = not following.trial.network.layers  # the idle device belongs to the first point
         if not is_idle and spent_s + spent_s / new > seconds:
-            return list(seen[:count])
-    return list(seen)
+            return list(observations[:count])
+    return list(observations)
 
 
-def sum_cost_s(seen: Sequence[Observation]) -> float:
+def sum_cost_s(observations: Sequence[Observation]) -> float:
     """Return the device time of observations."""
-    return sum(one.cost_s for one in seen)
+    return sum(one.cost_s for one in observations)
 
 
 def score_estimates(
     name: str,
     estimator: Estimator,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
     case: Case,
     true_energies_j: Sequence[float],
 ) -> Iterator[Json]:
     """Yield the estimate of each test net with its true energy."""
-    prediction = estimator.fit(seen).predict(case.test, [case.setup] * len(case.test))
+    prediction = estimator.fit(observations).predict(case.test, [case.setup] * len(case.test))
     for at, (net, true_j) in enumerate(zip(case.test, true_energies_j, strict=True)):
         yield {
             "arm": name,
             "world": case.seed,
             "net": net.name,
-            "seconds": sum_cost_s(seen),
-            "points": sum(bool(one.trial.network.layers) for one in seen),
+            "seconds": sum_cost_s(observations),
+            "points": sum(bool(one.trial.network.layers) for one in observations),
             **compare(prediction, at, true_j),
         }
 
@@ -269,7 +269,7 @@ def compare(prediction: Prediction, at: int, true_j: float) -> Json:
     mean_j, var = float(prediction.energy_j[at]), float(prediction.energy_sd_j[at]) ** 2
     ends = [lognormal_interval(mean_j, var, level / 100) for level in LEVELS]
     low, high = ends[LEVELS.index(95)]
-    log_sd = math.sqrt(math.log1p(var / mean_j**2)) if mean_j > 0 else math.inf
+    log_sd = math.sqrt(log_variance(mean_j, var)) if mean_j > 0 else math.inf
     return {
         "error": 100 * (mean_j / true_j - 1),
         "z": math.log(true_j / mean_j) / log_sd if mean_j > 0 else math.inf,

@@ -115,15 +115,17 @@ def predict_additive(run_data: RunData, learn: Names, test: Names) -> RunPredict
 def predict_additive_total(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
     """Do the same if only the total duration of a run is known."""
     runs = [run for name in learn for run in run_data.runs[name]]
-    seen = [
+    observations = [
         replace(one, duration_s=run.total_s)
         for one, run in zip(run_data.observe(learn), runs, strict=True)
     ]
-    return replace(_predict_additive(run_data, seen, test), train_s=None)
+    return replace(_predict_additive(run_data, observations, test), train_s=None)
 
 
-def _predict_additive(run_data: RunData, seen: Sequence[Observation], test: Names) -> RunPrediction:
-    fitted = AdditiveEstimator().fit(seen)
+def _predict_additive(
+    run_data: RunData, observations: Sequence[Observation], test: Names
+) -> RunPrediction:
+    fitted = AdditiveEstimator().fit(observations)
     totals = predict_runs(fitted, [run_data.nets[name] for name in test], SETUP, STEPS, SOURCE)
     return RunPrediction(totals.energy_j, totals.variance, totals.duration_s)
 

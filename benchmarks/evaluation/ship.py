@@ -48,17 +48,17 @@ def main() -> None:
         if is_shippable(one)
     }
     ordered = sorted(unique.values(), key=lambda one: one.taken_at_s)
-    seen = tuple(map(tag_shipped, drop_repeats(ordered)))
-    fits = {name: find_estimator(name).fit(seen).to_dict() for name in ESTIMATORS}
-    write_profile(replace(found[0], observations=seen, fits=fits), Path(out))
-    print(f"{out}: {len(seen)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
+    observations = tuple(map(tag_shipped, drop_repeats(ordered)))
+    fits = {name: find_estimator(name).fit(observations).to_dict() for name in ESTIMATORS}
+    write_profile(replace(found[0], observations=observations, fits=fits), Path(out))
+    print(f"{out}: {len(observations)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
 
 
-def drop_repeats(seen: list[Observation]) -> tuple[Observation, ...]:
+def drop_repeats(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return observations with only a few eager steps without energy of each structure."""
     counts: Counter[tuple[object, ...]] = Counter()
     kept_observations = []
-    for one in seen:
+    for one in observations:
         kinds = tuple(layer.kind for layer in one.trial.network.layers)
         is_eager = one.trial.execution.mode == "eager"
         is_host_only = is_eager and one.energy_j is None and len(kinds) > 1
@@ -85,7 +85,7 @@ def read_all(text: str) -> Iterator[Profile]:
         for one in store.list_profiles():
             if not one.shipped:
                 profile = store.load_profile(one.key)
-                own = [seen for seen in profile.observations if not seen.run.endswith(BASELINES)]
+                own = [one for one in profile.observations if not one.run.endswith(BASELINES)]
                 yield name_unit(replace(profile, observations=tuple(own)), unit)
 
 
@@ -93,29 +93,39 @@ def name_unit(profile: Profile, unit: str) -> Profile:
     """Return a profile whose observations record the unit of the device."""
     if not unit:
         return profile
-    seen = [replace(one, device=replace(one.device, unit=unit)) for one in profile.observations]
-    return replace(profile, observations=tuple(seen))
+    observations = [
+        replace(one, device=replace(one.device, unit=unit)) for one in profile.observations
+    ]
+    return replace(profile, observations=tuple(observations))
 
 
-def is_shippable(seen: Observation) -> bool:
+def is_shippable(observation: Observation) -> bool:
     """Return whether an observation may ship: not of a test net, and with the right precision."""
-    is_test = seen.run.endswith(TEST_SUFFIXES)
-    return not is_test and not seen.source and _has_right_precision(seen) and not _is_drifting(seen)
+    is_test = observation.run.endswith(TEST_SUFFIXES)
+    return (
+        not is_test
+        and not observation.source
+        and _has_right_precision(observation)
+        and not _is_drifting(observation)
+    )
 
 
-def _is_drifting(seen: Observation) -> bool:
+def _is_drifting(observation: Observation) -> bool:
     """Return whether it is the energy of a whole net from before weights were kept steady."""
-    whole = seen.trial.execution.mode == "eager" and len(seen.trial.network.layers) > VARIANT_LAYERS
-    return whole and seen.energy_j is not None and seen.taken_at_s < STEADY_SINCE_S
+    whole = (
+        observation.trial.execution.mode == "eager"
+        and len(observation.trial.network.layers) > VARIANT_LAYERS
+    )
+    return whole and observation.energy_j is not None and observation.taken_at_s < STEADY_SINCE_S
 
 
-def _has_right_precision(seen: Observation) -> bool:
+def _has_right_precision(observation: Observation) -> bool:
     """Return whether the input had the precision that it has inside a network.
 
     Of isolated pieces under autocast, convolution blocks were once fed fp32 by mistake.
     """
-    network, half = seen.trial.network, seen.trial.setup.precision in ("bf16", "fp16")
-    if not half or seen.trial.execution.upstream != "random" or network.input.half:
+    network, half = observation.trial.network, observation.trial.setup.precision in ("bf16", "fp16")
+    if not half or observation.trial.execution.upstream != "random" or network.input.half:
         return True
     first = network.layers[0]
     return first.kind in ("layer_norm", "embedding") or not first.input_grad

@@ -50,13 +50,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--html", type=Path, help="also write all figures to one page")
     args = parser.parse_args()
-    seen = [s for s in read_profile(args.observations).observations if is_cnn(s)]
+    observations = [s for s in read_profile(args.observations).observations if is_cnn(s)]
     plots = {
-        "fig2-additivity": plot_layers(seen),
-        "fig4-guided-point": plot_acquisition(select_run(seen, ".subtractive")),
-        "fig5-sizes": plot_convolutions(select_run(seen, ".additive")),
-        "fig6-time-energy": plot_time(seen),
-        **plot_surface(select_run(seen, ".subtractive")),
+        "fig2-additivity": plot_layers(observations),
+        "fig4-guided-point": plot_acquisition(select_run(observations, ".subtractive")),
+        "fig5-sizes": plot_convolutions(select_run(observations, ".additive")),
+        "fig6-time-energy": plot_time(observations),
+        **plot_surface(select_run(observations, ".subtractive")),
     }
     for name, plot in plots.items():
         print(save_svg(plot, args.out / f"{name}.svg"))
@@ -64,25 +64,25 @@ def main() -> None:
         print(save_html(list(plots.values()), args.html))
 
 
-def is_cnn(seen: Observation) -> bool:
+def is_cnn(observation: Observation) -> bool:
     """Return whether an observation is of a five-layer CNN, or of the idle device."""
-    return not seen.trial.network.layers or seen.trial.setup.precision == "tf32"
+    return not observation.trial.network.layers or observation.trial.setup.precision == "tf32"
 
 
-def select_run(seen: Sequence[Observation], end: str) -> list[Observation]:
+def select_run(observations: Sequence[Observation], end: str) -> list[Observation]:
     """Return the observations with this ending of the run tag."""
-    return [one for one in seen if one.run.endswith(end)]
+    return [one for one in observations if one.run.endswith(end)]
 
 
-def plot_layers(seen: Sequence[Observation]) -> Plot:
+def plot_layers(observations: Sequence[Observation]) -> Plot:
     """Plot Fig. 2: layers estimated by additive, the whole net, and NeuralPower's sum."""
-    tests = select_run(seen, ".test1")[:NETS]
+    tests = select_run(observations, ".test1")[:NETS]
     networks, setup = [one.trial.network for one in tests], tests[0].trial.setup
     additive = find_estimator("additive")
-    training = select_run(seen, ".additive") + select_run(seen, ".additive.probe")
+    training = select_run(observations, ".additive") + select_run(observations, ".additive.probe")
     prediction = additive.fit(training).predict(networks, [setup] * len(networks), per_layer=True)
     neuralpower = find_estimator("neuralpower")
-    sums = neuralpower.fit(select_run(seen, ".neuralpower")).predict(
+    sums = neuralpower.fit(select_run(observations, ".neuralpower")).predict(
         networks, [setup] * len(networks)
     )
     networks_shown = [
@@ -98,10 +98,10 @@ def plot_layers(seen: Sequence[Observation]) -> Plot:
     return plot_additivity(networks_shown, caption)
 
 
-def plot_convolutions(seen: Sequence[Observation]) -> Plot:
+def plot_convolutions(observations: Sequence[Observation]) -> Plot:
     """Plot Fig. 5: isolated hidden convolutions by their position in the net."""
     series: dict[str, list[LayerMeasurement]] = {}
-    for one in seen:
+    for one in observations:
         layer = one.trial.network.layers[0] if one.trial.network.layers else None
         isolated = one.trial.execution.upstream == "random" and one.energy_j is not None
         if layer is None or not isolated or layer.kind != "conv2d":
@@ -117,10 +117,12 @@ def plot_convolutions(seen: Sequence[Observation]) -> Plot:
     return plot_energy_by_size(series, Caption(subtitle=subtitle))
 
 
-def plot_time(seen: Sequence[Observation]) -> Plot:
+def plot_time(observations: Sequence[Observation]) -> Plot:
     """Plot Fig. 6: whole nets and isolated layers."""
-    nets = [one for one in select_run(seen, ".test1") if one.energy_j and one.duration_s]
-    isolated = [o for o in select_run(seen, ".additive") if o.energy_j and o.trial.network.layers]
+    nets = [one for one in select_run(observations, ".test1") if one.energy_j and one.duration_s]
+    isolated = [
+        o for o in select_run(observations, ".additive") if o.energy_j and o.trial.network.layers
+    ]
     series = {
         "whole networks, eager": [make_step(one) for one in nets],
         "isolated layers, CUDA graph": [make_step(one) for one in isolated],
@@ -136,9 +138,9 @@ def make_step(one: Observation) -> StepMeasurement:
     return StepMeasurement(name, (one.duration_s or 0.0) / copies, (one.energy_j or 0.0) / copies)
 
 
-def plot_acquisition(seen: Sequence[Observation]) -> Plot:
+def plot_acquisition(observations: Sequence[Observation]) -> Plot:
     """Plot Fig. 4: a curve over one width, without and with its last point."""
-    curves = fit_curves(seen, "energy", fit_gaussian_process).values()
+    curves = fit_curves(observations, "energy", fit_gaussian_process).values()
     curve = max(
         (c for c in curves if c.process.widths.shape[1] == 1), key=lambda c: len(c.process.values)
     )
@@ -165,9 +167,9 @@ def _distance_to_next(widths: Sequence[float], at: int) -> float:
     return min(abs(widths[at] - other) for place, other in enumerate(widths) if place != at)
 
 
-def plot_surface(seen: Sequence[Observation]) -> dict[str, Plot]:
+def plot_surface(observations: Sequence[Observation]) -> dict[str, Plot]:
     """Plot Fig. 11 and 12: a curve over two widths, fitted to most points, tested on the others."""
-    curves = fit_curves(seen, "energy", fit_gaussian_process).values()
+    curves = fit_curves(observations, "energy", fit_gaussian_process).values()
     curve = max(
         (c for c in curves if c.process.widths.shape[1] == 2), key=lambda c: len(c.process.values)
     )

@@ -80,8 +80,10 @@ def measure_everything(
             on_progress=lambda progress: print(progress, flush=True),
         )
         print("profiled:", result.stopped, flush=True)
-        for seen in replace(measurer, run=run + "-again").measure_all(tests, rng=random.Random(1)):
-            store.add_observation(seen)
+        for observation in replace(measurer, run=run + "-again").measure_all(
+            tests, rng=random.Random(1)
+        ):
+            store.add_observation(observation)
         return store.load_profile(result.profile_key)
 
 
@@ -123,14 +125,14 @@ def measure_missing(
     # The first load on a cold device is slower and is not recorded.
     measurer.time(Trial(make_family(FAMILY, shape), trials[0].setup))
     known = {
-        seen.trial.key
+        one.trial.key
         for summary in store.list_profiles()
         if not summary.shipped
-        for seen in store.load_observations(summary.key)
+        for one in store.load_observations(summary.key)
     }
     missing = [trial for trial in trials if trial.key not in known]
-    for seen in measurer.measure_all(missing, rng=random.Random(0)):
-        store.add_observation(seen)
+    for observation in measurer.measure_all(missing, rng=random.Random(0)):
+        store.add_observation(observation)
 
 
 def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str
     whole = select_observations(profile, lambda key: key in fit_keys)
     nets: list[dict[str, Any]] = []
     for trial in tests:
-        seen = [o for o in profile.observations if o.trial.key == trial.key]
-        energies_j = [o.energy_j for o in seen if o.energy_j is not None]
+        observations = [o for o in profile.observations if o.trial.key == trial.key]
+        energies_j = [o.energy_j for o in observations if o.energy_j is not None]
         measured_j = statistics.fmean(energies_j)
         subtractive = estimate_network(variants, trial.network, trial.setup, "subtractive")
         flops = estimate_network(whole, trial.network, trial.setup, "flops")
@@ -152,9 +154,9 @@ def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str
                 "net": trial.network.name,
                 "measured_j": measured_j,
                 "repeat_difference_percent": 100 * (max(energies_j) - min(energies_j)) / measured_j,
-                "measured_s": seen[0].duration_s,
+                "measured_s": observations[0].duration_s,
                 "subtractive_s": subtractive.duration_s,
-                "issue_s": seen[0].issue_s,
+                "issue_s": observations[0].issue_s,
                 "subtractive_j": subtractive.energy_j,
                 "subtractive_interval_j": list(subtractive.interval_j),
                 "flops_j": flops.energy_j,
@@ -172,15 +174,15 @@ def compare(profile: Profile, tests: list[Trial], fits: list[Trial]) -> dict[str
         "time_mape_percent": time_mape(nets),
         "coverage95_percent": coverage(nets),
         "repeat_difference_percent": statistics.median(repeats),
-        "points": sum(seen.energy_j is not None for seen in variants.observations),
-        "device_seconds": sum(seen.cost_s for seen in variants.observations),
+        "points": sum(one.energy_j is not None for one in variants.observations),
+        "device_seconds": sum(one.cost_s for one in variants.observations),
         "nets": nets,
     }
 
 
 def select_observations(profile: Profile, wanted: Any) -> Profile:
     """Return the profile with some of its observations and without fits."""
-    kept = tuple(seen for seen in profile.observations if wanted(seen.trial.key))
+    kept = tuple(one for one in profile.observations if wanted(one.trial.key))
     return replace(profile, observations=kept, fits={})
 
 

@@ -180,11 +180,13 @@ def read_eager(row: Json, energy: bool) -> Observation:
 
 def read_issue(row: Json) -> Observation:
     """Return the issue time of an isolated piece; the duration of its eager step is unknown."""
-    seen = read_graph(row)
-    how = replace(seen.trial.execution, mode="eager")
+    observation = read_graph(row)
+    how = replace(observation.trial.execution, mode="eager")
     least_s = max(row["issmin"], row["gs"])
-    trial = replace(seen.trial, execution=how)
-    return replace(seen, trial=trial, energy_j=None, duration_s=least_s, issue_s=row["issmin"])
+    trial = replace(observation.trial, execution=how)
+    return replace(
+        observation, trial=trial, energy_j=None, duration_s=least_s, issue_s=row["issmin"]
+    )
 
 
 # ---------------------------------------------------------------------------------------------
@@ -326,17 +328,17 @@ def score_method(
     """Fit a method, predict the nets and compare."""
     method = METHODS[name]
     estimator = find_estimator(method.estimator)
-    seen = method.list_observations(rows, family)
+    observations = method.list_observations(rows, family)
     timed, nets = list(measured_nets)[: method.timed], list(measured_nets)[method.timed :]
     for row in select_rows(rows, family, ("full",)):
         if make_network(row) in timed:
-            seen.append(read_eager(row, energy=False))
-    fitted = estimator.fit(seen)
+            observations.append(read_eager(row, energy=False))
+    fitted = estimator.fit(observations)
     prediction = fitted.predict(nets, [SETUPS[family]] * len(nets))
     data = fitted.to_dict()
     idle_w = data["idle_w"] if data.get("form") == "graph" else None
     compared = [compare(prediction, at, measured_nets[net], idle_w) for at, net in enumerate(nets)]
-    found = {"learnt_from": dict(Counter(map(describe, seen))), **summarise(compared)}
+    found = {"learnt_from": dict(Counter(map(describe, observations))), **summarise(compared)}
     found["study_mape_percent"] = STUDY.get(name, {}).get(family)
     found["variance_percent"] = average_sources(prediction)
     by_net = [{"net": net.name, **row} for net, row in zip(nets, compared, strict=True)]
@@ -346,17 +348,17 @@ def score_method(
 def score_flops(family: str, measured_nets: dict[Network, Json]) -> Json:
     """Score an estimate proportional to FLOPs, fitted to all other whole nets."""
     estimator = find_estimator("flops")
-    seen = [
+    observations = [
         Observation(Trial(net, SETUPS[family]), energy_j=measured["ej"], duration_s=measured["es"])
         for net, measured in measured_nets.items()
     ]
     compared = []
     for at, (net, measured) in enumerate(measured_nets.items()):
-        fitted = estimator.fit(seen[:at] + seen[at + 1 :])
+        fitted = estimator.fit(observations[:at] + observations[at + 1 :])
         prediction = fitted.predict([net], [SETUPS[family]])
         compared.append({"net": net.name, **compare(prediction, 0, measured)})
     return {
-        "learnt_from": {"whole nets, all but the one": len(seen) - 1},
+        "learnt_from": {"whole nets, all but the one": len(observations) - 1},
         **summarise(compared),
         "study_mape_percent": STUDY["flops from other nets"].get(family),
         "by_net": compared,
@@ -374,12 +376,12 @@ def average_sources(prediction: Prediction) -> Json:
     }
 
 
-def describe(seen: Observation) -> str:
+def describe(observation: Observation) -> str:
     """Describe an observation, for counting."""
-    trial = seen.trial
+    trial = observation.trial
     if not trial.network.layers:
         return "idle device"
-    what = "time" if seen.energy_j is None else "energy and time"
+    what = "time" if observation.energy_j is None else "energy and time"
     where = "isolated" if trial.execution.copies > 1 else "net or variant"
     return f"{trial.execution.mode}, {where}, {what}"
 

@@ -162,8 +162,10 @@ def observe_variants(points: int) -> list[Observation]:
 def write_fits(folder: Path) -> None:
     """Write fits of both estimators to 70 observations, for processes that only predict."""
     fits = {"additive": observe_layers([FAMILY], 70, 0), "subtractive": observe_variants(70)}
-    for name, seen in fits.items():
-        (folder / f"{name}.json").write_text(json.dumps(find_estimator(name).fit(seen).to_dict()))
+    for name, observation in fits.items():
+        (folder / f"{name}.json").write_text(
+            json.dumps(find_estimator(name).fit(observation).to_dict())
+        )
 
 
 def time_call(work: Callable[[], Any]) -> Json:
@@ -196,11 +198,13 @@ def time_prediction(folder: Path, name: str, nets: int, at_once: bool = True) ->
 
 def time_fit(alone: int, whole: int) -> Json:
     """Time a fit to observations of many kinds."""
-    seen = observe_layers(MIXED, alone, whole)
+    observations = observe_layers(MIXED, alone, whole)
     fitted: Json = {}
-    timing = time_call(lambda: fitted.update(find_estimator("additive").fit(seen).to_dict()))
+    timing = time_call(
+        lambda: fitted.update(find_estimator("additive").fit(observations).to_dict())
+    )
     layers = len({str(piece) for piece in fitted["energy"]["pieces"]})
-    return {"observations": len(seen), "layers": layers, **timing}
+    return {"observations": len(observations), "layers": layers, **timing}
 
 
 def run_child(command: Sequence[str]) -> Json:

@@ -10,7 +10,7 @@ from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog
 
-NAMES = ("nets", "net_pieces", "scoring", "outside")
+NAMES = ("nets", "net_pieces", "scoring", "outside_run", "outside")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def make_run(bench, case, measurer, seen=()):
         "graph" if "graph" in modes else "eager", seen
     )
     log = EvaluationLog("outside", ())
-    run = bench.outside.OutsideRun(
+    run = bench.outside_run.OutsideRun(
         measurer,
         log,
         entries,
@@ -84,12 +84,12 @@ def test_energy_probes_are_few_and_of_isolated_pieces(bench, case):
         before = run.log.list_all()
         run.measure_uncertain_pieces()
         made = run.log.list_all()[len(before) :]
-        assert 0 < len(made) <= bench.outside.ENERGY_PROBES_PER_NET * len(case[0])
+        assert 0 < len(made) <= bench.outside_run.ENERGY_PROBES_PER_NET * len(case[0])
         assert all(seen.energy_j and seen.trial.execution.upstream for seen in made)
         keys = {bench.net_pieces.find_piece(seen, run.measured_pieces.mode).key for seen in made}
         assert len(keys) == len(made) and keys <= set(case[2])
         run.measure_uncertain_pieces()
-        assert run.count_energy_probes() <= bench.outside.ENERGY_PROBES_PER_NET * len(case[0])
+        assert run.count_energy_probes() <= bench.outside_run.ENERGY_PROBES_PER_NET * len(case[0])
 
 
 def test_known_pieces_are_not_measured_again(bench, case):

@@ -12,7 +12,7 @@ from joulecast.families import make_family
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 from joulecast.uses.compare import compare
-from joulecast.uses.compare.comparison_plot import draw_comparison
+from joulecast.uses.compare.comparison_plot import plot_comparison
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]
@@ -57,7 +57,7 @@ def test_different_meter_coverages_are_ranked_separately(cnn_profile):
     assert set(found.groups) == {"device", "board"}
     assert all([row.rank for row in rows] == [1, 2] for rows in found.groups.values())
     assert found.to_dict()["comparable"] is False
-    assert "not comparable" in draw_comparison(found).about
+    assert "not comparable" in plot_comparison(found).caption.subtitle
 
 
 def test_rows_that_cannot_be_ranked_are_kept_with_the_reason(cnn_profile):

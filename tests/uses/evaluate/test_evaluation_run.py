@@ -117,8 +117,8 @@ def run(store, plan=PLAN, **options):
 
 def load_only_profile(store):
     """Return the only profile of a store, with all observations."""
-    (summary,) = [one for one in store.profiles() if not one.shipped]
-    return store.profile(summary.key)
+    (summary,) = [one for one in store.list_profiles() if not one.shipped]
+    return store.load_profile(summary.key)
 
 
 def count_trials(store):
@@ -212,8 +212,8 @@ class InterruptedStore:
     def __init__(self, store, left):
         self._store, self._left = store, left
 
-    def observations(self, key):
-        return self._store.observations(key)
+    def load_observations(self, key):
+        return self._store.load_observations(key)
 
     def add_observation(self, seen):
         if not self._left:

@@ -5,50 +5,33 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import random
 import sys
 from dataclasses import replace
 
 import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from joulecast.budgets import RunLength, parse_budget
 from joulecast.errors import InputError, MissingError, NetError, StoreError
 from joulecast.estimators import find_estimator
-from joulecast.families import FAMILIES
 from joulecast.fronts import find_front
 from joulecast.records import Network, Setup
 from joulecast.testing.estimators import make_observations
 from joulecast.uses.search import (
-    Choice,
     NumberRange,
     SearchOptions,
     hide_password,
     make_screener,
     make_search_space,
-    parse_dimension,
-    screen_randomly,
 )
 from joulecast.uses.search.screening_sampler import ScreeningSampler
-from joulecast.uses.search.search_plot import draw_search
+from joulecast.uses.search.search_plot import plot_search
 from joulecast.uses.search.study import search, summarise_study
 
 SETUP = Setup(batch=32)
 LENGTH = RunLength(100)
 PARAMS = ("c1", "c2", "c3", "c4")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-@pytest.fixture(scope="module")
-def make_cnn_screener(cnn_profile):
-    def make(budget, confidence=0.9, length=LENGTH, **vary):
-        space = make_search_space("cnn5", SETUP, vary, (3, 32, 32))
-        limit = parse_budget(budget, length)
-        return make_screener(cnn_profile, space, limit, length, confidence=confidence)
-
-    return make
 
 
 def width_score(net: Network, trial: optuna.Trial) -> float:
@@ -58,166 +41,6 @@ def width_score(net: Network, trial: optuna.Trial) -> float:
 
 def run_search(screener, score=width_score, **options):
     return search(screener, score, SearchOptions(**options))
-
-
-# ---------------------------------------------------------------------------------------------
-# Spaces
-
-
-def test_default_space_is_the_whole_family():
-    space = make_search_space("cnn5")
-    original = FAMILIES["cnn5"].params
-    assert {name: one.bounds for name, one in space.dimensions.items()} == {
-        name: (1, most) for name, most in original.items()
-    }
-    assert space.original[0].name == "cnn5:64,128,256,512"
-    assert make_search_space("transformer").dimensions["width"] == NumberRange(4, 256, 4)
-
-
-@given(st.integers(0, 2**32), st.sampled_from(sorted(FAMILIES)))
-@settings(max_examples=40, deadline=None)
-def test_every_draw_can_be_built(seed, family):
-    vary = {
-        "batch": (8, 16),
-        "precision": ("fp32", "bf16"),
-        "lr": NumberRange(1e-4, 1e-1, log=True),
-    }
-    space = make_search_space(family, vary=vary)
-    params = space.draw(random.Random(seed))
-    network, setup = space.build(params)
-    assert network.layers and setup.batch == params["batch"]
-    assert setup.precision == params["precision"] and 1e-4 <= params["lr"] <= 1e-1
-
-
-@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9), st.data())
-def test_range_respects_bounds_and_step(low, extra, step, data):
-    one = NumberRange(low, low + extra, step)
-    first, last = one.bounds
-    value = one.draw(random.Random(data.draw(st.integers(0, 99))))
-    assert low == first <= value <= last <= low + extra < last + step
-    assert (value - low) % step == 0
-    shrunk = one.shrink(value, data.draw(st.floats(0, 1)))
-    assert low <= shrunk <= value and (shrunk - low) % step == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("c1=8..64", ("c1", NumberRange(8, 64))),
-        ("c1=8..64/8", ("c1", NumberRange(8, 64, 8))),
-        (" lr = 1e-4..0.1/log", ("lr", NumberRange(1e-4, 0.1, log=True))),
-        ("batch=16,32", ("batch", Choice((16, 32)))),
-        ("optimizer=sgd", ("optimizer", Choice(("sgd",)))),
-    ],
-)
-def test_parse_dimension(text, expected):
-    assert parse_dimension(text) == expected
-
-
-@pytest.mark.parametrize("name", ["C1", "c5", "c_1", "batchsize", "Precision", "threads", "loss"])
-def test_misspelt_name_is_rejected(name):
-    for trains in (True, False):
-        with pytest.raises(InputError, match=name):
-            make_search_space("cnn5", vary={name: (8, 16)}, trains=trains)
-
-
-def test_unknown_names_need_a_training_function():
-    for name in ("lr", "momentum", "weight_decay", "dropout", "label_smoothing"):
-        assert name in make_search_space("cnn5", vary={name: (1, 2)}).dimensions
-        with pytest.raises(InputError, match=f"{name!r} is not a parameter of cnn5"):
-            make_search_space("cnn5", vary={name: (1, 2)}, trains=False)
-
-
-@pytest.mark.parametrize("text", ["lr=nan..1", "lr=0.1..inf", "lr=-inf..1", "lr=nan,1", "lr=inf"])
-def test_infinite_values_are_rejected(text):
-    with pytest.raises(InputError, match="finite"):
-        parse_dimension(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["c1", "c1=", "=3", "c1=8..x", "c1=8..64/x", "c1=9..3", "c=0..3/log"]
-)
-def test_malformed_dimension_is_rejected(text):
-    with pytest.raises(InputError):
-        parse_dimension(text)
-
-
-@pytest.mark.parametrize(
-    "vary",
-    [{"c1": (0, 4)}, {"c1": NumberRange(0.5, 4)}, {"precision": ("fp8",)}, {"batch": ("x",)}],
-)
-def test_impossible_values_are_rejected(vary):
-    with pytest.raises(InputError):
-        make_search_space("cnn5", vary=vary)
-
-
-# ---------------------------------------------------------------------------------------------
-# Screening
-
-
-def test_screened_candidate_has_the_estimate(make_cnn_screener):
-    screener = make_cnn_screener("50%")
-    rng = random.Random(1)
-    drawn = [screener.space.draw(rng) for _ in range(20)]
-    candidates = screener.screen(drawn)
-    for params, candidate in zip(drawn, candidates, strict=True):
-        alone = screener.screen([params])[0]
-        assert candidate.energy_j == pytest.approx(alone.energy_j)
-        assert candidate.energy_j == pytest.approx(100 * candidate.estimate.energy_j)
-        assert candidate.interval_j[0] < candidate.energy_j < candidate.interval_j[1]
-        assert candidate.is_within_budget == (candidate.budget_probability >= 0.9)
-        assert candidate.budget_probability == pytest.approx(alone.budget_probability, abs=1e-6)
-
-
-def test_budget_per_run_equals_budget_per_step(make_cnn_screener):
-    rng = random.Random(2)
-    run = make_cnn_screener("20J")
-    drawn = [run.space.draw(rng) for _ in range(20)]
-    step = make_cnn_screener("0.2J/step")
-    assert [one.budget_probability for one in run.screen(drawn)] == pytest.approx(
-        [one.budget_probability for one in step.screen(drawn)]
-    )
-    assert run.compute_run_limit_j(100) == pytest.approx(step.compute_run_limit_j(100))
-
-
-def test_higher_confidence_admits_fewer_candidates(make_cnn_screener):
-    counts = [
-        sum(
-            one.is_within_budget
-            for one in screen_randomly(make_cnn_screener("50%", confidence), 200, 3).candidates
-        )
-        for confidence in (0.1, 0.5, 0.99)
-    ]
-    assert counts[0] >= counts[1] >= counts[2] and counts[0] > counts[2]
-
-
-def test_confidence_must_be_a_probability(make_cnn_screener):
-    for confidence in (0.0, 1.0, 90.0):
-        with pytest.raises(InputError, match="give a probability"):
-            make_cnn_screener("50%", confidence)
-
-
-def test_original_exceeds_half_of_itself(make_cnn_screener):
-    screener = make_cnn_screener("50%")
-    largest = {name: one.bounds[1] for name, one in screener.space.dimensions.items()}
-    assert screener.screen([largest])[0].budget_probability < 1e-6
-    network, setup = screener.space.original
-    original = screener.fitted_profile.estimate([network], setup)[0]
-    assert screener.limit_j == pytest.approx(50 * original.energy_j)
-
-
-def test_random_screening_reports_size_and_not_quality(make_cnn_screener):
-    found = screen_randomly(make_cnn_screener("50%"), 100, 5)
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["screened"] == 100 and data["provenance"] == "simulated"
-    assert data["within_budget"] == len(found.within_budget)
-    assert {"parameters", "budget_probability", "interval_j"} <= set(data["candidates"][0])
-    assert not any("score" in one or "quality" in one for one in data["candidates"])
-    assert screen_randomly(make_cnn_screener("50%"), 100, 5).candidates == found.candidates
-
-
-# ---------------------------------------------------------------------------------------------
-# Searching
 
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
@@ -252,8 +75,8 @@ def test_front_is_marked(make_cnn_screener):
     assert all(0 <= trial.front_probability <= 1 for trial in found.trials)
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["trials"]) == 30 and len(data["front"]) == len(found.front)
-    picture = draw_search(found)
-    assert "simulated" in picture.heading and "budget" in picture.series
+    plot = plot_search(found)
+    assert "simulated" in plot.heading and "energy budget" in plot.series
 
 
 def test_worse_trial_of_the_same_network_is_not_on_the_front(make_cnn_screener):
@@ -484,3 +307,10 @@ def test_calls_are_delegated_to_the_inner_sampler(make_cnn_screener):
     run_search(make_cnn_screener("50%"), trials=1, sampler=sampler)
     ScreeningSampler(sampler, make_cnn_screener("50%")).reseed_rng()
     assert calls == ["before", "after", "reseed"]
+
+
+def test_progress_is_reported_after_every_trial(make_cnn_screener):
+    reports = []
+    options = SearchOptions(trials=3)
+    search(make_cnn_screener("50%"), width_score, options, on_progress=reports.append)
+    assert [(report.done, report.total) for report in reports] == [(1, 3), (2, 3), (3, 3)]

@@ -14,11 +14,10 @@ from joulecast.figures import (
     plot_pareto_front,
 )
 from joulecast.records import weakest_provenance
-from joulecast.units import format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
 
-def draw_comparison(comparison: Comparison) -> Plot:
+def plot_comparison(comparison: Comparison) -> Plot:
     """Return a plot of all ranked rows and their Pareto front.
 
     Raises:
@@ -28,7 +27,7 @@ def draw_comparison(comparison: Comparison) -> Plot:
         raise MissingError("no combination could be ranked, so there is nothing to plot")
     panels = [_draw_group(covers, rows) for covers, rows in comparison.groups.items()]
     note = "; panels are not comparable" if len(panels) > 1 else ""
-    caption = f"bars: {format_share(comparison.level)} interval{note}"
+    caption = f"bars: {100 * comparison.level:g} % interval{note}"
     return combine_plots(f"{comparison.net}: energy and time per sample", panels, caption)
 
 

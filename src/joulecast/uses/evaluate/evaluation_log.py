@@ -67,7 +67,7 @@ class CampaignObservations:
         self._log = log
         self._role = role
 
-    def observations(self, profile_key: str) -> Sequence[Observation]:
+    def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return the observations of this campaign alone."""
         return self._log.list_for(self._role)
 

@@ -16,7 +16,7 @@ from joulecast.figures import (
 from joulecast.uses.evaluate.evaluation import Evaluation
 
 
-def draw_evaluation(result: Evaluation) -> dict[str, Plot]:
+def plot_evaluation(result: Evaluation) -> dict[str, Plot]:
     """Return the plots of an evaluation by name."""
     rows = [
         ScoredEstimate(

@@ -68,7 +68,7 @@ def evaluate(
     runtime, meter = measurer.runtime, measurer.meter
     key = find_profile_key(measurer)
     name = name_evaluation(plan, key)
-    log = EvaluationLog(name, store.observations(key), store.add_observation)
+    log = EvaluationLog(name, store.load_observations(key), store.add_observation)
     _check_unit(log, runtime.device.unit)
     run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or _ignore)
     run.measure_all()

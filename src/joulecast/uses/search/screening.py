@@ -155,7 +155,7 @@ class BudgetScreener:
         low, high = (format_energy(end_j * steps) for end_j in candidate.estimate.interval_j)
         return (
             f"{format_energy(candidate.estimate.energy_j * steps)} per {self.budget.per} "
-            f"({format_share(self.level)} interval {low} to {high}, "
+            f"({100 * self.level:g} % interval {low} to {high}, "
             f"{candidate.estimate.provenance})"
         )
 

@@ -10,11 +10,10 @@ from joulecast.figures import (
     Plot,
     plot_pareto_front,
 )
-from joulecast.units import format_share
 from joulecast.uses.search.search_result import SearchResult
 
 
-def draw_search(result: SearchResult) -> Plot:
+def plot_search(result: SearchResult) -> Plot:
     """Return a plot of all trained networks and their Pareto front.
 
     Raises:
@@ -35,7 +34,7 @@ def draw_search(result: SearchResult) -> Plot:
     steps = {trial.candidate.steps for trial in result.trials}
     has_one_limit = len(steps) == 1 or screener.budget.per == "run"
     period = "run" if screener.length.is_run else "step"
-    level = format_share(screener.level)
+    level = f"{100 * screener.level:g} %"
     options = FrontPlotOptions(
         budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
         energy_title=f"Estimated energy per {period}",
