@@ -111,6 +111,12 @@ def test_broken_plugin_is_named_only_if_it_is_used(install, profile):
     assert describe_fits(replace(profile, fits={"broken": {}})) == {"broken": ()}
 
 
+def test_plugin_must_have_the_name_of_its_estimator(install):
+    install(counts="toy_estimator:CallEstimator")
+    with pytest.raises(MissingError, match=r"'counts'.*'calls'"):
+        find_estimator("counts")
+
+
 def test_name_that_two_distributions_offer_is_an_error(install):
     install("one", calls="toy_estimator:CallEstimator")
     install("two", calls="toy_estimator:FittedCalls")

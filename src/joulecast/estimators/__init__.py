@@ -59,6 +59,11 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
         known = ", ".join(list_estimator_names())
         raise InputError(f"there is no estimator {name!r}: give one of {known}")
     estimator: Estimator = plugins[name]()
+    if estimator.name != name:
+        raise MissingError(
+            f"the plug-in {name!r} makes an estimator called {estimator.name!r}: give its entry "
+            "point the same name"
+        )
     return estimator
 
 
