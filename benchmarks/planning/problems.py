@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from joulecast.uses.plan import Battery, Cost, Machine, Problem, Task, Window
+from joulecast.uses.plan import Battery, ChargingWindow, PlanDevice, Problem, Task, TaskCost
 
 HOUR_S, DAY_S, WH_J, GIB = 3600.0, 86400.0, 3600.0, 2.0**30
 
@@ -21,7 +21,7 @@ def draw_problem(jobs: int, devices: int, seed: int) -> Problem:
         memory_bytes = rng.choice((8, 16, 32)) * GIB
         at_once = rng.choice((1, 1, 2))
         asleep_w = 0.1 * awake_w
-        machines.append(Machine(f"device{at}", awake_w, asleep_w, memory_bytes, at_once, battery))
+        machines.append(PlanDevice(f"device{at}", awake_w, asleep_w, memory_bytes, at_once, battery))
     tasks = tuple(draw_task(rng, at, machines, powers) for at in range(jobs))
     return Problem(tuple(machines), tasks)
 
@@ -32,7 +32,7 @@ def draw_battery(rng: random.Random, jobs_each: float) -> Battery:
     windows, at_s = [], rng.uniform(0.0, 6.0) * HOUR_S
     for _ in range(rng.randint(0, 2)):
         end_s = at_s + rng.uniform(1.0, 4.0) * HOUR_S
-        windows.append(Window(at_s, end_s, rng.uniform(15.0, 65.0)))
+        windows.append(ChargingWindow(at_s, end_s, rng.uniform(15.0, 65.0)))
         at_s = end_s + rng.uniform(1.0, 5.0) * HOUR_S
     charge_j, reserve_j = capacity_j * rng.uniform(0.3, 1.0), 0.1 * capacity_j
     return Battery(capacity_j, charge_j, reserve_j, tuple(windows))
@@ -41,7 +41,7 @@ def draw_battery(rng: random.Random, jobs_each: float) -> Battery:
 def draw_task(
     rng: random.Random,
     at: int,
-    machines: Sequence[Machine],
+    machines: Sequence[PlanDevice],
     powers: dict[str, tuple[float, float]],
 ) -> Task:
     """A job that four of five devices may run, due within a day of its release."""
@@ -53,5 +53,5 @@ def draw_task(
         power_w, speed = powers[machine.name]
         if rng.random() < 0.8:
             extra_j = max(0.0, power_w - machine.awake_w) * work_s / speed
-            costs[machine.name] = Cost(work_s / speed, extra_j, size_bytes)
+            costs[machine.name] = TaskCost(work_s / speed, extra_j, size_bytes)
     return Task(f"job{at}", costs, release_s, deadline_s)

@@ -79,20 +79,20 @@ def plan_one(jobs: int, devices: int, seed: int, limit_s: float) -> Json:
     begun_s = time.perf_counter()
     found = solve(problem, limit_s)
     took_s = time.perf_counter() - begun_s
-    assert not replay(problem, found.slots).breaks
+    assert not replay(problem, found.schedule).violations
     return {
         "jobs": jobs,
         "devices": devices,
         "seed": seed,
         "wall_s": round(took_s, 2),
         "energy_j": found.energy_j,
-        "lower_bound_j": found.bound_j,
+        "lower_bound_j": found.lower_bound_j,
         "gap_share": found.gap_share,
-        "is_best": found.is_best,
+        "is_optimal": found.is_optimal,
         "left_out": len(found.left_out),
-        "runs_most": found.is_most,
-        "asked": found.asked,
-        "tick_s": found.tick_s,
+        "runs_most": found.runs_most,
+        "calls": found.calls,
+        "time_step_s": found.time_step_s,
     }
 
 
@@ -112,7 +112,7 @@ def make_table(report: Json) -> str:
         seconds = [row["wall_s"] for row in rows]
         gaps = [100 * row["gap_share"] for row in rows]
         lines.append(
-            f"{size[0]:>4d} x {size[1]:<9d} {len(rows):8d} {sum(r['is_best'] for r in rows):6d} "
+            f"{size[0]:>4d} x {size[1]:<9d} {len(rows):8d} {sum(r['is_optimal'] for r in rows):6d} "
             f"{statistics.median(seconds):9.1f} {max(seconds):8.1f} "
             f"{statistics.median(gaps):9.2f} % {max(gaps):7.2f} % "
             f"{sum(row['left_out'] for row in rows):9d}"

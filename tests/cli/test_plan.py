@@ -43,7 +43,7 @@ power_w = 4
 flops_per_s = 5e9
 idle_w = 2
 memory = "2GiB"
-at_once = 2
+max_parallel = 2
 """
 NOW = ("--now", "2030-05-01T22:00")
 
@@ -64,7 +64,7 @@ def test_json_has_a_valid_schedule(planned):
     assert slots["second"]["start_s"] >= 600 and slots["second"]["end_s"] <= 4 * 3600
     assert slots["first"]["end_s"] <= 3 * 3600
     assert slots["second"]["start"].startswith("2030-05-01T22:1")
-    assert data["is_best"] and data["gap_share"] == 0
+    assert data["is_optimal"] and data["gap_share"] == 0
     assert data["planned_lower_bound_j"] <= data["planned_energy_j"] * (1 + 1e-9)
     assert data["energy_j"] == pytest.approx(data["planned_energy_j"], rel=1e-6)
     low, high = data["interval_j"]
@@ -148,29 +148,29 @@ def test_jobs_that_cannot_run_have_reasons(profiled, write, old, new, kind, word
     ("old", "new", "parts"),
     [
         ("steps = 50_000", "steps = 0", ("[[job]] first", "steps is 0")),
-        ("steps = 50_000", "step = 5", ("[[job]] first", "no key 'step'")),
+        ("steps = 50_000", "step = 5", ("[[job]] first", "unknown key 'step'")),
         ("steps = 50_000", "epochs = 5", ("[[job]] first", "epochs and samples")),
         ('net = "lenet5:3,5,9,11"', "", ("[[job]] first", "net is missing")),
         ('net = "lenet5:3,5,9,11"', 'net = "nix"', ("[[job]] first", "no net 'nix'")),
         ('deadline = "3h"', "deadline = 3", ("[[job]] first", "deadline is 3", "2h")),
         ('deadline = "3h"', 'deadline = "soon"', ("[[job]] first", "deadline is 'soon'")),
-        ('release = "10min"', 'release = "6h"', ("[[job]] second", "deadline is over")),
+        ('release = "10min"', 'release = "6h"', ("[[job]] second", "deadline is before")),
         ('devices = ["phone"]', 'devices = ["fridge"]', ("second", "'fridge'", "phone")),
         ('name = "second"', 'name = "first"', ("two [[job]]", "'first'")),
         ('name = "second"', "", ("[[job]] number 2", "no name")),
         ('charge = "70%"', 'charge = "170%"', ("[[device]] phone", "charge is '170%'")),
-        ("battery_wh = 50", "", ("[[device]] phone", "without battery_wh")),
+        ("battery_wh = 50", "", ("[[device]] phone", "needs battery_wh")),
         ('to = "2030-05-01T23:30"', "", ("[[device]] phone, charging 1", "to is missing")),
         ('to = "2030-05-01T23:30"', 'to = "30min"', ("[[device]] phone", "charging window")),
         ('profile = "sim"', 'profile = "moon"', ("[[device]] phone", "'moon'")),
         ("flops_per_s = 5e9", "", ("[[device]] board", "power_w and flops_per_s")),
         ('memory = "2GiB"', 'memory = "2"', ("[[device]] board", "memory is '2'")),
-        ("at_once = 2", "at_once = 0.5", ("[[device]] board", "at_once is 0.5")),
-        ("at_once = 2", "asleep_w = 5", ("[[device]] board", "asleep_w is 5", "2 W")),
+        ("max_parallel = 2", "max_parallel = 0.5", ("[[device]] board", "max_parallel is 0.5")),
+        ("max_parallel = 2", "asleep_w = 5", ("[[device]] board", "asleep_w is 5", "2 W")),
         ('deadline = "3h"', 'input = "3xx"', ("[[job]] first", "input is '3xx'", "3x96x96")),
         ('deadline = "3h"', "input = 3", ("[[job]] first", "input is 3", "3x96x96")),
-        ("[[job]]", "[[jobs]]", ("no key 'jobs'",)),
-        ("[[job]]", "[[job", ("no TOML",)),
+        ("[[job]]", "[[jobs]]", ("unknown key 'jobs'",)),
+        ("[[job]]", "[[job", ("not valid TOML",)),
     ],
 )
 def test_a_bad_file_is_one_line_with_its_location(profiled, write, old, new, parts):

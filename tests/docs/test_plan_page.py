@@ -5,15 +5,15 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from joulecast.uses.plan import parse_ask
+from joulecast.uses.plan import parse_plan_request
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/plan.md").read_text()
 
 
 def test_the_file_on_the_page_can_be_read():
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
-    ask = parse_ask(tomllib.loads(text), datetime(2030, 5, 1, tzinfo=UTC))
-    assert [job.name for job in ask.jobs] == ["keyboard", "photos"]
-    phone, board = ask.stations
+    request = parse_plan_request(tomllib.loads(text), datetime(2030, 5, 1, tzinfo=UTC))
+    assert [job.name for job in request.jobs] == ["keyboard", "photos"]
+    phone, board = request.devices
     assert phone.battery is not None and phone.battery.windows[0].power_w == 18
-    assert board.at_once == 2 and board.power_w == 15
+    assert board.max_parallel == 2 and board.power_w == 15

@@ -15,7 +15,7 @@ from joulecast.errors import FileError, InputError, JoulecastError
 from joulecast.records import Network, Profile, Setup
 
 if TYPE_CHECKING:
-    from joulecast.uses.plan import Ask, Job, Plan
+    from joulecast.uses.plan import Job, Plan, PlanRequest
 
 
 def plan(jobs: str | os.PathLike[str], **options: Any) -> Plan:
@@ -35,15 +35,15 @@ def plan(jobs: str | os.PathLike[str], **options: Any) -> Plan:
 
 def make_plan(path: str, options: PlanOptions) -> Plan:
     """Plan the jobs of a TOML file."""
-    from joulecast.uses.plan import estimate_jobs, plan_jobs, read_ask
+    from joulecast.uses.plan import estimate_jobs, plan_jobs, read_plan_request
 
     now = options.now or datetime.now().replace(microsecond=0)
-    ask = read_ask(path, now)
-    nets = {job.name: _resolve_job(job, path) for job in ask.jobs}
-    profiles = _find_profiles(ask, path, options.store)
-    costs = estimate_jobs(ask, nets, profiles, options.estimator)
+    request = read_plan_request(path, now)
+    nets = {job.name: _resolve_job(job, path) for job in request.jobs}
+    profiles = _find_profiles(request, path, options.store)
+    costs = estimate_jobs(request, nets, profiles, options.estimator)
     try:
-        return plan_jobs(ask, costs, profiles, now, options.confidence, options.time_limit_s)
+        return plan_jobs(request, costs, profiles, now, options.confidence, options.time_limit_s)
     except InputError as error:
         raise FileError(f"{path}: {error}") from error
 
@@ -57,13 +57,13 @@ def _resolve_job(job: Job, path: str) -> tuple[Network, Setup]:
         raise FileError(f"{path}: [[job]] {job.name}: {error}") from error
 
 
-def _find_profiles(ask: Ask, path: str, store: str | None) -> Mapping[str, Profile]:
+def _find_profiles(request: PlanRequest, path: str, store: str | None) -> Mapping[str, Profile]:
     """Return the profiles of the devices without a stated power, by the name of the device."""
     found = {}
-    for station in ask.stations:
-        if station.power_w is None:
+    for device in request.devices:
+        if device.power_w is None:
             try:
-                found[station.name] = load_profile(station.profile or station.name, store=store)
+                found[device.name] = load_profile(device.profile or device.name, store=store)
             except JoulecastError as error:
-                raise type(error)(f"{path}: [[device]] {station.name}: {error}") from error
+                raise type(error)(f"{path}: [[device]] {device.name}: {error}") from error
     return found

@@ -66,10 +66,10 @@ def plan(jobs: str, planning: PlanOptions, output: OutputOptions) -> None:
     charge, reserve, charging ...).
     """
     result = make_plan(jobs, planning)
-    has_jobs = bool(result.solution.slots)
+    has_jobs = bool(result.solution.schedule)
     if output.plot and has_jobs:
-        from joulecast.uses.plan.pictures import draw_plan
+        from joulecast.uses.plan.plan_plot import plot_plan
 
-        save_plots(output.plot, {"plan": draw_plan(result)})
+        save_plots(output.plot, {"plan": plot_plan(result)})
     plot = output.plot if has_jobs else None
     write_result(output, result.to_dict(), lambda: print_plan(result, plot))

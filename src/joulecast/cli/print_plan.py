@@ -23,10 +23,8 @@ from joulecast.units import (
     format_power,
     format_share,
 )
-from joulecast.uses.plan import LeftOut, Plan, Reason
-from joulecast.uses.plan.problem import Machine
-from joulecast.uses.plan.replay import MachineRun
-from joulecast.uses.plan.solve import ENOUGH
+from joulecast.uses.plan import DeviceRun, LeftOut, LeftOutReason, Plan, PlanDevice
+from joulecast.uses.plan.solve import GOOD_GAP_SHARE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,17 +64,17 @@ def print_plan(plan: Plan, plot: str | None) -> None:
         console.print(f"{len(plan.left_out) - _MAX_LEFT_OUT} more jobs cannot run: see --json")
     if plan.left_out:
         more = "A longer --time-limit might fit more jobs."
-        console.print("" if plan.solution.is_most else more)
+        console.print("" if plan.solution.runs_most else more)
     notes = _list_notes(plan) if rows else [_NOT_MODELLED]
     print_notes(console, notes + ([f"Plotted in {plot}."] if plot else []))
 
 
 def _print_totals(console: Console, plan: Plan) -> None:
-    slots = plan.solution.slots
-    end_s = max(slot.end_s for slot in slots)
-    energy = format_with_interval(plan.expected_j, plan.interval_j, _LEVEL, plan.provenance)
+    schedule = plan.solution.schedule
+    end_s = max(one.end_s for one in schedule)
+    energy = format_with_interval(plan.energy_j, plan.interval_j, _LEVEL, plan.provenance)
     console.print(
-        f"{plural(len(slots), 'job')} on {len(plan.list_runs())} of {len(plan.problem.machines)} "
+        f"{plural(len(schedule), 'job')} on {len(plan.list_runs())} of {len(plan.problem.devices)} "
         f"devices: {energy}.",
         style="bold",
     )
@@ -91,27 +89,27 @@ def _print_totals(console: Console, plan: Plan) -> None:
 
 def _describe_gap(plan: Plan) -> str:
     solution = plan.solution
-    if solution.is_best:
+    if solution.is_optimal:
         return "The plan is optimal."
     share = format_share(solution.gap_share)
-    if solution.gap_share <= ENOUGH:
+    if solution.gap_share <= GOOD_GAP_SHARE:
         return f"The plan is within {share} of the optimum."
-    bound = format_energy(solution.bound_j)
+    bound = format_energy(solution.lower_bound_j)
     text = f"the optimum could take up to {share} less (lower bound {bound})."
     return f"Stopped by the time limit: {text}" if solution.timed_out else text.capitalize()
 
 
-def _list_rows(plan: Plan, machine: Machine, run: MachineRun) -> list[tuple[str, ...]]:
+def _list_rows(plan: Plan, device: PlanDevice, run: DeviceRun) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for slot in run.slots:
-        mean_j, *ends_j = plan.job_j(slot)
-        share = plan.charge_share(machine, run, slot.end_s)
+    for one in run.assignments:
+        mean_j, *ends_j = plan.job_energy_j(one)
+        share = plan.charge_share(device, run, one.end_s)
         rows.append(
             (
-                machine.name,
-                slot.task,
-                _format_time(slot.start_s),
-                _format_time(slot.end_s),
+                device.name,
+                one.task,
+                _format_time(one.start_s),
+                _format_time(one.end_s),
                 format_energy(mean_j),
                 format_interval(ends_j, format_energy),
                 "mains" if share is None else format_share(share),
@@ -130,11 +128,11 @@ def _describe_left_out(job: LeftOut) -> str:
     reasons = "; ".join(_describe_reason(reason) for reason in job.reasons[:_MAX_REASONS])
     more = len(job.reasons) - _MAX_REASONS
     others = f"; and {plural(more, 'more device')}" if more > 0 else ""
-    company = "" if job.alone else " together with the others"
+    company = "" if job.is_alone else " together with the others"
     return f"{job.job} cannot run{company}: {reasons}{others}."
 
 
-def _describe_reason(reason: Reason) -> str:
+def _describe_reason(reason: LeftOutReason) -> str:
     if math.isinf(reason.missing):
         return f"{reason.kind} of {reason.device}"
     texts = {
@@ -142,12 +140,12 @@ def _describe_reason(reason: Reason) -> str:
         "deadline": f"on {reason.device} it would be {format_duration(reason.missing)} late",
         "memory": f"the memory of {reason.device} lacks {format_bytes(reason.missing)}",
     }
-    return texts[reason.kind] + ("" if reason.alone else ", as planned")
+    return texts[reason.kind] + ("" if reason.is_alone else ", as planned")
 
 
 def _list_notes(plan: Plan) -> list[str]:
     notes = [f"Times count from {plan.now:%Y-%m-%d %H:%M}."]
-    if plan.idle_j > _MIN_IDLE_SHARE * plan.expected_j:
+    if plan.idle_j > _MIN_IDLE_SHARE * plan.energy_j:
         idle = format_energy(plan.idle_j)
         notes.append(f"{idle} of the energy is idle power of devices that wait between jobs.")
     if plan.shared_j:
@@ -169,28 +167,28 @@ def _explain_provenance(plan: Plan) -> str:
             f" The meters cover {', '.join(plan.covers)}: give the power of everything else as "
             "rest_w."
         )
-    if not plan.stated:
+    if not plan.stated_devices:
         return f"Provenance: {describe_provenance(plan.provenance)}.{metered}"
     text = "modelled, not measured: FLOPs / flops_per_s at a stated power_w"
     if plan.provenance != "modelled":
         text = f"{describe_provenance(plan.provenance)}; {text}"
-    return f"Provenance: {text} ({', '.join(plan.stated)}).{metered}"
+    return f"Provenance: {text} ({', '.join(plan.stated_devices)}).{metered}"
 
 
-def _list_asleep(runs: list[tuple[Machine, MachineRun]]) -> list[str]:
-    waits = [(machine, run.slots[0].start_s) for machine, run in runs if machine.battery]
+def _list_asleep(runs: list[tuple[PlanDevice, DeviceRun]]) -> list[str]:
+    waits = [(device, run.assignments[0].start_s) for device, run in runs if device.battery]
     return [
-        f"{machine.name} {format_power(machine.asleep_w)} for {format_duration(start_s)}"
-        for machine, start_s in waits
+        f"{device.name} {format_power(device.asleep_w)} for {format_duration(start_s)}"
+        for device, start_s in waits
         if start_s >= 1
     ]
 
 
 def _explain_unseen(plan: Plan) -> list[str]:
-    slots: Mapping[str, str] = {slot.task: slot.machine for slot in plan.solution.slots}
+    where: Mapping[str, str] = {one.task: one.device for one in plan.solution.schedule}
     unseen = [
         f"{job} on {device}"
-        for job, device in slots.items()
+        for job, device in where.items()
         if plan.costs[job][device].unseen_share > _MIN_UNSEEN_SHARE
     ]
     if not unseen:

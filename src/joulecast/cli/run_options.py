@@ -9,7 +9,7 @@ import click
 from joulecast.cli.bill import Bill, make_bill
 from joulecast.records import Estimate
 from joulecast.units import parse_energy
-from joulecast.uses.plan.charge import Finish, will_finish
+from joulecast.uses.plan.run_forecast import BatteryForecast, will_finish
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RunOptions:
         """Return the bill of all steps."""
         return make_bill(steps, self.grid, self.price)
 
-    def check_battery(self, estimate: Estimate, steps: int) -> Finish | None:
+    def check_battery(self, estimate: Estimate, steps: int) -> BatteryForecast | None:
         """Return whether the run finishes on the battery; None without a battery."""
         if self.battery is None:
             return None

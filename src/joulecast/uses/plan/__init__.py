@@ -1,66 +1,67 @@
-"""Which job runs when on which device, at least energy, with every battery above its reserve.
+"""Plan which job runs when on which device: least energy, with every battery above its reserve.
 
-    jobs.toml ──read──▶ Ask ──estimates──▶ Costs ──upper bounds──▶ Problem ──solve──▶ Plan
-                                                                      ▲         │
-                                                                      └─ replay ┘
+    jobs.toml --plan_file--> PlanRequest --job_costs--> Problem --solve--> Solution --> Plan
 
-    ask.py, read.py, words.py    what a person asks for, and the file that says it
-    costs.py                     what each job takes on each device, from its profile
-    problem.py                   the question in numbers; nothing below knows of nets or files
-    replay.py                    a plan lived through from event to event: does it hold?
-    ticks.py                     the question on whole ticks
-    sheet.py, batteries.py, model.py    the same for CP-SAT (the extra ``plan``)
-    packing.py                   how much of a machine each job has while it runs
-    relax.py                     a bound, and where jobs belong, by a linear program
-    board.py, place.py, improve.py    first plans, mended plans, better plans of hundreds of jobs
-    tidy.py                      as early as can be, when it is known who runs where
-    solve.py                     all of these together
-    blame.py                     why a job is left out, and how much is missing
-    spread.py                    joules and seconds of a run, and how unsure each is
-    follow.py                    a plan in its order when jobs take other times than planned
-    result.py, pictures.py       the finished plan, for people and programs
-    charge.py                    will one run finish on this charge?
+    plan_request, plan_file    jobs and devices, and the TOML file that describes them
+    job_costs, run_forecast    energy and duration of each job on each device, with uncertainty
+    problem                    the scheduling problem in numbers; nothing below knows networks
+    replay                     check a schedule event by event, independently of the solver
+    time_grid                  the problem on whole time steps
+    schedule_model, charge_model    the CP-SAT model (the extra ``plan``), and its batteries
+    relaxation                 a lower bound by a linear program
+    insertion, improvement     first solutions, and better ones for hundreds of tasks
+    solve                      all of these together
+    left_out                   why a job cannot run
+    plan_result, plan_plot     the finished plan
 
-Not modelled: that jobs at once slow each other down, that charging loses energy or slows down near
-full, that batteries age or give less in the cold, and moving data or weights between devices.
+Not modelled: slowdown of jobs that run at the same time, charging losses, cold or aged batteries,
+and moving data between devices.
 """
 
-from joulecast.uses.plan.ask import Ask, Job, Station
-from joulecast.uses.plan.blame import LeftOut, Reason
-from joulecast.uses.plan.charge import Finish, will_finish
-from joulecast.uses.plan.costs import JobCost, estimate_jobs, make_problem
-from joulecast.uses.plan.problem import Battery, Cost, Machine, Problem, Slot, Task, Window
-from joulecast.uses.plan.read import parse_ask, read_ask
-from joulecast.uses.plan.replay import Break, MachineRun, Moment, Replay, replay
-from joulecast.uses.plan.result import Plan, plan_jobs
+from joulecast.uses.plan.job_costs import JobCost, estimate_jobs, make_problem
+from joulecast.uses.plan.left_out import LeftOut, LeftOutReason
+from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
+from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
+from joulecast.uses.plan.plan_result import Plan, plan_jobs
+from joulecast.uses.plan.problem import (
+    Assignment,
+    Battery,
+    ChargingWindow,
+    PlanDevice,
+    Problem,
+    Task,
+    TaskCost,
+)
+from joulecast.uses.plan.replay import DeviceRun, Replay, Violation, replay
+from joulecast.uses.plan.run_forecast import BatteryForecast, RunForecast, will_finish
 from joulecast.uses.plan.solve import Solution, solve
 
 __all__ = [
-    "Ask",
+    "Assignment",
     "Battery",
-    "Break",
-    "Cost",
-    "Finish",
+    "BatteryForecast",
+    "ChargingWindow",
+    "DeviceRun",
+    "DeviceSpec",
     "Job",
     "JobCost",
     "LeftOut",
-    "Machine",
-    "MachineRun",
-    "Moment",
+    "LeftOutReason",
     "Plan",
+    "PlanDevice",
+    "PlanRequest",
     "Problem",
-    "Reason",
     "Replay",
-    "Slot",
+    "RunForecast",
     "Solution",
-    "Station",
     "Task",
-    "Window",
+    "TaskCost",
+    "Violation",
     "estimate_jobs",
     "make_problem",
-    "parse_ask",
+    "parse_plan_request",
     "plan_jobs",
-    "read_ask",
+    "read_plan_request",
     "replay",
     "solve",
     "will_finish",

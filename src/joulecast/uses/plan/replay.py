@@ -1,222 +1,203 @@
-"""A plan lived through: who runs when, what the machine draws, how its battery falls and rises.
+"""Replay a schedule event by event and report every violated constraint.
 
-Independent of whoever made the plan. Time goes from event to event (a task starts or ends, a
-charger is plugged in or out); between two of them every power is constant, so charge is a straight
-line, cut off where the battery is full. Whatever a plan breaks is a Break that says by how much.
+The replay shares no code with the solver's model. Between two events (a task starts or ends, a
+charging window opens or closes) every power is constant, so the charge is a straight line, clipped
+where the battery is full.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from joulecast.uses.plan.problem import Battery, Machine, Problem, Slot, Task
+from joulecast.uses.plan.problem import Assignment, Battery, PlanDevice, Problem, Task
 
-# Shares of a battery and seconds that are rounding, not harm; whoever counts in whole units lies in
-# between: what holds strictly holds for it, and what holds for it does no harm.
+# Shares of a capacity that may be missing. The solver counts in integers and lies in between: what
+# passes the strict replay is valid for the solver, and what is valid for the solver is harmless.
 HARMLESS, STRICT = 3e-6, 5e-7
 _INSTANT_S = 1e-6
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What a battery holds at a moment; ``full`` where it can hold no more."""
+class ChargePoint:
+    """A battery's charge at a time; ``is_full`` where it cannot take more."""
 
     at_s: float
     charge_j: float
-    full: bool = False
+    is_full: bool = False
 
 
 @dataclass(frozen=True)
-class Break:
+class Violation:
     """A constraint that does not hold.
 
     Attributes:
-        kind: ``battery``, ``deadline``, ``release``, ``memory``, ``at once`` or ``tasks``.
+        kind: ``battery``, ``deadline``, ``release``, ``memory``, ``parallel`` or ``tasks``.
         missing: By how much: joules, seconds, bytes or tasks.
-        since_s: For a battery: when it was full last, 0 where it never was.
+        full_s: For a battery: when it was last full, 0 if never.
     """
 
     kind: str
-    machine: str
+    device: str
     at_s: float
     missing: float
     task: str = ""
-    since_s: float = 0.0
+    full_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class MachineRun:
-    """What a machine does in a plan.
+class DeviceRun:
+    """What a device does in a schedule.
 
     Attributes:
-        moments: State of charge from now to the end of its last task; empty on the mains.
-        energy_j: What it draws while it is awake.
-        idle_j: What of that flows between tasks.
-        shared_j: What tasks at once would pay twice if each were alone.
+        charge: State of charge from now to the end of the last task; empty on mains power.
+        energy_j: Energy while awake.
+        idle_j: The part of it that flows between tasks.
+        shared_j: Idle energy saved by running tasks in parallel.
     """
 
-    machine: str
-    slots: tuple[Slot, ...]
-    moments: tuple[Moment, ...]
-    energy_j: float
-    idle_j: float
-    shared_j: float
-    breaks: tuple[Break, ...]
+    device: str
+    assignments: tuple[Assignment, ...] = ()
+    charge: tuple[ChargePoint, ...] = ()
+    energy_j: float = 0.0
+    idle_j: float = 0.0
+    shared_j: float = 0.0
+    violations: tuple[Violation, ...] = ()
 
     def charge_at(self, at_s: float) -> float | None:
-        """Joules in the battery at a moment of the plan; None on the mains."""
-        for one, two in zip(self.moments, self.moments[1:], strict=False):
+        """Return the charge in joules at a time; None on mains power."""
+        for one, two in pairwise(self.charge):
             if one.at_s <= at_s <= two.at_s:
                 share = (at_s - one.at_s) / (two.at_s - one.at_s)
                 return one.charge_j + share * (two.charge_j - one.charge_j)
-        return self.moments[-1].charge_j if self.moments else None
+        return self.charge[-1].charge_j if self.charge else None
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What all machines do."""
+    """What all devices do."""
 
-    runs: Mapping[str, MachineRun]
-    breaks: tuple[Break, ...]
+    runs: Mapping[str, DeviceRun]
+    violations: tuple[Violation, ...]
 
     @property
     def energy_j(self) -> float:
-        """What all machines draw while they are awake."""
+        """Return the energy of all devices while awake."""
         return sum(run.energy_j for run in self.runs.values())
 
 
-def replay(problem: Problem, slots: Iterable[Slot], forgiven_share: float = HARMLESS) -> Replay:
-    """Live through a plan; so much of a battery may be missing and is no break."""
-    found = tuple(slots)
+def replay(
+    problem: Problem, schedule: Iterable[Assignment], tolerance_share: float = HARMLESS
+) -> Replay:
+    """Replay a schedule; this share of a battery's capacity may be missing."""
+    by_device: dict[str, list[Assignment]] = {device.name: [] for device in problem.devices}
+    counts: dict[str, int] = {}
+    for one in schedule:
+        by_device[one.device].append(one)
+        counts[one.task] = counts.get(one.task, 0) + 1
     runs = {
-        machine.name: replay_machine(
-            problem, machine, [s for s in found if s.machine == machine.name], forgiven_share
-        )
-        for machine in problem.machines
+        device.name: replay_device(problem, device, by_device[device.name], tolerance_share)
+        for device in problem.devices
     }
-    breaks = [one for run in runs.values() for one in run.breaks]
-    names = [slot.task for slot in found]
-    twice = (
-        {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
-    )
-    breaks += [Break("tasks", "", 0.0, 1.0, name) for name in sorted(twice)]
-    return Replay(runs, tuple(breaks))
+    twice = [Violation("tasks", "", 0.0, 1.0, name) for name, count in counts.items() if count > 1]
+    return Replay(runs, (*(one for run in runs.values() for one in run.violations), *twice))
 
 
-def replay_machine(
-    problem: Problem, machine: Machine, slots: Sequence[Slot], forgiven_share: float = HARMLESS
-) -> MachineRun:
-    """Live through what one machine does."""
-    ordered = tuple(sorted(slots, key=lambda slot: (slot.start_s, slot.end_s, slot.task)))
+def replay_device(
+    problem: Problem,
+    device: PlanDevice,
+    assignments: Sequence[Assignment],
+    tolerance_share: float = HARMLESS,
+) -> DeviceRun:
+    """Replay one device."""
+    battery = device.battery
+    charge = [ChargePoint(0.0, battery.charge_j)] if battery else []
+    ordered = tuple(sorted(assignments, key=lambda one: (one.start_s, one.end_s, one.task)))
     if not ordered:
-        full = (Moment(0.0, machine.battery.charge_j),) if machine.battery else ()
-        return MachineRun(machine.name, (), full, 0.0, 0.0, 0.0, ())
-    tasks = problem.task
-    first_s, last_s = ordered[0].start_s, max(slot.end_s for slot in ordered)
-    breaks = [one for slot in ordered for one in _check_slot(machine, tasks[slot.task], slot)]
-    moments = [Moment(0.0, machine.battery.charge_j)] if machine.battery else []
-    energy_j = sum(tasks[slot.task].costs[machine.name].extra_j for slot in ordered)
+        return DeviceRun(device.name, (), tuple(charge))
+    first_s, last_s = ordered[0].start_s, max(one.end_s for one in ordered)
+    violations = [v for one in ordered for v in _check_times(device, problem.task[one.task], one)]
+    energy_j = sum(problem.task[one.task].costs[device.name].extra_j for one in ordered)
     idle_j = shared_j = 0.0
-    for begin_s, end_s, running in _list_spans(problem, machine, ordered, last_s):
-        length_s, middle_s = end_s - begin_s, (begin_s + end_s) / 2
-        awake = middle_s >= first_s
-        draw_w = machine.awake_w if awake else machine.asleep_w
-        draw_w += sum(task.costs[machine.name].extra_w for task in running)
-        if awake:
-            energy_j += machine.awake_w * length_s
-            idle_j += machine.awake_w * length_s * (not running)
-            shared_j += machine.awake_w * length_s * max(0, len(running) - 1)
-        if length_s > _INSTANT_S:
-            breaks += _check_room(machine, running, begin_s)
-        if machine.battery:
-            charging_w = find_charger(machine.battery, middle_s)
-            moments += _flow(machine.battery, moments[-1], end_s, charging_w - draw_w)
-    if machine.battery:
-        least_j = machine.battery.reserve_j - forgiven_share * machine.battery.capacity_j
-        breaks += _check_charge(machine, machine.battery, moments, first_s, least_j)
-    totals = (energy_j, idle_j, shared_j)
-    return MachineRun(machine.name, ordered, tuple(moments), *totals, tuple(breaks))
-
-
-def find_charger(battery: Battery, at_s: float) -> float:
-    """Watts that a charger gives at a moment."""
-    return sum(w.power_w for w in battery.windows if w.from_s <= at_s < w.to_s)
+    for start_s, end_s, running in _list_spans(problem, device, ordered, last_s):
+        middle_s, base_w = (start_s + end_s) / 2, device.asleep_w
+        if middle_s >= first_s:
+            base_w = device.awake_w
+            base_j = base_w * (end_s - start_s)
+            energy_j += base_j
+            idle_j += base_j * (not running)
+            shared_j += base_j * max(0, len(running) - 1)
+        if end_s - start_s > _INSTANT_S:
+            violations += _check_room(device, running, start_s)
+        if battery:
+            power_w = base_w + sum(task.costs[device.name].extra_w for task in running)
+            charge += _flow(battery, charge[-1], end_s, battery.charging_w(middle_s) - power_w)
+    if battery:
+        least_j = battery.reserve_j - tolerance_share * battery.capacity_j
+        violations += _check_charge(device.name, battery, charge, first_s, least_j)
+    energies_j = (energy_j, idle_j, shared_j)
+    return DeviceRun(device.name, ordered, tuple(charge), *energies_j, tuple(violations))
 
 
 def _list_spans(
-    problem: Problem, machine: Machine, slots: Sequence[Slot], last_s: float
+    problem: Problem, device: PlanDevice, ordered: Sequence[Assignment], last_s: float
 ) -> Iterator[tuple[float, float, list[Task]]]:
-    """From event to event, and who runs in between; slots come as they begin."""
-    events = {0.0, *(slot.start_s for slot in slots), *(slot.end_s for slot in slots)}
-    events |= {edge for window in machine.windows for edge in (window.from_s, window.to_s)}
-    ordered = sorted(at_s for at_s in events if at_s <= last_s)
-    running: list[Slot] = []
+    """Yield each time between two events and the tasks that run in it."""
+    events = {0.0, *(one.start_s for one in ordered), *(one.end_s for one in ordered)}
+    events |= {edge_s for window in device.windows for edge_s in (window.start_s, window.end_s)}
+    running: list[Assignment] = []
     coming = 0
-    for begin_s, end_s in itertools.pairwise(ordered):
-        while coming < len(slots) and slots[coming].start_s <= begin_s:
-            running.append(slots[coming])
+    for start_s, end_s in pairwise(sorted(at_s for at_s in events if at_s <= last_s)):
+        while coming < len(ordered) and ordered[coming].start_s <= start_s:
+            running.append(ordered[coming])
             coming += 1
-        running = [slot for slot in running if slot.end_s > begin_s]
-        yield begin_s, end_s, [problem.task[slot.task] for slot in running]
+        running = [one for one in running if one.end_s > start_s]
+        yield start_s, end_s, [problem.task[one.task] for one in running]
 
 
-def _flow(battery: Battery, before: Moment, end_s: float, power_w: float) -> list[Moment]:
-    """What follows when a power flows into a battery, or out of it; full is full."""
+def _flow(battery: Battery, before: ChargePoint, end_s: float, power_w: float) -> list[ChargePoint]:
+    """Return the charge after a constant power into the battery, and when it became full."""
     charge_j = before.charge_j + power_w * (end_s - before.at_s)
     if charge_j < battery.capacity_j or power_w <= 0:
-        return [Moment(end_s, charge_j, before.full and power_w == 0)]
+        return [ChargePoint(end_s, charge_j, before.is_full and power_w == 0)]
     full_s = before.at_s + (battery.capacity_j - before.charge_j) / power_w
-    full = Moment(end_s, battery.capacity_j, True)
-    return (
-        [Moment(full_s, battery.capacity_j, True), full] if before.at_s < full_s < end_s else [full]
-    )
+    times_s = (full_s, end_s) if before.at_s < full_s < end_s else (end_s,)
+    return [ChargePoint(at_s, battery.capacity_j, True) for at_s in times_s]
 
 
-# ---------------------------------------------------------------------------------------------
-# What may not be
-
-
-def _check_slot(machine: Machine, task: Task, slot: Slot) -> list[Break]:
+def _check_times(device: PlanDevice, task: Task, one: Assignment) -> list[Violation]:
+    name, cost = device.name, task.costs.get(device.name)
     found = []
-    cost = task.costs.get(machine.name)
-    if cost is None or not math.isclose(slot.end_s - slot.start_s, cost.duration_s, rel_tol=1e-6):
-        found.append(Break("tasks", machine.name, slot.start_s, 1.0, task.name))
-    if slot.start_s < task.release_s - _INSTANT_S:
-        early_s = task.release_s - slot.start_s
-        found.append(Break("release", machine.name, slot.start_s, early_s, task.name))
-    if slot.end_s > task.deadline_s + _INSTANT_S:
-        late_s = slot.end_s - task.deadline_s
-        found.append(Break("deadline", machine.name, slot.end_s, late_s, task.name))
+    if cost is None or not math.isclose(one.end_s - one.start_s, cost.duration_s, rel_tol=1e-6):
+        found.append(Violation("tasks", name, one.start_s, 1.0, task.name))
+    if (early_s := task.release_s - one.start_s) > _INSTANT_S:
+        found.append(Violation("release", name, one.start_s, early_s, task.name))
+    if (late_s := one.end_s - task.deadline_s) > _INSTANT_S:
+        found.append(Violation("deadline", name, one.end_s, late_s, task.name))
     return found
 
 
-def _check_room(machine: Machine, running: Sequence[Task], at_s: float) -> list[Break]:
-    found = []
-    if len(running) > machine.at_once:
-        many = float(len(running) - machine.at_once)
-        found.append(Break("at once", machine.name, at_s, many, running[-1].name))
-    need_bytes = sum(task.costs[machine.name].memory_bytes for task in running)
-    if need_bytes > machine.memory_bytes:
-        missing = need_bytes - machine.memory_bytes
-        found.append(Break("memory", machine.name, at_s, missing, running[-1].name))
+def _check_room(device: PlanDevice, running: Sequence[Task], at_s: float) -> list[Violation]:
+    name, found = device.name, []
+    if (excess := len(running) - device.max_parallel) > 0:
+        found.append(Violation("parallel", name, at_s, float(excess), running[-1].name))
+    used_bytes = sum(task.costs[name].memory_bytes for task in running)
+    if used_bytes > device.memory_bytes:
+        missing = used_bytes - device.memory_bytes
+        found.append(Violation("memory", name, at_s, missing, running[-1].name))
     return found
 
 
 def _check_charge(
-    machine: Machine,
-    battery: Battery,
-    moments: Sequence[Moment],
-    first_s: float,
-    least_j: float,
-) -> list[Break]:
-    """From its first task on, a machine's battery stays above the reserve, or nearly."""
-    found, since_s = [], 0.0
-    for moment in moments:
-        since_s = moment.at_s if moment.full else since_s
-        missing_j = battery.reserve_j - moment.charge_j
-        if moment.at_s >= first_s - _INSTANT_S and moment.charge_j < least_j:
-            found.append(Break("battery", machine.name, moment.at_s, missing_j, "", since_s))
+    name: str, battery: Battery, charge: Sequence[ChargePoint], first_s: float, least_j: float
+) -> list[Violation]:
+    """Check that the charge stays above the reserve from the first task on."""
+    found, full_s = [], 0.0
+    for point in charge:
+        full_s = point.at_s if point.is_full else full_s
+        if point.at_s >= first_s - _INSTANT_S and point.charge_j < least_j:
+            missing_j = battery.reserve_j - point.charge_j
+            found.append(Violation("battery", name, point.at_s, missing_j, "", full_s))
     return found

@@ -1,242 +1,291 @@
-"""From a problem to a plan that holds, with a bound on how much better any plan could be.
+"""Find the schedule that runs most, then takes least energy, with a lower bound on the energy.
 
-    round to ticks ──▶ place one by one ──▶ does everything run?  no: run as much as can be
-                                                   │
-        least energy:   ask ──▶ replay ──▶ holds? ─┴─ yes: done    the model knows of batteries
-                         ▲                    │ no                 only what was met so far: each of
-                         └──── forbid that ◀──┘ (and mend it)      its bounds bounds all plans
-                                                   │
-        every machine as early as can be at that energy ──▶ replay in real seconds
+    round to time steps -> relaxation: lower bound, who runs where -> insert tasks one by one
+      -> CP-SAT: maximise priority, then minimise energy      CP-SAT knows of batteries only what
+           solve -> replay -> valid? -> done                  was violated so far, so each of its
+             ^                | no                            bounds is a bound on all schedules
+             +--- forbid it --+
+      -> each device alone: earliest starts at that energy -> replay in seconds
 
-When the time is over, the best plan that held is given, with the best bound. "Best" is meant among
-plans that begin at whole ticks and give every task its time rounded up to ticks.
+Large problems are left to large-neighbourhood search, which is far faster there than CP-SAT.
+Optimal means: among schedules that start at whole time steps.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
-from joulecast.uses.plan.improve import improve
-from joulecast.uses.plan.model import MANY, Timetable
-from joulecast.uses.plan.place import mend, place_all, place_rest, rank
-from joulecast.uses.plan.problem import Problem, Slots, Task
-from joulecast.uses.plan.relax import relax
+from joulecast.uses.plan.charge_model import ChargeModel
+from joulecast.uses.plan.improvement import improve
+from joulecast.uses.plan.insertion import PartialSchedule, insert_rest, repair
+from joulecast.uses.plan.problem import Problem, Schedule, Task
+from joulecast.uses.plan.relaxation import relax
 from joulecast.uses.plan.replay import STRICT, Replay, replay
-from joulecast.uses.plan.ticks import put_on_ticks
-from joulecast.uses.plan.tidy import tidy
+from joulecast.uses.plan.schedule_model import import_solver
+from joulecast.uses.plan.time_grid import round_to_grid
 
-Clock = Callable[[], float]
 DEFAULT_LIMIT_S = 60.0
-# CP-SAT's ways of searching help each other from eight on, whatever cores there are.
+# CP-SAT's search strategies help each other from eight on, whatever the number of cores.
 WORKERS = 8
-# Of what is left of the time: one asking may take so much while more may have to be asked.
-_ASKING_SHARE = 0.6
-_TIDYING_S, _TIDYING_SHARE = 2.0, 0.1
-# A plan this near to the best is searched on for a few seconds only.
-ENOUGH, _EXACT_S = 1e-3, 5.0
-# From so many pairs of task and machine on.
-_IMPROVING_SHARES = {MANY: 0.9, 150: 0.2, 0: 0.0}
-# Whole units make energies differ by about this much.
-_SAME = 1e-6
+# A schedule this close to the bound is improved for a few more seconds only.
+GOOD_GAP_SHARE = 1e-3
+_EXACT_S = 5.0
+# Shares of the remaining time: for one CP-SAT call while more may follow, and for the relaxation.
+_CALL_SHARE = 0.6
+# Time kept for the earliest starts, as a share of the limit, at most so many seconds.
+_TAIL_SHARE, _TAIL_S = 0.1, 2.0
+# Share of the time for large-neighbourhood search, by the pairs of task and device.
+_IMPROVEMENT_SHARES = {2000: 1.0, 150: 0.2, 0: 0.0}
+# Integers make equal energies differ by about this share.
+_EQUAL = 1e-6
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A plan that holds.
+    """A valid schedule.
 
     Attributes:
         left_out: Names of tasks that do not run.
-        bound_j: No plan that runs as much takes less than this.
-        is_best: Whether no plan takes less; ``is_most``: whether no plan runs more.
-        timed_out: Whether the search was cut off; else it was near enough to stop.
-        asked: How often the solver was asked.
-        tick_s: Tasks begin at whole multiples of this.
+        lower_bound_j: No schedule that runs as much takes less.
+        is_optimal: Whether no schedule takes less.
+        runs_most: Whether no schedule runs more, by priority.
+        timed_out: Whether the time limit ended the search.
+        calls: How often CP-SAT was called.
+        time_step_s: Tasks start at multiples of it.
     """
 
-    slots: Slots
+    schedule: Schedule
     left_out: tuple[str, ...]
     replay: Replay
-    bound_j: float
-    is_best: bool
-    is_most: bool
+    lower_bound_j: float
+    is_optimal: bool
+    runs_most: bool
     timed_out: bool
-    asked: int
-    tick_s: float
+    calls: int
+    time_step_s: float
 
     @property
     def energy_j(self) -> float:
-        """What machines draw while they are awake."""
+        """Return the energy of all devices while awake."""
         return self.replay.energy_j
 
     @property
     def gap_share(self) -> float:
-        """How much better the best plan could be, as a share of this one's energy."""
-        return max(0.0, 1.0 - self.bound_j / self.energy_j) if self.energy_j else 0.0
+        """Return how much less an optimal schedule could take at most, as a share."""
+        return max(0.0, 1.0 - self.lower_bound_j / self.energy_j) if self.energy_j else 0.0
 
 
 def solve(
     problem: Problem,
     limit_s: float = DEFAULT_LIMIT_S,
     workers: int = WORKERS,
-    now: Clock = time.monotonic,
+    now: Callable[[], float] = time.monotonic,
 ) -> Solution:
-    """The plan that runs most by priority, then takes least energy, then is earliest.
+    """Return the schedule that runs most by priority, then takes least energy, then starts first.
 
     Args:
-        problem: Tasks and machines.
-        limit_s: Seconds that may pass; the best plan until then is given.
+        problem: Tasks and devices.
+        limit_s: Time after which the best schedule so far is returned.
         workers: Threads of the solver.
         now: A clock.
 
     Raises:
         MissingError: OR-tools is not installed.
-        InputError: There is nothing to plan.
+        InputError: There are no tasks or no devices.
     """
-    if not problem.tasks or not problem.machines:
+    if not problem.tasks or not problem.devices:
         raise InputError("there is nothing to plan: give at least one job and one device")
-    return _Search(problem, now() + limit_s, workers, now).run()
+    import_solver()
+    return _Search(problem, limit_s, workers, now).run()
 
 
 class _Search:
-    """One search on ticks: the model, the best plan so far, and the time that is left."""
+    """The best schedule so far and the remaining time."""
 
-    def __init__(self, real: Problem, until_s: float, workers: int, now: Clock) -> None:
-        self._real, self._workers, self._now = real, workers, now
-        # The last of the time is for tidying.
-        self._until_s = until_s - min(_TIDYING_S, _TIDYING_SHARE * (until_s - now()))
-        rounded, self._tick_s, self._horizon_s = put_on_ticks(real)
-        self._problem = _drop_hopeless(rounded)
-        self._model = Timetable(self._problem, self._tick_s, self._horizon_s)
-        relaxed = relax(self._problem, self._count_worth(self._problem.tasks), self._horizon_s)
-        self._best = place_all(self._problem, relaxed.liked if relaxed else {})
-        self._asked, self._timed_out = 0, False
+    def __init__(
+        self, original: Problem, limit_s: float, workers: int, now: Callable[[], float]
+    ) -> None:
+        self._original, self._workers, self._now = original, workers, now
+        self._end_s = now() + limit_s - min(_TAIL_S, _TAIL_SHARE * limit_s)
+        rounded, self._grid = round_to_grid(original)
+        self._problem = _drop_impossible(rounded)
+        self._calls, self._timed_out = 0, False
+        self._best: Schedule = ()
 
     def run(self) -> Solution:
-        is_most = len(self._best) == len(self._problem.tasks)
-        if not is_most:
-            _, is_most = self._ask("running", _ASKING_SHARE)
-            is_most = is_most or len(self._best) == len(self._problem.tasks)
-        running = [self._problem.task[slot.task] for slot in self._best]
-        self._model.keep_running(slot.task for slot in self._best)
-        relaxed = relax(self._problem, self._count_worth(running), self._horizon_s)
-        improving_s = self._choose_share() * (self._until_s - self._now())
-        self._best = improve(self._problem, self._best, self._now() + improving_s, self._now)
-        bound_j, is_best = self._ask("energy", 1.0, relaxed.bound_j if relaxed else -math.inf)
-        # Whatever time is over, tidying has its own.
-        self._best = tidy(
-            self._problem,
-            self._tick_s,
-            self._best,
-            self._now() + _TIDYING_S,
-            self._workers,
-            self._now,
-        )
-        return self._report(bound_j, is_best, is_most)
-
-    def _choose_share(self) -> float:
-        """What of the time is for improving: the solver alone is best at few tasks only."""
+        possible = [task.name for task in self._problem.tasks if task.costs]
         pairs = sum(len(task.costs) for task in self._problem.tasks)
-        return next(share for least, share in _IMPROVING_SHARES.items() if pairs >= least)
+        share = next(share for least, share in _IMPROVEMENT_SHARES.items() if pairs >= least)
+        bound_j, is_optimal = self._relax(possible), False
+        model = ChargeModel(self._problem, self._grid) if share < 1 else None
+        runs_most = len(self._best) == len(possible)
+        if model and not runs_most:
+            _, runs_most = self._optimise(model, "priority", _CALL_SHARE)
+        end_s = self._now() + share * self._left_s()
+        self._best = improve(self._problem, self._best, end_s, self._now)
+        runs_most = runs_most or len(self._best) == len(possible)
+        if len(self._best) < len(possible):
+            bound_j = self._relax([one.task for one in self._best])
+        self._timed_out = True
+        if model:
+            model.require_priority(one.task for one in self._best)
+            bound_j, is_optimal = self._optimise(model, "energy", 1.0, bound_j)
+        self._start_early()
+        return self._report(bound_j, is_optimal, runs_most)
 
-    @staticmethod
-    def _count_worth(tasks: Iterable[Task]) -> float:
-        return float(sum(task.priority for task in tasks))
+    def _left_s(self) -> float:
+        return self._end_s - self._now()
 
-    def _ask(self, aim: str, share: float, bound: float = -math.inf) -> tuple[float, bool]:
-        """Ask until a plan holds or time is over: the best bound, and whether it is met.
+    def _relax(self, tasks: Sequence[str]) -> float:
+        """Return a lower bound for schedules that run as much; try its devices for a first one."""
+        horizon_s = self._grid.horizon * self._grid.step_s
+        found = relax(self._problem, self._problem.priority_of(tasks), horizon_s)
+        where = found.device if found else {}
+        narrow = [_restrict(t, (where[t.name],)) for t in self._problem.tasks if t.name in where]
+        for key in (_rank_by_deadline, _rank_by_slack):
+            partial = PartialSchedule(self._problem)
+            for task in sorted(narrow, key=key):
+                partial.insert(task)
+            self._keep(insert_rest(self._problem, partial.schedule))
+        return found.bound_j if found else -math.inf
 
-        While batteries may still break a plan, one that is nearly best is good enough to learn
-        from. A plan that holds is then followed to the very best, but not for long: the last
+    def _optimise(
+        self, model: ChargeModel, objective: str, share: float, bound: float = -math.inf
+    ) -> tuple[float, bool]:
+        """Solve until a schedule is valid or time is over: the bound, and whether it is met.
+
+        While batteries may still be violated, a schedule that is nearly optimal is good enough to
+        learn from. A valid one is then improved to the optimum, but not for long: the last
         thousandth can take forever, and no estimate is that good.
         """
-        end_s = self._now() + share * (self._until_s - self._now())
-        charged = any(machine.windows for machine in self._problem.machines)
-        stage = "learn" if charged else "exact"
+        end_s = self._now() + share * self._left_s()
+        is_valid = not any(device.windows for device in self._problem.devices)
         self._timed_out = True
         while (left_s := end_s - self._now()) > 0:
-            asking_s = {"learn": max(1.0, _ASKING_SHARE * left_s), "exact": _EXACT_S}.get(
-                stage, left_s
+            is_good = is_valid and self._meets(objective, bound, GOOD_GAP_SHARE)
+            limit_s = _EXACT_S if is_good else left_s * (1.0 if is_valid else _CALL_SHARE)
+            gap_share = 0.0 if is_good or objective != "energy" else GOOD_GAP_SHARE
+            result = model.solve(
+                objective, min(left_s, max(1.0, limit_s)), self._best, self._workers, gap_share
             )
-            gap_share = 0.0 if stage == "exact" or aim == "running" else ENOUGH
-            found = self._model.solve(
-                aim, self._best, min(left_s, asking_s), self._workers, gap_share
-            )
-            self._asked += 1
-            if found.is_impossible:
-                raise RuntimeError("the solver calls impossible what a plan at hand does")
-            bound = max(bound, found.bound)
-            if found.slots is None:
+            self._calls += 1
+            if result.is_infeasible:
+                raise RuntimeError("CP-SAT found a valid schedule infeasible")
+            bound = max(bound, result.bound)
+            if result.schedule is None:
                 break
-            # What is strictly held is held; what is nearly held where the model can do no better.
-            lived = replay(self._problem, found.slots, STRICT)
-            if self._model.forbid_breaks(lived.breaks, found.slots):
-                self._take(mend(self._problem, found.slots))
-                stage = "learn"
-            elif replay(self._problem, found.slots).breaks:
-                self._take(mend(self._problem, found.slots))
-                self._timed_out = False
-                break
+            strict = replay(self._problem, result.schedule, STRICT).violations
+            is_valid = not model.forbid(strict, result.schedule)
+            if strict:
+                self._keep(repair(self._problem, result.schedule))
+                if is_valid:
+                    # All violations are known and within the tolerance of integers.
+                    self._keep(result.schedule, check=True)
             else:
-                self._take(found.slots)
-                if found.is_best or self._meets(aim, bound):
+                self._keep(result.schedule)
+            if is_valid:
+                if self._meets(objective, bound) or (result.is_optimal and not strict):
                     return bound, True
-                if stage != "learn" and self._meets(aim, bound, ENOUGH):
+                if is_good:
                     self._timed_out = False
                     break
-                stage = "exact" if stage == "learn" else "rest"
-        return bound, self._meets(aim, bound)
+        return bound, self._meets(objective, bound)
 
-    def _take(self, slots: Slots) -> None:
-        """Keep a plan that holds where it is better."""
-        new, old = rank(self._problem, slots), rank(self._problem, self._best)
-        same = new[0] == old[0] and math.isclose(new[1], old[1], rel_tol=_SAME)
-        if new < old and not same:
-            self._best = slots
+    def _start_early(self) -> None:
+        """Start every task as early as possible on its device at no more energy."""
+        end_s, used = self._now() + _TAIL_S, dict.fromkeys(one.device for one in self._best)
+        for at, name in enumerate(used):
+            here = tuple(one for one in self._best if one.device == name)
+            if any(one.start_s > self._problem.task[one.task].release_s for one in here):
+                rest = tuple(one for one in self._best if one.device != name)
+                limit_s = (end_s - self._now()) / (len(used) - at)
+                self._best = rest + self._start_device_early(name, here, self._now() + limit_s)
 
-    def _meets(self, aim: str, bound: float, within: float = _SAME) -> bool:
-        worth, energy_j = rank(self._problem, self._best)
-        value = {"running": worth, "energy": energy_j}.get(aim, math.inf)
+    def _start_device_early(self, name: str, here: Schedule, end_s: float) -> Schedule:
+        tasks = tuple(_restrict(self._problem.task[one.task], (name,)) for one in here)
+        part = Problem((self._problem.device[name],), tasks)
+        model = ChargeModel(part, self._grid)
+        model.require_priority(one.task for one in here)
+        span_s = max(one.end_s for one in here) - min(one.start_s for one in here)
+        model.require_span(name, span_s)
+        while (left_s := end_s - self._now()) > 0:
+            found = model.solve("starts", left_s, here, self._workers).schedule
+            if found is None:
+                break
+            if not model.forbid(replay(part, found, STRICT).violations, found):
+                return here if replay(part, found).violations else found
+        return here
+
+    def _keep(self, schedule: Schedule, check: bool = False) -> None:
+        """Replace the best schedule by a better one."""
+        if check and replay(self._problem, schedule).violations:
+            return
+        new, old = rank(self._problem, schedule), rank(self._problem, self._best)
+        is_same = new[0] == old[0] and math.isclose(new[1], old[1], rel_tol=_EQUAL)
+        if new < old and not is_same:
+            self._best = schedule
+
+    def _meets(self, objective: str, bound: float, within: float = _EQUAL) -> bool:
+        value = rank(self._problem, self._best)[objective == "energy"]
         return value <= bound + within * abs(bound)
 
-    def _report(self, bound_j: float, is_best: bool, is_most: bool) -> Solution:
-        """The plan in real seconds, in which all holds that held on ticks."""
-        real = self._real
-        slots = tuple(
-            real.make_slot(real.task[slot.task], slot.machine, slot.start_s) for slot in self._best
+    def _report(self, bound_j: float, is_optimal: bool, runs_most: bool) -> Solution:
+        """Return the schedule with the original durations: what held on the grid holds there."""
+        problem = self._original
+        exact = tuple(problem.assign(one.task, one.device, one.start_s) for one in self._best)
+        # There may be room for one more between time steps; then optimality is not known.
+        schedule = insert_rest(problem, exact)
+        is_optimal = is_optimal and len(schedule) == len(exact)
+        replayed = replay(problem, schedule)
+        if replayed.violations:
+            raise RuntimeError(f"a schedule on the time grid is invalid: {replayed.violations[0]}")
+        energy_j = replayed.energy_j
+        running = {one.task for one in schedule}
+        return Solution(
+            schedule,
+            tuple(task.name for task in problem.tasks if task.name not in running),
+            replayed,
+            energy_j if is_optimal else min(max(0.0, bound_j), energy_j),
+            is_optimal,
+            runs_most,
+            self._timed_out and not is_optimal,
+            self._calls,
+            self._grid.step_s,
         )
-        # Between ticks there may be room for one more; then nothing is known of what is best.
-        filled = place_rest(real, slots)
-        is_best = is_best and len(filled) == len(slots)
-        lived = replay(real, filled)
-        if lived.breaks:
-            raise RuntimeError(f"a plan that held on ticks does not hold: {lived.breaks[0]}")
-        least_j = lived.energy_j if is_best else min(max(0.0, bound_j), lived.energy_j)
-        known = (least_j, is_best, is_most, self._timed_out and not is_best)
-        left_out = _list_left_out(real, filled)
-        return Solution(filled, left_out, lived, *known, self._asked, self._tick_s)
 
 
-def _list_left_out(problem: Problem, slots: Slots) -> tuple[str, ...]:
-    running = {slot.task for slot in slots}
-    return tuple(task.name for task in problem.tasks if task.name not in running)
+def rank(problem: Problem, schedule: Schedule) -> tuple[float, float]:
+    """Return how good a schedule is, lower is better: priority that runs, then energy."""
+    priority = problem.priority_of(one.task for one in schedule)
+    return -float(priority), replay(problem, schedule).energy_j
 
 
-def _drop_hopeless(problem: Problem) -> Problem:
-    """Without places where a task could not be even alone: too little memory, or too slow."""
-    tasks = tuple(
-        replace(
-            task,
-            costs={
-                name: cost
-                for name, cost in task.costs.items()
-                if cost.memory_bytes <= problem.machine[name].memory_bytes
-                and task.release_s + cost.duration_s <= task.deadline_s
-            },
-        )
-        for task in problem.tasks
-    )
-    return replace(problem, tasks=tasks)
+def _rank_by_deadline(task: Task) -> tuple[float, float]:
+    return -task.priority, task.deadline_s
+
+
+def _rank_by_slack(task: Task) -> tuple[float, float]:
+    shortest_s = min((cost.duration_s for cost in task.costs.values()), default=0.0)
+    return -task.priority, task.deadline_s - task.release_s - shortest_s
+
+
+def _restrict(task: Task, devices: Sequence[str] | set[str]) -> Task:
+    return replace(task, costs={m: cost for m, cost in task.costs.items() if m in devices})
+
+
+def _drop_impossible(problem: Problem) -> Problem:
+    """Drop devices on which a task does not fit even alone: too little memory or time."""
+
+    def possible(task: Task) -> list[str]:
+        return [
+            name
+            for name, cost in task.costs.items()
+            if cost.memory_bytes <= problem.device[name].memory_bytes
+            and task.release_s + cost.duration_s <= task.deadline_s
+        ]
+
+    return replace(problem, tasks=tuple(_restrict(task, possible(task)) for task in problem.tasks))

@@ -1,0 +1,256 @@
+"""Read jobs and devices from a TOML file; every error is one line that names table and key.
+
+    [[job]]       name net steps | epochs samples, batch input precision optimizer loss threads
+                  inference, release deadline devices priority
+    [[device]]    name profile | power_w flops_per_s uncertainty, battery_wh charge reserve
+                  charger_w idle_w rest_w asleep_w memory max_parallel
+    [[device.charging]]   from to charger_w
+
+Times are durations from now (``2h``) or dates (``2030-05-01T22:00``, in the zone of ``now``, or
+local without one).
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import FileError, InputError
+from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape, parse_share
+from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
+from joulecast.uses.plan.problem import Battery, ChargingWindow
+
+Json = dict[str, Any]
+Parser = Callable[[Any], Any]
+_MAX_COUNT = 10**12
+
+
+def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
+    """Read the jobs and devices of a file.
+
+    Raises:
+        FileError: The file cannot be read, is not TOML, or has an invalid value.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot read {path} ({reason}): give the path of a file") from error
+    except ValueError as error:
+        raise FileError(f"{path} is not valid TOML: {str(error).splitlines()[0]}") from error
+    try:
+        return parse_plan_request(data, now)
+    except InputError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def parse_plan_request(data: Mapping[str, Any], now: datetime) -> PlanRequest:
+    """Parse the jobs and devices of a file's content."""
+    _refuse_unknown("the file", data, ("job", "device"))
+    parse_time = partial(_parse_time, now=now)
+    jobs = tuple(_parse_job(*row, parse_time) for row in _list_tables(data, "job"))
+    devices = tuple(_parse_device(*row, parse_time) for row in _list_tables(data, "device"))
+    for kind, rows in (("job", jobs), ("device", devices)):
+        names = [row.name for row in rows]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise InputError(f"two [[{kind}]] are called {twice.pop()!r}: give each its own name")
+    return PlanRequest(jobs, devices)
+
+
+def _list_tables(data: Mapping[str, Any], kind: str) -> list[tuple[str, Json]]:
+    rows = data.get(kind, [])
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"[[{kind}]] is missing: give at least one, with a name")
+    named = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise InputError(f"[[{kind}]] number {number} is {row!r}: give a table with a name")
+        name = row.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"[[{kind}]] number {number} has no name: give one in quotes")
+        named.append((f"[[{kind}]] {name}", row))
+    return named
+
+
+def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
+    times = dict.fromkeys(("release", "deadline"), parse_time)
+    values = _parse_table(where, row, {**_JOB, **_SETUP, **_OTHER, **times})
+    if "net" not in values:
+        raise InputError(f"{where}: net is missing: give a family, file.py:make_net or a .json")
+    given = tuple(key in values for key in ("steps", "epochs", "samples"))
+    if given not in ((True, False, False), (False, True, True)):
+        raise InputError(f"{where}: give steps, or epochs and samples")
+    phase = {"phase": "inference"} if values.get("inference") else {}
+    job = Job(
+        setup={**_select(values, _SETUP), **phase},
+        input_shape=values.get("input"),
+        release_s=max(0.0, values.get("release", 0.0)),
+        deadline_s=values.get("deadline", math.inf),
+        **_select(values, _JOB),
+    )
+    if job.deadline_s <= job.release_s:
+        raise InputError(f"{where}: deadline is before the job may start: give a later one")
+    return job
+
+
+def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
+    values = _parse_table(where, row, {**_DEVICE, **_BATTERY})
+    is_stated = "power_w" in values
+    if is_stated != ("flops_per_s" in values) or (is_stated and "profile" in values):
+        raise InputError(f"{where}: give profile, or power_w and flops_per_s")
+    renamed = {_FIELDS.get(key, key): values[key] for key in _DEVICE if key in values}
+    try:
+        return DeviceSpec(battery=_parse_battery(where, values, parse_time), **renamed)
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith("[[") else f"{where}: {text}") from error
+
+
+def _parse_battery(where: str, values: Json, parse_time: Parser) -> Battery | None:
+    if "battery_wh" not in values:
+        for key in _BATTERY:
+            if key in values:
+                raise InputError(f"{where}: {key} needs battery_wh: give the battery's capacity")
+        return None
+    charger_w, tables = values.get("charger_w"), values.get("charging", [])
+    if charger_w is not None and not tables:
+        raise InputError(f"{where}: charger_w needs [[device.charging]]: give its from and to")
+    windows = [
+        _parse_window(f"{where}, charging {number}", table, charger_w, parse_time)
+        for number, table in enumerate(tables, start=1)
+    ]
+    capacity_j = values["battery_wh"] * JOULES_PER_WH
+    charge_j, reserve_j = (
+        values.get(key, default) * capacity_j
+        for key, default in (("charge", 1.0), ("reserve", 0.0))
+    )
+    windows.sort(key=lambda window: window.start_s)
+    return Battery(capacity_j, charge_j, reserve_j, tuple(windows))
+
+
+def _parse_window(
+    where: str, row: Any, charger_w: float | None, parse_time: Parser
+) -> ChargingWindow:
+    if not isinstance(row, dict):
+        raise InputError(f"{where} is {row!r}: give a table with from and to")
+    parsers = {"from": parse_time, "to": parse_time, "charger_w": _parse_number}
+    values = {"charger_w": charger_w, **_parse_table(where, row, parsers)}
+    for key in parsers:
+        if values.get(key) is None:
+            raise InputError(f"{where}: {key} is missing")
+    # A window that has already begun continues from now.
+    return ChargingWindow(max(0.0, values["from"]), values["to"], values["charger_w"])
+
+
+def _parse_table(where: str, row: Json, parsers: Mapping[str, Parser]) -> Json:
+    _refuse_unknown(where, row, parsers)
+    values = {}
+    for key, value in row.items():
+        try:
+            values[key] = parsers[key](value)
+        except (InputError, TypeError, ValueError) as error:
+            raise InputError(f"{where}: {key} is {value!r}: {error}") from error
+    return values
+
+
+def _refuse_unknown(where: str, row: Mapping[str, Any], known: Iterable[str]) -> None:
+    for key in row:
+        if key not in known:
+            raise InputError(f"{where}: unknown key {key!r}: known keys are {', '.join(known)}")
+
+
+def _select(values: Json, keys: Iterable[str]) -> Json:
+    return {key: values[key] for key in keys if key in values}
+
+
+def _parse_time(value: Any, now: datetime) -> float:
+    """Return the seconds from now of a duration or a date.
+
+    Without time zones both are local times, whose offset may change between them.
+    """
+    if not isinstance(value, (str, datetime)):
+        raise InputError("give a duration like 2h in quotes, or a time like 2030-05-01T22:00")
+    try:
+        date = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return parse_duration(str(value))
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=now.tzinfo) if now.tzinfo else date.astimezone()
+    return (date - (now if now.tzinfo else now.astimezone())).total_seconds()
+
+
+def _parse_text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError("give a text in quotes")
+    return value
+
+
+def _parse_list(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError('give a list like ["phone", "laptop"]')
+    return tuple(map(_parse_text, value))
+
+
+def _parse_tables(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError("give [[device.charging]] tables with from and to")
+    return value
+
+
+def _parse_count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+        raise InputError("give a whole number of at least 1")
+    return value
+
+
+def _parse_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise InputError("give a number of at least 0, without a unit")
+    return float(value)
+
+
+def _parse_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError("give true or false")
+    return value
+
+
+def _parse_input(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, (str, list)):
+        raise InputError("give the sizes of one sample, like 3x96x96")
+    return parse_shape("x".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def _parse_share(value: Any) -> float:
+    return parse_share(str(value))
+
+
+_JOB: dict[str, Parser] = {
+    "name": _parse_text,
+    "net": _parse_text,
+    "devices": _parse_list,
+    **dict.fromkeys(("steps", "epochs", "samples", "priority"), _parse_count),
+}
+_SETUP: dict[str, Parser] = {
+    **dict.fromkeys(("batch", "threads"), _parse_count),
+    **dict.fromkeys(("precision", "optimizer", "loss"), _parse_text),
+}
+_OTHER: dict[str, Parser] = {"input": _parse_input, "inference": _parse_flag}
+_DEVICE: dict[str, Parser] = {
+    **dict.fromkeys(("name", "profile"), _parse_text),
+    **dict.fromkeys(("power_w", "flops_per_s", "idle_w", "rest_w", "asleep_w"), _parse_number),
+    "memory": lambda value: parse_bytes(_parse_text(value)),
+    "uncertainty": _parse_share,
+    "max_parallel": _parse_count,
+}
+_FIELDS = {"memory": "memory_bytes", "uncertainty": "uncertainty_share"}
+_BATTERY: dict[str, Parser] = {
+    **dict.fromkeys(("charge", "reserve"), _parse_share),
+    **dict.fromkeys(("battery_wh", "charger_w"), _parse_number),
+    "charging": _parse_tables,
+}
