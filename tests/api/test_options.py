@@ -54,5 +54,5 @@ def test_a_campaign_without_limits_ends_after_ten_minutes():
 
 @pytest.mark.parametrize("confidence", [0.3, 1.0])
 def test_a_plan_needs_a_confidence_of_at_least_a_half(confidence):
-    with pytest.raises(InputError, match="from 0.5 to below 1"):
+    with pytest.raises(InputError, match=r"from 0\.5 to below 1"):
         joulecast.plan("jobs.toml", confidence=confidence)

@@ -1,0 +1,48 @@
+"""Values of options: shares, shapes, lists and plot files."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from joulecast.cli.option_types import ListType, PlotType, ShapeType, ShareType
+
+
+@pytest.mark.parametrize("text", ["90%", "0.9", 0.9, " 90 % "])
+def test_shares_are_percentages_or_fractions(text):
+    assert ShareType().convert(text, None, None) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("text", ["0", "100%", "1.5", "-5%", "many", "nan"])
+def test_shares_lie_between_0_and_1(text):
+    with pytest.raises(click.BadParameter, match="is not a share"):
+        ShareType().convert(text, None, None)
+
+
+def test_shares_may_include_their_ends_or_start_higher():
+    closed = ShareType(is_open=False)
+    assert closed.convert("0%", None, None) == 0 and closed.convert("100%", None, None) == 1
+    assert ShareType(least=0.5).convert("50%", None, None) == 0.5
+    with pytest.raises(click.BadParameter, match="between 50% and 100%"):
+        ShareType(least=0.5).convert("49%", None, None)
+
+
+def test_shapes_are_sizes():
+    assert ShapeType().convert("3x96x96", None, None) == (3, 96, 96)
+    with pytest.raises(click.BadParameter, match="3x96x96"):
+        ShapeType().convert("3x", None, None)
+
+
+def test_lists_keep_each_value_once():
+    assert ListType().convert("a, b,a", None, None) == ("a", "b")
+    assert ListType().convert([4, 8], None, None) == ("4", "8")
+    with pytest.raises(click.BadParameter, match="give at least one"):
+        ListType().convert(" , ", None, None)
+    with pytest.raises(click.BadParameter, match="choose from a, b"):
+        ListType(("a", "b")).convert("a,c", None, None)
+
+
+def test_plots_are_chosen_by_suffix():
+    assert PlotType().convert("front.SVG", None, None) == "front.SVG"
+    with pytest.raises(click.BadParameter, match=r"\.html, \.svg, \.png"):
+        PlotType().convert("front.pdf", None, None)
