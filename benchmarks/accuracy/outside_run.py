@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from net_pieces import (
@@ -31,6 +32,7 @@ from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.acquisition import propose_trial
+from joulecast.estimators.additive.device_model import AdditiveModel
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.measurer import Measurer
@@ -74,9 +76,7 @@ class OutsideRun:
         stages.append(("energy of uncertain pieces", self.measure_uncertain_pieces, True))
         for name in CAMPAIGNS:
             if name in args.estimators and args.subtractive_s > 0:
-                stages.append(
-                    (name, lambda n=name: self.run_campaigns(n, args.subtractive_s), True)
-                )  # type: ignore[misc]
+                stages.append((name, partial(self.run_campaigns, name, args.subtractive_s), True))
         stages.append(("pass 2", lambda: self.measure_pass(PASSES[1]), False))
         for what, run, is_optional in stages:
             started_s = time.monotonic()
@@ -183,7 +183,7 @@ class OutsideRun:
         left = ENERGY_PROBES_PER_NET * len(self.entries) - self.count_energy_probes()
         for _ in range(ENERGY_PROBES_PER_NET):
             try:
-                state = fit_model(self.list_observations())
+                model = fit_model(self.list_observations())
             except MissingError:
                 return
             for entry in self.entries:
@@ -193,8 +193,8 @@ class OutsideRun:
                 target = Target(self.networks[entry.name], entry.setup, acquisition="probe")
                 target = replace(target, modes=self.measurer.runtime.modes)
                 proposal = propose_trial(
-                    target, self.list_observations(), lambda observation, now=state: now
-                )  # type: ignore[misc]
+                    target, self.list_observations(), partial(_reuse_model, model)
+                )
                 if proposal.trial is not None and proposal.with_energy:
                     left -= 1
                     with self.record_failures(f"a probe of {entry.name}"):
@@ -324,3 +324,8 @@ class TimeUpError(Exception):
 def print_progress(text: str) -> None:
     """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _reuse_model(model: AdditiveModel, observations: Sequence[Observation]) -> AdditiveModel:
+    """Return the given model instead of fitting one to the observations."""
+    return model

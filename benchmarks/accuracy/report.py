@@ -153,22 +153,22 @@ def write_all(out: Path, results: Sequence[SettingResult], outside: Json | None)
     (out / "table.md").write_text(make_markdown(rows))
     for one in results:
         write_packed(one.profile, out / f"observations-{one.setting.name}.json.gz")
-    for name, picture in draw_all(summary, nets).items():
-        save_svg(picture, out / f"{name}.svg")
-        save_png(picture, out / f"{name}.png")
+    for name, plot in plot_all(summary, nets).items():
+        save_svg(plot, out / f"{name}.svg")
+        save_png(plot, out / f"{name}.png")
     return summary
 
 
 def describe_run(results: Sequence[SettingResult]) -> Json:
     """Describe the devices, date and commit of the results."""
-    results = [one.evaluation for one in results]
-    devices = list(dict.fromkeys(one.device for one in results))
+    evaluations = [one.evaluation for one in results]
+    devices = list(dict.fromkeys(one.device for one in evaluations))
     return {
         "device": " and ".join(dict.fromkeys(one.name for one in devices)),
         "devices": [one.to_dict() for one in devices],
-        "provenance": weakest_provenance(one.provenance for one in results),
-        "covers": " and ".join(dict.fromkeys(one.covers for one in results)),
-        "date": max(one.date for one in results),
+        "provenance": weakest_provenance(one.provenance for one in evaluations),
+        "covers": " and ".join(dict.fromkeys(one.covers for one in evaluations)),
+        "date": max(one.date for one in evaluations),
         "commit": find_commit(__file__),
         "missing": {one.setting.name: list(one.missing) for one in results if one.missing},
     }
@@ -189,7 +189,7 @@ def spread_json(data: Json, long: str) -> str:
     return f"{head[:-1]},\n{json.dumps(long)}: [\n{lines}\n]}}\n"
 
 
-def draw_all(summary: Json, nets: Sequence[Json]) -> dict[str, Plot]:
+def plot_all(summary: Json, nets: Sequence[Json]) -> dict[str, Plot]:
     """Draw the mean error of each setting and the distribution of errors."""
     rows = list_judged(nets)
     noise = {row["setting"]: row["noise_percent"] for row in summary["rows"]}
