@@ -1,29 +1,38 @@
-"""Matern kernels and prior covariances."""
+"""Matern kernels."""
 
 import numpy as np
 import pytest
 
-from gp_examples import AXES, BASIS_SIZE, OFFSET_SD, draw_inputs
 from joulecast.gp import linalg
-from joulecast.gp.covariance import cross_covariance
-from joulecast.gp.hyperparameters import HyperParameters
-from joulecast.gp.kernels import matern52, matern52_with_gradient
+from joulecast.gp.kernels import add_matern52, matern52, matern52_with_gradient
 
 
-def test_kernels_do_not_depend_on_the_size_of_strips(monkeypatch):
-    rng = np.random.default_rng(4)
-    one, two = draw_inputs(rng, 30), draw_inputs(rng, 20)
-    theta = 0.2 * rng.normal(size=BASIS_SIZE + 4 + AXES + 2)
-    hyper = HyperParameters.unpack(theta, BASIS_SIZE, AXES, OFFSET_SD)
-    whole = cross_covariance(one, two, hyper)
-    workspace = np.empty((2, 30, 30))
-    kernel, gradient = (found.copy() for found in matern52_with_gradient(one.points, workspace))
+def test_kernel_and_gradient_do_not_depend_on_the_size_of_strips(monkeypatch):
+    points, workspace = np.random.default_rng(4).normal(size=(30, 5)), np.empty((2, 30, 30))
+    kernel, gradient = (found.copy() for found in matern52_with_gradient(points, workspace))
     monkeypatch.setattr(linalg, "_STRIP_SIZE", 50)
-    assert cross_covariance(one, two, hyper) == pytest.approx(whole, rel=1e-12)
-    again = matern52_with_gradient(one.points, workspace)
+    again = matern52_with_gradient(points, workspace)
     assert again[0] == pytest.approx(kernel, rel=1e-9)
     assert again[1] == pytest.approx(gradient, rel=1e-9)
     assert (again[0] == again[0].T).all()
+
+
+def test_gradient_is_the_derivative_by_squared_distance():
+    squares = np.linspace(0.1, 20.0, 50)
+    step = 1e-6
+    difference = (matern52(squares + step) - matern52(squares - step)) / (2 * step)
+    points = np.vstack([np.zeros(1), np.sqrt(squares)[:, None]])
+    _, gradient = matern52_with_gradient(points, np.empty((2, 51, 51)))
+    assert gradient[0, 1:] == pytest.approx(-2.0 * difference, rel=1e-4)
+
+
+def test_kernel_is_added_with_its_variance_and_constant():
+    rng = np.random.default_rng(3)
+    one, two = rng.normal(size=(4, 2)), rng.normal(size=(3, 2))
+    cov = np.ones((4, 3))
+    add_matern52(cov, one, two, variance=2.0, constant=0.5)
+    squares = ((one[:, None] - two[None]) ** 2).sum(axis=2)
+    assert cov == pytest.approx(1.5 + 2.0 * matern52(squares))
 
 
 def test_matern_decreases_from_one():

@@ -12,7 +12,6 @@ from gp_examples import (
     draw_training_data,
     make_hyperprior,
 )
-from joulecast.gp import kernel_blocks
 from joulecast.gp.covariance import prior_covariance
 from joulecast.gp.hyperparameters import HyperParameters
 from joulecast.gp.log_posterior import LogPosterior
@@ -58,15 +57,3 @@ def test_likelihood_equals_that_of_a_dense_normal():
     dense = 0.5 * residual @ np.linalg.solve(cov, residual) + 0.5 * np.linalg.slogdet(cov)[1]
     value, _ = LogPosterior(inputs, data, prior).negative_log_posterior(theta)
     assert value == pytest.approx(dense + prior.negative_log_density(theta)[0], rel=1e-10)
-
-
-def test_sparse_weights_give_the_same_value_as_dense_ones(monkeypatch):
-    rng = np.random.default_rng(8)
-    inputs = draw_inputs(rng, 14)
-    prior, data = make_hyperprior(inputs), draw_training_data(rng, inputs, 19)
-    theta = draw_theta(rng, prior)
-    dense = LogPosterior(inputs, data, prior).negative_log_posterior(theta)
-    monkeypatch.setattr(kernel_blocks, "_MAX_DENSE_SIZE", 0)
-    sparse = LogPosterior(inputs, data, prior).negative_log_posterior(theta)
-    assert sparse[0] == pytest.approx(dense[0], rel=1e-12)
-    assert sparse[1] == pytest.approx(dense[1], rel=1e-9, abs=1e-12)

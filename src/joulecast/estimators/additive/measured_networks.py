@@ -10,7 +10,7 @@ the measurement, as far as that is more certain.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,12 +30,12 @@ class MeasuredNetwork(Record):
 
     Attributes:
         energy_j: Mean energy.
-        variance: Variance of that mean.
+        energy_var_j2: Variance of that mean.
         duration_s: Mean duration.
     """
 
     energy_j: float
-    variance: float
+    energy_var_j2: float = field(metadata={"json_name": "variance"})
     duration_s: float
 
 
@@ -82,7 +82,7 @@ def update_prediction(
     for at, network in enumerate(measured):
         if network is not None:
             variance = float(prediction.energy_sd_j[at]) ** 2
-            gain[at] = variance / (variance + network.variance)
+            gain[at] = variance / (variance + network.energy_var_j2)
             energy_j[at] += gain[at] * (network.energy_j - energy_j[at])
             duration_s[at] += gain[at] * (network.duration_s - duration_s[at])
     sd_factor = np.sqrt(1.0 - gain)

@@ -43,8 +43,8 @@ class StoredProcess(Record):
     relative_variance: Floats = field(metadata={"json_name": "known"})
     discrepancy_factors: list[Any] = field(metadata={"json_name": "above"})
     unit_factors: list[Any] = field(metadata={"json_name": "units"})
-    discrepancy_sd: float = field(metadata={"json_name": "spread"})
-    offset_sd: float = field(metadata={"json_name": "level"})
+    discrepancy_sd_share: float = field(metadata={"json_name": "spread"})
+    offset_sd_share: float = field(metadata={"json_name": "level"})
     thetas: Floats
 
     @classmethod
@@ -79,7 +79,9 @@ class StoredProcess(Record):
         inputs = encoder.encode(self.pieces, self.durations_s if has_durations else None)
         return PieceProcess(
             self.pieces,
-            FittedProcess(inputs, data, self.offset_sd, self.thetas, self.discrepancy_sd),
+            FittedProcess(
+                inputs, data, self.offset_sd_share, self.thetas, self.discrepancy_sd_share
+            ),
         )
 
 
