@@ -32,10 +32,10 @@ def test_json_has_scores_and_nets(evaluated):
     for net in data["nets"]:
         assert len(net["passes_j"]) == 2
         assert net["measured_j"] == pytest.approx(sum(net["passes_j"]) / 2)
-        answer = net["answers"]["subtractive"]
-        low, high = answer["interval50_j"]
-        assert low < answer["energy_j"] < high
-        assert answer["interval95_j"][0] < low and high < answer["interval95_j"][1]
+        estimate = net["estimates"]["subtractive"]
+        low, high = estimate["interval50_j"]
+        assert low < estimate["energy_j"] < high
+        assert estimate["interval95_j"][0] < low and high < estimate["interval95_j"][1]
 
 
 def test_offline_gives_the_same_result_without_a_device(evaluated, monkeypatch):
@@ -86,8 +86,8 @@ def test_missing_measurements_are_listed(evaluated):
     ("words", "code", "part"),
     [
         (["nix"], 1, "resnet18"),
-        (["net.json"], 1, "no family"),
-        (["package.module:make_net"], 1, "no family"),
+        (["net.json"], 1, "not a family"),
+        (["package.module:make_net"], 1, "not a family"),
         (["cnn5:8,16,32,64"], 1, "give cnn5 alone"),
         (["cnn5", "--estimators", "subtractive,nix"], 1, "'nix'"),
         (["cnn5", "--input", "3x8"], 1, "3x96x96"),

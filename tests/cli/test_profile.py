@@ -207,7 +207,7 @@ def make_newer(text: str) -> str:
         (damage, "checksum"),
         (make_newer, "newer"),
         (lambda text: text[:1000], "damaged"),
-        (lambda text: json.dumps({"format": "something-else"}), "no joulecast-profile"),
+        (lambda text: json.dumps({"format": "something-else"}), "not a joulecast-profile"),
         (lambda text: "", "damaged"),
     ],
 )

@@ -1,8 +1,10 @@
 """Pass the values of several options to a command as one record.
 
-@click.command()
-@collect("limits", ProfileOptions, click.option("--points"), click.option("--seconds"))
-def profile(limits: ProfileOptions): ...
+    @click.command()
+    @collect("limits", ProfileOptions, click.option("--points"), click.option("--seconds"))
+    def profile(limits: ProfileOptions): ...
+
+Commands may have many options, but their functions take few arguments.
 """
 
 from __future__ import annotations
