@@ -19,7 +19,6 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.errors import MissingError
 from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
@@ -258,12 +257,6 @@ def test_imported_runs_pay_one_overhead(device):
     overhead_share = extra_j / steps / truth_j
     assert overhead_share.mean() > 0.2
     assert abs(np.median(error)) < 0.25 * np.median(overhead_share)
-
-
-def test_probes_alone_are_too_little(device):
-    probes = observe_parts(device, draw_networks(2), energy=False)
-    with pytest.raises(MissingError, match="profile"):
-        AdditiveEstimator().fit(probes)
 
 
 def test_observations_of_another_unit_are_adjusted_to_this_one(observations):

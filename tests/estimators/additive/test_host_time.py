@@ -1,66 +1,13 @@
-"""Host times by type of call: what all windows share is fitted, the error of one is not."""
+"""Issue times of steps: what all windows share is fitted, the error of one is not."""
 
 import math
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.host_calls import TimedStep, fit_call_durations
-from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.pieces import make_piece
-from joulecast.kinds import make_layer, make_op
-from joulecast.records import Setup
-from joulecast.variants import Part
-
-START_S = 400e-6
-CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6)
-SETUPS = [Setup(precision=precision) for precision in ("tf32", "bf16")]
-OPERATORS = [
-    ("linear", {"cin": 64, "cout": 64}),
-    ("linear", {"cin": 64, "cout": 64, "bias": 0}),
-    ("conv2d", {"cin": 8, "cout": 8, "space": 9, "kernel": 3, "padding": 1}),
-    ("layer_norm", {"shape": (64,)}),
-    ("elementwise", {"fn": "relu", "shape": (64,)}),
-]
-TAILS = [(), ("relu",), ("gelu", "tanh"), ("relu", "silu", "tanh")]
-
-
-def list_pieces():
-    """Return pieces of many structures, single layers and blocks."""
-    layers = [
-        make_layer(kind, tuple(make_op("elementwise", fn=fn) for fn in tail), **sizes)
-        for kind, sizes in OPERATORS
-        for tail in TAILS
-    ]
-    blocks = [tuple(layers[at : at + 5]) for at in range(0, len(layers), 3)]
-    parts = [Part("hidden", (layer,)) for layer in layers]
-    parts += [Part("block", block) for block in blocks]
-    return [make_piece(part, setup) for part in parts for setup in SETUPS]
-
-
-def true_time(piece):
-    return sum(calls * call_s for calls, call_s in zip(piece.calls, CALLS_S, strict=True))
-
-
-def observe_host_bound(piece, count, host_s, is_isolated=True):
-    """Return an eager step that waits for its host."""
-    key = f"{piece.key} {count}"
-    return DecomposedObservation(
-        {piece: count}, "eager", None, 0.0, host_s, 0.0, host_s, is_isolated, key
-    )
-
-
-def observe_all(noise, seed=3):
-    rng = random.Random(seed)
-    found = []
-    for piece in list_pieces():
-        copies = float(rng.choice((2, 4, 8)))
-        host_s = (START_S + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
-        found.append(observe_host_bound(piece, copies, host_s))
-    return found
+from host_time_examples import START_S, list_pieces, observe_all, observe_host_bound, true_time
+from joulecast.estimators.additive.host_time import combine_times, fit_host_time
 
 
 def fit(observations):
@@ -72,18 +19,8 @@ def predict_time(model, piece, count):
     return model.predict_issue_time({piece: count})[0]
 
 
-def test_durations_of_calls_are_recovered():
-    observations = observe_all(noise=0.0)
-    steps = [TimedStep(one, one.duration_s) for one in observations]
-    fitted = fit_call_durations(steps, 30e-6)
-    assert fitted.start_s == pytest.approx(START_S, rel=0.15)
-    assert fitted.calls_s[:3] == pytest.approx(CALLS_S[:3], rel=0.2)
-    # Casts come with products, and few of them: they are drawn to the duration of a launch.
-    assert sum(fitted.calls_s[2:]) == pytest.approx(sum(CALLS_S[2:]), rel=0.25)
-    assert fitted.calls_s[3] == pytest.approx(CALLS_S[3], rel=0.5)
-    factors = list(fitted.structure_factors.values())
-    assert factors == pytest.approx([1.0] * len(factors), abs=0.1)
-    model = fit(observations)
+def test_issue_times_are_recovered():
+    model = fit(observe_all(noise=0.0))
     for piece in list_pieces():
         expected_s = START_S + 20 * true_time(piece)
         assert predict_time(model, piece, 20.0) == pytest.approx(expected_s, rel=0.12)
@@ -138,3 +75,13 @@ def test_host_that_finished_early_has_not_bound_the_step():
     observations = observe_all(noise=0.0)
     slow = [replace(one, duration_s=60.0 * one.issue_s) for one in observations[::3]]
     assert fit([*observations, *slow]).calls_s == pytest.approx(fit(observations).calls_s, rel=0.05)
+
+
+def test_slower_of_host_and_device_decides():
+    host_s, device_s = np.array([1.0, 2.0, 1.0]), np.array([2.0, 1.0, 1.0])
+    duration_s, by_host, by_device = combine_times(host_s, device_s)
+    assert duration_s == pytest.approx([2.0, 2.0, 2.0 ** (1 / 12)], rel=1e-4)
+    step = 1e-6
+    more_s = combine_times(host_s + step, device_s)[0]
+    assert by_host == pytest.approx((more_s - duration_s) / step, abs=1e-4)
+    assert by_host * host_s + by_device * device_s == pytest.approx(duration_s)

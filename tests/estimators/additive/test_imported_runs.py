@@ -1,24 +1,17 @@
 """Whole runs of an imported log on a simulated device: overhead, noise and intervals."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, predict, true_energies
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.imported_runs import predict_runs
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import count_pieces, make_overhead, split_pieces
-from joulecast.estimators.additive.priors import (
-    ENERGY_PRIOR,
-    IMPORTED_ENERGY_PRIOR,
-    choose_priors,
-)
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation, Trial
 
@@ -105,12 +98,6 @@ def test_stored_fit_predicts_what_the_model_does(fitted, runs):
     totals = predict_runs(stored, networks, SETUP, STEPS, SOURCE)
     assert totals.energy_j == pytest.approx(STEPS * fresh.energy_j, rel=1e-9)
     assert totals.energy_sd_j == pytest.approx(STEPS * np.sqrt(fresh.variance), rel=1e-9)
-
-
-def test_wide_priors_need_all_observations_to_be_imported(runs):
-    own = replace(runs[0], provenance="measured", source="")
-    assert choose_priors(decompose_observations(runs))[1] == IMPORTED_ENERGY_PRIOR
-    assert choose_priors(decompose_observations([*runs, own]))[1] == ENERGY_PRIOR
 
 
 def test_source_without_runs_is_refused(fitted):

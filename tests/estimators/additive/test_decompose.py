@@ -1,0 +1,87 @@
+"""Observations as sums over pieces."""
+
+from dataclasses import replace
+
+import pytest
+
+from additive_examples import (
+    SETUP,
+    draw_networks,
+    observe_idle,
+    observe_on_unit,
+    observe_parts,
+    observe_step,
+)
+from joulecast.estimators.additive.decompose import (
+    decompose_observations,
+    find_idle_power,
+    find_latest_unit,
+    find_sum_error_share,
+    is_step,
+    select_related,
+)
+from joulecast.estimators.additive.pieces import make_overhead
+from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE, MIXED_CLOCK_SUM_ERROR_SHARE
+from joulecast.families import make_family
+from joulecast.records import OWN_NET, Execution, Observation, Trial
+
+
+@pytest.fixture(scope="module")
+def network():
+    return draw_networks(1, seed=3)[0]
+
+
+def test_network_and_isolated_parts_have_the_same_pieces(device, network):
+    parts = decompose_observations(observe_parts(device, [network], mode="eager"))
+    (whole,) = decompose_observations([observe_step(device, Trial(network, SETUP))])
+    assert set(whole.counts) == {piece for one in parts for piece in one.counts}
+    assert all(one.is_isolated for one in parts) and not whole.is_isolated
+    sum_var = ISOLATED_SUM_ERROR_SHARE**2
+    assert whole.energy_relative_var - parts[0].energy_relative_var == pytest.approx(sum_var)
+
+
+def test_idle_device_and_own_modules_are_left_out(device, network):
+    run = observe_step(device, Trial(network, SETUP))
+    assert not is_step(observe_idle(device))
+    assert not decompose_observations([observe_idle(device), replace(run, source=OWN_NET)])
+
+
+def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
+    trial = Trial(network, SETUP, Execution(steps=50))
+    run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
+    (one,) = decompose_observations([run])
+    assert (one.energy_j, one.duration_s) == (2.0, 0.1)
+    assert one.counts[make_overhead("log")] == 1 / 50
+    assert one.is_imported
+
+
+def test_sum_error_is_larger_if_a_host_runs_ahead_without_graphs(device, network):
+    eager = decompose_observations(observe_parts(device, [network], mode="eager"))
+    ahead = [replace(one, issue_s=0.1 * one.duration_s) for one in eager]
+    bound = [replace(one, issue_s=one.duration_s) for one in eager]
+    graphs = [replace(ahead[0], mode="graph"), *ahead[1:]]
+    shares = [find_sum_error_share(some) for some in (ahead, bound, graphs)]
+    assert shares == [MIXED_CLOCK_SUM_ERROR_SHARE, *[ISOLATED_SUM_ERROR_SHARE] * 2]
+
+
+def test_idle_power_is_that_of_steps_without_layers(device, network):
+    run, idle = observe_step(device, Trial(network, SETUP)), observe_idle(device)
+    assert find_idle_power([run]) is None
+    assert find_idle_power([run, idle]) == pytest.approx(idle.energy_j / idle.duration_s)
+
+
+def test_latest_unit_is_the_one_to_estimate_for(observations):
+    other = observe_on_unit(observations, "other", 1.0, 0.0)
+    own = observe_on_unit(observations[:1], "own", 1.0, 1e6)
+    assert find_latest_unit([*own, *other]) == "own"
+    assert find_latest_unit([]) == ""
+
+
+def test_related_observations_show_the_labels(device, observations):
+    lstm = observe_parts(device, [make_family("lstm")])
+    labels = {piece.label for one in decompose_observations(lstm) for piece in one.counts}
+    latest = replace(observations[0], taken_at_s=1e9)
+    related = select_related([*observations[1:], *lstm, latest], labels)
+    layers = [one for one in related if one.trial.network.layers]
+    assert latest in layers and all(one in layers for one in lstm)
+    assert len(layers) < len(observations)

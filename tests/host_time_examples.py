@@ -1,0 +1,57 @@
+"""Pieces of many structures, and eager steps whose host time is known."""
+
+import math
+import random
+
+from joulecast.estimators.additive.decompose import DecomposedObservation
+from joulecast.estimators.additive.pieces import make_piece
+from joulecast.kinds import make_layer, make_op
+from joulecast.records import Setup
+from joulecast.variants import Part
+
+START_S = 400e-6
+CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6)
+SETUPS = [Setup(precision=precision) for precision in ("tf32", "bf16")]
+OPERATORS = [
+    ("linear", {"cin": 64, "cout": 64}),
+    ("linear", {"cin": 64, "cout": 64, "bias": 0}),
+    ("conv2d", {"cin": 8, "cout": 8, "space": 9, "kernel": 3, "padding": 1}),
+    ("layer_norm", {"shape": (64,)}),
+    ("elementwise", {"fn": "relu", "shape": (64,)}),
+]
+TAILS = [(), ("relu",), ("gelu", "tanh"), ("relu", "silu", "tanh")]
+
+
+def list_pieces():
+    """Return pieces of many structures, single layers and blocks."""
+    layers = [
+        make_layer(kind, tuple(make_op("elementwise", fn=fn) for fn in tail), **sizes)
+        for kind, sizes in OPERATORS
+        for tail in TAILS
+    ]
+    blocks = [tuple(layers[at : at + 5]) for at in range(0, len(layers), 3)]
+    parts = [Part("hidden", (layer,)) for layer in layers]
+    parts += [Part("block", block) for block in blocks]
+    return [make_piece(part, setup) for part in parts for setup in SETUPS]
+
+
+def true_time(piece):
+    return sum(calls * call_s for calls, call_s in zip(piece.calls, CALLS_S, strict=True))
+
+
+def observe_host_bound(piece, count, host_s, is_isolated=True):
+    """Return an eager step that waits for its host."""
+    key = f"{piece.key} {count}"
+    return DecomposedObservation(
+        {piece: count}, "eager", None, 0.0, host_s, 0.0, host_s, is_isolated, key
+    )
+
+
+def observe_all(noise, seed=3):
+    rng = random.Random(seed)
+    found = []
+    for piece in list_pieces():
+        copies = float(rng.choice((2, 4, 8)))
+        host_s = (START_S + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
+        found.append(observe_host_bound(piece, copies, host_s))
+    return found
