@@ -7,7 +7,7 @@ import pytest
 
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.curves import fit_curves, read_point
-from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
+from joulecast.estimators.subtractive.estimator import SubtractiveEstimator, _fit_process
 from joulecast.estimators.subtractive.rates import estimate_part
 from joulecast.families import make_family
 from joulecast.gp.regression import fit_gaussian_process
@@ -30,6 +30,8 @@ TARGET = Target(make_family(FAMILY), SETUP)
 
 class TestSubtractive(EstimatorContract):
     def make_estimator(self):
+        # Every fit of the contract is made anew.
+        _fit_process.cache_clear()
         return SubtractiveEstimator()
 
 

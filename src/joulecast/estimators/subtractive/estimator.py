@@ -48,8 +48,7 @@ class SubtractiveEstimator:
     sum_error_share = SUBTRACTED_SUM_ERROR_SHARE
 
     def __init__(self, kernel: str = "matern") -> None:
-        # Caching fits lets a proposal refit one curve instead of all.
-        self._fit_process = lru_cache(maxsize=1024)(partial(fit_gaussian_process, kernel=kernel))
+        self._fit_process = partial(_fit_process, kernel=kernel)
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a variant, run as a whole eager step."""
@@ -163,6 +162,10 @@ class FittedSubtractive:
             ),
             unseen_share=tuple(map(_find_unseen_share, energy.costs)),
         )
+
+
+# A proposal refits the one curve that has a new point, and the fit of a campaign none of energy.
+_fit_process = lru_cache(maxsize=1024)(fit_gaussian_process)
 
 
 def _describe(curve: Curve) -> Json:
