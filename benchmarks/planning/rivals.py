@@ -1,8 +1,8 @@
-"""CP-SAT beside HiGHS on the same question: jobs on devices without chargers, one job at a time.
+"""Compare CP-SAT with HiGHS on the same problems: no chargers, one job at a time.
 
-HiGHS gets what a mixed-integer program can say of it: a choice for each pair of job and device, an
-order for each pair of jobs, and starts with large constants. CP-SAT gets intervals. Batteries,
-waiting between jobs and deadlines are in both; chargers, memory and jobs at once are in neither.
+HiGHS solves a mixed-integer program: a choice for each pair of job and device, an order for each
+pair of jobs, and start times with big-M constants. CP-SAT has intervals. Both model batteries, idle
+power and deadlines; neither models chargers, memory and parallel jobs here.
 
     python benchmarks/planning/rivals.py --out benchmarks/planning/results/rivals.json
 """
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 
 def main() -> None:
-    """Both solvers on every problem."""
+    """Run both solvers on every problem."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def compare(jobs: int, devices: int, seed: int) -> Json:
-    """One problem, both ways."""
+    """Solve one problem with both solvers."""
     problem = simplify(draw_problem(jobs, devices, seed))
     begun_s = time.perf_counter()
     ours = solve(problem, LIMIT_S)
@@ -75,24 +75,24 @@ def compare(jobs: int, devices: int, seed: int) -> Json:
 
 
 def simplify(problem: Problem) -> Problem:
-    """Without chargers, memory and jobs at once; batteries are full."""
-    machines = []
-    for machine in problem.machines:
-        battery = machine.battery
+    """Remove chargers, memory and parallel jobs, and charge the batteries."""
+    devices = []
+    for device in problem.devices:
+        battery = device.battery
         if battery is not None:
             battery = replace(battery, windows=(), charge_j=battery.capacity_j)
-        machines.append(replace(machine, at_once=1, asleep_w=0.0, battery=battery))
-    return replace(problem, machines=tuple(machines))
+        devices.append(replace(device, max_parallel=1, asleep_w=0.0, battery=battery))
+    return replace(problem, devices=tuple(devices))
 
 
 def solve_milp(problem: Problem) -> tuple[float | None, float | None]:
-    """Least energy and its gap by HiGHS; None where it found no plan."""
-    tasks, machines = problem.tasks, problem.machines
+    """Return the least energy and its gap by HiGHS; None if it found no schedule."""
+    tasks, devices = problem.tasks, problem.devices
     big_s = 2.0 * DAY_S
     pairs = [
         (i, m)
         for i, task in enumerate(tasks)
-        for m, own in enumerate(machines)
+        for m, own in enumerate(devices)
         if own.name in task.costs
     ]
     orders = [(i, k) for i in range(len(tasks)) for k in range(i + 1, len(tasks))]
@@ -100,39 +100,39 @@ def solve_milp(problem: Problem) -> tuple[float | None, float | None]:
     place = {pair: at for at, pair in enumerate(pairs)}
     order = {pair: len(pairs) + at for at, pair in enumerate(orders)}
     start = len(pairs) + len(orders)
-    first, last = start + len(tasks), start + len(tasks) + len(machines)
-    size = last + len(machines)
+    first, last = start + len(tasks), start + len(tasks) + len(devices)
+    size = last + len(devices)
     rows: list[tuple[dict[int, float], float, float]] = []
     price = np.zeros(size)
     for (i, m), at in place.items():
-        price[at] = tasks[i].costs[machines[m].name].extra_j
-    for m, machine in enumerate(machines):
-        price[first + m], price[last + m] = -machine.awake_w, machine.awake_w
+        price[at] = tasks[i].costs[devices[m].name].extra_j
+    for m, device in enumerate(devices):
+        price[first + m], price[last + m] = -device.awake_w, device.awake_w
         rows.append(({first + m: -1.0, last + m: 1.0}, 0.0, np.inf))
-        if machine.battery:
+        if device.battery:
             drawn = {place[i, m]: price[place[i, m]] for i in range(len(tasks)) if (i, m) in place}
-            drawn |= {first + m: -machine.awake_w, last + m: machine.awake_w}
-            rows.append((drawn, -np.inf, machine.battery.charge_j - machine.battery.reserve_j))
+            drawn |= {first + m: -device.awake_w, last + m: device.awake_w}
+            rows.append((drawn, -np.inf, device.battery.charge_j - device.battery.reserve_j))
     for i, task in enumerate(tasks):
-        here = {place[i, m]: 1.0 for m in range(len(machines)) if (i, m) in place}
+        here = {place[i, m]: 1.0 for m in range(len(devices)) if (i, m) in place}
         rows.append((here, 1.0, 1.0))
         lengths = {
-            place[i, m]: task.costs[machines[m].name].duration_s
-            for m in range(len(machines))
+            place[i, m]: task.costs[devices[m].name].duration_s
+            for m in range(len(devices))
             if (i, m) in place
         }
         rows.append(({start + i: 1.0, **lengths}, -np.inf, task.deadline_s))
-        for m in range(len(machines)):
+        for m in range(len(devices)):
             if (i, m) in place:
                 at = place[i, m]
                 rows.append(({first + m: 1.0, start + i: -1.0, at: big_s}, -np.inf, big_s))
                 ends = {start + i: 1.0, last + m: -1.0, at: big_s + lengths[at]}
                 rows.append((ends, -np.inf, big_s))
     for i, k in orders:
-        for m in range(len(machines)):
+        for m in range(len(devices)):
             if (i, m) in place and (k, m) in place:
                 for before, after, turn in ((i, k, 1.0), (k, i, -1.0)):
-                    length_s = tasks[before].costs[machines[m].name].duration_s
+                    length_s = tasks[before].costs[devices[m].name].duration_s
                     both = {place[i, m]: big_s, place[k, m]: big_s, order[i, k]: turn * big_s}
                     limit = 2 * big_s + (big_s if turn > 0 else 0.0) - length_s
                     rows.append(

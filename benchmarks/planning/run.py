@@ -1,12 +1,12 @@
-"""How fast and how good plans are: seconds of this machine, nothing of them is energy.
+"""Measure how long planning takes and how close to the optimum the plans are.
 
-Jobs and devices are drawn at random, in numbers only: no estimate is asked for. Devices are phones,
-laptops and boards by their powers; three in five have a battery, most of those a charger for a few
-hours; some run two jobs at once. Every plan is replayed before it counts.
+Jobs and devices are random numbers; nothing is estimated. Devices resemble phones, laptops and
+boards by their power; three in five have a battery, most of those with charging windows; a third
+runs two jobs in parallel. Every plan is replayed before it counts.
 
-    python benchmarks/planning/run.py                   a table; about seven minutes
-    python benchmarks/planning/run.py --json            JSON on stdout
-    python benchmarks/planning/run.py --out FILE        also keep it
+    python benchmarks/planning/run.py                   print a table; about seven minutes
+    python benchmarks/planning/run.py --json            print JSON
+    python benchmarks/planning/run.py --out FILE        also write JSON to a file
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
 from joulecast.uses.plan import replay, solve
 
-# Jobs, devices, how many problems of that size, seconds allowed for each.
+# Jobs, devices, number of problems of that size, time limit in seconds.
 SIZES = ((10, 5, 10, 20.0), (50, 10, 5, 40.0), (300, 30, 3, 60.0))
 
 Json = dict[str, Any]
 
 
 def main() -> None:
-    """Solve every size and say how it went."""
+    """Solve every problem and print the figures."""
     args = parse_arguments()
     report = run_all([size for size in SIZES if size[0] <= args.most_jobs], args.first_seed)
     if args.out:
@@ -46,17 +46,17 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; its defaults are the published run."""
+    """Parse the command line; its defaults are the published run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--most-jobs", type=int, default=300, help="leave larger problems out")
-    parser.add_argument("--first-seed", type=int, default=200, help="of the problems")
-    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--most-jobs", type=int, default=300, help="skip larger problems")
+    parser.add_argument("--first-seed", type=int, default=200, help="seed of the first problem")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     return parser.parse_args()
 
 
 def run_all(sizes: Sequence[tuple[int, int, int, float]], first_seed: int) -> Json:
-    """Every problem of every size."""
+    """Solve every problem of every size."""
     rows = []
     for jobs, devices, count, limit_s in sizes:
         for seed in range(first_seed, first_seed + count):
@@ -74,7 +74,7 @@ def run_all(sizes: Sequence[tuple[int, int, int, float]], first_seed: int) -> Js
 
 
 def plan_one(jobs: int, devices: int, seed: int, limit_s: float) -> Json:
-    """One problem: how long it took, and how good the plan is."""
+    """Solve one problem; return its time and gap."""
     problem = draw_problem(jobs, devices, seed)
     begun_s = time.perf_counter()
     found = solve(problem, limit_s)
@@ -97,15 +97,15 @@ def plan_one(jobs: int, devices: int, seed: int, limit_s: float) -> Json:
 
 
 # ---------------------------------------------------------------------------------------------
-# For people
+# Table
 
 
 def make_table(report: Json) -> str:
-    """A line for every size."""
+    """Return a table with a line per size."""
     lines = [
         f"{report['processor']}, {report['cores']} cores, load {report['load']}",
-        f"{'jobs x devices':16s} {'problems':>8s} {'best':>6s} {'median s':>9s} {'most s':>8s} "
-        f"{'median gap':>11s} {'most gap':>9s} {'left out':>9s}",
+        f"{'jobs x devices':16s} {'problems':>8s} {'proven':>6s} {'median s':>9s} {'max s':>8s} "
+        f"{'median gap':>11s} {'max gap':>9s} {'left out':>9s}",
     ]
     for size in dict.fromkeys((row["jobs"], row["devices"]) for row in report["rows"]):
         rows = [row for row in report["rows"] if (row["jobs"], row["devices"]) == size]

@@ -145,12 +145,10 @@ class _Search:
         horizon_s = self._grid.horizon * self._grid.step_s
         found = relax(self._problem, self._problem.priority_of(tasks), horizon_s)
         where = found.device if found else {}
-        narrow = [_restrict(t, (where[t.name],)) for t in self._problem.tasks if t.name in where]
-        for key in (_rank_by_deadline, _rank_by_slack):
-            partial = PartialSchedule(self._problem)
-            for task in sorted(narrow, key=key):
-                partial.insert(task)
-            self._keep(insert_rest(self._problem, partial.schedule))
+        partial = PartialSchedule(self._problem)
+        for task in sorted(self._problem.tasks, key=lambda task: (-task.priority, task.deadline_s)):
+            partial.insert(_restrict(task, (where.get(task.name, ""),)))
+        self._keep(insert_rest(self._problem, partial.schedule))
         return found.bound_j if found else -math.inf
 
     def _optimise(
@@ -166,6 +164,8 @@ class _Search:
         is_valid = not any(device.windows for device in self._problem.devices)
         self._timed_out = True
         while (left_s := end_s - self._now()) > 0:
+            if is_valid and self._meets(objective, bound):
+                return bound, True
             is_good = is_valid and self._meets(objective, bound, GOOD_GAP_SHARE)
             limit_s = _EXACT_S if is_good else left_s * (1.0 if is_valid else _CALL_SHARE)
             gap_share = 0.0 if is_good or objective != "energy" else GOOD_GAP_SHARE
@@ -178,21 +178,17 @@ class _Search:
             bound = max(bound, result.bound)
             if result.schedule is None:
                 break
+            # Violations that are all known already are within the tolerance of integers, or final.
             strict = replay(self._problem, result.schedule, STRICT).violations
             is_valid = not model.forbid(strict, result.schedule)
-            if strict:
-                self._keep(repair(self._problem, result.schedule))
-                if is_valid:
-                    # All violations are known and within the tolerance of integers.
-                    self._keep(result.schedule, check=True)
-            else:
-                self._keep(result.schedule)
-            if is_valid:
-                if self._meets(objective, bound) or (result.is_optimal and not strict):
-                    return bound, True
-                if is_good:
-                    self._timed_out = False
-                    break
+            is_harmless = not replay(self._problem, result.schedule).violations
+            is_kept = is_valid and is_harmless
+            self._keep(result.schedule if is_kept else repair(self._problem, result.schedule))
+            if is_kept and result.is_optimal:
+                return bound, True
+            if is_valid and (is_good or not is_harmless):
+                self._timed_out = False
+                break
         return bound, self._meets(objective, bound)
 
     def _start_early(self) -> None:
@@ -220,10 +216,8 @@ class _Search:
                 return here if replay(part, found).violations else found
         return here
 
-    def _keep(self, schedule: Schedule, check: bool = False) -> None:
-        """Replace the best schedule by a better one."""
-        if check and replay(self._problem, schedule).violations:
-            return
+    def _keep(self, schedule: Schedule) -> None:
+        """Replace the best schedule by a better valid one."""
         new, old = rank(self._problem, schedule), rank(self._problem, self._best)
         is_same = new[0] == old[0] and math.isclose(new[1], old[1], rel_tol=_EQUAL)
         if new < old and not is_same:
@@ -262,15 +256,6 @@ def rank(problem: Problem, schedule: Schedule) -> tuple[float, float]:
     """Return how good a schedule is, lower is better: priority that runs, then energy."""
     priority = problem.priority_of(one.task for one in schedule)
     return -float(priority), replay(problem, schedule).energy_j
-
-
-def _rank_by_deadline(task: Task) -> tuple[float, float]:
-    return -task.priority, task.deadline_s
-
-
-def _rank_by_slack(task: Task) -> tuple[float, float]:
-    shortest_s = min((cost.duration_s for cost in task.costs.values()), default=0.0)
-    return -task.priority, task.deadline_s - task.release_s - shortest_s
 
 
 def _restrict(task: Task, devices: Sequence[str] | set[str]) -> Task:
