@@ -14,7 +14,7 @@ for the rest of the campaign. If the device refuses all trials, the first refusa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from joulecast.errors import (
@@ -26,7 +26,7 @@ from joulecast.errors import (
 )
 from joulecast.estimators.base import Estimator, Fitted, Json, Proposal, Target
 from joulecast.measurer import Measurer
-from joulecast.records import Observation, Profile
+from joulecast.records import Observation, Profile, Trial
 
 
 class ObservationLog(Protocol):
@@ -113,40 +113,60 @@ def run_campaign(
     key = find_profile_key(measurer)
     target = replace(target, modes=measurer.runtime.modes)
     started_s = measurer.now()
-    known = list(log.load_observations(key))
-    refused: list[Observation] = []
-    skipped: list[str] = []
-    new = 0
-
-    def add(observation: Observation) -> None:
-        log.add_observation(observation)
-        known.append(observation)
-
+    campaign = _Campaign(measurer, log, list(log.load_observations(key)))
     while True:
-        proposal = estimator.propose(target, [*known, *refused])
+        proposal = estimator.propose(target, [*campaign.known, *campaign.refused])
         elapsed_s = measurer.now() - started_s
-        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, new)
+        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, campaign.new)
+        share = proposal.uncertainty_share
         if on_progress is not None:
-            share, reason = proposal.uncertainty_share, stopped or proposal.reason
-            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, new)
+            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, campaign.new)
+            reason = stopped or proposal.reason
             on_progress(Progress(proposal.points, share, elapsed_s, left_s, reason))
         if stopped or proposal.trial is None:
             break
-        try:
-            measure = measurer.measure if proposal.with_energy else measurer.time
-            add(measure(proposal.trial))
-        except (OutOfMemoryError, NotTrainingError, NetError) as error:
-            refused.append(Observation(proposal.trial))
-            skipped.append(f"{proposal.reason}: {error}")
-            continue
-        new += 1
-        if new == 1:
-            # After the first load, when clock rates are up as they are between steps.
-            add(measurer.measure_idle())
-    log.save_fit(key, estimator.name, _fit(estimator, known, skipped).to_dict())
+        campaign.measure(proposal.trial, proposal)
+    skipped = tuple(campaign.skipped)
+    log.save_fit(key, estimator.name, _fit(estimator, campaign.known, skipped).to_dict())
     elapsed_s = measurer.now() - started_s
-    share = proposal.uncertainty_share
-    return CampaignResult(key, proposal.points, new, share, elapsed_s, stopped, tuple(skipped))
+    return CampaignResult(key, proposal.points, campaign.new, share, elapsed_s, stopped, skipped)
+
+
+@dataclass
+class _Campaign:
+    """The observations of a running campaign.
+
+    Attributes:
+        known: All observations of the profile, read once and appended to.
+        refused: Trials that the device refused, as observations without values.
+        skipped: These trials, with the reasons.
+        new: Number of observations made by this run.
+    """
+
+    measurer: Measurer
+    log: ObservationLog
+    known: list[Observation]
+    refused: list[Observation] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    new: int = 0
+
+    def measure(self, trial: Trial, proposal: Proposal) -> None:
+        """Measure and store a proposed trial, or note that the device refuses it."""
+        measure = self.measurer.measure if proposal.with_energy else self.measurer.time
+        try:
+            self._add(measure(trial))
+        except (OutOfMemoryError, NotTrainingError, NetError) as error:
+            self.refused.append(Observation(trial))
+            self.skipped.append(f"{proposal.reason}: {error}")
+            return
+        self.new += 1
+        if self.new == 1:
+            # After the first load, when clock rates are up as they are between steps.
+            self._add(self.measurer.measure_idle())
+
+    def _add(self, observation: Observation) -> None:
+        self.log.add_observation(observation)
+        self.known.append(observation)
 
 
 def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[str]) -> Fitted:

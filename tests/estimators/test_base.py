@@ -1,0 +1,100 @@
+"""Test the helpers that estimators share: grouping by setup, covariances, energies by layer."""
+
+import numpy as np
+import pytest
+
+from joulecast.estimators.base import (
+    Prediction,
+    divide_by_bytes,
+    half_shared_covariance,
+    predict_by_setup,
+    predict_means,
+    setup_key,
+)
+from joulecast.families import make_family
+from joulecast.kinds import layer_work
+from joulecast.records import Network, Setup
+from joulecast.testing.estimators import draw_networks
+
+ONE, TWO = Setup(batch=1), Setup(batch=2)
+
+
+def make_prediction(networks, setup, with_device=True):
+    """Return a prediction whose values name the network and the setup."""
+    values = np.array([10.0 * len(network.layers) + setup.batch for network in networks])
+    return Prediction(
+        energy_j=values,
+        energy_sd_j=0.1 * values,
+        energy_cov=np.outer(values, values),
+        duration_s=2.0 * values,
+        layers=((),) * len(values),
+        unseen_share=tuple(values.tolist()),
+        device_energy_j=0.5 * values if with_device else None,
+        uncertainty_sources=tuple({str(value): 1.0} for value in values),
+        duration_sd_s=0.2 * values,
+    )
+
+
+def make_networks(*sizes):
+    layers = make_family("cnn5").layers
+    return [Network(layers[:size]) for size in sizes]
+
+
+def test_predictions_by_setup_come_in_the_given_order():
+    calls = []
+
+    def predict(networks, setup):
+        calls.append(setup)
+        return make_prediction(networks, setup)
+
+    found = predict_by_setup(predict, make_networks(1, 2, 3, 4), [ONE, TWO, ONE, TWO])
+    expected = np.array([11.0, 22.0, 31.0, 42.0])
+    assert calls == [ONE, TWO]
+    assert (found.energy_j == expected).all() and (found.duration_s == 2 * expected).all()
+    assert found.unseen_share == tuple(expected)
+    assert (found.device_energy_j == 0.5 * expected).all()
+    assert [list(shares) for shares in found.uncertainty_sources] == [[str(e)] for e in expected]
+
+
+def test_errors_of_different_setups_are_independent():
+    found = predict_by_setup(make_prediction, make_networks(1, 2, 3), [ONE, TWO, ONE])
+    assert (found.energy_cov == [[121, 0, 341], [0, 484, 0], [341, 0, 961]]).all()
+
+
+def test_values_that_one_setup_lacks_are_unknown_for_all():
+    def predict(networks, setup):
+        return make_prediction(networks, setup, with_device=setup == ONE)
+
+    found = predict_by_setup(predict, make_networks(1, 2), [ONE, TWO])
+    assert found.device_energy_j is None and found.duration_sd_s is not None
+
+
+def test_fast_means_are_used_if_a_fit_has_them():
+    class Fitted:
+        def predict(self, networks, setups):
+            return make_prediction(networks, setups[0])
+
+    class FastFitted(Fitted):
+        def predict_means(self, networks, setups):
+            return np.array([7.0])
+
+    networks = make_networks(3)
+    assert predict_means(Fitted(), networks, [ONE]) == pytest.approx([31.0])
+    assert predict_means(FastFitted(), networks, [ONE]) == pytest.approx([7.0])
+
+
+def test_half_of_the_variance_is_common_and_equal_queries_are_equal():
+    cov = half_shared_covariance(["a", "b", "a"], np.array([1.0, 2.0, 1.0]))
+    assert (cov == [[1.0, 1.0, 1.0], [1.0, 4.0, 1.0], [1.0, 1.0, 1.0]]).all()
+
+
+def test_energy_is_divided_by_the_bytes_that_layers_move():
+    layers = draw_networks(1)[0].layers
+    rows = divide_by_bytes(layers, 6.0, True, ONE)
+    sizes = np.array([layer_work(layer, ONE).total.size_bytes for layer in layers])
+    assert [row.energy_j for row in rows] == pytest.approx(6.0 * sizes / sizes.sum())
+    assert [row.kind for row in rows] == [layer.kind for layer in layers]
+
+
+def test_setup_keys_differ_by_setup():
+    assert setup_key(ONE) == setup_key(Setup(batch=1)) != setup_key(TWO)
