@@ -122,8 +122,8 @@ def test_a_run_has_a_budget_too(profiled):
 def test_refusals_are_one_line(profiled):
     assert "LSTM" in profiled.fails("prune", "lstm:8", "--device", "sim", "--budget", "50%")
     small = profiled.fails("prune", *NET, "--budget", "1%")
-    assert "smallest net within reach" in small and "J a step" in small
-    assert "no budget" in profiled.fails("prune", *NET, "--budget", "50")
+    assert "smallest reachable network" in small and "J per step" in small
+    assert "not a budget" in profiled.fails("prune", *NET, "--budget", "50")
     assert "give --steps" in profiled.fails("prune", *NET, "--budget", "2Wh")
     assert "no layer" in profiled.fails("prune", *NET, "--budget", "50%", "--keep", "nowhere")
     assert "is not a share" in profiled.fails(
@@ -168,7 +168,7 @@ def test_only_the_estimated_device_is_measured(profiled):
     [
         (("--save", "/proc/nowhere"), "another folder to --save", 1),
         (("--floor", "nan%"), "is not a share", 2),
-        (("--multiple", "1000"), "give a --multiple up to 32", 1),
+        (("--multiple", "1000"), "give a --multiple of up to 32", 1),
         (("--objective", "flops", "--confidence", "0.9"), "leave --confidence out", 2),
     ],
 )
