@@ -76,7 +76,7 @@ def test_dimensions_stay_within_their_bounds(profiled):
         (("--train", "train.py:nothing"), "has no function 'nothing' that trains a net"),
         (("--train", "train.py:number"), "has no function 'number' that trains a net"),
         (("--train", "score"), "does not name a function that trains a net"),
-        (("--train", "train.py:fails", "--trials", "1"), "failed in trial 0: RuntimeError: no data"),
+        (("--train", "train.py:fails", "--trials", "1"), "in trial 0: RuntimeError: no data"),
         (("--train", "train.py:score", "--sampler", "dice"), "no sampler 'dice'"),
         (("--budget", "1nJ"), "no candidate meets"),
         (("--budget", "5"), "is not a budget"),
