@@ -22,6 +22,7 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.estimators.additive.device_model import UNTIMED_LAYERS
 from joulecast.records import Estimate, LayerEstimate, Profile, Setup
 from joulecast.units import (
     format_bytes,
@@ -194,7 +195,7 @@ def _explain_interval(result: Estimate) -> list[str]:
         return []
     parts = ", ".join(f"{name} ({format_share(share)})" for name, share in sources)
     text = f"Sources of uncertainty: {parts}."
-    untimed = result.uncertainty_sources.get("layers not timed", 0.0)
+    untimed = result.uncertainty_sources.get(UNTIMED_LAYERS, 0.0)
     if untimed < _MIN_UNTIMED_SHARE:
         return [text]
     half = math.log(result.interval_j[1] / result.energy_j)
