@@ -1,0 +1,54 @@
+"""TOML tables become a plan request; errors name table and key."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from joulecast.errors import FileError, InputError
+from joulecast.uses.plan import parse_plan_request, read_plan_request
+
+NOW = datetime(2030, 5, 1, 22, tzinfo=UTC)
+JOB = {"name": "a", "net": "lenet5", "steps": 5, "deadline": "2h"}
+DEVICE = {"name": "m", "power_w": 4, "flops_per_s": 5e9}
+
+
+def parse_device(**more):
+    request = parse_plan_request({"job": [JOB], "device": [{**DEVICE, **more}]}, NOW)
+    return request.devices[0]
+
+
+def test_values_have_units_and_defaults():
+    device = parse_device(memory="2GiB", uncertainty="20%", max_parallel=2)
+    assert (device.memory_bytes, device.uncertainty_share) == (2 * 2**30, 0.2)
+    assert device.max_parallel == 2 and device.battery is None
+
+
+def test_times_are_durations_or_dates():
+    charging = [{"from": "1h", "to": "2030-05-02T00:00"}]
+    device = parse_device(battery_wh=10, charge="50%", charger_w=5, charging=charging)
+    assert device.battery.charge_j == 18_000.0
+    (window,) = device.battery.windows
+    assert (window.start_s, window.end_s, window.power_w) == (3600.0, 7200.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ({"doubts": 1}, "unknown key 'doubts'"),
+        ({"charge": "50%"}, "charge needs battery_wh"),
+        ({"max_parallel": 0}, "max_parallel is 0"),
+        ({"profile": "x"}, "give profile, or power_w and flops_per_s"),
+    ],
+)
+def test_errors_name_table_and_key(more, part):
+    with pytest.raises(InputError, match=part) as caught:
+        parse_device(**more)
+    assert "[[device]] m" in str(caught.value)
+
+
+def test_unreadable_files_are_file_errors(tmp_path):
+    with pytest.raises(FileError, match="cannot read"):
+        read_plan_request(tmp_path / "nowhere.toml", NOW)
+    (tmp_path / "jobs.toml").write_text("[[job")
+    with pytest.raises(FileError, match="not valid TOML"):
+        read_plan_request(tmp_path / "jobs.toml", NOW)
