@@ -16,7 +16,7 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
-from joulecast.cli.run_options import RunOptions
+from joulecast.cli.run_options import RunOptions, make_run_options
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Network
@@ -74,7 +74,7 @@ _BATTERY_SHARE = ShareType(is_open=False)
 @options.run_length
 @collect(
     "run",
-    RunOptions,
+    make_run_options,
     click.option("--seen", metavar="12J/100", help="Energy/number of the run's first steps."),
     options.grid,
     options.price,

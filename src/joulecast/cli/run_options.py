@@ -21,8 +21,8 @@ class RunOptions:
         grid: CO2e per kWh, or a region.
         price: Price per kWh.
         battery: Energy of a full battery.
-        charge: Share of it that is charged.
-        reserve: Share of it that must remain.
+        charge_share: Share of it that is charged.
+        reserve_share: Share of it that must remain.
         rest_w: Power that the battery supplies and the meter does not see.
     """
 
@@ -30,15 +30,9 @@ class RunOptions:
     grid: str | None
     price: str | None
     battery: str | None
-    charge: float | None
-    reserve: float | None
+    charge_share: float | None
+    reserve_share: float | None
     rest_w: float | None
-
-    def __post_init__(self) -> None:
-        for name in ("charge", "reserve", "rest_w"):
-            if getattr(self, name) is not None and self.battery is None:
-                option = f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"{option} needs --battery", click.get_current_context())
 
     def make_bill(self, steps: int) -> Bill:
         """Return the bill of all steps."""
@@ -48,8 +42,24 @@ class RunOptions:
         """Return whether the run finishes on the battery; None without a battery."""
         if self.battery is None:
             return None
-        charge = 1.0 if self.charge is None else self.charge
+        charge = 1.0 if self.charge_share is None else self.charge_share
         battery_j = parse_energy(self.battery)
         return will_finish(
-            estimate, steps, battery_j, charge, self.reserve or 0.0, self.rest_w or 0.0
+            estimate, steps, battery_j, charge, self.reserve_share or 0.0, self.rest_w or 0.0
         )
+
+
+def make_run_options(
+    battery: str | None,
+    charge: float | None,
+    reserve: float | None,
+    rest_w: float | None,
+    **units: str | None,
+) -> RunOptions:
+    """Return the options about a run from the values of options."""
+    for option, value in (("--charge", charge), ("--reserve", reserve), ("--rest-w", rest_w)):
+        if value is not None and battery is None:
+            raise click.UsageError(f"{option} needs --battery", click.get_current_context())
+    return RunOptions(
+        battery=battery, charge_share=charge, reserve_share=reserve, rest_w=rest_w, **units
+    )
