@@ -89,7 +89,7 @@ def test_text_says_whether_a_charge_suffices(profiled):
     step = " ".join(profiled("estimate", *NET, "--battery", "15Wh").stdout.split())
     assert "Will it finish" not in step
     assert "This charge holds 54.0 kJ, enough for about" in step and "--steps, or" in step
-    assert "leaves nothing" in profiled.fails(
+    assert "leaves no energy" in profiled.fails(
         "estimate", *NET, "--battery", "15Wh", "--charge", "5%", "--reserve", "10%"
     )
 
