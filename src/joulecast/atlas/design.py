@@ -1,0 +1,116 @@
+"""Order points of several labels so that every prefix of the order is a good design.
+
+Greedily, the next point p of label l is the one with the largest
+
+    √w_l · d(p) · (s_p / max s)^¼
+
+with w_l the share of the work that a label carries, s_p that of the point, and d(p) the distance to
+the nearest point of the same label that was taken: a weighted greedy k-centre design. The first
+point of a label is its most central one. It counts as if it were FIRST_DISTANCE away, and its label
+as if it carried at least some work, so that even rare labels come early, but after some twenty
+points of the label that carries most.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+
+FIRST_DISTANCE = 40.0
+_LEAST_FIRST_WEIGHT = 0.05
+_LABEL_POWER = 0.5
+_POINT_POWER = 0.25
+
+
+@dataclass(frozen=True)
+class DesignPoint:
+    """A point of a design.
+
+    Attributes:
+        index: Which of the given points it is.
+        rank: How many points of its label come before it.
+    """
+
+    index: int
+    rank: int
+
+
+def order_points(
+    labels: Sequence[str], points: Sequence[tuple[float, ...]], shares: Sequence[float]
+) -> tuple[DesignPoint, ...]:
+    """Return all points in the order of the design.
+
+    Args:
+        labels: Label of each point.
+        points: Coordinates of each point, on scales that are comparable.
+        shares: Share of the work that each point carries.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        groups.setdefault(label, []).append(index)
+    weights = {
+        label: sum(shares[index] for index in own) ** _LABEL_POWER for label, own in groups.items()
+    }
+    least = _LEAST_FIRST_WEIGHT * max(weights.values(), default=0.0)
+    sequences = []
+    for label in sorted(groups):
+        own = np.array(groups[label])
+        x = np.array([points[index] for index in own])
+        order, gains = _order_label(x, np.array([shares[index] for index in own]))
+        gains *= weights[label]
+        gains[0] = FIRST_DISTANCE * max(weights[label], least)
+        sequences.append(_LabelSequence(own[order], gains))
+    return tuple(_merge(sequences))
+
+
+@dataclass(frozen=True)
+class _LabelSequence:
+    """The points of one label in their order.
+
+    Attributes:
+        indices: Which of the given points they are.
+        gains: What each was worth when it was taken.
+    """
+
+    indices: npt.NDArray[np.int_]
+    gains: Floats
+
+
+def _order_label(x: Floats, weights: Floats) -> tuple[npt.NDArray[np.int_], Floats]:
+    """Return the order of one label's points, and what each was worth when it was taken."""
+    mass = (weights / max(float(weights.max()), 1e-300)) ** _POINT_POWER
+    centre = np.average(x, axis=0, weights=np.maximum(weights, 1e-300))
+    order = np.empty(len(x), dtype=int)
+    gains = np.empty(len(x))
+    distance = np.full(len(x), np.inf)
+    taken = int(np.argmin(((x - centre) ** 2).sum(axis=1)))
+    gain = np.inf
+    for rank in range(len(x)):
+        order[rank], gains[rank] = taken, gain
+        distance = np.minimum(distance, np.sqrt(((x - x[taken]) ** 2).sum(axis=1)))
+        distance[taken] = -1.0
+        score = distance * mass
+        taken = int(np.argmax(score))
+        gain = float(score[taken])
+    return order, gains
+
+
+def _merge(sequences: Sequence[_LabelSequence]) -> list[DesignPoint]:
+    """Return the points of all labels, the most valuable first; each label keeps its order."""
+    heap = [(-float(one.gains[0]), at, 0) for at, one in enumerate(sequences)]
+    heapq.heapify(heap)
+    found = []
+    while heap:
+        _, at, rank = heapq.heappop(heap)
+        one = sequences[at]
+        found.append(DesignPoint(int(one.indices[rank]), rank))
+        if rank + 1 < len(one.indices):
+            heapq.heappush(heap, (-float(one.gains[rank + 1]), at, rank + 1))
+    return found
