@@ -2,12 +2,12 @@
 
 Greedily, the next point p of label l is the one with the largest
 
-    √w_l · d(p) · (s_p / max s)^¼
+    w_l^⅓ · d(p) · (s_p / max s)^½
 
 with w_l the share of the work that a label carries, s_p that of the point, and d(p) the distance to
 the nearest point of the same label that was taken: a weighted greedy k-centre design. The first
 point of a label is its most central one. It counts as if it were FIRST_DISTANCE away, and its label
-as if it carried at least some work, so that even rare labels come early, but after some twenty
+as if it carried at least some work, so that even rare labels come early, but after some forty
 points of the label that carries most.
 """
 
@@ -23,10 +23,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
 
-FIRST_DISTANCE = 40.0
-_LEAST_FIRST_WEIGHT = 0.05
-_LABEL_POWER = 0.5
-_POINT_POWER = 0.25
+FIRST_DISTANCE = 15.0
+_LEAST_FIRST_WEIGHT = 0.1
+# Mean log distance from the pieces of other networks to the nearest of 500 / 1,000 / 2,000 trials,
+# weighted by work, on 297 networks that chose nothing (seeds 31 to 33): 2.21 / 1.74 / 1.46. With
+# powers ½ and 0, no weight for single points: 2.39 / 2.02 / 1.58. Twelve pairs were compared on
+# seeds 7 and 8; those near this one differ by less than 0.1.
+_LABEL_POWER = 1 / 3
+_POINT_POWER = 0.5
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,14 @@ def _order_label(x: Floats, weights: Floats) -> tuple[npt.NDArray[np.int_], Floa
     order = np.empty(len(x), dtype=int)
     gains = np.empty(len(x))
     distance = np.full(len(x), np.inf)
+    is_taken = np.zeros(len(x), dtype=bool)
     taken = int(np.argmin(((x - centre) ** 2).sum(axis=1)))
-    gain = np.inf
+    gain = 0.0  # the caller knows what a first point is worth
     for rank in range(len(x)):
         order[rank], gains[rank] = taken, gain
         distance = np.minimum(distance, np.sqrt(((x - x[taken]) ** 2).sum(axis=1)))
-        distance[taken] = -1.0
-        score = distance * mass
+        is_taken[taken] = True
+        score = np.where(is_taken, -1.0, distance * mass)
         taken = int(np.argmax(score))
         gain = float(score[taken])
     return order, gains

@@ -127,21 +127,23 @@ def draw_conv1d(draw: SizeDraw) -> Network:
     channels, length, width = draw.size(1, 80), draw.size(64, 16_000, 16), draw.width(16, 256)
     is_separated, is_decoder = draw.happens(0.3), draw.happens(0.2)
     draft = NetworkDraft((channels, length))
-    for stage in range(draw.choose((3, 4, 5))):
+    stages = draw.choose((3, 4, 5))
+    mean: Tail = (make_pool("adaptive_avg", 1, dims=1), make_op("flatten"))
+    for stage in range(stages):
         cout, kernel = min(1024, width * 2**stage), draw.choose((3, 5, 7))
         if is_separated and stage:
             draft.conv(draft.shape()[0], kernel, None, (NORM, RELU), padding=kernel // 2,
                        groups=draft.shape()[0], bias=0)  # fmt: skip
             kernel = 1
         pool: Tail = (make_pool("max", 2, dims=1),) if draft.shape()[1] > 8 else ()
-        draft.conv(cout, kernel, None, (NORM, RELU, *pool), padding=kernel // 2)
+        end = mean if stage == stages - 1 and not is_decoder else ()
+        draft.conv(cout, kernel, None, (NORM, RELU, *pool, *end), padding=kernel // 2)
     if is_decoder:
         for _ in range(3):
             draft.conv(draft.shape()[0] // 2, 4, None, (NORM, RELU), kind="conv_transpose1d",
                        stride=2, padding=1)  # fmt: skip
         draft.conv(channels, 3, padding=1)
     else:
-        draft.pool(make_pool("adaptive_avg", 1, dims=1), tail=(make_op("flatten"),))
         draft.linear(draw.size(2, 500))
     return draft.finish("conv1d", buildable=True)
 
