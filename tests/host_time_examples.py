@@ -36,7 +36,7 @@ def list_pieces():
 
 
 def true_time(piece):
-    return sum(calls * call_s for calls, call_s in zip(piece.calls, CALLS_S, strict=True))
+    return sum(calls * call_s for calls, call_s in zip(piece.host_calls, CALLS_S, strict=True))
 
 
 def observe_host_bound(piece, count, host_s, is_isolated=True):

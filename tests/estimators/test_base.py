@@ -5,11 +5,11 @@ import pytest
 
 from joulecast.estimators.base import (
     Prediction,
-    divide_by_bytes,
-    half_shared_covariance,
+    equicorrelated_covariance,
     predict_by_setup,
     predict_means,
     setup_key,
+    split_energy_by_bytes,
 )
 from joulecast.families import make_family
 from joulecast.kinds import layer_work
@@ -84,13 +84,13 @@ def test_fast_means_are_used_if_a_fit_has_them():
 
 
 def test_half_of_the_variance_is_common_and_equal_queries_are_equal():
-    cov = half_shared_covariance(["a", "b", "a"], np.array([1.0, 2.0, 1.0]))
+    cov = equicorrelated_covariance(["a", "b", "a"], np.array([1.0, 2.0, 1.0]))
     assert (cov == [[1.0, 1.0, 1.0], [1.0, 4.0, 1.0], [1.0, 1.0, 1.0]]).all()
 
 
 def test_energy_is_divided_by_the_bytes_that_layers_move():
     layers = draw_networks(1)[0].layers
-    rows = divide_by_bytes(layers, 6.0, True, ONE)
+    rows = split_energy_by_bytes(layers, 6.0, True, ONE)
     sizes = np.array([layer_work(layer, ONE).total.size_bytes for layer in layers])
     assert [row.energy_j for row in rows] == pytest.approx(6.0 * sizes / sizes.sum())
     assert [row.kind for row in rows] == [layer.kind for layer in layers]

@@ -32,7 +32,7 @@ def test_estimates_are_a_sequence(profile):
     found = estimate(profile, 3)
     assert len(found) == 3
     assert list(found) == [found[0], found[1], found[2]] == list(found[:3])
-    assert found.select([2, 0, 2]).first_equal == (0, 1, 0)
+    assert found.select([2, 0, 2]).first_occurrence == (0, 1, 0)
 
 
 @pytest.mark.parametrize("name", ["additive", "flops"])

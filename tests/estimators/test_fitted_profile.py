@@ -122,9 +122,9 @@ def test_equal_networks_have_equal_estimates_to_the_last_digit(profile, name):
     networks = [*NETWORKS, *NETWORKS[:3], NETWORKS[0]]
     setups = [*NETWORK_SETUPS, *NETWORK_SETUPS[:3], NETWORK_SETUPS[0]]
     found = fit_profile(profile, name).estimate(networks, setups, joint=True)
-    assert found.first_equal == (*range(len(NETWORKS)), 0, 1, 2, 0)
+    assert found.first_occurrence == (*range(len(NETWORKS)), 0, 1, 2, 0)
     drawn = found.draw(50)
-    for at, first in enumerate(found.first_equal):
+    for at, first in enumerate(found.first_occurrence):
         assert found[at] == found[first]
         assert np.array_equal(drawn[:, at], drawn[:, first])
         assert found.log_ratio_variance(first, [at])[0] == 0.0

@@ -15,7 +15,7 @@ def fitted():
     rng = np.random.default_rng(1)
     inputs = draw_inputs(rng, 10)
     data = draw_training_data(rng, inputs, 14)
-    return fit_process(inputs, data, make_hyperprior(inputs), draws=4, discrepancy_sd=0.1)
+    return fit_process(inputs, data, make_hyperprior(inputs), draw_count=4, discrepancy_sd=0.1)
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ def test_exact_observations_of_single_inputs_are_reproduced():
     inputs = replace(draw_inputs(rng, 6), training_index=np.arange(6))
     data = draw_training_data(rng, inputs, 6)
     none = np.zeros((6, 0))
-    data = replace(data, relative_variance=np.zeros(6), discrepancy_factors=none, unit_factors=none)
+    data = replace(
+        data, relative_variance=np.zeros(6), discrepancy_loadings=none, unit_loadings=none
+    )
     theta = np.log(make_hyperprior(inputs).medians)
     theta[6] = np.log(1e-6)  # noise
     (draw,) = FittedProcess(inputs, data, 0.2, theta[None]).draws

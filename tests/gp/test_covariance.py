@@ -27,7 +27,7 @@ def test_covariance_does_not_depend_on_the_size_of_strips(monkeypatch):
 def test_variance_of_an_input_is_the_sum_of_all_terms():
     rng = np.random.default_rng(5)
     inputs, hyper = draw_inputs(rng, 8), draw_hyperparameters(rng)
-    sds = hyper.offset_sd, hyper.local_sd, hyper.shared_sd, hyper.nugget_sd
+    sds = hyper.label_offset_sd, hyper.local_sd, hyper.shared_sd, hyper.nugget_sd
     total = sum(sd**2 for sd in sds)
     assert np.diag(prior_covariance(inputs, hyper)) == pytest.approx(np.full(8, total))
 

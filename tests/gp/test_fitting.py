@@ -13,7 +13,7 @@ def test_mode_is_a_minimum_below_the_medians():
     rng = np.random.default_rng(1)
     inputs = draw_inputs(rng, 10)
     data, prior = draw_training_data(rng, inputs, 14), make_hyperprior(inputs)
-    fitted = fit_process(inputs, data, prior, draws=0)
+    fitted = fit_process(inputs, data, prior, draw_count=0)
     assert len(fitted.thetas) == 1
     evaluate = LogPosterior(inputs, data, prior).negative_log_posterior
     value, gradient = evaluate(fitted.thetas[0])
@@ -34,4 +34,4 @@ def test_many_observations_need_one_pair_of_draws(monkeypatch):
     inputs = draw_inputs(rng, 5)
     data, prior = draw_training_data(rng, inputs, 7), make_hyperprior(inputs)
     monkeypatch.setattr(fitting, "MANY_OBSERVATIONS", 7)
-    assert len(fit_process(inputs, data, prior, draws=8).thetas) == 3
+    assert len(fit_process(inputs, data, prior, draw_count=8).thetas) == 3

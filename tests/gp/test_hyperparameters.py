@@ -14,7 +14,7 @@ def test_unpacking_keeps_the_order_of_theta():
     scales = [*hyper.local_length_scales, *hyper.shared_length_scales]
     assert [*hyper.coefficients, *sds, *scales] == pytest.approx(values)
     assert len(hyper.local_length_scales) == AXES
-    assert hyper.offset_sd == OFFSET_SD
+    assert hyper.label_offset_sd == OFFSET_SD
 
 
 def test_prior_is_smallest_at_its_medians_and_has_its_gradient():

@@ -22,6 +22,6 @@ def test_taking_inputs_keeps_all_their_arrays():
 def test_unit_effects_scale_with_the_mean_and_discrepancies_do_not():
     rng = np.random.default_rng(1)
     data = draw_training_data(rng, draw_inputs(rng, 5), 9)
-    none, some = (data.extra_covariance(ratio * np.ones(9)) for ratio in (0.0, 2.0))
-    assert none == pytest.approx(data.discrepancy_factors @ data.discrepancy_factors.T)
-    assert some - none == pytest.approx(4.0 * data.unit_factors @ data.unit_factors.T)
+    none, some = (data.correlated_error_covariance(ratio * np.ones(9)) for ratio in (0.0, 2.0))
+    assert none == pytest.approx(data.discrepancy_loadings @ data.discrepancy_loadings.T)
+    assert some - none == pytest.approx(4.0 * data.unit_loadings @ data.unit_loadings.T)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.linalg import SparsePattern, cholesky_with_inverse, invert_covariance, matmul
+from joulecast.gp.linalg import SparsityPattern, cholesky_with_inverse, invert_covariance, matmul
 
 
 def test_sparse_pattern_multiplies_as_a_dense_matrix():
@@ -13,7 +13,7 @@ def test_sparse_pattern_multiplies_as_a_dense_matrix():
     row, column = np.nonzero(dense)
     other = rng.normal(size=(21, 6))
     order = rng.permutation(len(row))
-    pattern = SparsePattern(13, row[order], column[order])
+    pattern = SparsityPattern(13, row[order], column[order])
     product = pattern.matmul(dense[row, column][order], other)
     assert product == pytest.approx(dense @ other, abs=1e-12)
 

@@ -52,7 +52,7 @@ def test_likelihood_equals_that_of_a_dense_normal():
     weights = data.counts / data.values[:, None] * inputs.mean(hyper)
     cov = weights @ prior_covariance(inputs, hyper) @ weights.T
     cov += np.diag(hyper.noise_sd**2 + data.relative_variance)
-    cov += data.extra_covariance(weights.sum(axis=1))
+    cov += data.correlated_error_covariance(weights.sum(axis=1))
     residual = 1.0 - weights.sum(axis=1)
     dense = 0.5 * residual @ np.linalg.solve(cov, residual) + 0.5 * np.linalg.slogdet(cov)[1]
     value, _ = LogPosterior(inputs, data, prior).negative_log_posterior(theta)

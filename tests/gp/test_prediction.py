@@ -51,13 +51,13 @@ def test_prediction_equals_dense_conditioning(fitted, new_inputs, sums):
     residual = 1.0 - weights.sum(axis=1)
     cov = weights @ prior_covariance(one.inputs, hyper) @ weights.T
     cov += np.diag(hyper.noise_sd**2 + data.relative_variance)
-    cov += data.extra_covariance(weights.sum(axis=1))
+    cov += data.correlated_error_covariance(weights.sum(axis=1))
     cross = draw.covariance_with(new_inputs) @ weights.T
     costs = sums.to_matrix(len(mean)) * mean
     by_label = np.array([costs[:, new_inputs.labels == k].sum(axis=1) for k in range(5)]).T
     factors = one.discrepancy_sd * np.sqrt(by_label * by_label.sum(axis=1, keepdims=True))
-    trained = factors[:, : data.discrepancy_factors.shape[1]]
-    sum_cross = costs @ cross + trained @ data.discrepancy_factors.T
+    trained = factors[:, : data.discrepancy_loadings.shape[1]]
+    sum_cross = costs @ cross + trained @ data.discrepancy_loadings.T
     prior = costs @ prior_covariance(new_inputs, hyper) @ costs.T + factors @ factors.T
     posterior = prior - sum_cross @ np.linalg.solve(cov, sum_cross.T)
     prediction = predict_sums(one, new_inputs, sums)
@@ -65,7 +65,7 @@ def test_prediction_equals_dense_conditioning(fitted, new_inputs, sums):
     shift = cross @ np.linalg.solve(cov, residual)
     input_mean, used = mean * np.maximum(1.0 + shift, 0.05), np.unique(sums.column)
     assert prediction.input_mean[used] == pytest.approx(input_mean[used], rel=1e-8)
-    discrepancy = data.discrepancy_factors.T @ np.linalg.solve(cov, residual)
+    discrepancy = data.discrepancy_loadings.T @ np.linalg.solve(cov, residual)
     total = sums.total(input_mean) + trained @ discrepancy
     assert prediction.mean == pytest.approx(total, rel=1e-8)
 
@@ -85,7 +85,7 @@ def test_discrepancy_is_learnt_for_sums_of_the_same_labels():
     factors = np.zeros((11, 2))
     factors[8:, 0] = 0.05
     data = TrainingData(counts, values, np.full(11, 1e-6), factors, np.zeros((11, 0)))
-    fitted = fit_process(inputs, data, prior, draws=0, discrepancy_sd=0.05)
+    fitted = fit_process(inputs, data, prior, draw_count=0, discrepancy_sd=0.05)
     one = WeightedSums(1, np.zeros(4, int), np.arange(4), np.ones(4))
     prediction = predict_sums(fitted, inputs.take(np.arange(4)), one)
     assert prediction.mean == pytest.approx(1.04 * costs[:4].sum(), rel=0.012)

@@ -5,7 +5,7 @@ import pytest
 
 from joulecast.gp import weighted_sums
 from joulecast.gp.covariance import prior_covariance
-from joulecast.gp.weighted_sums import SumVariance, WeightedSums
+from joulecast.gp.weighted_sums import PriorSumVariance, WeightedSums
 
 
 def test_sums_equal_products_with_the_dense_matrix(sums, new_inputs):
@@ -37,5 +37,5 @@ def test_prior_variance_equals_the_dense_one(sums, new_inputs, fitted):
     costs = sums.to_matrix(new_inputs.size) * mean
     expected = np.diag(costs @ prior_covariance(new_inputs, hyper) @ costs.T)
     entries = sums.weight * mean[sums.column]
-    variance = SumVariance(new_inputs, sums).variance(entries, hyper)
+    variance = PriorSumVariance(new_inputs, sums).variance(entries, hyper)
     assert variance == pytest.approx(expected, rel=1e-9, abs=1e-15)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Estimator as Estimator
-from joulecast.estimators.base import Fitted, FittedItem
+from joulecast.estimators.base import FitComponent, Fitted
 from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.estimates import Estimates as Estimates
@@ -101,23 +101,23 @@ def fit_profile(profile: Profile, estimator: str = DEFAULT) -> FittedProfile:
     return FittedProfile(profile, method, _fit_or_load(profile, method))
 
 
-def describe_fits(profile: Profile) -> dict[str, tuple[FittedItem, ...]]:
-    """Return what each stored fit of a profile consists of.
+def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
+    """Return the components of each stored fit of a profile.
 
-    Fits of unknown estimators, or of other versions of them, have no items.
+    Fits of unknown estimators, or of other versions of them, have no components.
     """
-    items: dict[str, tuple[FittedItem, ...]] = {}
+    components: dict[str, tuple[FitComponent, ...]] = {}
     for name in profile.fits:
         try:
             fitted = _load_stored(profile, find_estimator(name))
         except (InputError, MissingError):
             fitted = None
-        items[name] = fitted.describe() if fitted else ()
-    return items
+        components[name] = fitted.describe() if fitted else ()
+    return components
 
 
 def update_estimate(
-    estimate: Estimate, energy_j: float, steps: int, spread: float = 0.03
+    estimate: Estimate, energy_j: float, steps: int, sd_share: float = 0.03
 ) -> Estimate:
     """Update an estimate with the measured energy of a run's first steps.
 
@@ -125,7 +125,7 @@ def update_estimate(
         estimate: The estimate before the run.
         energy_j: Energy of the first steps together.
         steps: Number of these steps.
-        spread: Standard deviation of the rest of the run around its first steps, as a share.
+        sd_share: Standard deviation of the rest of the run around its first steps, as a share.
 
     Raises:
         InputError: The energy or the number of steps is not positive.
@@ -135,7 +135,7 @@ def update_estimate(
             f"{energy_j} J in {steps} steps: give an energy above 0 and at least 1 step"
         )
     log_sd = interval_log_sd(estimate.energy_j, estimate.interval_j, estimate.level)
-    gain = log_sd**2 / (log_sd**2 + spread**2)
+    gain = log_sd**2 / (log_sd**2 + sd_share**2)
     factor = math.exp(gain * math.log(energy_j / steps / estimate.energy_j))
     mean_j = estimate.energy_j * factor
     half = math.exp(normal_quantile(estimate.level) * log_sd * math.sqrt(1.0 - gain))

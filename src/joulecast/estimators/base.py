@@ -117,8 +117,8 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class FittedItem(Record):
-    """One item that a fit consists of, such as a layer kind or a curve, and its data points.
+class FitComponent(Record):
+    """A component of a fit, such as a layer kind or a curve, and its number of data points.
 
     Attributes:
         features: Names of the quantities that it varies over; empty if there are none.
@@ -158,8 +158,8 @@ class Fitted(Protocol):
             per_layer: Whether to return the energy of each layer.
         """
 
-    def describe(self) -> tuple[FittedItem, ...]:
-        """Return the items that the fit consists of; empty if there is nothing to list."""
+    def describe(self) -> tuple[FitComponent, ...]:
+        """Return the components of the fit; empty if there is nothing to list."""
 
     def to_dict(self) -> Json:
         """Return JSON from which ``Estimator.load`` restores the fit exactly.
@@ -221,10 +221,10 @@ def predict_by_setup(
     return parts[0][1] if len(parts) == 1 else _join_predictions(parts, len(networks))
 
 
-def divide_by_bytes(
+def split_energy_by_bytes(
     layers: Sequence[Layer], energy_j: float, seen: bool, setup: Setup
 ) -> list[LayerEstimate]:
-    """Divide the energy of a part among its layers by the bytes they move."""
+    """Split the energy of a part among its layers in proportion to the bytes they move."""
     sizes = [layer_work(layer, setup).total.size_bytes for layer in layers]
     shares = [size / sum(sizes) if sum(sizes) else 1.0 / len(sizes) for size in sizes]
     return [
@@ -238,16 +238,16 @@ def setup_key(setup: Setup) -> str:
     return stable_hash(setup.to_dict())
 
 
-def without_probes(estimator: str) -> Proposal:
+def decline_probes(estimator: str) -> Proposal:
     """Return the answer of an estimator that has no probes to a target that asks for some."""
     return Proposal(None, 0.0, f"{estimator} does not use time probes")
 
 
-def half_shared_covariance(queries: Sequence[object], sds: Floats) -> Floats:
-    """Return the covariance of errors of which half the variance is common to all queries.
+def equicorrelated_covariance(queries: Sequence[object], sds: Floats) -> Floats:
+    """Return the covariance of errors that have a correlation of one half.
 
-    The common half is a bias of the device, the other half belongs to each query; equal queries
-    have equal errors.
+    Half of their variance is a bias of the device, common to all queries; the other half belongs to
+    each query. Equal queries have equal errors.
     """
     # Equal queries get equal numbers, so that long records are not compared pair by pair.
     numbers: dict[object, int] = {}

@@ -32,23 +32,23 @@ class Estimates(Sequence[Estimate]):
         estimates: The estimates, in the order of the networks.
         variance: Variance of each energy, n.
         cov: Joint covariance of the energies, n x n; None unless it was requested.
-        first_equal: For each network the position of the first one that equals it.
+        first_occurrence: For each network the position of the first one that equals it.
     """
 
     estimates: tuple[Estimate, ...]
     variance: Floats
     cov: Floats | None
-    first_equal: tuple[int, ...]
+    first_occurrence: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.estimates)
 
     @overload
-    def __getitem__(self, at: int) -> Estimate: ...
+    def __getitem__(self, index: int) -> Estimate: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Estimate]: ...
-    def __getitem__(self, at: int | slice) -> Estimate | Sequence[Estimate]:
-        return self.estimates[at]
+    def __getitem__(self, index: slice) -> Sequence[Estimate]: ...
+    def __getitem__(self, index: int | slice) -> Estimate | Sequence[Estimate]:
+        return self.estimates[index]
 
     def __iter__(self) -> Iterator[Estimate]:
         return iter(self.estimates)
@@ -72,8 +72,10 @@ class Estimates(Sequence[Estimate]):
 
     def log_ratio_variance(self, reference: int, others: Sequence[int]) -> Floats:
         """Return the variance of the logarithm of each ratio of an energy to the reference's."""
-        cov, at = self.log_covariance, np.asarray(others, int)
-        return np.asarray(cov[reference, reference] + cov[at, at] - 2.0 * cov[reference, at])
+        cov, index = self.log_covariance, np.asarray(others, int)
+        return np.asarray(
+            cov[reference, reference] + cov[index, index] - 2.0 * cov[reference, index]
+        )
 
     def probability_within(self, limits_j: Sequence[float]) -> Floats:
         """Return the probability that each energy is at most its limit."""
@@ -84,8 +86,8 @@ class Estimates(Sequence[Estimate]):
         self, reference: int, others: Sequence[int], ratios: Sequence[float]
     ) -> Floats:
         """Return the probability that each energy is at most its ratio times the reference's."""
-        means, at = self.energy_j, np.asarray(others, int)
-        margins = np.log(np.asarray(ratios) * means[reference] / means[at])
+        means, index = self.energy_j, np.asarray(others, int)
+        margins = np.log(np.asarray(ratios) * means[reference] / means[index])
         return lognormal.probability_below(margins, self.log_ratio_variance(reference, others))
 
     def probability_less(
@@ -104,7 +106,7 @@ class Estimates(Sequence[Estimate]):
     def draw(self, count: int, seed: int = 0) -> Floats:
         """Draw the energies jointly, count x n."""
         # Equal networks are drawn once: rounding would make their draws differ.
-        first, back = np.unique(self.first_equal, return_inverse=True)
+        first, back = np.unique(self.first_occurrence, return_inverse=True)
         covariance = self.log_covariance[np.ix_(first, first)]
         values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -113,7 +115,7 @@ class Estimates(Sequence[Estimate]):
 
     def select(self, positions: Sequence[int]) -> Estimates:
         """Return the estimates at some positions, which may repeat."""
-        first = {position: at for at, position in reversed(list(enumerate(positions)))}
+        first = {position: index for index, position in reversed(list(enumerate(positions)))}
         return Estimates(
             tuple(self.estimates[position] for position in positions),
             self.variance[list(positions)],

@@ -65,8 +65,8 @@ class FittedProfile:
         keys = [_identify(*pair) for pair in zip(networks, setups, strict=True)]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         own_networks, own_setups = [key[0] for key in numbers], [key[1] for key in numbers]
-        found = self._estimate_distinct(own_networks, own_setups, level, joint, details)
-        return found.select([numbers[key] for key in keys])
+        distinct = self._estimate_distinct(own_networks, own_setups, level, joint, details)
+        return distinct.select([numbers[key] for key in keys])
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
         """Return the mean energies of ``estimate``, faster if the estimator can."""
@@ -80,8 +80,8 @@ class FittedProfile:
         joint: bool,
         details: bool,
     ) -> Estimates:
-        found = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
-        variance, means = found.energy_sd_j**2, found.energy_j
+        prediction = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
+        variance, means = prediction.energy_sd_j**2, prediction.energy_j
         # Another unit of the device multiplies all energies by one factor: variances of products.
         unit = UNIT_SD_SHARE**2 if self.profile.shipped else 0.0
         unit_variance = unit * (variance + means**2)
@@ -89,35 +89,40 @@ class FittedProfile:
         estimates = tuple(
             replace(
                 self._make_estimate(
-                    found, at, float(variance[at]), float(unit_variance[at]), level
+                    prediction, index, float(variance[index]), float(unit_variance[index]), level
                 ),
                 provenance=provenance,
                 peak_memory_bytes=peak_memory(network, setup) if details else 0,
             )
-            for at, (network, setup) in enumerate(zip(networks, setups, strict=True))
+            for index, (network, setup) in enumerate(zip(networks, setups, strict=True))
         )
-        cov = found.energy_cov
+        cov = prediction.energy_cov
         if cov is not None:
             cov = cov + unit * (cov + np.outer(means, means))
         return Estimates(estimates, variance + unit_variance, cov, tuple(range(len(networks))))
 
     def _make_estimate(
-        self, found: Prediction, at: int, variance: float, unit_variance: float, level: float
+        self,
+        prediction: Prediction,
+        index: int,
+        variance: float,
+        unit_variance: float,
+        level: float,
     ) -> Estimate:
-        energy_j = float(found.energy_j[at])
+        energy_j = float(prediction.energy_j[index])
         device_energy_j = host_share = None
-        if found.device_energy_j is not None:
-            device_energy_j = float(found.device_energy_j[at])
+        if prediction.device_energy_j is not None:
+            device_energy_j = float(prediction.device_energy_j[index])
             host_share = max(0.0, 1.0 - device_energy_j / energy_j)
-        sources = found.uncertainty_sources[at] if found.uncertainty_sources else {}
+        sources = prediction.uncertainty_sources[index] if prediction.uncertainty_sources else {}
         return Estimate(
             energy_j=energy_j,
             interval_j=lognormal_interval(energy_j, variance + unit_variance, level),
             level=level,
-            duration_s=float(found.duration_s[at]),
+            duration_s=float(prediction.duration_s[index]),
             peak_memory_bytes=0,
-            layers=found.layers[at],
-            unseen_share=found.unseen_share[at],
+            layers=prediction.layers[index],
+            unseen_share=prediction.unseen_share[index],
             provenance=self.profile.provenance,
             covers=self.profile.covers,
             device=self.profile.device.name,
@@ -125,16 +130,17 @@ class FittedProfile:
             device_energy_j=device_energy_j,
             host_share=host_share,
             uncertainty_sources=_add_unit_variation(sources, variance, unit_variance),
-            duration_interval_s=self._find_duration_interval(found, at, level),
+            duration_interval_s=self._find_duration_interval(prediction, index, level),
         )
 
     def _find_duration_interval(
-        self, found: Prediction, at: int, level: float
+        self, prediction: Prediction, index: int, level: float
     ) -> tuple[float, float] | None:
-        if found.duration_sd_s is None:
+        if prediction.duration_sd_s is None:
             return None
-        mean_s, unit_share = float(found.duration_s[at]), UNIT_SD_SHARE * self.profile.shipped
-        variance = float(found.duration_sd_s[at]) ** 2 + (unit_share * mean_s) ** 2
+        mean_s = float(prediction.duration_s[index])
+        unit_share = UNIT_SD_SHARE * self.profile.shipped
+        variance = float(prediction.duration_sd_s[index]) ** 2 + (unit_share * mean_s) ** 2
         return lognormal_interval(mean_s, variance, level)
 
 

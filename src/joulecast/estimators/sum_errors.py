@@ -8,15 +8,15 @@ from __future__ import annotations
 
 # Isolated layers, host and device time separated: 141 networks on an H200 were off by 1.3 %, noise
 # included. A stated prior on other devices.
-ISOLATED_SUM_ERROR_SHARE = 0.012
+ISOLATED_SUM_ERROR_SD_SHARE = 0.012
 # Isolated layers on a device without graphs whose host runs ahead: small observations show the
 # host's time and large networks the device's, and neither adds to the other. A stated prior.
-MIXED_CLOCK_SUM_ERROR_SHARE = 0.06
+MIXED_TIME_SUM_ERROR_SD_SHARE = 0.06
 # Durations of whole steps differ from sums of isolated layers, and from hour to hour.
-DURATION_SUM_ERROR_SHARE = 0.03
+DURATION_SUM_ERROR_SD_SHARE = 0.03
 # Layers found by subtracting variants. A stated prior: with it, 95 % intervals had about 95 %
 # coverage on simulated devices outside all benchmarks. The method does not fit whole networks, so
 # observations cannot replace it.
-SUBTRACTED_SUM_ERROR_SHARE = 0.06
+SUBTRACTED_SUM_ERROR_SD_SHARE = 0.06
 # Stages from polynomials over their sizes. A stated prior, chosen on the same simulated devices.
-POLYNOMIAL_SUM_ERROR_SHARE = 0.1
+POLYNOMIAL_SUM_ERROR_SD_SHARE = 0.1

@@ -29,9 +29,9 @@ def fit_work_rates(work: Floats, costs: Floats, scales: Floats) -> tuple[Floats,
     """
     from scipy.optimize import nnls
 
-    rows, goals = work / scales[:, None], costs / scales
+    rows, targets = work / scales[:, None], costs / scales
     # FLOPs and launches differ by twelve orders of magnitude: unscaled, nnls stops too early.
     units = np.maximum(rows.max(axis=0), 1e-300)
-    rates, _ = nnls(rows / units, goals)
-    error_share = float(np.sqrt(np.mean((rows / units @ rates - goals) ** 2)))
+    rates, _ = nnls(rows / units, targets)
+    error_share = float(np.sqrt(np.mean((rows / units @ rates - targets) ** 2)))
     return np.asarray(rates / units), error_share

@@ -17,7 +17,7 @@ import numpy as np
 from joulecast.gp.covariance import cross_covariance, prior_covariance
 from joulecast.gp.hyperparameters import HyperParameters
 from joulecast.gp.inputs import Inputs, TrainingData
-from joulecast.gp.linalg import Floats, SparsePattern, cholesky_with_inverse, matvec
+from joulecast.gp.linalg import Floats, SparsityPattern, cholesky_with_inverse, matvec
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class FittedProcess:
 
     Attributes:
         thetas: Draws of θ, the first of which is the mode.
-        offset_sd: Standard deviation of a label's offset.
+        label_offset_sd: Standard deviation of a label's offset.
         discrepancy_sd: Standard deviation of the discrepancy of sums.
     """
 
     inputs: Inputs
     data: TrainingData
-    offset_sd: float
+    label_offset_sd: float
     thetas: Floats
     discrepancy_sd: float = 0.0
 
@@ -77,20 +77,20 @@ def condition(fitted: FittedProcess, theta: Floats) -> ConditionedProcess:
     """Return the posterior under the hyper-parameters θ."""
     inputs, data = fitted.inputs, fitted.data
     sizes = inputs.basis.shape[1], inputs.points.shape[1]
-    hyper = HyperParameters.unpack(theta, *sizes, fitted.offset_sd)
+    hyper = HyperParameters.unpack(theta, *sizes, fitted.label_offset_sd)
     row, column = np.nonzero(data.counts)
     weights = data.counts[row, column] / data.values[row] * inputs.mean(hyper)[column]
-    sums = SparsePattern(len(data.values), row, column)
+    sums = SparsityPattern(len(data.values), row, column)
     half = sums.matmul(weights, prior_covariance(inputs, hyper))
     cov = sums.matmul(weights, np.ascontiguousarray(half.T))
-    mean_ratio = np.asarray(np.bincount(row, weights, len(data.values)), float)
+    relative_mean = np.asarray(np.bincount(row, weights, len(data.values)), float)
     cov[np.diag_indices_from(cov)] += hyper.noise_sd**2 + data.relative_variance
-    cov += data.extra_covariance(mean_ratio)
+    cov += data.correlated_error_covariance(relative_mean)
     _, inverse_factor = cholesky_with_inverse(cov)
-    transposed = SparsePattern(inputs.size, column, row)
+    transposed = SparsityPattern(inputs.size, column, row)
     projection = transposed.matmul(weights, np.ascontiguousarray(inverse_factor.T))
-    whitened = matvec(inverse_factor, 1.0 - mean_ratio)
-    discrepancies = data.discrepancy_factors.T @ inverse_factor.T
+    whitened = matvec(inverse_factor, 1.0 - relative_mean)
+    discrepancies = data.discrepancy_loadings.T @ inverse_factor.T
     return ConditionedProcess(
         inputs,
         hyper,

@@ -27,7 +27,7 @@ def cross_covariance(left: Inputs, right: Inputs, hyper: HyperParameters) -> Flo
         # Where the inputs of a label are contiguous, their block is written in place.
         in_place = isinstance(rows, slice) and isinstance(columns, slice)
         block = cov[rows, columns] if in_place else np.zeros((len(one), len(two)))
-        add_matern52(block, one, two, hyper.local_sd**2, hyper.offset_sd**2)
+        add_matern52(block, one, two, hyper.local_sd**2, hyper.label_offset_sd**2)
         if not in_place:
             cov[np.ix_(left.labels == label, right.labels == label)] = block
     if left.shared_points.shape[1]:

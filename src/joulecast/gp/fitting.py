@@ -16,11 +16,11 @@ from joulecast.gp.inputs import Inputs, TrainingData
 from joulecast.gp.linalg import Floats
 from joulecast.gp.log_posterior import LogPosterior
 
-DRAWS = 8
+DRAW_COUNT = 8
 # This many observations leave little open about the hyper-parameters: one pair of draws shows how
 # much, and predicting is three times as fast.
 MANY_OBSERVATIONS = 300
-_DRAWS_OF_MANY = 2
+_DRAW_COUNT_OF_MANY = 2
 # Bounds of the search, in prior standard deviations.
 _SEARCH_SDS = 6.0
 # Draws are clipped to this many standard deviations in each direction.
@@ -33,7 +33,7 @@ def fit_process(
     inputs: Inputs,
     data: TrainingData,
     prior: HyperPrior,
-    draws: int = DRAWS,
+    draw_count: int = DRAW_COUNT,
     discrepancy_sd: float = 0.0,
 ) -> FittedProcess:
     """Return the process with its MAP hyper-parameters and draws around them.
@@ -48,9 +48,9 @@ def fit_process(
     with threadpool_limits(1, user_api="blas"):
         mode = _find_mode(posterior)
         if len(data.values) >= MANY_OBSERVATIONS:
-            draws = min(draws, _DRAWS_OF_MANY)
-        thetas = np.vstack([mode, *_draw_laplace(posterior, mode, draws)])
-    return FittedProcess(inputs, data, prior.offset_sd, thetas, discrepancy_sd)
+            draw_count = min(draw_count, _DRAW_COUNT_OF_MANY)
+        thetas = np.vstack([mode, *_draw_laplace(posterior, mode, draw_count)])
+    return FittedProcess(inputs, data, prior.label_offset_sd, thetas, discrepancy_sd)
 
 
 def _find_mode(posterior: LogPosterior) -> Floats:
@@ -68,13 +68,13 @@ def _find_mode(posterior: LogPosterior) -> Floats:
     return np.asarray(found.x)
 
 
-def _draw_laplace(posterior: LogPosterior, mode: Floats, draws: int) -> Iterator[Floats]:
+def _draw_laplace(posterior: LogPosterior, mode: Floats, draw_count: int) -> Iterator[Floats]:
     """Yield draws from the Laplace approximation, in antithetic pairs."""
-    if draws < 2:
+    if draw_count < 2:
         return
     root = _laplace_root(posterior, mode)
     rng = np.random.default_rng(0)
-    for _ in range(draws // 2):
+    for _ in range(draw_count // 2):
         step = root @ np.clip(rng.standard_normal(len(mode)), -_DRAW_SDS, _DRAW_SDS)
         yield mode + step
         yield mode - step

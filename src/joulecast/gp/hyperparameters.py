@@ -30,17 +30,19 @@ class HyperParameters:
     noise_sd: float
     local_length_scales: Floats
     shared_length_scales: Floats
-    offset_sd: float
+    label_offset_sd: float
 
     @classmethod
-    def unpack(cls, theta: Floats, basis_size: int, axes: int, offset_sd: float) -> HyperParameters:
+    def unpack(
+        cls, theta: Floats, basis_size: int, axes: int, label_offset_sd: float
+    ) -> HyperParameters:
         """Return the hyper-parameters of θ.
 
         Args:
             theta: Logarithms, in the order above.
             basis_size: Number of basis functions.
             axes: Number of axes of the kernel within a label.
-            offset_sd: Standard deviation of a label's offset.
+            label_offset_sd: Standard deviation of a label's offset.
         """
         values = np.exp(theta)
         local, shared, nugget, noise = map(float, values[basis_size : basis_size + 4])
@@ -53,7 +55,7 @@ class HyperParameters:
             noise,
             scales[:axes],
             scales[axes:],
-            offset_sd,
+            label_offset_sd,
         )
 
 
@@ -64,12 +66,12 @@ class HyperPrior:
     Attributes:
         medians: Prior medians.
         log_sds: Standard deviations of the logarithms.
-        offset_sd: Standard deviation of a label's offset, which is not fitted.
+        label_offset_sd: Standard deviation of a label's offset, which is not fitted.
     """
 
     medians: Floats
     log_sds: Floats
-    offset_sd: float
+    label_offset_sd: float
 
     def negative_log_density(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log density of θ up to a constant, and its gradient."""

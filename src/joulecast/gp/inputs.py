@@ -70,25 +70,25 @@ class TrainingData:
     Attributes:
         counts: How often each sum contains each input, N x P.
         values: Observed values, N.
-        relative_variance: Relative variance of each value known beforehand, N.
-        discrepancy_factors: Factor F of the covariance F·Fᵀ of discrepancies, N x L.
-        unit_factors: Likewise of unit effects, N x U: values from another unit are off together, by
-            a share of their mean. A share of the values themselves would have a trivial optimum:
-            all means zero, and all units above that.
+        relative_variance: Relative noise variance of each value that is known in advance, N.
+        discrepancy_loadings: Loadings F of the covariance F·Fᵀ of discrepancies, N x L.
+        unit_loadings: Likewise of unit effects, N x U: values from another unit of the device share
+            an error relative to their mean. An error relative to the values themselves would have a
+            trivial optimum: all means zero, and all units above that.
     """
 
     counts: Floats
     values: Floats
     relative_variance: Floats
-    discrepancy_factors: Floats
-    unit_factors: Floats
+    discrepancy_loadings: Floats
+    unit_loadings: Floats
 
-    def extra_covariance(self, mean_ratio: Floats) -> Floats:
-        """Return the relative covariance of sums that no input explains, N x N.
+    def correlated_error_covariance(self, relative_mean: Floats) -> Floats:
+        """Return the relative covariance of errors that sums share but no input explains, N x N.
 
         Args:
-            mean_ratio: Prior mean of each sum over its observed value.
+            relative_mean: Prior mean of each sum over its observed value.
         """
-        units = self.unit_factors * mean_ratio[:, None]
-        discrepancies = self.discrepancy_factors @ self.discrepancy_factors.T
+        units = self.unit_loadings * relative_mean[:, None]
+        discrepancies = self.discrepancy_loadings @ self.discrepancy_loadings.T
         return np.asarray(discrepancies + units @ units.T)

@@ -2,7 +2,7 @@
 
     K = constant + variance·Matern 5/2 + nugget·I    among the inputs of a group
     B·K·Bᵀ                                           its block of the observations' covariance
-    Bᵀ·W·B                                           gradient by K, given the gradient W by that
+    Bᵀ·W·B                                           2·∂s/∂K of a scalar s, W = 2·∂s/∂(B·K·Bᵀ)
 
 The matrix B of weights is sparse: most observations contain few inputs. No matrix is larger than a
 group, and no large one that is mostly zeros is multiplied; small ones are, since sparse bookkeeping
@@ -27,34 +27,34 @@ _MAX_DENSE_SIZE = 4096
 class KernelParameters:
     """Parameters of one kernel: its terms' variances and its length scales."""
 
-    constant: float
+    constant_variance: float
     variance: float
-    nugget: float
+    nugget_variance: float
     length_scales: Floats
 
 
 @dataclass(frozen=True)
 class KernelGradient:
-    """Derivatives of a scalar by the logarithms of what a kernel depends on.
+    """Gradient of a scalar with respect to logarithms of what a kernel depends on.
 
     Attributes:
-        means: By the prior mean of each input, P.
-        sd: By the kernel's standard deviation.
-        nugget_sd: By the nugget's standard deviation.
-        length_scales: By each length scale.
+        log_means: With respect to the log prior mean of each input, P.
+        log_sd: With respect to the log standard deviation of the kernel.
+        log_nugget_sd: With respect to the log standard deviation of the nugget.
+        log_length_scales: With respect to each log length scale.
     """
 
-    means: Floats
-    sd: float
-    nugget_sd: float
-    length_scales: Floats
+    log_means: Floats
+    log_sd: float
+    log_nugget_sd: float
+    log_length_scales: Floats
 
     def __add__(self, other: KernelGradient) -> KernelGradient:
         return KernelGradient(
-            self.means + other.means,
-            self.sd + other.sd,
-            self.nugget_sd + other.nugget_sd,
-            self.length_scales + other.length_scales,
+            self.log_means + other.log_means,
+            self.log_sd + other.log_sd,
+            self.log_nugget_sd + other.log_nugget_sd,
+            self.log_length_scales + other.log_length_scales,
         )
 
 
@@ -109,26 +109,32 @@ class KernelBlock:
         self._kernel, self._gradient = matern52_with_gradient(self._points, group.workspace)
         self._weights, self._transposed = group.weight_matrix(weights)
         self.cov = kernel.variance * _sandwich(self._weights, self._kernel)
-        if kernel.constant:
+        if kernel.constant_variance:
             sums = self._weights.sum(axis=1)
-            self.cov += kernel.constant * np.outer(sums, sums)
-        if kernel.nugget:
+            self.cov += kernel.constant_variance * np.outer(sums, sums)
+        if kernel.nugget_variance:
             own = self._weights @ self._transposed
-            self.cov += kernel.nugget * (own if isinstance(own, np.ndarray) else own.toarray())
+            self.cov += kernel.nugget_variance * (
+                own if isinstance(own, np.ndarray) else own.toarray()
+            )
 
-    def gradient(self, by_cov: Floats) -> KernelGradient:
-        """Return derivatives by the kernel, given those by the covariance of all observations."""
+    def gradient(self, grad_cov: Floats) -> KernelGradient:
+        """Return the gradient of a scalar by backpropagation through the kernel.
+
+        Args:
+            grad_cov: W, twice its gradient with respect to the covariance of all observations.
+        """
         kernel, points = self._parameters, self._points
-        by_kernel = _sandwich(self._transposed, by_cov[self.group.block])
-        constant = kernel.constant * by_kernel.sum(axis=1)
-        nugget = kernel.nugget * np.diag(by_kernel)
-        matern = kernel.variance * np.einsum("ij,ij->i", by_kernel, self._kernel)
+        grad_kernel = _sandwich(self._transposed, grad_cov[self.group.block])
+        constant = kernel.constant_variance * grad_kernel.sum(axis=1)
+        nugget = kernel.nugget_variance * np.diag(grad_kernel)
+        matern = kernel.variance * np.einsum("ij,ij->i", grad_kernel, self._kernel)
         means = np.zeros(self.group.inputs)
         means[self.group.members] = constant + matern + nugget
-        by_kernel *= self._gradient
+        grad_kernel *= self._gradient
         # Half of Σ W·(x - x')² over all pairs, without a matrix for each axis.
-        scales = by_kernel.sum(axis=1) @ points**2
-        scales = scales - np.einsum("ij,ij->j", points, by_kernel @ points)
+        scales = grad_kernel.sum(axis=1) @ points**2
+        scales = scales - np.einsum("ij,ij->j", points, grad_kernel @ points)
         return KernelGradient(
             means, float(matern.sum()), float(nugget.sum()), kernel.variance * scales
         )

@@ -52,7 +52,7 @@ def add_matern52(
 
 
 def matern52_with_gradient(points: Floats, workspace: Floats) -> tuple[Floats, Floats]:
-    """Return the kernel among scaled points, and -2 times its derivative by squared distance.
+    """Return the kernel M among scaled points, and -2·dM/d(d²).
 
     Both are written into ``workspace``, 2 x P x P: reusing memory is faster than allocating it.
     """

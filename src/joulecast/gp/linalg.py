@@ -56,7 +56,7 @@ def cholesky_with_inverse(matrix: Floats) -> tuple[Floats, Floats]:
     Raises:
         numpy.linalg.LinAlgError: The matrix is not positive definite, even with jitter.
     """
-    return _add_jitter(_factorise, matrix)
+    return _solve_with_jitter(_factorise, matrix)
 
 
 def invert_covariance(matrix: Floats) -> tuple[Floats, float]:
@@ -68,7 +68,7 @@ def invert_covariance(matrix: Floats) -> tuple[Floats, float]:
     Raises:
         numpy.linalg.LinAlgError: The matrix is not positive definite, even with jitter.
     """
-    return _add_jitter(_invert, matrix)
+    return _solve_with_jitter(_invert, matrix)
 
 
 def iterate_strips(rows: int, columns: int) -> Iterator[slice]:
@@ -78,7 +78,7 @@ def iterate_strips(rows: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + step))
 
 
-class SparsePattern:
+class SparsityPattern:
     """Where the entries of a sparse matrix lie, for products with entries that change.
 
     The first entries of all rows are one step of arithmetic, then all second ones, and so on. Rows
@@ -112,7 +112,7 @@ class SparsePattern:
         return product
 
 
-def _add_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
+def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
     """Return what ``solve`` returns, with as little jitter as makes the matrix definite."""
     scale = float(np.diag(matrix).mean())
     for share in _JITTERS:

@@ -16,7 +16,7 @@ from joulecast.gp.conditioning import ConditionedProcess, FittedProcess
 from joulecast.gp.covariance import prior_covariance
 from joulecast.gp.inputs import Inputs
 from joulecast.gp.linalg import Floats, matmul, matvec
-from joulecast.gp.weighted_sums import SumVariance, WeightedSums
+from joulecast.gp.weighted_sums import PriorSumVariance, WeightedSums
 
 # An input's value is at least this share of its prior mean: costs are positive, so that a posterior
 # mean below it is noise.
@@ -80,8 +80,10 @@ def posterior_input_mean(draw: ConditionedProcess, inputs: Inputs, cov: Floats) 
     return np.asarray(inputs.mean(draw.hyper) * np.maximum(share, _MIN_MEAN_SHARE))
 
 
-def discrepancy_factors(draw: ConditionedProcess, inputs: Inputs, sums: WeightedSums) -> Floats:
-    """Return the factor of the covariance of discrepancies, sums x labels.
+def find_discrepancy_loadings(
+    draw: ConditionedProcess, inputs: Inputs, sums: WeightedSums
+) -> Floats:
+    """Return the loadings F of the covariance F·Fᵀ of discrepancies, sums x labels.
 
     Labels of the training data come first, then new ones.
     """
@@ -98,7 +100,7 @@ def _predict_chunk(
     fitted: FittedProcess, inputs: Inputs, sums: WeightedSums, joint: bool
 ) -> SumPrediction:
     """Return the mixture of the posteriors under all draws."""
-    prior = SumVariance(inputs, sums)
+    prior = PriorSumVariance(inputs, sums)
     parts = [_predict_draw(draw, inputs, sums, prior, joint) for draw in fitted.draws]
     mean = _average([part.mean for part in parts])
     between = _average([(part.mean - mean) ** 2 for part in parts])
@@ -112,22 +114,26 @@ def _predict_chunk(
 
 
 def _predict_draw(
-    draw: ConditionedProcess, inputs: Inputs, sums: WeightedSums, prior: SumVariance, joint: bool
+    draw: ConditionedProcess,
+    inputs: Inputs,
+    sums: WeightedSums,
+    prior: PriorSumVariance,
+    joint: bool,
 ) -> SumPrediction:
     cov = draw.covariance_with(inputs)
-    mean, input_mean, factors = _predict_means(draw, inputs, sums, cov)
+    mean, input_mean, loadings = _predict_means(draw, inputs, sums, cov)
     entries = sums.weight * inputs.mean(draw.hyper)[sums.column]
     explained = matmul(sums.pattern.matmul(entries, cov), draw.projection)
     variance = prior.variance(entries, draw.hyper)
     if draw.discrepancy_sd:
-        trained = factors[:, : len(draw.discrepancy_weights)]
+        trained = loadings[:, : len(draw.discrepancy_weights)]
         explained = explained + matmul(trained, draw.discrepancy_projection)
-        variance = variance + (factors**2).sum(axis=1)
+        variance = variance + (loadings**2).sum(axis=1)
     variance = variance - (explained**2).sum(axis=1)
     covariance = None
     if joint:
         half = sums.pattern.matmul(entries, prior_covariance(inputs, draw.hyper))
-        covariance = sums.pattern.matmul(entries, half.T) + factors @ factors.T
+        covariance = sums.pattern.matmul(entries, half.T) + loadings @ loadings.T
         covariance = covariance - matmul(explained, explained.T)
     return SumPrediction(mean, np.maximum(variance, 0.0), covariance, input_mean)
 
@@ -135,14 +141,14 @@ def _predict_draw(
 def _predict_means(
     draw: ConditionedProcess, inputs: Inputs, sums: WeightedSums, cov: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the means of sums and of inputs, and the factors of the sums' discrepancies."""
+    """Return the means of sums and of inputs, and the loadings of the sums' discrepancies."""
     input_mean = posterior_input_mean(draw, inputs, cov)
-    mean, factors = sums.total(input_mean), np.zeros((sums.size, 0))
+    mean, loadings = sums.total(input_mean), np.zeros((sums.size, 0))
     if draw.discrepancy_sd:
-        factors = discrepancy_factors(draw, inputs, sums)
-        trained = factors[:, : len(draw.discrepancy_weights)]
+        loadings = find_discrepancy_loadings(draw, inputs, sums)
+        trained = loadings[:, : len(draw.discrepancy_weights)]
         mean = mean + matvec(trained, draw.discrepancy_weights)
-    return mean, input_mean, factors
+    return mean, input_mean, loadings
 
 
 def _average(arrays: Sequence[Floats]) -> Floats:

@@ -2,7 +2,7 @@
 
     w         widths of a measured point            x = (√w - offset) / span
     y         its value, energy or duration         z = (y - mean) / scale
-    v         variance of y known beforehand        measurement noise and what was subtracted
+    v         known variance of y                   measurement noise and what was subtracted
     k(x, x')  σ_f²·M(|x - x'| / ℓ)                  M(d) = (1 + √5·d + 5/3·d²)·exp(-√5·d)
     z ~ GP(0, k) + N(0, v / scale²) + N(0, nugget)
 

@@ -17,7 +17,7 @@ from joulecast.gp.conditioning import FittedProcess
 from joulecast.gp.covariance import prior_covariance
 from joulecast.gp.inputs import Inputs
 from joulecast.gp.linalg import Floats, matmul
-from joulecast.gp.prediction import discrepancy_factors, posterior_input_mean
+from joulecast.gp.prediction import find_discrepancy_loadings, posterior_input_mean
 from joulecast.gp.weighted_sums import WeightedSums
 
 
@@ -57,8 +57,8 @@ def predict_measurements(
     cov *= np.outer(prior_mean, prior_mean)
     sum_cov = sums.pattern.matmul(sums.weight, cov)
     if draw.discrepancy_sd:
-        factors = discrepancy_factors(draw, inputs, sums)[:, : len(draw.discrepancy_weights)]
-        sum_cov -= matmul(matmul(factors, draw.discrepancy_projection), explained.T) * prior_mean
+        loadings = find_discrepancy_loadings(draw, inputs, sums)[:, : len(draw.discrepancy_weights)]
+        sum_cov -= matmul(matmul(loadings, draw.discrepancy_projection), explained.T) * prior_mean
     mean = posterior_input_mean(draw, inputs, training_cov)
     noise = (draw.hyper.noise_sd * mean) ** 2
     return CandidateMeasurements(sum_cov, mean, np.maximum(np.diag(cov), 0.0) + noise)

@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.gp.hyperparameters import HyperParameters
 from joulecast.gp.inputs import Inputs
 from joulecast.gp.kernels import matern52
-from joulecast.gp.linalg import Floats, Ints, SparsePattern, matvec
+from joulecast.gp.linalg import Floats, Ints, SparsityPattern, matvec
 
 # Numbers that one chunk of sums may hold at once, 64 megabytes; numbers per pair of entries.
 _CHUNK_SIZE = 8_000_000
@@ -46,9 +46,9 @@ class WeightedSums:
         return cls(inputs, index, index, np.ones(inputs))
 
     @cached_property
-    def pattern(self) -> SparsePattern:
+    def pattern(self) -> SparsityPattern:
         """Where the weights lie, for products with other entries."""
-        return SparsePattern(self.size, self.row, self.column)
+        return SparsityPattern(self.size, self.row, self.column)
 
     def sum_entries(self, entries: Floats) -> Floats:
         """Return for each sum the sum of one number per entry."""
@@ -80,7 +80,7 @@ class WeightedSums:
             yield inputs, WeightedSums(last - first, row, column, weight)
 
 
-class SumVariance:
+class PriorSumVariance:
     """Prior variance of sums, from all pairs of inputs within each sum."""
 
     def __init__(self, inputs: Inputs, sums: WeightedSums) -> None:
@@ -95,9 +95,9 @@ class SumVariance:
     def variance(self, entries: Floats, hyper: HyperParameters) -> Floats:
         """Return the variance of each sum, given the prior mean of each of its entries."""
         cov = np.zeros(len(self._left))
-        own = hyper.offset_sd**2 + hyper.local_sd**2 + hyper.nugget_sd**2
+        own = hyper.label_offset_sd**2 + hyper.local_sd**2 + hyper.nugget_sd**2
         local = matern52(matvec(self._squares, 5.0 / hyper.local_length_scales**2))
-        cov[self._same_label] = hyper.offset_sd**2 + hyper.local_sd**2 * local
+        cov[self._same_label] = hyper.label_offset_sd**2 + hyper.local_sd**2 * local
         if self._shared_squares.shape[1]:
             own += hyper.shared_sd**2
             shared = matern52(matvec(self._shared_squares, 5.0 / hyper.shared_length_scales**2))

@@ -13,15 +13,18 @@ from additive_examples import (
     observe_step,
 )
 from joulecast.estimators.additive.decompose import (
+    choose_sum_error_sd_share,
     decompose_observations,
     find_idle_power,
     find_latest_unit,
-    find_sum_error_share,
     is_step,
     select_related,
 )
-from joulecast.estimators.additive.pieces import make_overhead
-from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE, MIXED_CLOCK_SUM_ERROR_SHARE
+from joulecast.estimators.additive.pieces import make_overhead_piece
+from joulecast.estimators.sum_errors import (
+    ISOLATED_SUM_ERROR_SD_SHARE,
+    MIXED_TIME_SUM_ERROR_SD_SHARE,
+)
 from joulecast.families import make_family
 from joulecast.records import OWN_NET, Execution, Observation, Trial
 
@@ -36,7 +39,7 @@ def test_network_and_isolated_parts_have_the_same_pieces(device, network):
     (whole,) = decompose_observations([observe_step(device, Trial(network, SETUP))])
     assert set(whole.counts) == {piece for one in parts for piece in one.counts}
     assert all(one.is_isolated for one in parts) and not whole.is_isolated
-    sum_var = ISOLATED_SUM_ERROR_SHARE**2
+    sum_var = ISOLATED_SUM_ERROR_SD_SHARE**2
     assert whole.energy_relative_var - parts[0].energy_relative_var == pytest.approx(sum_var)
 
 
@@ -51,7 +54,7 @@ def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
     run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
     (one,) = decompose_observations([run])
     assert (one.energy_j, one.duration_s) == (2.0, 0.1)
-    assert one.counts[make_overhead("log")] == 1 / 50
+    assert one.counts[make_overhead_piece("log")] == 1 / 50
     assert one.is_imported
 
 
@@ -60,8 +63,8 @@ def test_sum_error_is_larger_if_a_host_runs_ahead_without_graphs(device, network
     ahead = [replace(one, issue_s=0.1 * one.duration_s) for one in eager]
     bound = [replace(one, issue_s=one.duration_s) for one in eager]
     graphs = [replace(ahead[0], mode="graph"), *ahead[1:]]
-    shares = [find_sum_error_share(some) for some in (ahead, bound, graphs)]
-    assert shares == [MIXED_CLOCK_SUM_ERROR_SHARE, *[ISOLATED_SUM_ERROR_SHARE] * 2]
+    shares = [choose_sum_error_sd_share(some) for some in (ahead, bound, graphs)]
+    assert shares == [MIXED_TIME_SUM_ERROR_SD_SHARE, *[ISOLATED_SUM_ERROR_SD_SHARE] * 2]
 
 
 def test_idle_power_is_that_of_steps_without_layers(device, network):

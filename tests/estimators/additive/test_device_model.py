@@ -13,12 +13,12 @@ from additive_examples import (
 from joulecast.estimators.additive.device_model import predict_durations, predict_totals
 from joulecast.estimators.additive.encode import encode_counts
 from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE
+from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SD_SHARE
 
 
 def test_device_energies_of_joined_networks_add(model):
     one, two = (Counter(count_network(network, model)) for network in draw_networks(2, seed=3))
-    totals = predict_totals(model, [one, two, one + two], ISOLATED_SUM_ERROR_SHARE)
+    totals = predict_totals(model, [one, two, one + two], ISOLATED_SUM_ERROR_SD_SHARE)
     energy_j = totals.device_energy_j
     assert energy_j[2] == pytest.approx(energy_j[0] + energy_j[1], rel=1e-9)
 

@@ -9,13 +9,13 @@ from additive_examples import SETUP, count_network, draw_networks, observe_on_un
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.encode import (
     encode_counts,
-    find_short_launch,
+    find_short_launch_duration,
     list_pieces,
     make_encoder,
     make_training_data,
-    make_unit_factors,
+    make_unit_loadings,
 )
-from joulecast.estimators.additive.pieces import make_overhead
+from joulecast.estimators.additive.pieces import make_overhead_piece
 from joulecast.estimators.base import UNIT_SD_SHARE
 
 
@@ -46,7 +46,7 @@ def test_unseen_precision_counts_as_the_nearest_one(model):
 
 
 def test_overhead_has_one_basis_function_of_its_own(decomposed):
-    overhead = make_overhead("log")
+    overhead = make_overhead_piece("log")
     encoder = make_encoder([*decomposed, replace(decomposed[0], counts={overhead: 0.01})])
     pieces = [overhead, *list_pieces(decomposed[:3])]
     for durations_s in (None, np.ones(len(pieces))):
@@ -58,7 +58,7 @@ def test_overhead_has_one_basis_function_of_its_own(decomposed):
 def test_durations_are_split_into_short_launches_and_the_rest(decomposed):
     pieces = list_pieces(decomposed)
     durations_s = np.linspace(1e-6, 1e-3, len(pieces))
-    encoder = replace(make_encoder(decomposed), launch_s=1e-5)
+    encoder = replace(make_encoder(decomposed), short_launch_s=1e-5)
     short_s, busy_s = encoder.encode(pieces, durations_s).basis[:, -2:].T
     assert short_s + busy_s == pytest.approx(durations_s)
     assert (short_s <= 1e-5 * np.array([piece.launches for piece in pieces]) + 1e-18).all()
@@ -69,8 +69,8 @@ def test_recurrent_layers_do_not_define_short_launches(decomposed):
     (piece,) = fast.counts
     recurrent = replace(fast, counts={replace(piece, is_recurrent=True): 1.0})
     others = decomposed[1:]
-    assert find_short_launch([recurrent, *others]) == find_short_launch(others)
-    assert find_short_launch([fast, *others]) < find_short_launch(others)
+    assert find_short_launch_duration([recurrent, *others]) == find_short_launch_duration(others)
+    assert find_short_launch_duration([fast, *others]) < find_short_launch_duration(others)
 
 
 def test_training_data_reproduce_the_counts(decomposed):
@@ -84,5 +84,5 @@ def test_training_data_reproduce_the_counts(decomposed):
 def test_units_other_than_the_own_one_have_a_factor(observations):
     other = observe_on_unit(observations[:2], "other", 1.0, 0.0)
     own = observe_on_unit(observations[:1], "own", 1.0, 1.0)
-    factors = make_unit_factors(decompose_observations([*other, *own]), "own")
+    factors = make_unit_loadings(decompose_observations([*other, *own]), "own")
     assert factors.tolist() == [[UNIT_SD_SHARE], [UNIT_SD_SHARE], [0.0]]

@@ -24,7 +24,7 @@ from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SHARE
+from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
 from joulecast.records import (
     MODES,
@@ -207,7 +207,7 @@ def test_durations_add_up_if_the_host_waits_for_every_operator():
     ]
     fitted = AdditiveEstimator().fit([*parts, observe_idle(device)])
     assert fitted.model.mode == "eager"
-    assert fitted.sum_error_share == ISOLATED_SUM_ERROR_SHARE
+    assert fitted.sum_error_sd_share == ISOLATED_SUM_ERROR_SD_SHARE
     prediction = predict(fitted, networks)
     by_key = {one.trial.key: one for one in parts}
     for at, network in enumerate(networks):

@@ -67,21 +67,23 @@ def test_calls_between_layers_take_as_long_as_launches():
     model, counts = fit(observe_all(noise=0.0)), {list_pieces()[0]: 3.0}
     more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
     more_s -= model.predict_issue_time(counts)[0]
-    assert more_s == pytest.approx(100 * model.calls_s[0])
+    assert more_s == pytest.approx(100 * model.per_call_s[0])
 
 
 def test_host_that_finished_early_has_not_bound_the_step():
     """Device times may be underestimated; issue times are measured."""
     observations = observe_all(noise=0.0)
     slow = [replace(one, duration_s=60.0 * one.issue_s) for one in observations[::3]]
-    assert fit([*observations, *slow]).calls_s == pytest.approx(fit(observations).calls_s, rel=0.05)
+    assert fit([*observations, *slow]).per_call_s == pytest.approx(
+        fit(observations).per_call_s, rel=0.05
+    )
 
 
 def test_slower_of_host_and_device_decides():
     host_s, device_s = np.array([1.0, 2.0, 1.0]), np.array([2.0, 1.0, 1.0])
-    duration_s, by_host, by_device = combine_times(host_s, device_s)
+    duration_s, grad_host, grad_device = combine_times(host_s, device_s)
     assert duration_s == pytest.approx([2.0, 2.0, 2.0 ** (1 / 12)], rel=1e-4)
     step = 1e-6
     more_s = combine_times(host_s + step, device_s)[0]
-    assert by_host == pytest.approx((more_s - duration_s) / step, abs=1e-4)
-    assert by_host * host_s + by_device * device_s == pytest.approx(duration_s)
+    assert grad_host == pytest.approx((more_s - duration_s) / step, abs=1e-4)
+    assert grad_host * host_s + grad_device * device_s == pytest.approx(duration_s)

@@ -11,7 +11,7 @@ from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.imported_runs import predict_runs
 from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.pieces import count_pieces, make_overhead, split_pieces
+from joulecast.estimators.additive.pieces import count_pieces, make_overhead_piece, split_pieces
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation, Trial
 
@@ -47,7 +47,7 @@ def fitted(runs):
 
 def test_noise_of_repeats_is_fitted(fitted):
     totals = predict_runs(fitted, draw_networks(1, seed=2), SETUP, STEPS, SOURCE)
-    assert 0.6 * NOISE_SHARE < totals.repeat_share < 1.5 * NOISE_SHARE
+    assert 0.6 * NOISE_SHARE < totals.repeat_sd_share < 1.5 * NOISE_SHARE
 
 
 def test_run_is_its_steps_and_one_overhead(fitted, device):
@@ -78,7 +78,7 @@ def test_imported_run_does_not_update_the_estimate_of_a_step(device):
     """The energy of a run contains its overhead, so that it is not the energy of its steps."""
     networks = draw_networks(25, seed=41)
     fitted = AdditiveEstimator().fit([import_run(device, network) for network in networks])
-    assert fitted.runs == {}
+    assert fitted.measured_networks == {}
     truth_j = np.array(true_energies(device, networks))
     error = predict(fitted, networks).energy_j / truth_j - 1
     overhead_share = OVERHEAD_J / STEPS / truth_j
@@ -88,12 +88,12 @@ def test_imported_run_does_not_update_the_estimate_of_a_step(device):
 def test_stored_fit_predicts_what_the_model_does(fitted, runs):
     """An overhead has no throughput that storing could lose."""
     model, networks = fit_model(runs), draw_networks(5, seed=7)
-    labels, overhead = set(model.encoder.labels), make_overhead(SOURCE)
+    labels, overhead = set(model.encoder.labels), make_overhead_piece(SOURCE)
     counts = [
         {**count_pieces(split_pieces(network, SETUP, labels)), overhead: 1 / STEPS}
         for network in networks
     ]
-    fresh = predict_totals(model, counts, fitted.sum_error_share)
+    fresh = predict_totals(model, counts, fitted.sum_error_sd_share)
     stored = AdditiveEstimator().load(json.loads(json.dumps(fitted.to_dict())))
     totals = predict_runs(stored, networks, SETUP, STEPS, SOURCE)
     assert totals.energy_j == pytest.approx(STEPS * fresh.energy_j, rel=1e-9)

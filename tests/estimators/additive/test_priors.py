@@ -24,14 +24,16 @@ def test_wide_priors_need_all_observations_to_be_imported(observations):
 def test_medians_explain_their_share_of_a_typical_observation(model):
     fitted = model.energy.fitted
     prior = make_hyperprior(fitted.inputs, fitted.data, ENERGY_PRIOR)
-    explained = fitted.data.counts @ fitted.inputs.basis * prior.medians[: len(ENERGY_PRIOR.shares)]
+    explained = (
+        fitted.data.counts @ fitted.inputs.basis * prior.medians[: len(ENERGY_PRIOR.basis_shares)]
+    )
     shares = explained / fitted.data.values[:, None]
-    for column, share in zip(shares.T, ENERGY_PRIOR.shares, strict=True):
+    for column, share in zip(shares.T, ENERGY_PRIOR.basis_shares, strict=True):
         assert np.exp(np.log(column[column > 0]).mean()) == pytest.approx(share)
 
 
 def test_idle_power_sets_the_prior_of_busy_power(model):
-    fitted, busy = model.energy.fitted, len(ENERGY_PRIOR.shares) - 1
+    fitted, busy = model.energy.fitted, len(ENERGY_PRIOR.basis_shares) - 1
     one, two = (
         make_hyperprior(fitted.inputs, fitted.data, ENERGY_PRIOR, idle_w=idle_w)
         for idle_w in (10.0, 20.0)

@@ -7,7 +7,7 @@ import pytest
 from additive_examples import SETUP, draw_networks, observe_parts, observe_step
 from joulecast.estimators.additive.target_pieces import (
     HOST_NETWORKS,
-    find_unissued,
+    find_host_probe,
     list_host_trials,
     list_probes,
     read_target,
@@ -26,11 +26,15 @@ def test_measured_timed_and_refused_pieces_are_distinguished(device, target):
     first, second, third, *_ = observe_parts(device, target.networks)
     observations = [first, replace(second, energy_j=None), Observation(third.trial)]
     pieces = read_target(target, observations)
-    assert (len(pieces.measured), len(pieces.timed), len(pieces.refused)) == (1, 2, 1)
+    assert (len(pieces.energy_keys), len(pieces.duration_keys), len(pieces.refused_keys)) == (
+        1,
+        2,
+        1,
+    )
     assert pieces.observation_count == 2
-    (refused,) = pieces.refused
+    (refused,) = pieces.refused_keys
     assert not pieces.lacks(refused, with_energy=True)
-    (timed_only,) = pieces.timed - pieces.measured
+    (timed_only,) = pieces.duration_keys - pieces.energy_keys
     assert pieces.lacks(timed_only, with_energy=True)
     assert not pieces.lacks(timed_only, with_energy=False)
 
@@ -55,7 +59,7 @@ def test_networks_show_host_time_if_pieces_run_as_graphs(device, target):
 
 def test_structure_is_issued_once(device, target):
     pieces, observations = read_target(target, []), []
-    while trial := find_unissued(target, pieces, observations):
+    while trial := find_host_probe(target, pieces, observations):
         observations.append(observe_step(device, trial, energy=False))
     structures = {piece.structure for piece in pieces.pieces}
     assert len(observations) == len(structures)

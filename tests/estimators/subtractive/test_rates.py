@@ -48,7 +48,7 @@ def test_most_specific_row_is_used():
     assert estimate_part(rates, parts[0], own).value == pytest.approx(cheap[0].value, rel=1e-3)
     assert estimate_part(rates, parts[0], other).value == pytest.approx(dear[0].value, rel=1e-3)
     unseen = estimate_part(rates, parts[0], Setup(batch=40))
-    assert unseen.row.startswith("kind:")
+    assert unseen.group.startswith("kind:")
 
 
 def test_update_takes_a_share_of_the_cost():

@@ -23,8 +23,8 @@ import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.decompose import (
+    choose_sum_error_sd_share,
     decompose_observations,
-    find_sum_error_share,
     select_related,
 )
 from joulecast.estimators.additive.device_model import (
@@ -37,7 +37,7 @@ from joulecast.estimators.additive.encode import encode_counts
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
     TargetPieces,
-    find_unissued,
+    find_host_probe,
     isolated_mode,
     list_host_trials,
     list_probes,
@@ -126,7 +126,7 @@ def _propose_probe(
         probes = list_probes(target, pieces) if is_probe else ()
         reason = f"{what} ({len(untimed)} left)"
         return Proposal(trial, uncertainty, reason, count, with_energy=False, probes=probes)
-    unissued = find_unissued(target, pieces, observations)
+    unissued = find_host_probe(target, pieces, observations)
     if unissued is not None:
         return _propose_host(unissued, uncertainty, count, with_energy=False)
     return Proposal(None, 0.0, "every layer of the network was timed", count)
@@ -205,7 +205,7 @@ def _list_measurements(
     durations = predict_measurements(model.duration.fitted, inputs, sums)
     inputs = model.encoder.encode(distinct, durations.mean, model.energy.training_index)
     energies = predict_measurements(model.energy.fitted, inputs, sums)
-    by_duration = durations.variance_reduction(totals.busy_w / totals.energy_j)
+    by_duration = durations.variance_reduction(totals.marginal_power_w / totals.energy_j)
     by_energy = energies.variance_reduction(1.0 / totals.energy_j) + by_duration
     if target.acquisition != "target":
         # The paper's rule: wherever the standard deviation is largest, at any cost.
@@ -253,7 +253,7 @@ def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
         groups.setdefault(piece.label, []).append(piece)
     for label in sorted(groups):
         group = sorted(groups[label], key=lambda one: (one.size_bytes, one.flops, one.key))
-        measured = sum(piece.key in pieces.measured for piece in group)
+        measured = sum(piece.key in pieces.energy_keys for piece in group)
         keys = [piece.key for piece in group if pieces.lacks(piece.key, with_energy=True)]
         if measured <= turn and keys:
             quartile = (0.75, 0.25)[turn]
@@ -264,8 +264,8 @@ def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
 def _predict_target(
     model: AdditiveModel, pieces: TargetPieces, observations: Sequence[Observation]
 ) -> NetworkTotals:
-    sum_error_share = find_sum_error_share(decompose_observations(observations))
-    return predict_totals(model, pieces.networks, sum_error_share)
+    sum_error_sd_share = choose_sum_error_sd_share(decompose_observations(observations))
+    return predict_totals(model, pieces.networks, sum_error_sd_share)
 
 
 def _measure_uncertainty(totals: NetworkTotals) -> float:

@@ -1,6 +1,6 @@
 """Decompose observations into pieces, with energy and duration per step.
 
-Isolated layers, variants and whole networks all become the same record. What is known beforehand
+Isolated layers, variants and whole networks all become the same record. What is known in advance
 about an observation's error is its relative variance: the spread of its rounds, the error of sums
 over layers, and the work of a network that belongs to no layer. An imported run pays the overhead
 of its source once.
@@ -16,13 +16,13 @@ from statistics import median
 from joulecast.estimators.additive.pieces import (
     Piece,
     count_pieces,
-    make_overhead,
+    make_overhead_piece,
     make_piece,
     split_pieces,
 )
 from joulecast.estimators.sum_errors import (
-    ISOLATED_SUM_ERROR_SHARE,
-    MIXED_CLOCK_SUM_ERROR_SHARE,
+    ISOLATED_SUM_ERROR_SD_SHARE,
+    MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
 from joulecast.records import OWN_NET, Observation, StepTotals
 from joulecast.variants import read_isolated_part
@@ -42,8 +42,8 @@ class DecomposedObservation:
     Attributes:
         counts: Distinct pieces and how often the step runs each, copies included.
         mode: ``graph`` or ``eager``.
-        energy_relative_var: Relative variance of the energy known beforehand.
-        duration_relative_var: Relative variance of the duration known beforehand.
+        energy_relative_var: Known relative variance of the energy.
+        duration_relative_var: Known relative variance of the duration.
         is_isolated: It is one piece alone; otherwise a variant or a network.
         trial_key: Equal trials observe the same thing.
         is_imported: It was measured elsewhere.
@@ -95,7 +95,7 @@ def decompose_observations(observations: Iterable[Observation]) -> list[Decompos
         counts = _count_pieces(one, labels, one.trial.execution.copies)
         if counts:
             if is_imported_run(one):
-                counts[make_overhead(one.source)] = 1.0 / one.trial.execution.steps
+                counts[make_overhead_piece(one.source)] = 1.0 / one.trial.execution.steps
             decomposed.append(_decompose(one, counts))
     return decomposed
 
@@ -139,13 +139,13 @@ def find_idle_power(observations: Iterable[Observation]) -> float | None:
     return median(powers_w) if powers_w else None
 
 
-def find_sum_error_share(decomposed: Sequence[DecomposedObservation]) -> float:
+def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> float:
     """Return how far sums may be off: more if a host runs ahead and no graph separates the two."""
     has_graphs = any(one.mode == "graph" for one in decomposed)
     is_ahead = any(one.is_host_ahead for one in decomposed)
     if has_graphs or not is_ahead:
-        return ISOLATED_SUM_ERROR_SHARE
-    return MIXED_CLOCK_SUM_ERROR_SHARE
+        return ISOLATED_SUM_ERROR_SD_SHARE
+    return MIXED_TIME_SUM_ERROR_SD_SHARE
 
 
 def _list_isolated_labels(observations: Iterable[Observation]) -> set[str]:
@@ -171,7 +171,7 @@ def _decompose(observation: Observation, counts: Mapping[Piece, float]) -> Decom
         value / steps if value else None
         for value in (observation.energy_j, observation.duration_s, observation.issue_s)
     )
-    sum_var = 0.0 if is_isolated else ISOLATED_SUM_ERROR_SHARE**2
+    sum_var = 0.0 if is_isolated else ISOLATED_SUM_ERROR_SD_SHARE**2
     sum_var += _unattributed_var(trial.network.totals)
     return DecomposedObservation(
         counts=counts,

@@ -17,7 +17,7 @@ import numpy as np
 from joulecast.estimators.additive.encode import PieceEncoder, encode_counts
 from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
 from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.sum_errors import DURATION_SUM_ERROR_SHARE
+from joulecast.estimators.sum_errors import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.conditioning import FittedProcess
 from joulecast.gp.inputs import Inputs
 from joulecast.gp.linalg import Floats
@@ -75,8 +75,8 @@ class AdditiveModel:
         return self.mode == "graph"
 
     @property
-    def busy_w(self) -> float:
-        """Energy of one more second on the device, in joules."""
+    def marginal_power_w(self) -> float:
+        """Energy of one more second on the device, in watts."""
         column = len(self.encoder.flop_classes) + 2
         return float(np.exp(self.energy.fitted.thetas[:, column]).mean())
 
@@ -93,8 +93,8 @@ class NetworkTotals:
         pieces: Distinct pieces of all networks, p.
         sums: The networks as sums over these pieces.
         piece_energy_j: Energy of each piece in isolation, p.
-        inside_factor: Energy of pieces inside each network over that in isolation, n.
-        busy_w: Energy of one more second on the device, for each network, n.
+        in_network_factor: Energy of pieces within each network over that in isolation, n.
+        marginal_power_w: Energy of one more second on the device, for each network, n.
         variance_by_source: Variance of each network's energy by source.
         duration_var: Variance of each network's duration.
     """
@@ -106,8 +106,8 @@ class NetworkTotals:
     pieces: tuple[Piece, ...]
     sums: WeightedSums
     piece_energy_j: Floats
-    inside_factor: Floats
-    busy_w: Floats
+    in_network_factor: Floats
+    marginal_power_w: Floats
     variance_by_source: dict[str, Floats]
     duration_var: Floats
 
@@ -120,7 +120,7 @@ class NetworkTotals:
 def predict_totals(
     model: AdditiveModel,
     networks: Sequence[Mapping[Piece, float]],
-    sum_error_share: float,
+    sum_error_sd_share: float,
     joint: bool = False,
     unattributed_calls: Sequence[float] = (),
 ) -> NetworkTotals:
@@ -129,7 +129,7 @@ def predict_totals(
     Args:
         model: The fitted model.
         networks: Pieces of each network and how often a step runs each.
-        sum_error_share: Standard deviation of a total around the sum of its pieces, as a share.
+        sum_error_sd_share: Standard deviation of a total around the sum of its pieces, as a share.
         joint: Whether to return the joint covariance of the energies.
         unattributed_calls: Calls of each network's host that are in no piece; none by default.
     """
@@ -138,41 +138,42 @@ def predict_totals(
     inputs = model.encoder.encode(pieces, busy.input_mean, model.energy.training_index)
     device = predict_sums(model.energy.fitted, inputs, sums, joint)
     host = _predict_host_times(model, networks, unattributed_calls)
-    steps = _combine_clocks(model, host, _count_launches(pieces, sums), busy.mean, device.mean)
-    busy_w = model.busy_w + model.idle_w * (steps.by_device - steps.contains_idle)
+    steps = _predict_steps(model, host, _count_launches(pieces, sums), busy.mean, device.mean)
+    waiting_w = model.idle_w * (steps.grad_device - steps.includes_idle_power)
+    marginal_power_w = model.marginal_power_w + waiting_w
     padding_sd_s = _find_padding_sd(model, pieces, busy.input_mean)
     padding_var = sums.sum_entries((sums.weight * padding_sd_s[sums.column]) ** 2)
     unseen_precision_j = _find_unseen_precision_sd(model, pieces, sums, device.input_mean)
     unseen_kind_var = _find_unseen_kind_var(model, pieces, inputs, sums)
     unseen_kind_var = np.minimum(unseen_kind_var, device.variance)
-    host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.gap_sd_s
+    host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.launch_gap_sd_s
     sources = {
         UNSEEN_KINDS: unseen_precision_j**2 + unseen_kind_var,
         UNSEEN_SIZES: np.maximum(device.variance - unseen_kind_var, 0.0),
-        UNTIMED_LAYERS: busy_w**2 * (busy.variance + padding_var),
+        UNTIMED_LAYERS: marginal_power_w**2 * (busy.variance + padding_var),
         HOST_TIME: host_j**2 + gap_j**2,
-        NON_ADDITIVITY: (sum_error_share * steps.energy_j) ** 2,
+        NON_ADDITIVITY: (sum_error_sd_share * steps.energy_j) ** 2,
     }
     covariance = None
     if device.covariance is not None and busy.covariance is not None:
         padding = sums.to_matrix(len(pieces)) * padding_sd_s
         duration_cov = busy.covariance + padding @ padding.T
-        covariance = device.covariance + duration_cov * np.outer(busy_w, busy_w)
+        covariance = device.covariance + duration_cov * np.outer(marginal_power_w, marginal_power_w)
         for shared_j in (host_j, gap_j, unseen_precision_j):
             covariance += np.outer(shared_j, shared_j)
-    idle_j = (1.0 - steps.contains_idle) * model.idle_w * busy.input_mean
+    idle_j = (1.0 - steps.includes_idle_power) * model.idle_w * busy.input_mean
     return NetworkTotals(
         energy_j=steps.energy_j,
-        device_energy_j=device.mean if steps.contains_idle else steps.energy_j,
+        device_energy_j=device.mean if steps.includes_idle_power else steps.energy_j,
         duration_s=steps.duration_s,
         covariance=covariance,
         pieces=pieces,
         sums=sums,
         piece_energy_j=device.input_mean + idle_j,
-        inside_factor=device.mean / sums.total(device.input_mean),
-        busy_w=busy_w,
+        in_network_factor=device.mean / sums.total(device.input_mean),
+        marginal_power_w=marginal_power_w,
         variance_by_source=sources,
-        duration_var=steps.duration_var(busy.variance + padding_var, sum_error_share),
+        duration_var=steps.duration_var(busy.variance + padding_var, sum_error_sd_share),
     )
 
 
@@ -188,7 +189,7 @@ def predict_total_means(
     inputs = model.encoder.encode(pieces, piece_s, model.energy.training_index)
     device_j, _ = predict_sum_means(model.energy.fitted, inputs, sums)
     host = _predict_host_times(model, networks, unattributed_calls)
-    return _combine_clocks(model, host, _count_launches(pieces, sums), busy_s, device_j).energy_j
+    return _predict_steps(model, host, _count_launches(pieces, sums), busy_s, device_j).energy_j
 
 
 def predict_durations(
@@ -204,33 +205,33 @@ def predict_durations(
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _EagerSteps:
     """Eager steps of networks, host and device combined.
 
     Attributes:
-        by_device: Derivative of the duration by the device time.
-        contains_idle: 1 if device energies contain the idle power of the busy time, else 0.
+        grad_device: Derivative of the duration with respect to device time.
+        includes_idle_power: 1 if device energies contain the idle power of the busy time, else 0.
         host_sd_s: Standard deviation of the duration from host time.
-        gap_sd_s: Standard deviation of the duration from pauses between launches.
+        launch_gap_sd_s: Standard deviation of the duration from pauses between launches.
     """
 
     energy_j: Floats
     duration_s: Floats
-    by_device: Floats
-    contains_idle: float
+    grad_device: Floats
+    includes_idle_power: float
     host_sd_s: Floats
-    gap_sd_s: Floats
+    launch_gap_sd_s: Floats
 
-    def duration_var(self, device_var: Floats, sum_error_share: float) -> Floats:
+    def duration_var(self, device_var: Floats, sum_error_sd_share: float) -> Floats:
         """Return the variance of the durations, given that of the device time."""
-        sum_var = (sum_error_share**2 + DURATION_SUM_ERROR_SHARE**2) * self.duration_s**2
-        device_var = self.by_device**2 * device_var + self.gap_sd_s**2
+        sum_var = (sum_error_sd_share**2 + DURATION_SUM_ERROR_SD_SHARE**2) * self.duration_s**2
+        device_var = self.grad_device**2 * device_var + self.launch_gap_sd_s**2
         return np.asarray(device_var + self.host_sd_s**2 + sum_var)
 
 
-def _combine_clocks(
+def _predict_steps(
     model: AdditiveModel, host: Floats, launches: Floats, busy_s: Floats, device_j: Floats
-) -> _Steps:
+) -> _EagerSteps:
     """Return steps whose device may wait for the host.
 
     Args:
@@ -240,19 +241,19 @@ def _combine_clocks(
         busy_s: Time of each step on the device.
         device_j: Energy of each step on the device.
     """
-    gap_s, gap_sd_s = model.host_time.gap_s, model.host_time.gap_sd_s
-    duration_s, by_host, by_device = combine_times(host[:, 0], busy_s + gap_s * launches)
+    launch_gap_s, launch_gap_sd_s = model.host_time.launch_gap_s, model.host_time.launch_gap_sd_s
+    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + launch_gap_s * launches)
     if not model.has_host_time:
-        duration_s, by_host, by_device = busy_s, np.zeros(len(busy_s)), np.ones(len(busy_s))
+        duration_s, grad_host, grad_device = busy_s, np.zeros(len(busy_s)), np.ones(len(busy_s))
     # Energies of graphs contain the idle power of the busy time; eager pieces come without it.
-    contains_idle = float(model.has_host_time)
-    return _Steps(
-        energy_j=device_j + model.idle_w * (duration_s - contains_idle * busy_s),
+    includes_idle_power = float(model.has_host_time)
+    return _EagerSteps(
+        energy_j=device_j + model.idle_w * (duration_s - includes_idle_power * busy_s),
         duration_s=duration_s,
-        by_device=by_device,
-        contains_idle=contains_idle,
-        host_sd_s=by_host * host[:, 1],
-        gap_sd_s=by_device * contains_idle * gap_sd_s * launches,
+        grad_device=grad_device,
+        includes_idle_power=includes_idle_power,
+        host_sd_s=grad_host * host[:, 1],
+        launch_gap_sd_s=grad_device * includes_idle_power * launch_gap_sd_s * launches,
     )
 
 

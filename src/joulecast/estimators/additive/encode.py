@@ -33,15 +33,15 @@ class PieceEncoder:
     Attributes:
         labels: Labels of the observed pieces, in order.
         flop_classes: Their FLOP classes, in order.
-        launch_s: Duration on the device up to which a launch leaves most of the device idle.
+        short_launch_s: Duration on the device up to which a launch leaves most of the device idle.
     """
 
     labels: tuple[str, ...]
     flop_classes: tuple[str, ...]
-    launch_s: float = 0.0
+    short_launch_s: float = 0.0
 
     @property
-    def overheads(self) -> tuple[str, ...]:
+    def overhead_labels(self) -> tuple[str, ...]:
         """Labels of overheads, each of which has a basis function of its own."""
         return tuple(label for label in self.labels if label.startswith(OVERHEAD_PREFIX))
 
@@ -60,7 +60,9 @@ class PieceEncoder:
         """
         basis = self._make_basis(pieces, durations_s)
         shared_points = _find_throughputs(pieces, durations_s)
-        for column, label in enumerate(self.overheads, start=basis.shape[1] - len(self.overheads)):
+        for column, label in enumerate(
+            self.overhead_labels, start=basis.shape[1] - len(self.overhead_labels)
+        ):
             mine = np.array([piece.label == label for piece in pieces], bool)
             basis[mine] = 0.0
             basis[mine, column] = 1.0
@@ -76,7 +78,7 @@ class PieceEncoder:
         classes, at = len(self.flop_classes), np.arange(len(pieces))
         flop_class = self._number_flop_classes(pieces)
         size = 2 * classes + 2 if durations_s is None else classes + 3
-        basis = np.zeros((len(pieces), size + len(self.overheads)))
+        basis = np.zeros((len(pieces), size + len(self.overhead_labels)))
         basis[at, flop_class] = [piece.flops for piece in pieces]
         size_bytes = [piece.size_bytes for piece in pieces]
         launches = np.array([piece.launches for piece in pieces])
@@ -84,7 +86,7 @@ class PieceEncoder:
             basis[at, classes + flop_class] = [piece.padded_flops for piece in pieces]
             basis[:, size - 2], basis[:, size - 1] = size_bytes, launches
         else:
-            short_s = np.minimum(durations_s, self.launch_s * launches)
+            short_s = np.minimum(durations_s, self.short_launch_s * launches)
             basis[:, size - 3] = size_bytes
             basis[:, size - 2], basis[:, size - 1] = short_s, durations_s - short_s
         return basis
@@ -112,7 +114,7 @@ def make_encoder(decomposed: Sequence[DecomposedObservation]) -> PieceEncoder:
     return PieceEncoder(tuple(sorted(labels)), tuple(sorted(classes)))
 
 
-def find_short_launch(decomposed: Sequence[DecomposedObservation]) -> float:
+def find_short_launch_duration(decomposed: Sequence[DecomposedObservation]) -> float:
     """Return the duration up to which a launch leaves most of the device idle.
 
     Recurrent layers fuse most of the launches that are counted for them, and are left out.
@@ -149,21 +151,21 @@ def make_training_data(
     )
 
 
-def make_unit_factors(decomposed: Sequence[DecomposedObservation], unit: str) -> Floats:
-    """Return how observations of other units than this one are off together, N x U."""
+def make_unit_loadings(decomposed: Sequence[DecomposedObservation], unit: str) -> Floats:
+    """Return the loadings of errors that observations of each other unit share, N x U."""
     others = sorted({one.unit for one in decomposed} - {unit})
     rows = [[UNIT_SD_SHARE * (one.unit == other) for other in others] for one in decomposed]
     return np.array(rows, float).reshape(len(decomposed), len(others))
 
 
-def make_discrepancy_factors(
+def make_discrepancy_loadings(
     decomposed: Sequence[DecomposedObservation],
     data: TrainingData,
     inputs: Inputs,
     prior: HyperPrior,
     discrepancy_sd: float,
 ) -> Floats:
-    """Return how labels contribute to the discrepancy of sums, by their prior mean, N x L."""
+    """Return the loadings of the discrepancies of sums: labels by their prior mean, N x L."""
     costs = inputs.basis @ prior.medians[: inputs.basis.shape[1]]
     by_label = np.zeros((len(decomposed), int(inputs.labels.max(initial=-1)) + 1))
     is_sum = np.array([not one.is_isolated for one in decomposed], float)

@@ -33,8 +33,8 @@ import numpy as np
 
 from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.decompose import (
+    choose_sum_error_sd_share,
     decompose_observations,
-    find_sum_error_share,
     is_step,
 )
 from joulecast.estimators.additive.device_model import (
@@ -54,12 +54,12 @@ from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.base import (
-    FittedItem,
+    FitComponent,
     Json,
     Prediction,
     Proposal,
     Target,
-    half_shared_covariance,
+    equicorrelated_covariance,
 )
 from joulecast.gp.linalg import Floats
 from joulecast.records import LayerEstimate, Network, Observation, Setup
@@ -85,8 +85,8 @@ class AdditiveEstimator:
         stored = StoredFit.from_model(
             model,
             observation_count=sum(map(self.uses, observations)),
-            sum_error_share=find_sum_error_share(decompose_observations(observations)),
-            runs=summarise_networks(observations, model.encoder.labels),
+            sum_error_sd_share=choose_sum_error_sd_share(decompose_observations(observations)),
+            measured_networks=summarise_networks(observations, model.encoder.labels),
             kind_counts=_count_kinds(model),
         )
         # Through JSON, so that a fresh fit and a stored one agree to the last digit.
@@ -97,8 +97,8 @@ class AdditiveEstimator:
         stored = StoredFit.from_dict(data)
         return FittedAdditive(
             stored.restore_model(),
-            stored.sum_error_share,
-            stored.runs,
+            stored.sum_error_sd_share,
+            stored.measured_networks,
             stored.observation_count,
             stored.kind_counts,
         )
@@ -110,15 +110,15 @@ class FittedAdditive:
 
     Attributes:
         model: The fitted processes.
-        sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
-            share of the total.
-        runs: Networks that were measured as a whole.
+        sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
+            a share of the total.
+        measured_networks: Measurements of whole networks, by the hash of their pieces.
         kind_counts: Numbers of isolated pieces with energy and with duration, by kind.
     """
 
     model: AdditiveModel
-    sum_error_share: float
-    runs: Mapping[str, MeasuredNetwork]
+    sum_error_sd_share: float
+    measured_networks: Mapping[str, MeasuredNetwork]
     observation_count: int
     kind_counts: Mapping[str, Mapping[str, int]]
 
@@ -133,11 +133,11 @@ class FittedAdditive:
         """Sum over the pieces of each network, with the joint covariance of what they share."""
         pieces, calls = self._split(networks, setups)
         counts = list(map(count_pieces, pieces))
-        totals = predict_totals(self.model, counts, self.sum_error_share, joint, calls)
+        totals = predict_totals(self.model, counts, self.sum_error_sd_share, joint, calls)
         cov = totals.covariance
         if cov is not None:
             pairs = list(zip(networks, setups, strict=True))
-            cov = cov + half_shared_covariance(pairs, self.sum_error_share * totals.energy_j)
+            cov = cov + equicorrelated_covariance(pairs, self.sum_error_sd_share * totals.energy_j)
         layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         if per_layer:
             layers = attribute_energies(self.model, networks, pieces, totals)
@@ -152,27 +152,31 @@ class FittedAdditive:
             uncertainty_sources=_rank_sources(totals),
             duration_sd_s=np.sqrt(totals.duration_var),
         )
-        measured = find_measured(self.runs, pieces)
+        measured = find_measured(self.measured_networks, pieces)
         return update_prediction(prediction, measured) if any(measured) else prediction
 
     def predict_means(self, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
         """Return the mean energies of ``predict``, in half its time."""
         pieces, calls = self._split(networks, setups)
-        if any(find_measured(self.runs, pieces)):
+        if any(find_measured(self.measured_networks, pieces)):
             return self.predict(networks, setups).energy_j
         return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
 
-    def describe(self) -> tuple[FittedItem, ...]:
+    def describe(self) -> tuple[FitComponent, ...]:
         """Return the observed kinds, with how many pieces of each were measured in isolation."""
         return tuple(
-            FittedItem(label, counts["joules"], counts["seconds"])
+            FitComponent(label, counts["joules"], counts["seconds"])
             for label, counts in self.kind_counts.items()
         )
 
     def to_dict(self) -> Json:
         """Return JSON from which ``AdditiveEstimator.load`` restores the fit."""
         return StoredFit.from_model(
-            self.model, self.observation_count, self.sum_error_share, self.runs, self.kind_counts
+            self.model,
+            self.observation_count,
+            self.sum_error_sd_share,
+            self.measured_networks,
+            self.kind_counts,
         ).to_dict()
 
     def _split(

@@ -1,13 +1,14 @@
 """Fit how long the host takes for its calls, from steps whose host time is known.
 
     h = (Σ_j x_j·c_j)·e^δ     a piece: its calls of each type j, and a factor of its structure
-    H = start + Σ_p n_p·h_p   a step
+    H = o + Σ_p n_p·h_p       a step, with a fixed overhead o
 
 The pace of a host changes by some 13 % from one measurement window to the next (one standard
 deviation), and a window shows a structure at the pace of that window: a network that repeats one
 block would inherit all of it. So what all structures share, the durations of a launch, a weight, a
 product and a cast, is fitted to all windows together, and the factor of a single structure has a
-tight prior. Where few steps were timed, calls of every type are drawn to the duration of a launch.
+tight prior. Where few steps were timed, the prior pulls calls of every type towards the duration of
+a launch.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _ISOLATED_TIMING_SD = 0.25
 # Factor of a structure: its residual on one H200 host hardly predicted that on another (49 pairs),
 # so that nearly all of it was the window.
 _STRUCTURE_SD = 0.15
-# Duration of one type of call, and of a step's start, around the duration of launches.
+# Duration of one type of call, and of a step's overhead, around the duration of launches.
 _CALL_SD = 0.5
-# What starts and ends any step takes about as long as this many launches.
-_START_LAUNCHES = 10.0
+# The overhead of a step, its start and end, takes about as long as this many launches.
+_OVERHEAD_LAUNCHES = 10.0
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class CallDurations:
     """How long the host takes for what a step consists of.
 
     Attributes:
-        start_s: What starts and ends any step.
-        calls_s: A call of each of HOST_CALLS.
+        step_overhead_s: Fixed cost of any step: what starts and ends it.
+        per_call_s: Duration of one call, for each type in HOST_CALLS.
         structure_factors: Time of a structure over that of its calls.
     """
 
-    start_s: float
-    calls_s: tuple[float, ...]
+    step_overhead_s: float
+    per_call_s: tuple[float, ...]
     structure_factors: dict[str, float]
 
 
@@ -68,7 +69,7 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
 
     structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
     problem, types = _LeastSquares.make(steps, structures), len(HOST_CALLS)
-    medians = np.log([_START_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
+    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
     weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
     found = least_squares(
         lambda theta: np.hstack([problem.residuals(theta), weights * (theta - medians)]),
@@ -76,14 +77,14 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
         lambda theta: np.vstack([problem.jacobian(theta), np.diag(weights)]),
         loss="soft_l1",
     )
-    start_s, *values = np.exp(found.x).tolist()
+    step_overhead_s, *values = np.exp(found.x).tolist()
     factors = dict(zip(structures, values[types:], strict=True))
-    return CallDurations(start_s, tuple(values[:types]), factors)
+    return CallDurations(step_overhead_s, tuple(values[:types]), factors)
 
 
 @dataclass(frozen=True)
 class _LeastSquares:
-    """Timed steps as sums; θ is the logarithms of start, calls and structure factors.
+    """Timed steps as sums; θ is the logarithms of overhead, calls and structure factors.
 
     Attributes:
         log_times: Logarithms of the host times, n.
@@ -102,12 +103,12 @@ class _LeastSquares:
     @classmethod
     def make(cls, steps: Sequence[TimedStep], structures: Sequence[str]) -> _LeastSquares:
         """Return the sums of timed steps, with one column for pieces that the host cannot tell."""
-        distinct = {(p.structure, p.calls) for one in steps for p in one.observation.counts}
+        distinct = {(p.structure, p.host_calls) for one in steps for p in one.observation.counts}
         index = {key: at for at, key in enumerate(sorted(distinct))}
         counts = np.zeros((len(steps), len(index)))
         for row, one in zip(counts, steps, strict=True):
             for piece, count in one.observation.counts.items():
-                row[index[piece.structure, piece.calls]] += count
+                row[index[piece.structure, piece.host_calls]] += count
         calls = np.array([calls for _, calls in index]).reshape(len(index), len(HOST_CALLS))
         indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
         sds = [
@@ -119,22 +120,22 @@ class _LeastSquares:
 
     def residuals(self, theta: Floats) -> Floats:
         """Return log ratios of modelled and measured times, in standard deviations."""
-        start_s, calls_s = self._unpack(theta)
-        total_s = start_s + self.counts @ calls_s.sum(axis=1)
+        step_overhead_s, calls_s = self._unpack(theta)
+        total_s = step_overhead_s + self.counts @ calls_s.sum(axis=1)
         return np.asarray((np.log(total_s) - self.log_times) / self.sds)
 
     def jacobian(self, theta: Floats) -> Floats:
-        """Return the derivatives of the residuals by θ."""
-        start_s, calls_s = self._unpack(theta)
+        """Return the Jacobian of the residuals with respect to θ."""
+        step_overhead_s, calls_s = self._unpack(theta)
         pieces_s = calls_s.sum(axis=1)
-        total_s = start_s + self.counts @ pieces_s
-        by_start = np.full((len(total_s), 1), start_s)
-        by_structure = (self.counts * pieces_s) @ self.structures
-        gradients = np.hstack([by_start, self.counts @ calls_s, by_structure])
+        total_s = step_overhead_s + self.counts @ pieces_s
+        grad_overhead = np.full((len(total_s), 1), step_overhead_s)
+        grad_structure = (self.counts * pieces_s) @ self.structures
+        gradients = np.hstack([grad_overhead, self.counts @ calls_s, grad_structure])
         return np.asarray(gradients / (total_s * self.sds)[:, None])
 
     def _unpack(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the duration of a step's start, and of the calls of each piece, m x 4."""
+        """Return the duration of a step's overhead, and of the calls of each piece, m x 4."""
         types = len(HOST_CALLS)
         factors = np.exp(self.structures @ theta[1 + types :])
         return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

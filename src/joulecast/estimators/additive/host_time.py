@@ -1,6 +1,6 @@
 """Host time: how long the host issues a step, and what that adds to the device's duration.
 
-    H = start + Σ_p h(p) + h·unattributed   issuing a step: a piece costs by its calls, not its size
+    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, pieces by calls, not by size
     D' = D + gap·launches                   device time, with its pauses between launches
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
     E = G + P0·(T - D)                      a waiting device draws idle power and nothing else
@@ -33,8 +33,8 @@ from joulecast.records.codec import Record
 # Of the smooth maximum of host and device time: at equal times a step takes 6 % more than either.
 EXPONENT = 12.0
 # Prior of the pause between two launches.
-GAP_S = 1.9e-6
-_GAP_SD_S = 0.6e-6
+LAUNCH_GAP_S = 1.9e-6
+_LAUNCH_GAP_SD_S = 0.6e-6
 # Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
 # Duration of a call if no eager step was timed.
@@ -62,27 +62,27 @@ class HostTimeModel(Record):
     """The host of a device.
 
     Attributes:
-        start_s: What starts and ends any step.
-        calls_s: Duration of a call of each of HOST_CALLS.
+        step_overhead_s: Fixed cost of any step: what starts and ends it.
+        per_call_s: Duration of one call, for each type in HOST_CALLS.
         structure_factors: Time of a structure over that of its calls; 1 for all others.
-        gap_s: Pause of the device between two launches.
+        launch_gap_s: Pause of the device between two launches.
         sd_share: Relative standard deviation of whole steps around the sum.
         network_count: Number of networks that were timed as a whole.
-        gap_sd_s: Standard deviation of the pause.
+        launch_gap_sd_s: Standard deviation of the pause.
     """
 
-    start_s: float = field(metadata={"json_name": "begin_s"})
-    calls_s: tuple[float, ...]
+    step_overhead_s: float = field(metadata={"json_name": "begin_s"})
+    per_call_s: tuple[float, ...] = field(metadata={"json_name": "calls_s"})
     structure_factors: dict[str, float] = field(metadata={"json_name": "habits"})
-    gap_s: float
+    launch_gap_s: float = field(metadata={"json_name": "gap_s"})
     sd_share: float = field(metadata={"json_name": "spread"})
     network_count: int = field(default=0, metadata={"json_name": "nets"})
-    gap_sd_s: float = _GAP_SD_S
+    launch_gap_sd_s: float = field(default=_LAUNCH_GAP_SD_S, metadata={"json_name": "gap_sd_s"})
 
     def scale(self, factor: float) -> HostTimeModel:
         """Return a host that takes this many times as long for everything."""
-        calls_s = tuple(factor * call_s for call_s in self.calls_s)
-        return replace(self, start_s=factor * self.start_s, calls_s=calls_s)
+        per_call_s = tuple(factor * call_s for call_s in self.per_call_s)
+        return replace(self, step_overhead_s=factor * self.step_overhead_s, per_call_s=per_call_s)
 
     @property
     def variance_reduction_share(self) -> float:
@@ -100,24 +100,24 @@ class HostTimeModel(Record):
             counts: Pieces, and how often the step runs each.
             unattributed_calls: Calls that are in no piece.
         """
-        guessed_s = unattributed_calls * self.calls_s[0]
-        total_s = self.start_s + guessed_s
+        guessed_s = unattributed_calls * self.per_call_s[0]
+        total_s = self.step_overhead_s + guessed_s
         for piece, count in counts.items():
-            calls_s = count * float(sum(map(mul, piece.calls, self.calls_s)))
+            calls_s = count * float(sum(map(mul, piece.host_calls, self.per_call_s)))
             total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)
             guessed_s += 0.0 if piece.structure in self.structure_factors else calls_s
         return total_s, math.hypot(self.sd_share * total_s, _UNSEEN_SD_SHARE * guessed_s)
 
 
 def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return durations of eager steps, and their derivatives by host and by device time."""
+    """Return durations of eager steps, and their derivatives in host and device time."""
     longest = np.maximum(host_s, device_s)
     host, device = host_s / longest, device_s / longest
     total = host**EXPONENT + device**EXPONENT
     duration_s = longest * total ** (1.0 / EXPONENT)
     factor = total ** (1.0 / EXPONENT - 1.0)
-    by_host, by_device = factor * host ** (EXPONENT - 1.0), factor * device ** (EXPONENT - 1.0)
-    return duration_s, by_host, by_device
+    grad_host, grad_device = factor * host ** (EXPONENT - 1.0), factor * device ** (EXPONENT - 1.0)
+    return duration_s, grad_host, grad_device
 
 
 def fit_host_time(
@@ -139,23 +139,29 @@ def fit_host_time(
         for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
         if one.mode == "eager" and one.issue_s and one.duration_s
     ]
-    gap_s, gap_sd_s = _fit_gap(decomposed, device_s, device_var)
+    launch_gap_s, launch_gap_sd_s = _fit_launch_gap(decomposed, device_s, device_var)
     if not steps:
         default_s = (LAUNCH_S,) * len(HOST_CALLS)
-        return HostTimeModel(0.0, default_s, {}, gap_s, _UNSEEN_SD_SHARE, 0, gap_sd_s)
-    durations = fit_call_durations(steps, _estimate_launch(steps))
+        return HostTimeModel(0.0, default_s, {}, launch_gap_s, _UNSEEN_SD_SHARE, 0, launch_gap_sd_s)
+    durations = fit_call_durations(steps, _estimate_call_duration(steps))
     model = HostTimeModel(
-        durations.start_s, durations.calls_s, durations.structure_factors, gap_s, 0.0, 0, gap_sd_s
+        durations.step_overhead_s,
+        durations.per_call_s,
+        durations.structure_factors,
+        launch_gap_s,
+        0.0,
+        0,
+        launch_gap_sd_s,
     )
     networks = [one for one in steps if not one.observation.is_isolated]
     own = [one for one in networks if one.observation.unit == unit]
     if _MIN_NETWORKS <= len(own) < len(networks):
-        model, networks = model.scale(median(_compare(model, one) for one in own)), own
-    errors = [1.0 / _compare(model, one) - 1.0 for one in networks]
+        model, networks = model.scale(median(_host_time_ratio(model, one) for one in own)), own
+    errors = [1.0 / _host_time_ratio(model, one) - 1.0 for one in networks]
     return replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
 
 
-def _compare(model: HostTimeModel, step: TimedStep) -> float:
+def _host_time_ratio(model: HostTimeModel, step: TimedStep) -> float:
     """Return the host time of a step over that of the model."""
     return step.host_s / model.predict_issue_time(step.observation.counts)[0]
 
@@ -170,16 +176,16 @@ def _find_sd_share(errors: Sequence[float]) -> float:
     return max(_MIN_SD_SHARE, math.sqrt(total / (_PRIOR_NETWORKS + len(errors))))
 
 
-def _estimate_launch(steps: Sequence[TimedStep]) -> float:
-    """Return the duration of a call: the median slope between steps, which excludes their start.
+def _estimate_call_duration(steps: Sequence[TimedStep]) -> float:
+    """Return the duration of a call: the median slope between steps, free of their overhead.
 
-    A recurrent layer issues many kernels at once, and a small network is mostly start: the median
-    is robust to both.
+    A recurrent layer issues many kernels at once, and a small network is mostly overhead: the
+    median is robust to both.
     """
     groups: dict[float, list[float]] = {}
     for step in steps:
         counts = step.observation.counts
-        calls = sum(count * sum(piece.calls) for piece, count in counts.items())
+        calls = sum(count * sum(piece.host_calls) for piece, count in counts.items())
         groups.setdefault(calls, []).append(step.host_s)
     points = sorted((calls, median(times_s)) for calls, times_s in groups.items())
     slopes = [
@@ -203,12 +209,12 @@ def _find_host_time(one: DecomposedObservation, device_s: float) -> float:
     return one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
 
 
-def _fit_gap(
+def _fit_launch_gap(
     decomposed: Sequence[DecomposedObservation], device_s: Floats, device_var: Floats
 ) -> tuple[float, float]:
     """Return the pause of device-bound steps between two launches, and its standard deviation."""
-    precision = 1.0 / _GAP_SD_S**2
-    weighted = GAP_S * precision
+    precision = 1.0 / _LAUNCH_GAP_SD_S**2
+    weighted = LAUNCH_GAP_S * precision
     times = zip(decomposed, device_s.tolist(), device_var.tolist(), strict=True)
     for one, busy_s, busy_var in times:
         if one.mode != "eager" or one.is_isolated or not one.duration_s or not one.issue_s:

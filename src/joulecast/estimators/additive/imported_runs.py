@@ -17,7 +17,7 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.additive.pieces import count_pieces, make_overhead, split_pieces
+from joulecast.estimators.additive.pieces import count_pieces, make_overhead_piece, split_pieces
 from joulecast.gp.linalg import Floats
 from joulecast.records import Network, Setup
 
@@ -30,17 +30,19 @@ class RunTotals:
         energy_j: Mean energy over many runs.
         energy_sd_j: Standard deviation of this mean.
         duration_s: Mean duration.
-        repeat_share: Relative standard deviation of one run around the mean.
+        repeat_sd_share: Relative standard deviation of one run around the mean.
     """
 
     energy_j: Floats
     energy_sd_j: Floats
     duration_s: Floats
-    repeat_share: float
+    repeat_sd_share: float
 
     def variance(self, repeats: float | Floats = 1.0) -> Floats:
         """Return the variance of the mean over this many runs, in joules squared."""
-        return np.asarray(self.energy_sd_j**2 + (self.repeat_share * self.energy_j) ** 2 / repeats)
+        return np.asarray(
+            self.energy_sd_j**2 + (self.repeat_sd_share * self.energy_j) ** 2 / repeats
+        )
 
 
 def predict_runs(
@@ -51,7 +53,7 @@ def predict_runs(
     Raises:
         MissingError: The fit contains no run from that source.
     """
-    model, overhead = fitted.model, make_overhead(source)
+    model, overhead = fitted.model, make_overhead_piece(source)
     labels = set(model.encoder.labels)
     if overhead.label not in labels:
         raise MissingError(
@@ -61,7 +63,7 @@ def predict_runs(
         {**count_pieces(split_pieces(network, setup, labels)), overhead: 1.0 / steps}
         for network in networks
     ]
-    totals = predict_totals(model, counts, fitted.sum_error_share)
+    totals = predict_totals(model, counts, fitted.sum_error_sd_share)
     noise_sds = [draw.hyper.noise_sd for draw in model.energy.fitted.draws]
     return RunTotals(
         steps * totals.energy_j,

@@ -41,7 +41,7 @@ def attribute_energies(
             for leaf in unfold_blocks(network.layers)
         ]
         for one in placed:
-            device_j = piece_j[one.piece.key] * float(totals.inside_factor[at])
+            device_j = piece_j[one.piece.key] * float(totals.in_network_factor[at])
             energy_j = (device_j + one.piece.launches * waiting_j) * one.count
             seen = one.piece.label in measured
             for index, share in _share_piece(one):

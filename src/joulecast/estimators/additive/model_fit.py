@@ -26,16 +26,16 @@ from joulecast.estimators.additive.device_model import (
 from joulecast.estimators.additive.encode import (
     PieceEncoder,
     encode_counts,
-    find_short_launch,
+    find_short_launch_duration,
     list_pieces,
-    make_discrepancy_factors,
+    make_discrepancy_loadings,
     make_encoder,
     make_training_data,
-    make_unit_factors,
+    make_unit_loadings,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
 from joulecast.estimators.additive.priors import choose_priors, make_hyperprior
-from joulecast.gp.fitting import DRAWS, fit_process
+from joulecast.gp.fitting import DRAW_COUNT, fit_process
 from joulecast.gp.prediction import SumPrediction
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
@@ -58,13 +58,13 @@ class _DeviceEnergy:
     relative_var: float
 
 
-def fit_model(observations: Sequence[Observation], draws: int = DRAWS) -> AdditiveModel:
+def fit_model(observations: Sequence[Observation], draw_count: int = DRAW_COUNT) -> AdditiveModel:
     """Fit the processes of duration and energy, and the model of host time.
 
     Raises:
         MissingError: No layer was timed, or no energy was measured.
     """
-    decomposed = sorted(decompose_observations(observations), key=_order)
+    decomposed = sorted(decompose_observations(observations), key=_sort_key)
     mode = "graph" if any(one.mode == "graph" for one in decomposed) else "eager"
     timed = [one for one in decomposed if one.mode == mode and one.duration_s]
     if not timed or not any(one.energy_j for one in decomposed):
@@ -73,25 +73,25 @@ def fit_model(observations: Sequence[Observation], draws: int = DRAWS) -> Additi
         )
     idle_w = find_idle_power(observations) or 0.0
     encoder = make_encoder(decomposed)
-    duration = _fit_durations(timed, encoder, draws)
+    duration = _fit_durations(timed, encoder, draw_count)
     if mode == "graph":
         # Eager durations contain the host, so that short ones tell nothing about the device.
-        encoder = replace(encoder, launch_s=find_short_launch(timed))
+        encoder = replace(encoder, short_launch_s=find_short_launch_duration(timed))
     pieces, sums = encode_counts([one.counts for one in decomposed])
     busy = predict_durations(encoder, duration, pieces, sums)
     unit = find_latest_unit(observations)
     host_time = fit_host_time(decomposed, busy.mean, busy.variance, unit)
     energies = _find_device_energies(decomposed, busy, mode, idle_w)
-    fit = _EnergyFit(encoder, duration, unit, idle_w if mode == "graph" else None, draws)
+    fit = _EnergyFit(encoder, duration, unit, idle_w if mode == "graph" else None, draw_count)
     return AdditiveModel(mode, idle_w, encoder, duration, fit.run(energies), host_time)
 
 
-def _order(one: DecomposedObservation) -> tuple[str, float, float]:
+def _sort_key(one: DecomposedObservation) -> tuple[str, float, float]:
     return one.trial_key, one.energy_j or 0.0, one.duration_s or 0.0
 
 
 def _fit_durations(
-    decomposed: Sequence[DecomposedObservation], encoder: PieceEncoder, draws: int
+    decomposed: Sequence[DecomposedObservation], encoder: PieceEncoder, draw_count: int
 ) -> PieceProcess:
     pieces = list_pieces(decomposed)
     values = [one.duration_s or 0.0 for one in decomposed]
@@ -99,8 +99,8 @@ def _fit_durations(
     data = make_training_data(decomposed, pieces, values, variances)
     inputs = encoder.encode(pieces)
     prior, _ = choose_priors(decomposed)
-    hyperprior = make_hyperprior(inputs, data, prior, len(encoder.overheads))
-    return PieceProcess(pieces, fit_process(inputs, data, hyperprior, draws))
+    hyperprior = make_hyperprior(inputs, data, prior, len(encoder.overhead_labels))
+    return PieceProcess(pieces, fit_process(inputs, data, hyperprior, draw_count))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _EnergyFit:
     duration: PieceProcess
     unit: str
     idle_w: float | None
-    draws: int
+    draw_count: int
 
     def run(self, energies: Sequence[_DeviceEnergy]) -> PieceProcess:
         """Return the fitted process of energies."""
@@ -131,14 +131,14 @@ class _EnergyFit:
         )
         data = make_training_data(decomposed, pieces, values, variances)
         _, prior = choose_priors(decomposed)
-        overheads = len(self.encoder.overheads)
-        hyperprior = make_hyperprior(inputs, data, prior, overheads, self.idle_w or 0.0)
+        overhead_count = len(self.encoder.overhead_labels)
+        hyperprior = make_hyperprior(inputs, data, prior, overhead_count, self.idle_w or 0.0)
         # If durations contain the host, sums are off by more (``sum_errors``), and not alike.
         sd = 0.0 if self.idle_w is None else _DISCREPANCY_SD
-        discrepancies = make_discrepancy_factors(decomposed, data, inputs, hyperprior, sd)
-        units = make_unit_factors(decomposed, self.unit)
-        data = replace(data, discrepancy_factors=discrepancies, unit_factors=units)
-        return PieceProcess(pieces, fit_process(inputs, data, hyperprior, self.draws, sd))
+        discrepancies = make_discrepancy_loadings(decomposed, data, inputs, hyperprior, sd)
+        units = make_unit_loadings(decomposed, self.unit)
+        data = replace(data, discrepancy_loadings=discrepancies, unit_loadings=units)
+        return PieceProcess(pieces, fit_process(inputs, data, hyperprior, self.draw_count, sd))
 
 
 def _find_device_energies(

@@ -64,7 +64,7 @@ class Piece:
         structure: Hash of its operators without sizes, which decide how long the host issues it.
         padded_flops: FLOPs with all channels rounded up to whole tiles.
         point: Its coordinates, one for each of AXES.
-        calls: Calls of the host, one number for each of HOST_CALLS.
+        host_calls: Number of host calls, one for each type in HOST_CALLS.
         is_recurrent: It is a recurrent layer, which fuses most of the launches counted for it.
     """
 
@@ -77,7 +77,7 @@ class Piece:
     size_bytes: float = field(compare=False)
     launches: int = field(compare=False)
     point: tuple[float, ...] = field(compare=False)
-    calls: tuple[float, ...] = field(compare=False)
+    host_calls: tuple[float, ...] = field(compare=False)
     is_recurrent: bool = field(default=False, compare=False)
 
 
@@ -122,12 +122,12 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         size_bytes=work.size_bytes,
         launches=work.launches,
         point=_find_point(part, setup, work),
-        calls=_sum_calls(part, setup),
+        host_calls=_sum_calls(part, setup),
         is_recurrent=is_leaf and find_kind(part.layers[0].kind).is_recurrent,
     )
 
 
-def make_overhead(source: str) -> Piece:
+def make_overhead_piece(source: str) -> Piece:
     """Return what every imported run of a source pays once: start-up and evaluation."""
     label = OVERHEAD_PREFIX + source
     calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)

@@ -19,44 +19,45 @@ from joulecast.gp.linalg import Floats
 
 @dataclass(frozen=True)
 class ProcessPrior:
-    """What is assumed of a process before any observation.
+    """Prior assumptions about a process.
 
     Attributes:
-        shares: Share of an observation that each basis function explains: FLOPs, then the others.
-        sds: Medians of the relative standard deviations: residuals within a label, residuals shared
-            by all labels, nugget, noise.
-        log_sds: Standard deviations of the logarithms of ``sds``.
-        offset_sd: Relative standard deviation of a label's offset.
+        basis_shares: Share of an observation that each basis function explains: FLOPs, then the
+            others.
+        sd_medians: Prior medians of the relative standard deviations: residuals within a label,
+            residuals shared by all labels, nugget, noise.
+        sd_log_sds: Standard deviations of the logarithms of these standard deviations.
+        label_offset_sd: Relative standard deviation of a label's offset.
     """
 
-    shares: tuple[float, ...]
-    sds: tuple[float, float, float, float]
-    log_sds: tuple[float, float, float, float]
-    offset_sd: float
+    basis_shares: tuple[float, ...]
+    sd_medians: tuple[float, float, float, float]
+    sd_log_sds: tuple[float, float, float, float]
+    label_offset_sd: float
 
 
 DURATION_PRIOR = ProcessPrior(
-    shares=(0.35, 0.35, 0.2),
-    sds=(0.30, 0.1, 0.10, 0.004),
-    log_sds=(0.5, 0.5, 0.25, 0.2),
-    offset_sd=0.5,
+    basis_shares=(0.35, 0.35, 0.2),
+    sd_medians=(0.30, 0.1, 0.10, 0.004),
+    sd_log_sds=(0.5, 0.5, 0.25, 0.2),
+    label_offset_sd=0.5,
 )
 ENERGY_PRIOR = ProcessPrior(
-    shares=(0.25, 0.35, 0.30, 0.30),
-    sds=(0.10, 0.10, 0.03, 0.01),
-    log_sds=(0.5, 0.5, 0.5, 0.2),
-    offset_sd=0.2,
+    basis_shares=(0.25, 0.35, 0.30, 0.30),
+    sd_medians=(0.10, 0.10, 0.03, 0.01),
+    sd_log_sds=(0.5, 0.5, 0.5, 0.2),
+    label_offset_sd=0.2,
 )
 # How an imported log was metered is unknown: its noise is fitted, and may be large. Energy meters
 # are noisier than clocks, so that durations tell more about a layer.
 IMPORTED_DURATION_PRIOR = replace(
-    DURATION_PRIOR, sds=(0.30, 0.1, 0.10, 0.01), log_sds=(0.5, 0.5, 0.25, 1.0)
+    DURATION_PRIOR, sd_medians=(0.30, 0.1, 0.10, 0.01), sd_log_sds=(0.5, 0.5, 0.25, 1.0)
 )
 IMPORTED_ENERGY_PRIOR = replace(
     ENERGY_PRIOR,
-    shares=(0.10, 0.20, 0.60, 0.60),
-    sds=(0.10, 0.10, 0.03, 0.05),
-    log_sds=(0.5, 0.5, 0.5, 0.5),
+    basis_shares=(0.10, 0.20, 0.60, 0.60),
+    sd_medians=(0.10, 0.10, 0.03, 0.05),
+    sd_log_sds=(0.5, 0.5, 0.5, 0.5),
 )
 _SHARE_LOG_SD = 1.0
 _OVERHEAD_SHARE = 0.1
@@ -78,7 +79,7 @@ def make_hyperprior(
     inputs: Inputs,
     data: TrainingData,
     prior: ProcessPrior,
-    overheads: int = 0,
+    overhead_count: int = 0,
     idle_w: float = 0.0,
 ) -> HyperPrior:
     """Return the prior of all hyper-parameters of a process.
@@ -86,15 +87,15 @@ def make_hyperprior(
     Args:
         inputs: Pieces as arrays.
         data: Their observed sums.
-        prior: What is assumed before any observation.
-        overheads: Number of sources that have an overhead.
+        prior: Prior assumptions about the process.
+        overhead_count: Number of sources that have an overhead.
         idle_w: Power of the idle device, for energies: it sets the prior of a second's energy.
     """
     totals = data.counts @ inputs.basis
-    flops_share, *other_shares = prior.shares
-    flop_classes = totals.shape[1] - len(other_shares) - overheads
-    shares = [flops_share] * flop_classes + other_shares + [_OVERHEAD_SHARE] * overheads
-    medians = np.array([_explain_all(column, data.values) for column in totals.T]) * shares
+    flops_share, *other_shares = prior.basis_shares
+    flop_classes = totals.shape[1] - len(other_shares) - overhead_count
+    shares = [flops_share] * flop_classes + other_shares + [_OVERHEAD_SHARE] * overhead_count
+    medians = np.array([_fit_alone(column, data.values) for column in totals.T]) * shares
     log_sds = [_SHARE_LOG_SD] * len(medians)
     if idle_w:
         busy = flop_classes + len(other_shares) - 1
@@ -103,11 +104,13 @@ def make_hyperprior(
     medians = np.where(medians > 0, medians, medians[:flop_classes].max(initial=1e-30))
     scales = [_LENGTH_SCALE] * inputs.points.shape[1]
     scales += [_SHARED_LENGTH_SCALE] * inputs.shared_points.shape[1]
-    log_sds = [*log_sds, *prior.log_sds, *([_LENGTH_SCALE_LOG_SD] * len(scales))]
-    return HyperPrior(np.array([*medians, *prior.sds, *scales]), np.array(log_sds), prior.offset_sd)
+    log_sds = [*log_sds, *prior.sd_log_sds, *([_LENGTH_SCALE_LOG_SD] * len(scales))]
+    return HyperPrior(
+        np.array([*medians, *prior.sd_medians, *scales]), np.array(log_sds), prior.label_offset_sd
+    )
 
 
-def _explain_all(column: Floats, values: Floats) -> float:
-    """Return the coefficient at which a basis function explains everything, geometric mean."""
+def _fit_alone(column: Floats, values: Floats) -> float:
+    """Return the coefficient of a basis function fitted alone, as a geometric mean."""
     used = column > 0
     return float(np.exp(np.log(values[used] / column[used]).mean())) if used.any() else 0.0

@@ -1,6 +1,6 @@
 """The fit of `additive` as it is stored in a profile, and back.
 
-Field names in JSON are older than those in code; counts and factors are stored without their zeros.
+Field names in JSON are older than those in code. Counts and loadings are stored without zeros.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StoredProcess(Record):
     Attributes:
         durations_s: Durations of the pieces on the device, from which an energy process is encoded.
         counts: For each observation its pieces, by index, and their counts.
-        discrepancy_factors: Rows that are not all zero, with their index.
-        unit_factors: Likewise.
+        discrepancy_loadings: Rows that are not all zero, with their index.
+        unit_loadings: Likewise.
     """
 
     pieces: tuple[Piece, ...]
@@ -41,10 +41,10 @@ class StoredProcess(Record):
     counts: list[Any] = field(metadata={"json_name": "rows"})
     values: Floats
     relative_variance: Floats = field(metadata={"json_name": "known"})
-    discrepancy_factors: list[Any] = field(metadata={"json_name": "above"})
-    unit_factors: list[Any] = field(metadata={"json_name": "units"})
+    discrepancy_loadings: list[Any] = field(metadata={"json_name": "above"})
+    unit_loadings: list[Any] = field(metadata={"json_name": "units"})
     discrepancy_sd_share: float = field(metadata={"json_name": "spread"})
-    offset_sd_share: float = field(metadata={"json_name": "level"})
+    label_offset_sd_share: float = field(metadata={"json_name": "level"})
     thetas: Floats
 
     @classmethod
@@ -52,17 +52,17 @@ class StoredProcess(Record):
         """Return what is stored of a process."""
         fitted, data = process.fitted, process.fitted.data
         # The last two basis functions of energies before those of overheads are seconds.
-        last = fitted.inputs.basis.shape[1] - len(encoder.overheads)
+        last = fitted.inputs.basis.shape[1] - len(encoder.overhead_labels)
         return cls(
             process.pieces,
             fitted.inputs.basis[:, last - 2 : last].sum(axis=1),
             [[[int(at), float(row[at])] for at in np.flatnonzero(row)] for row in data.counts],
             data.values,
             data.relative_variance,
-            _pack_rows(data.discrepancy_factors),
-            _pack_rows(data.unit_factors),
+            _pack_rows(data.discrepancy_loadings),
+            _pack_rows(data.unit_loadings),
             fitted.discrepancy_sd,
-            fitted.offset_sd,
+            fitted.label_offset_sd,
             fitted.thetas,
         )
 
@@ -73,14 +73,14 @@ class StoredProcess(Record):
             for at, count in entries:
                 row[at] = count
         size = len(self.values)
-        factors = self.discrepancy_factors, self.unit_factors
+        factors = self.discrepancy_loadings, self.unit_loadings
         discrepancies, units = (_unpack_rows(rows, size) for rows in factors)
         data = TrainingData(counts, self.values, self.relative_variance, discrepancies, units)
         inputs = encoder.encode(self.pieces, self.durations_s if has_durations else None)
         return PieceProcess(
             self.pieces,
             FittedProcess(
-                inputs, data, self.offset_sd_share, self.thetas, self.discrepancy_sd_share
+                inputs, data, self.label_offset_sd_share, self.thetas, self.discrepancy_sd_share
             ),
         )
 
@@ -91,14 +91,14 @@ class StoredFit(Record):
 
     version: int
     observation_count: int = field(metadata={"json_name": "seen"})
-    sum_error_share: float = field(metadata={"json_name": "off_share"})
-    runs: Mapping[str, MeasuredNetwork]
+    sum_error_sd_share: float = field(metadata={"json_name": "off_share"})
+    measured_networks: Mapping[str, MeasuredNetwork] = field(metadata={"json_name": "runs"})
     kind_counts: Mapping[str, Any] = field(metadata={"json_name": "looks"})
     mode: str = field(metadata={"json_name": "form"})
     idle_w: float
     labels: tuple[str, ...]
     flop_classes: tuple[str, ...] = field(metadata={"json_name": "rates"})
-    launch_s: float
+    short_launch_s: float = field(metadata={"json_name": "launch_s"})
     duration: StoredProcess = field(metadata={"json_name": "time"})
     energy: StoredProcess
     host_time: HostTimeModel = field(metadata={"json_name": "clock"})
@@ -108,8 +108,8 @@ class StoredFit(Record):
         cls,
         model: AdditiveModel,
         observation_count: int,
-        sum_error_share: float,
-        runs: Mapping[str, MeasuredNetwork],
+        sum_error_sd_share: float,
+        measured_networks: Mapping[str, MeasuredNetwork],
         kind_counts: Mapping[str, Any],
     ) -> StoredFit:
         """Return what is stored of a fit."""
@@ -117,14 +117,14 @@ class StoredFit(Record):
         return cls(
             version=FIT_VERSION,
             observation_count=observation_count,
-            sum_error_share=sum_error_share,
-            runs=runs,
+            sum_error_sd_share=sum_error_sd_share,
+            measured_networks=measured_networks,
             kind_counts=kind_counts,
             mode=model.mode,
             idle_w=model.idle_w,
             labels=encoder.labels,
             flop_classes=encoder.flop_classes,
-            launch_s=encoder.launch_s,
+            short_launch_s=encoder.short_launch_s,
             duration=StoredProcess.from_process(model.duration, encoder),
             energy=StoredProcess.from_process(model.energy, encoder),
             host_time=model.host_time,
@@ -132,7 +132,7 @@ class StoredFit(Record):
 
     def restore_model(self) -> AdditiveModel:
         """Return the fitted model."""
-        encoder = PieceEncoder(self.labels, self.flop_classes, self.launch_s)
+        encoder = PieceEncoder(self.labels, self.flop_classes, self.short_launch_s)
         return AdditiveModel(
             self.mode,
             self.idle_w,

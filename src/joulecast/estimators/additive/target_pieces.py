@@ -34,24 +34,24 @@ class TargetPieces:
         networks: Pieces of each network.
         pieces: All distinct pieces, by key.
         parts: How to run each piece in isolation, by key.
-        measured: Keys of pieces with energies.
-        timed: Keys of pieces with durations.
-        refused: Keys of pieces that could not be measured.
+        energy_keys: Keys of pieces whose energy was measured.
+        duration_keys: Keys of pieces whose duration was measured.
+        refused_keys: Keys of pieces that the device could not run.
         observation_count: Observations that show a piece or a network of the target.
     """
 
     networks: tuple[Mapping[Piece, float], ...]
     pieces: tuple[Piece, ...]
     parts: Mapping[str, Part]
-    measured: frozenset[str]
-    timed: frozenset[str]
-    refused: frozenset[str]
+    energy_keys: frozenset[str]
+    duration_keys: frozenset[str]
+    refused_keys: frozenset[str]
     observation_count: int
 
     def lacks(self, key: str, with_energy: bool) -> bool:
         """Return whether the energy or the duration of a piece is still to be measured."""
-        done = self.measured if with_energy else self.timed
-        return key not in self.refused and key not in done
+        done = self.energy_keys if with_energy else self.duration_keys
+        return key not in self.refused_keys and key not in done
 
     @property
     def untimed(self) -> list[str]:
@@ -89,9 +89,9 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetPi
         networks=tuple(map(count_pieces, placed)),
         pieces=tuple(pieces[key] for key in sorted(pieces)),
         parts=parts,
-        measured=own & measured,
-        timed=own & timed,
-        refused=own & refused,
+        energy_keys=own & measured,
+        duration_keys=own & timed,
+        refused_keys=own & refused,
         observation_count=count,
     )
 
@@ -133,7 +133,7 @@ def list_host_trials(target: Target, observations: Iterable[Observation]) -> Hos
     return HostTrials(required, min(HOST_NETWORKS, len(trials)), next(iter(optional), None))
 
 
-def find_unissued(
+def find_host_probe(
     target: Target, pieces: TargetPieces, observations: Sequence[Observation]
 ) -> Trial | None:
     """Return an eager step of an isolated piece whose structure no eager step has shown."""
@@ -147,7 +147,7 @@ def find_unissued(
     }
     tried = {observation.trial.key for observation in observations}
     for piece in sorted(pieces.pieces, key=lambda piece: (piece.size_bytes, piece.key)):
-        if piece.structure not in shown and piece.key not in pieces.refused:
+        if piece.structure not in shown and piece.key not in pieces.refused_keys:
             trial = make_isolated_trial(pieces.parts[piece.key], target.setup, "eager")
             if trial.key not in tried:
                 return trial

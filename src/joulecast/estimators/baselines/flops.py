@@ -19,16 +19,16 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     ALL_SETUPS,
-    FittedItem,
+    FitComponent,
     Floats,
     Json,
     Prediction,
     Proposal,
     Target,
-    half_shared_covariance,
+    decline_probes,
+    equicorrelated_covariance,
     predict_by_setup,
     setup_key,
-    without_probes,
 )
 from joulecast.kinds import layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
@@ -57,7 +57,7 @@ class FlopsEstimator:
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Return the first whole networks of the target: a factor needs no more."""
         if target.acquisition == "probe":
-            return without_probes(self.name)
+            return decline_probes(self.name)
         wanted = [Trial(network, target.setup) for network in target.networks[:_NETWORKS]]
         tried = {seen.trial.key for seen in observations}
         missing = [trial for trial in wanted if trial.key not in tried]
@@ -135,7 +135,7 @@ class FittedFlops:
         predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
         return predict_by_setup(predict, networks, setups)
 
-    def describe(self) -> tuple[FittedItem, ...]:
+    def describe(self) -> tuple[FitComponent, ...]:
         """Return nothing: setups are stored by their hashes."""
         return ()
 
@@ -156,7 +156,7 @@ class FittedFlops:
         return Prediction(
             energy_j=energy_j,
             energy_sd_j=sds_j,
-            energy_cov=half_shared_covariance(networks, sds_j) if joint else None,
+            energy_cov=equicorrelated_covariance(networks, sds_j) if joint else None,
             duration_s=line.s_per_flop * flops + line.offset_s,
             layers=tuple(
                 _list_layers(network, setup, line, seen) if per_layer else ()

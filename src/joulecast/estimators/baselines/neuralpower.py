@@ -39,15 +39,15 @@ import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import (
-    FittedItem,
+    FitComponent,
     Json,
     Prediction,
     Proposal,
     Target,
-    divide_by_bytes,
-    half_shared_covariance,
+    decline_probes,
+    equicorrelated_covariance,
     predict_by_setup,
-    without_probes,
+    split_energy_by_bytes,
 )
 from joulecast.estimators.baselines.regressions import StageRegression, fit_regression
 from joulecast.estimators.baselines.stage_costs import (
@@ -63,7 +63,7 @@ from joulecast.estimators.baselines.stages import (
     list_stages,
     read_stage,
 )
-from joulecast.estimators.sum_errors import POLYNOMIAL_SUM_ERROR_SHARE
+from joulecast.estimators.sum_errors import POLYNOMIAL_SUM_ERROR_SD_SHARE
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, split_network
 
@@ -73,7 +73,7 @@ class NeuralPowerEstimator:
 
     name = "neuralpower"
     version = 1
-    sum_error_share = POLYNOMIAL_SUM_ERROR_SHARE
+    sum_error_sd_share = POLYNOMIAL_SUM_ERROR_SD_SHARE
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is an eager stage of a layer, with energy and duration."""
@@ -82,7 +82,7 @@ class NeuralPowerEstimator:
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Return every type of layer at sizes that fill its range, stage by stage."""
         if target.acquisition == "probe":
-            return without_probes(self.name)
+            return decline_probes(self.name)
         return propose_stage(target, observations)
 
     def fit(self, observations: Sequence[Observation]) -> FittedNeuralPower:
@@ -98,7 +98,7 @@ class NeuralPowerEstimator:
             types.setdefault(point.stage.type_key, []).append(point)
         regressions = {key: fit_regression(group) for key, group in sorted(types.items())}
         rates = fit_stage_rates(points)
-        return FittedNeuralPower(regressions, rates, self.sum_error_share, len(points))
+        return FittedNeuralPower(regressions, rates, self.sum_error_sd_share, len(points))
 
     def load(self, data: Json) -> FittedNeuralPower:
         """Restore a fit from its JSON."""
@@ -117,13 +117,13 @@ class FittedNeuralPower:
     Attributes:
         regressions: Polynomials of power and runtime by stage type.
         rates: Rates per FLOP, byte and launch for types without a regression, by setup.
-        sum_error_share: Standard deviation of a network's total around the sum of its stages, as a
-            share of the total.
+        sum_error_sd_share: Standard deviation of a network's total around the sum of its stages, as
+            a share of the total.
     """
 
     regressions: Mapping[str, StageRegression]
     rates: Mapping[str, StageRates]
-    sum_error_share: float
+    sum_error_sd_share: float
     observation_count: int
 
     def predict(
@@ -138,16 +138,16 @@ class FittedNeuralPower:
         predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
         return predict_by_setup(predict, networks, setups)
 
-    def describe(self) -> tuple[FittedItem, ...]:
+    def describe(self) -> tuple[FitComponent, ...]:
         """Return the stage types."""
-        items = [FittedItem(one.label, one.count, one.count) for one in self.regressions.values()]
+        items = [FitComponent(one.label, one.count, one.count) for one in self.regressions.values()]
         return tuple(sorted(items, key=lambda item: item.label))
 
     def to_dict(self) -> Json:
         """Return JSON from which ``NeuralPowerEstimator.load`` restores the fit."""
         return {
             "seen": self.observation_count,
-            "off_share": self.sum_error_share,
+            "off_share": self.sum_error_sd_share,
             "kinds": {key: one.to_dict() for key, one in self.regressions.items()},
             "guesses": {key: one.to_dict() for key, one in self.rates.items()},
         }
@@ -162,11 +162,11 @@ class FittedNeuralPower:
             [_CountedStage(placed, stage, count, costs[stage]) for placed, stage, count in rows]
             for rows in counted
         ]
-        sds_j = np.array([_find_sd(rows, self.sum_error_share) for rows in networks_rows])
+        sds_j = np.array([_find_sd(rows, self.sum_error_sd_share) for rows in networks_rows])
         return Prediction(
             energy_j=np.array([sum(row.energy_j for row in rows) for rows in networks_rows]),
             energy_sd_j=sds_j,
-            energy_cov=half_shared_covariance(networks, sds_j) if joint else None,
+            energy_cov=equicorrelated_covariance(networks, sds_j) if joint else None,
             duration_s=np.array([sum(row.duration_s for row in rows) for rows in networks_rows]),
             layers=tuple(_list_layers(rows, setup) if per_layer else () for rows in networks_rows),
             unseen_share=tuple(map(_find_unseen_share, networks_rows)),
@@ -204,12 +204,12 @@ def _count_stages(network: Network, setup: Setup) -> Iterator[tuple[PlacedPart, 
             yield placed, stage, updates if stage.name == "update" else placed.calls
 
 
-def _find_sd(rows: Sequence[_CountedStage], sum_error_share: float) -> float:
+def _find_sd(rows: Sequence[_CountedStage], sum_error_sd_share: float) -> float:
     """Return the standard deviation of a total: errors are common within a type, else independent.
 
     All estimates from rates count as one type.
     """
-    sds_j = {"total": sum_error_share * sum(row.energy_j for row in rows)}
+    sds_j = {"total": sum_error_sd_share * sum(row.energy_j for row in rows)}
     for row in rows:
         key = row.stage.type_key if row.cost.has_regression else "rates"
         sds_j[key] = sds_j.get(key, 0.0) + row.energy_j * row.cost.sd_share
@@ -227,5 +227,5 @@ def _list_layers(rows: Sequence[_CountedStage], setup: Setup) -> tuple[LayerEsti
     for placed, group in itertools.groupby(rows, key=lambda row: row.placed):
         stages = list(group)
         energy_j, seen = sum(row.energy_j for row in stages), all(row.cost.seen for row in stages)
-        layers += divide_by_bytes(placed.layers, energy_j, seen, setup)
+        layers += split_energy_by_bytes(placed.layers, energy_j, seen, setup)
     return tuple(layers)

@@ -86,8 +86,8 @@ def fit_polynomial(
             candidates.append((error, most, powers, path, penalty, predictions))
     _, _, powers, path, penalty, predictions = min(candidates, key=lambda one: one[:2])
     (step,) = path.find_steps(np.array([penalty]))
-    kept, coefficients, offset = path.solve(int(step))
-    return _make_polynomial(powers[kept], coefficients, offset), predictions
+    active, coefficients, offset = path.solve(int(step))
+    return _make_polynomial(powers[active], coefficients, offset), predictions
 
 
 @dataclass(frozen=True)
@@ -97,39 +97,39 @@ class _LassoPath:
     Attributes:
         mean: Mean of each term.
         scale: Standard deviation of each term.
-        level: Mean of the values.
+        value_mean: Mean of the values.
         terms: Standardised terms, one row per point, times the root of its weight.
-        goals: The values less their mean, times the root of the weight.
+        targets: The values less their mean, times the root of the weight.
         penalties: The penalties of the path's steps, the largest first.
-        kept: The terms that are left at each step.
+        active: The terms with non-zero coefficients at each step.
     """
 
     mean: Floats
     scale: Floats
-    level: float
+    value_mean: float
     terms: Floats
-    goals: Floats
+    targets: Floats
     penalties: Floats
-    kept: tuple[list[int], ...]
+    active: tuple[list[int], ...]
 
     def find_steps(self, penalties: Floats) -> NDArray[np.intp]:
         """Return the step of the path at each penalty."""
-        return np.minimum(np.searchsorted(-self.penalties, -penalties), len(self.kept) - 1)
+        return np.minimum(np.searchsorted(-self.penalties, -penalties), len(self.active) - 1)
 
     def solve(self, step: int) -> tuple[list[int], Floats, float]:
         """Return the terms of a step, their least-squares weights, and the constant."""
-        kept = self.kept[step]
-        found = np.linalg.lstsq(self.terms[:, kept], self.goals, rcond=_MIN_DIFFERENCE)[0]
-        weights: Floats = found / self.scale[kept]
-        return kept, weights, float(self.level - weights @ self.mean[kept])
+        active = self.active[step]
+        found = np.linalg.lstsq(self.terms[:, active], self.targets, rcond=_MIN_DIFFERENCE)[0]
+        weights: Floats = found / self.scale[active]
+        return active, weights, float(self.value_mean - weights @ self.mean[active])
 
     def predict(self, penalties: Floats, terms: Floats) -> Floats:
         """Return the predictions at each penalty for some rows of terms."""
         steps, back = np.unique(self.find_steps(penalties), return_inverse=True)
         rows = np.empty((len(steps), len(terms)))
         for at, step in enumerate(steps.tolist()):
-            kept, weights, offset = self.solve(step)
-            rows[at] = offset + terms[:, kept] @ weights
+            active, weights, offset = self.solve(step)
+            rows[at] = offset + terms[:, active] @ weights
         return np.asarray(rows[back])
 
 
@@ -152,24 +152,24 @@ def _choose_penalty(
 
 def _follow_path(terms: Floats, values: Floats, weights: Floats) -> _LassoPath:
     total = weights.sum()
-    mean, level = weights @ terms / total, float(weights @ values / total)
+    mean, value_mean = weights @ terms / total, float(weights @ values / total)
     scale = np.sqrt(weights @ (terms - mean) ** 2 / total)
     # A term that is constant among these points explains nothing.
     scale = np.where(scale > _MIN_DIFFERENCE, scale, np.inf)
     roots = np.sqrt(weights / weights.mean())
-    rows, goals = (terms - mean) / scale * roots[:, None], (values - level) * roots
-    penalties, found = _run_lasso(rows, goals)
-    kept = tuple(np.flatnonzero(column).tolist() for column in found.T)
-    return _LassoPath(mean, scale, level, rows, goals, penalties, kept)
+    rows, targets = (terms - mean) / scale * roots[:, None], (values - value_mean) * roots
+    penalties, found = _run_lasso(rows, targets)
+    active = tuple(np.flatnonzero(column).tolist() for column in found.T)
+    return _LassoPath(mean, scale, value_mean, rows, targets, penalties, active)
 
 
-def _run_lasso(rows: Floats, goals: Floats) -> tuple[Floats, Floats]:
+def _run_lasso(rows: Floats, targets: Floats) -> tuple[Floats, Floats]:
     """Return penalties, the largest first, and the coefficients of all terms at each."""
     from sklearn.linear_model import lars_path
 
     if not rows.shape[1]:
         return np.zeros(1), np.zeros((0, 1))
-    penalties, _, found = lars_path(rows, goals, method="lasso", max_iter=len(goals) - 1)
+    penalties, _, found = lars_path(rows, targets, method="lasso", max_iter=len(targets) - 1)
     return penalties, found
 
 

@@ -45,8 +45,8 @@ class Curve:
     process: GaussianProcess
 
     @property
-    def mean_value(self) -> float:
-        """Mean size of the profiled values, which uncertainty is relative to."""
+    def mean_abs_value(self) -> float:
+        """Mean absolute value of the profiled points, which uncertainty is relative to."""
         return float(np.abs(self.process.values).mean())
 
 

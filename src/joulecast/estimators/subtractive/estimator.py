@@ -20,21 +20,21 @@ import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import (
-    FittedItem,
+    FitComponent,
     Json,
     Prediction,
     Proposal,
     Target,
-    divide_by_bytes,
-    half_shared_covariance,
+    decline_probes,
+    equicorrelated_covariance,
     predict_by_setup,
-    without_probes,
+    split_energy_by_bytes,
 )
 from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, fit_curves, read_point
 from joulecast.estimators.subtractive.network_sums import PartCost, sum_networks
 from joulecast.estimators.subtractive.next_point import propose_point
-from joulecast.estimators.subtractive.rates import ProfiledPart, RateRow, Rates, fit_rates
-from joulecast.estimators.sum_errors import SUBTRACTED_SUM_ERROR_SHARE
+from joulecast.estimators.subtractive.rates import GroupRates, ProfiledPart, Rates, fit_rates
+from joulecast.estimators.sum_errors import SUBTRACTED_SUM_ERROR_SD_SHARE
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
@@ -45,7 +45,7 @@ class SubtractiveEstimator:
 
     name = "subtractive"
     version = 1
-    sum_error_share = SUBTRACTED_SUM_ERROR_SHARE
+    sum_error_sd_share = SUBTRACTED_SUM_ERROR_SD_SHARE
 
     def __init__(self, kernel: str = "matern") -> None:
         self._fit_process = partial(_fit_process, kernel=kernel)
@@ -57,7 +57,7 @@ class SubtractiveEstimator:
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Return the bounds of every curve, then the point of largest variance."""
         if target.acquisition == "probe":
-            return without_probes(self.name)
+            return decline_probes(self.name)
         # The paper's rule knows no totals, so ``target`` means energy.
         quantity = "time" if target.acquisition == "time" else "energy"
         own = [seen for seen in observations if seen.trial.setup == target.setup]
@@ -76,13 +76,13 @@ class SubtractiveEstimator:
                 curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
         rates = {name: fit_rates(_list_profiled(found)) for name, found in fitted.items()}
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, self.sum_error_share, count)
+        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
         rates = {
-            quantity: {name: RateRow.from_dict(row) for name, row in rows.items()}
-            for quantity, rows in data["rates"].items()
+            quantity: {name: GroupRates.from_dict(group) for name, group in groups.items()}
+            for quantity, groups in data["rates"].items()
         }
         return FittedSubtractive(data["curves"], rates, data["off_share"], data["seen"])
 
@@ -95,13 +95,13 @@ class FittedSubtractive:
         curves: Gaussian processes of energy and duration of each curve, as JSON: a prediction
             needs few of many.
         rates: Rates for what no curve shows, by quantity.
-        sum_error_share: Standard deviation of a network's total around the sum of its layers, as a
-            share of the total.
+        sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
+            a share of the total.
     """
 
     curves: Mapping[str, Json]
     rates: Mapping[str, Rates]
-    sum_error_share: float
+    sum_error_sd_share: float
     observation_count: int
 
     def predict(
@@ -116,10 +116,10 @@ class FittedSubtractive:
         predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
         return predict_by_setup(predict, networks, setups)
 
-    def describe(self) -> tuple[FittedItem, ...]:
+    def describe(self) -> tuple[FitComponent, ...]:
         """Return the curves."""
         items = [
-            FittedItem(
+            FitComponent(
                 curve["label"],
                 len(curve["energy"]["values"]) if "energy" in curve else 0,
                 len(curve["time"]["values"]) if "time" in curve else 0,
@@ -133,11 +133,11 @@ class FittedSubtractive:
         """Return JSON from which ``SubtractiveEstimator.load`` restores the fit."""
         return {
             "seen": self.observation_count,
-            "off_share": self.sum_error_share,
+            "off_share": self.sum_error_sd_share,
             "curves": self.curves,
             "rates": {
-                quantity: {name: row.to_dict() for name, row in rows.items()}
-                for quantity, rows in self.rates.items()
+                quantity: {name: group.to_dict() for name, group in groups.items()}
+                for quantity, groups in self.rates.items()
             },
         }
 
@@ -149,8 +149,8 @@ class FittedSubtractive:
             sum_networks(self.curves, self.rates[quantity], quantity, parts, setup)
             for quantity in QUANTITIES
         )
-        sds_j = self.sum_error_share * energy.totals
-        cov = energy.cov + half_shared_covariance(networks, sds_j)
+        sds_j = self.sum_error_sd_share * energy.totals
+        cov = energy.cov + equicorrelated_covariance(networks, sds_j)
         return Prediction(
             energy_j=energy.totals,
             energy_sd_j=np.sqrt(np.diag(cov)),
@@ -198,7 +198,7 @@ def _list_layers(
     return tuple(
         row
         for placed, cost in zip(parts, costs, strict=True)
-        for row in divide_by_bytes(placed.layers, cost.value, cost.seen, setup)
+        for row in split_energy_by_bytes(placed.layers, cost.value, cost.seen, setup)
     )
 
 

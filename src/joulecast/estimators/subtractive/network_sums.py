@@ -4,7 +4,7 @@
 
 A       how often each network runs each distinct point of a curve
 m, Σ    the curve's joint posterior there, so that networks with the same layer share its error
-d_r     standard deviations of the parts estimated by row r of the rates, which share that error
+d_r     standard deviations of the parts estimated by the rates of group r, which share that error
 
 Beyond the profiled widths a curve is not evaluated: its value at the nearest profiled widths is
 extrapolated in proportion to the rates.
@@ -37,19 +37,19 @@ class PartCost:
     Attributes:
         seen: Whether a curve shows it within the profiled widths.
         curve: Key of its curve; empty if there is none.
-        at: Index of its point among those of the curve.
+        point_index: Index of its point among those of the curve.
         weight: How often the point counts.
         rate_sd: Standard deviation of what the rates contribute.
-        rate_row: Name of the row of rates.
+        rate_group: Name of the group whose rates were used.
     """
 
     value: float
     seen: bool = True
     curve: str = ""
-    at: int = 0
+    point_index: int = 0
     weight: float = 0.0
     rate_sd: float = 0.0
-    rate_row: str = ""
+    rate_group: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class _EvaluatedCurve:
     def clip(self, part: Part) -> Widths:
         return _clip(part, self.lows, self.highs)
 
-    def combine(self, at: int, value: float, sd_share: float) -> tuple[float, float, float]:
+    def combine(self, index: int, value: float, sd_share: float) -> tuple[float, float, float]:
         """Return the cost at a point, the curve's weight in it, and the deviation of the rates.
 
         The rates' ``value`` only counts where the curve is mostly noise.
         """
-        mean, variance = float(self.means[at]), float(self.cov[at, at])
+        mean, variance = float(self.means[index]), float(self.cov[index, index])
         if value <= 0 or mean >= variance**0.5:
             return max(mean, 0.0), 1.0, 0.0
         rate_sd = value * sd_share
@@ -154,21 +154,23 @@ def _find_cost(
 ) -> PartCost:
     part, key = placed.part, curve_key(placed.part, setup)
     calls = _count_calls(placed, rates, setup)
-    value, sd_share, row = estimate_part(rates, part, setup)
+    value, sd_share, group = estimate_part(rates, part, setup)
     if key not in evaluated:
-        return PartCost(value * calls, seen=False, rate_sd=value * calls * sd_share, rate_row=row)
+        return PartCost(
+            value * calls, seen=False, rate_sd=value * calls * sd_share, rate_group=group
+        )
     curve = evaluated[key]
     nearest = curve.clip(part)
     at = curve.index[nearest]
     if nearest == part_widths(part):
         mean, weight, rate_sd = curve.combine(at, value, sd_share)
-        return PartCost(mean * calls, True, key, at, weight * calls, rate_sd * calls, row)
+        return PartCost(mean * calls, True, key, at, weight * calls, rate_sd * calls, group)
     nearest_value = estimate_part(rates, resize_part(part, nearest), setup).value
     ratio = value / (nearest_value or value or 1.0)
     mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
     rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
     weight *= ratio
-    return PartCost(mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, row)
+    return PartCost(mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, group)
 
 
 def _count_calls(placed: PlacedPart, rates: Rates, setup: Setup) -> float:
@@ -186,7 +188,7 @@ def _curve_cov(
     for network, row in enumerate(costs):
         for cost in row:
             if cost.curve:
-                counts[cost.curve][network, cost.at] += cost.weight
+                counts[cost.curve][network, cost.point_index] += cost.weight
     total = np.zeros((len(costs), len(costs)))
     for key, curve in evaluated.items():
         total += counts[key] @ curve.cov @ counts[key].T
@@ -194,12 +196,12 @@ def _curve_cov(
 
 
 def _rate_cov(costs: Sequence[Sequence[PartCost]]) -> Floats:
-    """Return the covariance of what the rates contribute: errors of one row are common."""
+    """Return the covariance of what the rates contribute: errors of one group are common."""
     sds: dict[str, Floats] = {}
     for network, row in enumerate(costs):
         for cost in row:
             if cost.rate_sd:
-                sds.setdefault(cost.rate_row, np.zeros(len(costs)))[network] += cost.rate_sd
+                sds.setdefault(cost.rate_group, np.zeros(len(costs)))[network] += cost.rate_sd
     total = np.zeros((len(costs), len(costs)))
     for sd in sds.values():
         total += np.outer(sd, sd)

@@ -142,7 +142,7 @@ def _find_uncertainty(state: _CurveState, curve: Curve | None, target: Target) -
         return _CurveUncertainty(state, 0.0, 1.0)
     candidates = list_candidates(state.range)
     sds = curve.process.standard_deviations(width_rows(candidates))
-    share = float(sds.max()) / (curve.mean_value or 1.0)
+    share = float(sds.max()) / (curve.mean_abs_value or 1.0)
     open_places = [at for at, widths in enumerate(candidates) if state.is_open(widths)]
     if share < target.uncertainty_share or not open_places:
         return _CurveUncertainty(state, float(sds.max()), share)

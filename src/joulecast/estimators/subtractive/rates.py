@@ -4,7 +4,7 @@
     s   the size of y or of its error: subtraction leaves mostly noise of a light layer
 
 Rates are fitted for each kind in each setup, for all kinds of a setup, for each kind, and for
-everything. The most specific row with enough points is used. Its uncertainty is the error on its
+everything. The most specific group with enough points is used. Its uncertainty is the error on its
 own points, but never below a floor.
 """
 
@@ -45,8 +45,8 @@ class ProfiledPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RateRow(Record):
-    """Rates fitted to some points.
+class GroupRates(Record):
+    """Rates fitted to the points of one group.
 
     Attributes:
         rates: Cost per FLOP, byte and launch.
@@ -60,24 +60,24 @@ class RateRow(Record):
 
 
 class RateEstimate(NamedTuple):
-    """A part's cost from rates, its standard deviation as a share of it, and the row's name."""
+    """A part's cost from rates, its standard deviation as a share of it, and the group."""
 
     value: float
     sd_share: float
-    row: str
+    group: str
 
 
-Rates = Mapping[str, RateRow]
+Rates = Mapping[str, GroupRates]
 
 
-def fit_rates(points: Iterable[ProfiledPart]) -> dict[str, RateRow]:
-    """Fit the rows of rates, by name."""
+def fit_rates(points: Iterable[ProfiledPart]) -> dict[str, GroupRates]:
+    """Fit the rates of every group, by its name."""
     groups: dict[str, list[ProfiledPart]] = {}
     for point in points:
-        for name in _row_names(point.part, point.setup):
+        for name in _group_names(point.part, point.setup):
             groups.setdefault(name, []).append(point)
     return {
-        name: _fit_row(name, group)
+        name: _fit_group(name, group)
         for name, group in groups.items()
         if len(group) >= (1 if name == ALL else _MIN_POINTS)
         and any(point.value > 0 for point in group)
@@ -85,12 +85,12 @@ def fit_rates(points: Iterable[ProfiledPart]) -> dict[str, RateRow]:
 
 
 def estimate_part(rates: Rates, part: Part, setup: Setup) -> RateEstimate:
-    """Estimate a part's cost from the most specific row of rates."""
-    for name in _row_names(part, setup):
+    """Estimate a part's cost from the rates of its most specific group."""
+    for name in _group_names(part, setup):
         if name in rates:
-            row = rates[name]
-            value = float(count_work(_part_work(part, setup)) @ np.array(row.rates))
-            return RateEstimate(value, row.sd_share, name)
+            group = rates[name]
+            value = float(count_work(_part_work(part, setup)) @ np.array(group.rates))
+            return RateEstimate(value, group.sd_share, name)
     return RateEstimate(0.0, _OTHER_KIND_SD_SHARE, "")
 
 
@@ -101,7 +101,7 @@ def estimate_update_share(rates: Rates, part: Part, setup: Setup) -> float:
         return 0.0
     updates = [layer_work(layer, setup).update for layer in part.layers]
     update = count_work(sum(updates[1:], updates[0]))
-    return float(update @ np.array(rates[whole.row].rates)) / whole.value
+    return float(update @ np.array(rates[whole.group].rates)) / whole.value
 
 
 @lru_cache(maxsize=8192)
@@ -110,13 +110,13 @@ def _part_work(part: Part, setup: Setup) -> Work:
     return sum(works[1:], works[0])
 
 
-def _row_names(part: Part, setup: Setup) -> tuple[str, ...]:
-    """Return the names of the rows that a part belongs to, the most specific first."""
+def _group_names(part: Part, setup: Setup) -> tuple[str, ...]:
+    """Return the names of the groups that a part belongs to, the most specific first."""
     kind, of_setup = f"kind:{part.layers[0].kind}", f"setup:{setup_key(setup)}"
     return (f"{of_setup} {kind}", of_setup, kind, ALL)
 
 
-def _fit_row(name: str, points: Sequence[ProfiledPart]) -> RateRow:
+def _fit_group(name: str, points: Sequence[ProfiledPart]) -> GroupRates:
     values: Floats = np.array([point.value for point in points])
     sds = np.array([point.sd for point in points])
     floor = _MEDIAN_SHARE * float(np.median(np.abs(values)))
@@ -124,4 +124,4 @@ def _fit_row(name: str, points: Sequence[ProfiledPart]) -> RateRow:
     work = np.array([count_work(_part_work(point.part, point.setup)) for point in points])
     rates, error_share = fit_work_rates(work, values, scales)
     least = _SAME_KIND_SD_SHARE if "kind:" in name else _OTHER_KIND_SD_SHARE
-    return RateRow(tuple(rates.tolist()), max(error_share, least), len(points))
+    return GroupRates(tuple(rates.tolist()), max(error_share, least), len(points))
