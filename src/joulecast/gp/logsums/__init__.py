@@ -1,0 +1,38 @@
+"""A Gaussian process over logarithms that is observed through sums of exponentials.
+
+    z_p  = ln d_p                          latent log value of input p, d_p > 0
+    z    ~ N(μ, K)
+    μ_p  = ln Σ_k B_pk·c_k                 prior mean: non-negative basis B, coefficients c > 0;
+                                           with a cap, the soft minimum of that and ln cap_p
+    K    = Σ_t [same group_t]·k_t(x, x')·(a_t² + b_t²·[same regime]) + σ_j²·[same input]
+    k_t  = 1 (a level) or Matern 5/2 with a length scale for each axis
+    y_i  = ln Σ_p A_ip·exp(z_p) + u_i + ε_i          an observation, A ≥ 0
+    u_i  = Σ_k F_ik·u_k + j_i              discrepancy of a sum, u_k ~ N(0, σ_s²) per structure k,
+                                           j_i ~ N(0, σ_t²·Σ_k F_ik²) per distinct sum
+    ε_i  ~ N(0, σ_n² + v_i)                noise, of which v_i is known beforehand
+
+Regimes share a_t² / (a_t² + b_t²) of a term's variance. Sums are linearised:
+
+    w_ip = A_ip·exp(z̄_p) / Σ_q A_iq·exp(z̄_q),    y ≈ f(z̄) + w·(z - z̄) + u + ε
+
+with z̄ the posterior mean, found in a few Gauss-Newton steps from the prior mean. Observations of a
+single input are exact. Totals of several inputs are log-normal with the mean of the sum and the
+variance of its linearisation.
+
+    process           definition of a process, its hyper-parameters θ and their prior
+    log_inputs        inputs and sums over them, as arrays
+    prior_mean        mean of the prior, with its derivatives
+    prior_covariance  covariance of the prior
+    linearisation     observations as weighted sums of z
+    sum_objective     negative log posterior of θ and its gradient
+    map_fit           MAP estimate of θ
+    posterior         the process conditioned on observations
+    local_rows        the observations that matter for some inputs
+    totals            means, variances and covariances of inputs, combinations and totals
+    measurement_value what a further observation would gain
+    stored_logsums    JSON
+
+Everything but ``sum_objective`` and ``map_fit`` needs numpy alone. Durations and energies are two
+configurations: the basis of energies contains durations, whose uncertainty
+``prior_mean.elasticities`` carries over, and caps at the power limit.
+"""

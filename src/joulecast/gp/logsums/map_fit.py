@@ -1,0 +1,109 @@
+"""Fit hyper-parameters: the MAP estimate by L-BFGS on a stratified subset of the observations.
+
+Sums are linearised around the posterior mean under the last estimate, then θ is fitted again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.logsums.linearisation import linearise
+from joulecast.gp.logsums.local_rows import find_log_values
+from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, sort_by_cell
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.process import LogSumProcess
+from joulecast.gp.logsums.sum_objective import SumObjective
+
+# Observations that hyper-parameters are fitted to, and inputs that their sums may contain.
+MAX_FIT_ROWS, MAX_FIT_INPUTS = 800, 1100
+# Fits of θ, each around the posterior mean of the last one, and steps of each.
+_FIT_STEPS = (40, 15)
+# Bounds of the search, in prior standard deviations.
+_SEARCH_SDS = 6.0
+
+
+def fit_logsums(
+    process: LogSumProcess,
+    inputs: LogInputs,
+    observations: LogObservations,
+    max_rows: int = MAX_FIT_ROWS,
+) -> FittedLogSums:
+    """Return the process with MAP hyper-parameters, ready to be conditioned.
+
+    Args:
+        process: The process.
+        inputs: Distinct inputs of the observations.
+        observations: Observed sums of them.
+        max_rows: Number of observations that hyper-parameters are fitted to.
+    """
+    rows = select_subset(observations, max_rows)
+    theta = _find_mode(process, inputs, observations.take(rows))
+    fitted = FittedLogSums(process, theta, inputs, observations)
+    return replace(fitted, log_values=find_log_values(fitted))
+
+
+def select_subset(
+    observations: LogObservations, max_rows: int, max_inputs: int = MAX_FIT_INPUTS
+) -> Ints:
+    """Return observations of all strata, ascending, with at most so many inputs.
+
+    A stratum's number of observations grows with the square root of its size, until it runs out.
+    """
+    counts, size = observations.sums.counts, observations.size
+    strata = np.zeros(size, np.int64) if observations.strata is None else observations.strata
+    starts = np.searchsorted(counts.row, np.arange(size + 1))
+    seen: set[int] = set()
+    chosen = []
+    for row in _order_by_stratum(strata).tolist():
+        own = set(counts.column[starts[row] : starts[row + 1]].tolist())
+        if len(own) == 1 or len(seen | own) <= max_inputs:
+            seen |= own
+            chosen.append(row)
+        if len(chosen) == max_rows:
+            break
+    return np.sort(np.array(chosen, np.int64))
+
+
+def _order_by_stratum(strata: Ints) -> Ints:
+    shuffled = np.random.default_rng(0).permutation(len(strata))
+    rank = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        mine = shuffled[strata[shuffled] == stratum]
+        rank[mine] = (np.arange(len(mine)) + 0.5) / np.sqrt(len(mine))
+    return np.argsort(rank, kind="stable")
+
+
+def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObservations) -> Floats:
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    index, observations = sort_by_cell(inputs, observations)
+    inputs = inputs.take(index)
+    prior = process.prior
+    theta, reach = prior.means, _SEARCH_SDS * prior.sds
+    bounds = list(zip(theta - reach, theta + reach, strict=True))
+    # The matrices are small: threads would wait for each other more than they work.
+    with threadpool_limits(1, user_api="blas"):
+        for steps in _FIT_STEPS:
+            posterior = condition_logsums(FittedLogSums(process, theta, inputs, observations))
+            linear = linearise(observations.sums.counts, posterior.log_values)
+            objective = SumObjective(process, inputs, observations, linear)
+            found = minimize(
+                objective.negative_log_posterior,
+                theta,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"maxiter": steps},
+            )
+            theta = np.asarray(found.x)
+            if not _has_sums(observations):
+                break
+    return theta
+
+
+def _has_sums(observations: LogObservations) -> bool:
+    return len(observations.sums.counts.row) > observations.size

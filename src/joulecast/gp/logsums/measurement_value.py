@@ -1,0 +1,58 @@
+"""Predict how much a further observation would reduce the variance of totals.
+
+c_ij      posterior covariance of the logarithms of target i and candidate j
+s_j²      posterior variance of candidate j's observation, noise included
+c²/s²     expected reduction of the target's log variance, whatever the observation shows
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joulecast.gp.linalg import Floats, matmul
+from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.logsums.posterior import LogSumPosterior
+from joulecast.gp.logsums.prior_covariance import (
+    discrepancy_covariance,
+    discrepancy_variance,
+    log_prior_covariance,
+)
+from joulecast.gp.logsums.totals import (
+    explain,
+    explain_discrepancies,
+    linearise_totals,
+    predict_inputs,
+)
+
+
+def expected_variance_reduction(
+    posterior: LogSumPosterior,
+    inputs: LogInputs,
+    targets: LogSums,
+    candidates: LogSums,
+    known_variance: float = 0.0,
+) -> Floats:
+    """Return what each candidate takes off the log variance of each target, targets x candidates.
+
+    Args:
+        posterior: The conditioned process.
+        inputs: Distinct inputs of targets and candidates.
+        targets: Totals that should become certain.
+        candidates: Sums that could be observed.
+        known_variance: Variance of an observation that is known beforehand, besides its noise.
+    """
+    prediction = predict_inputs(posterior, inputs)
+    prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
+    one = linearise_totals(targets.counts, prediction)
+    two = linearise_totals(candidates.counts, prediction)
+    by_target = explain(posterior, inputs, one) + explain_discrepancies(posterior, targets)
+    by_candidate = explain(posterior, inputs, two) + explain_discrepancies(posterior, candidates)
+    half = two.pattern.matmul(two.weight, prior)
+    cov = one.pattern.matmul(one.weight, np.ascontiguousarray(half.T))
+    cov += discrepancy_covariance(posterior.hyper, targets, candidates)
+    cov -= matmul(by_target.T, by_candidate)
+    variance = two.sum_entries(two.weight * half[two.row, two.column])
+    variance += discrepancy_variance(posterior.hyper, candidates)
+    variance -= np.einsum("ij,ij->j", by_candidate, by_candidate)
+    noise = posterior.hyper.noise_sd**2 + known_variance
+    return np.asarray(cov**2 / (np.maximum(variance, 0.0) + noise))

@@ -1,0 +1,130 @@
+"""Covariance of the prior over log values.
+
+Inputs of equal groups and regime form a cell. Levels, and the factors of all kernels, are constant
+between two cells, so that only Matern kernels depend on single inputs; each is evaluated within the
+groups of its term alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joulecast.gp.kernels import matern52, scale_points
+from joulecast.gp.linalg import Floats, Ints, iterate_strips
+from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumParameters, LogSumProcess
+from joulecast.gp.weighted_sums import WeightedSums
+
+
+def log_prior_covariance(
+    process: LogSumProcess, hyper: LogSumParameters, left: LogInputs, right: LogInputs
+) -> Floats:
+    """Return the prior covariance of log values between two sets of inputs, with nuggets."""
+    (left_table, left_cell), (right_table, right_cell) = left.cells, right.cells
+    levels = np.zeros((len(left_table), len(right_table)))
+    kernels = []
+    for term, parameters in zip(process.terms, hyper.terms, strict=True):
+        factors = compare_cells(term, left_table, right_table)
+        cell_variance = parameters.shared_sd**2 * factors[0] + parameters.regime_sd**2 * factors[1]
+        if term.axes:
+            kernels.append((term, parameters.length_scales, cell_variance))
+        else:
+            levels += cell_variance
+    cov = levels.take(right_cell, axis=1).take(left_cell, axis=0)
+    for term, length_scales, cell_variance in kernels:
+        axes = list(term.axes)
+        one = scale_points(left.points[:, axes], length_scales)
+        two = scale_points(right.points[:, axes], length_scales)
+        _add_kernel(cov, (one, left), (two, right), cell_variance)
+    _add_nuggets(cov, left.identities, right.identities, hyper.nugget_sd**2)
+    return cov
+
+
+def compare_cells(term: KernelTerm, left: Ints, right: Ints) -> tuple[Floats, Floats]:
+    """Return which cells share the term's group, and which of those share their regime too."""
+    same_regime = left[:, None, -1] == right[None, :, -1]
+    if term.group == ALL_INPUTS:
+        return np.ones(same_regime.shape), same_regime.astype(float)
+    same_group = left[:, None, term.group] == right[None, :, term.group]
+    return same_group.astype(float), (same_group & same_regime).astype(float)
+
+
+def discrepancy_covariance(hyper: LogSumParameters, left: LogSums, right: LogSums) -> Floats:
+    """Return the covariance of discrepancies between two sets of sums."""
+    cov = np.zeros((left.size, right.size))
+    if not len(left.structures.row) or not len(right.structures.row):
+        return cov
+    rows, columns = np.unique(left.structures.row), np.unique(right.structures.row)
+    products = structure_products(left.structures, right.structures, rows, columns)
+    same = left.identities[rows][:, None] == right.identities[columns][None, :]
+    cov[np.ix_(rows, columns)] = products * (hyper.structure_sd**2 + hyper.sum_sd**2 * same)
+    return cov
+
+
+def discrepancy_variance(hyper: LogSumParameters, sums: LogSums) -> Floats:
+    """Return the variance of the discrepancy of each sum."""
+    squares = sums.structures.sum_entries(sums.structures.weight**2)
+    return np.asarray((hyper.structure_sd**2 + hyper.sum_sd**2) * squares)
+
+
+def structure_products(
+    left: WeightedSums, right: WeightedSums, rows: Ints, columns: Ints
+) -> Floats:
+    """Return F·Fᵀ between some rows of two matrices of shares."""
+    labels, label = np.unique(np.concatenate([left.column, right.column]), return_inverse=True)
+    one, two = np.zeros((len(rows), len(labels))), np.zeros((len(columns), len(labels)))
+    one[np.searchsorted(rows, left.row), label[: len(left.row)]] = left.weight
+    two[np.searchsorted(columns, right.row), label[len(left.row) :]] = right.weight
+    return np.asarray(one @ two.T)
+
+
+def _add_kernel(
+    cov: Floats,
+    left: tuple[Floats, LogInputs],
+    right: tuple[Floats, LogInputs],
+    cell_variance: Floats,
+) -> None:
+    """Add Matern 5/2 times the variance between cells, cell by cell of the left inputs."""
+    (one, left_inputs), (two, right_inputs) = left, right
+    right_cell = right_inputs.cells[1]
+    for rows, variance in zip(left_inputs.members, cell_variance, strict=True):
+        by_column = variance[right_cell]
+        columns = np.flatnonzero(by_column)
+        if not len(columns):
+            continue
+        factor, scale = _factor_distances(two[columns]), by_column[columns]
+        target = _as_slice(columns)
+        for strip in iterate_strips(len(rows), len(columns)):
+            kernel = matern52(_expand(one[rows[strip]]) @ factor)
+            kernel *= scale
+            if isinstance(target, slice):
+                cov[_as_slice(rows[strip]), target] += kernel
+            else:
+                cov[np.ix_(rows[strip], columns)] += kernel
+
+
+def _expand(points: Floats) -> Floats:
+    squares = np.einsum("ij,ij->i", points, points)
+    return np.column_stack([-2.0 * points, squares, np.ones(len(points))])
+
+
+def _factor_distances(points: Floats) -> Floats:
+    """Return the matrix whose product with expanded points is their squared distances."""
+    squares = np.einsum("ij,ij->i", points, points)
+    return np.vstack([points.T, np.ones(len(points)), squares])
+
+
+def _as_slice(index: Ints) -> slice | Ints:
+    """Return an ascending index as a slice where it is contiguous."""
+    first, last = int(index[0]), int(index[-1])
+    return slice(first, last + 1) if last - first + 1 == len(index) else index
+
+
+def _add_nuggets(cov: Floats, left: Ints, right: Ints, variance: float) -> None:
+    order = np.argsort(right, kind="stable")
+    ordered = right[order]
+    starts = np.searchsorted(ordered, left)
+    lengths = np.searchsorted(ordered, left, side="right") - starts
+    rows = np.repeat(np.arange(len(left)), lengths)
+    offset = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    cov[rows, order[np.repeat(starts, lengths) + offset]] += variance

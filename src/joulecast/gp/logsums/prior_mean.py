@@ -1,0 +1,55 @@
+"""Mean of the prior over log values, with its derivatives.
+
+    m_p   = Σ_k B_pk·c_k
+    μ_p   = ln m_p, or with a cap the soft minimum  -ln(m_p^-q + cap_p^-q) / q
+    s_pk  = B_pk·c_k / m_p            share of a basis function in the mean
+
+With durations among the basis functions of energies, the derivative of μ by a duration's logarithm
+carries the uncertainty of durations into energies. A cap at the power limit rises with the duration
+too, so that its derivative belongs there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joulecast.gp.linalg import Floats, matvec
+from joulecast.gp.logsums.log_inputs import LogInputs
+
+# Exponent q of the soft minimum: 3 % below the cap where the mean is 15 % below it.
+_CAP_EXPONENT = 8.0
+
+
+def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the prior mean μ of each input."""
+    log_mean = np.log(matvec(inputs.basis, coefficients))
+    if inputs.log_caps is None:
+        return np.asarray(log_mean)
+    scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
+    return np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
+
+
+def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the derivative of μ by the logarithm of each coefficient, P x K."""
+    terms = inputs.basis * coefficients
+    mean = terms.sum(axis=1)
+    return np.asarray(terms * (_uncapped_share(inputs, mean) / mean)[:, None])
+
+
+def elasticities(inputs: LogInputs, coefficients: Floats, column: int) -> Floats:
+    """Return the derivative of μ by the logarithm of a basis function, P.
+
+    A cap counts as proportional to that basis function.
+    """
+    mean = matvec(inputs.basis, coefficients)
+    uncapped = _uncapped_share(inputs, mean)
+    share = inputs.basis[:, column] * coefficients[column] / mean
+    return np.asarray(uncapped * share + (1.0 - uncapped))
+
+
+def _uncapped_share(inputs: LogInputs, mean: Floats) -> Floats:
+    """Return the derivative of μ by ln m."""
+    if inputs.log_caps is None:
+        return np.ones(len(mean))
+    margin = _CAP_EXPONENT * (np.log(mean) - inputs.log_caps)
+    return np.asarray(1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))

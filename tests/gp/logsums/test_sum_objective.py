@@ -1,0 +1,58 @@
+"""The negative log posterior of θ and its gradient."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.gp.logsums.linearisation import linearise
+from joulecast.gp.logsums.log_inputs import sort_by_cell
+from joulecast.gp.logsums.prior_covariance import discrepancy_covariance, log_prior_covariance
+from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.sum_objective import SumObjective
+from logsums_examples import draw_fitted, draw_inputs
+
+
+def make_objective(seed, caps=False):
+    rng = np.random.default_rng(seed)
+    fitted, values = draw_fitted(rng)
+    inputs = replace(draw_inputs(np.random.default_rng(seed), 30, caps=caps))
+    index, observations = sort_by_cell(inputs, fitted.observations)
+    linear = linearise(observations.sums.counts, values[index])
+    inputs = inputs.take(index)
+    return SumObjective(fitted.process, inputs, observations, linear), observations, linear
+
+
+@pytest.mark.parametrize("caps", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gradient_equals_finite_differences(seed, caps):
+    objective, _, _ = make_objective(seed, caps)
+    prior = objective.process.prior
+    theta = prior.means + 0.3 * np.random.default_rng(seed).normal(size=len(prior.means))
+    evaluate = objective.negative_log_posterior
+    steps = 1e-5 * np.eye(len(theta))
+    differences = [evaluate(theta + step)[0] - evaluate(theta - step)[0] for step in steps]
+    assert evaluate(theta)[1] == pytest.approx(np.array(differences) / 2e-5, abs=2e-5)
+
+
+def test_likelihood_equals_that_of_a_dense_normal():
+    objective, observations, linear = make_objective(4)
+    process, inputs, sums = objective.process, objective.inputs, observations.sums
+    theta = process.prior.means + 0.1
+    hyper = process.unpack(theta)
+    weights = linear.weights.to_matrix(inputs.size)
+    cov = weights @ log_prior_covariance(process, hyper, inputs, inputs) @ weights.T
+    cov += discrepancy_covariance(hyper, sums, sums)
+    cov += np.diag(hyper.noise_sd**2 + observations.log_variance)
+    mean = prior_log_mean(inputs, hyper.coefficients)
+    residual = observations.log_values - linear.offsets - weights @ mean
+    dense = 0.5 * residual @ np.linalg.solve(cov, residual) + 0.5 * np.linalg.slogdet(cov)[1]
+    value, _ = objective.negative_log_posterior(theta)
+    assert value == pytest.approx(dense + process.prior.negative_log_density(theta)[0], rel=1e-10)
+
+
+def test_repeated_inputs_are_refused():
+    objective, observations, linear = make_objective(5)
+    inputs = replace(objective.inputs, identities=np.zeros(objective.inputs.size, int))
+    with pytest.raises(ValueError, match="only 1 are distinct"):
+        SumObjective(objective.process, inputs, observations, linear)

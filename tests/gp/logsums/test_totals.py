@@ -1,0 +1,170 @@
+"""Predictions of inputs, combinations and totals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.gp.logsums import totals
+from joulecast.gp.logsums.log_inputs import LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.prior_covariance import log_prior_covariance
+from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.totals import (
+    predict_combinations,
+    predict_inputs,
+    predict_log_totals,
+    predict_total_means,
+)
+from joulecast.gp.weighted_sums import WeightedSums
+from logsums_examples import draw_fitted, draw_inputs, draw_sums, make_process
+
+
+def test_single_inputs_reproduce_gaussian_process_regression():
+    """By the textbook: m = μ + k·(K + σ²I)⁻¹·(y - μ), and likewise the variance."""
+    rng = np.random.default_rng(0)
+    fitted, _ = draw_fitted(rng, several=0)
+    new = draw_inputs(rng, 15, first_identity=100)
+    data, hyper, process = fitted.observations, fitted.hyper, fitted.process
+    inputs = fitted.inputs.take(data.sums.counts.column)
+    cov = log_prior_covariance(process, hyper, inputs, inputs)
+    cov += np.diag(hyper.noise_sd**2 + data.log_variance)
+    cross = log_prior_covariance(process, hyper, new, inputs)
+    values = data.log_values - np.log(data.sums.counts.weight)
+    residual = values - prior_log_mean(inputs, hyper.coefficients)
+    mean = prior_log_mean(new, hyper.coefficients) + cross @ np.linalg.solve(cov, residual)
+    prior = log_prior_covariance(process, hyper, new, new)
+    expected = prior - cross @ np.linalg.solve(cov, cross.T)
+    posterior = condition_logsums(fitted)
+    found = predict_inputs(posterior, new)
+    assert found.log_mean == pytest.approx(mean, abs=1e-9)
+    assert found.log_variance == pytest.approx(np.diag(expected), abs=1e-9)
+    joint = predict_log_totals(posterior, new, LogSums.of_single_inputs(15), joint=True)
+    assert joint.log_covariance == pytest.approx(expected, abs=1e-9)
+    assert joint.log_mean == pytest.approx(mean, abs=1e-9)
+
+
+def test_order_of_observations_does_not_matter():
+    rng = np.random.default_rng(1)
+    fitted, _ = draw_fitted(rng)
+    new = draw_inputs(rng, 10, first_identity=100)
+    order = rng.permutation(fitted.observations.size)
+    other = replace(fitted, observations=fitted.observations.take(order))
+    one, two = (predict_inputs(condition_logsums(each), new) for each in (fitted, other))
+    assert one.log_mean == pytest.approx(two.log_mean, abs=1e-6)
+    assert one.log_variance == pytest.approx(two.log_variance, abs=1e-6)
+
+
+def test_prediction_of_an_observed_sum_returns_it_within_noise():
+    fitted, _ = draw_fitted(np.random.default_rng(2), noise_sd=(0.005, 0.5))
+    sums = fitted.observations.sums
+    found = predict_log_totals(condition_logsums(fitted), fitted.inputs, sums)
+    assert found.log_mean == pytest.approx(fitted.observations.log_values, abs=0.05)
+    assert np.sqrt(found.log_variance).max() < 0.02
+
+
+def test_intervals_widen_with_distance():
+    fitted, _ = draw_fitted(np.random.default_rng(3))
+    first = fitted.inputs.take(fitted.observations.sums.counts.column[:1])
+    new = first.take(np.zeros(8, int))
+    away = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0, 1000.0])
+    new = replace(new, points=first.points + away[:, None], identities=100 + np.arange(8))
+    found = predict_inputs(condition_logsums(fitted), new)
+    # Other observations lie in the way; far from all of them, only levels are known.
+    assert found.log_variance[0] < found.log_variance[1] < found.log_variance[-2]
+    assert found.log_variance[-1] == pytest.approx(found.log_variance[-2], rel=0.05)
+
+
+def test_joint_covariance_is_positive_semi_definite():
+    rng = np.random.default_rng(4)
+    fitted, _ = draw_fitted(rng)
+    new = draw_inputs(rng, 25, first_identity=20)
+    found = predict_log_totals(
+        condition_logsums(fitted), new, draw_sums(rng, 25, 10, 20), joint=True
+    )
+    assert found.log_covariance == pytest.approx(found.log_covariance.T, abs=1e-12)
+    assert np.linalg.eigvalsh(found.log_covariance).min() > -1e-9
+    assert np.diag(found.covariance) == pytest.approx(found.variance, rel=1e-6)
+
+
+def test_chunks_give_the_same_prediction(monkeypatch):
+    rng = np.random.default_rng(5)
+    fitted, _ = draw_fitted(rng)
+    new, sums = draw_inputs(rng, 25, first_identity=20), draw_sums(rng, 25, 10, 20)
+    posterior = condition_logsums(fitted)
+    joint = predict_log_totals(posterior, new, sums, joint=True)
+    monkeypatch.setattr(totals, "_SUM_CHUNK", 7)
+    monkeypatch.setattr(totals, "_INPUT_CHUNK", 4)
+    chunked = predict_log_totals(posterior, new, sums)
+    assert chunked.log_mean == pytest.approx(joint.log_mean, abs=1e-10)
+    assert chunked.log_variance == pytest.approx(joint.log_variance, abs=1e-10)
+    with pytest.raises(ValueError, match="joint=True"):
+        chunked.covariance  # noqa: B018
+
+
+def test_totals_agree_with_monte_carlo():
+    """Mean and log variance of sums of correlated log-normals, by drawing the inputs."""
+    rng = np.random.default_rng(6)
+    fitted, _ = draw_fitted(rng)
+    new = draw_inputs(rng, 12, first_identity=100)
+    posterior = condition_logsums(fitted)
+    weights = WeightedSums.of_single_inputs(12)
+    mean, cov = predict_combinations(posterior, new, weights)
+    values = np.exp(rng.multivariate_normal(mean, cov, 100_000))
+    row = np.repeat(np.arange(3), 4)
+    counts = WeightedSums(3, row, np.arange(12), rng.integers(1, 5, 12).astype(float))
+    drawn = values @ counts.to_matrix(12).T
+    found = predict_log_totals(posterior, new, LogSums.of_counts(counts))
+    assert found.mean == pytest.approx(drawn.mean(axis=0), rel=0.02)
+    assert found.log_mean == pytest.approx(np.log(drawn).mean(axis=0), abs=0.03)
+    assert found.log_variance == pytest.approx(np.log(drawn).var(axis=0), rel=0.15)
+    means, _ = predict_total_means(posterior, new, counts)
+    assert means == pytest.approx(drawn.mean(axis=0), rel=0.02)
+
+
+def test_estimates_scale_with_all_values():
+    """Twice all values and coefficients give twice all estimates."""
+    rng = np.random.default_rng(7)
+    fitted, _ = draw_fitted(rng)
+    new, sums = draw_inputs(rng, 20, first_identity=100), draw_sums(rng, 20, 5, 10)
+    observations = fitted.observations
+    doubled = replace(observations, log_values=observations.log_values + np.log(2.0))
+    process = make_process(coefficients=(2e-3, 4e-3, 1e-3))
+    other = FittedLogSums(process, process.prior.means, fitted.inputs, doubled)
+    one, two = (predict_log_totals(condition_logsums(each), new, sums) for each in (fitted, other))
+    assert two.mean == pytest.approx(2.0 * one.mean, rel=1e-8)
+    assert two.log_variance == pytest.approx(one.log_variance, rel=1e-8)
+
+
+def test_discrepancy_of_a_structure_is_learnt():
+    """Sums of structure 0 cost 10 % more than their inputs: so does another one of it."""
+    rng = np.random.default_rng(8)
+    fitted, values = draw_fitted(rng, size=12, singles=12, several=0, structure_sd=(0.1, 0.1))
+    row = np.repeat(np.arange(6), 2)
+    counts = WeightedSums(6, row, np.arange(12), np.ones(12))
+    structures = WeightedSums(6, np.arange(6), np.zeros(6, int), np.ones(6))
+    sums = LogSums(counts, structures, 50 + np.arange(6))
+    from joulecast.gp.logsums.log_inputs import LogObservations, append_observations
+
+    log_values = np.log(counts.total(np.exp(values))) + 0.1
+    known = LogObservations(sums, log_values, np.full(6, 1e-6))
+    all_of_them = append_observations(fitted.observations, known)
+    posterior = condition_logsums(replace(fitted, observations=all_of_them))
+    one = WeightedSums(1, np.zeros(3, int), np.array([0, 4, 8]), np.ones(3))
+    plain = predict_log_totals(posterior, fitted.inputs, LogSums.of_counts(one))
+    share = WeightedSums(1, np.zeros(1, int), np.zeros(1, int), np.ones(1))
+    again = predict_log_totals(posterior, fitted.inputs, LogSums(one, share, np.array([99])))
+    assert again.log_mean - plain.log_mean == pytest.approx(0.1, abs=0.03)
+    other = WeightedSums(1, np.zeros(1, int), np.ones(1, int), np.ones(1))
+    unseen = predict_log_totals(posterior, fitted.inputs, LogSums(one, other, np.array([99])))
+    assert unseen.log_mean == pytest.approx(plain.log_mean, abs=1e-12)
+    assert unseen.log_variance > again.log_variance > plain.log_variance
+
+
+def test_no_mean_exceeds_its_cap():
+    rng = np.random.default_rng(9)
+    fitted, _ = draw_fitted(rng)
+    new = draw_inputs(rng, 30, first_identity=100)
+    free = predict_inputs(condition_logsums(fitted), new).log_mean
+    capped = replace(new, log_caps=np.full(30, np.median(free)))
+    assert predict_inputs(condition_logsums(fitted), capped).log_mean.max() <= np.median(free)

@@ -1,0 +1,82 @@
+"""Random processes over log values, inputs and sums for the tests of gp.logsums."""
+
+import numpy as np
+
+from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums
+from joulecast.gp.logsums.prior_covariance import log_prior_covariance
+from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess
+from joulecast.gp.weighted_sums import WeightedSums
+
+BASIS_SIZE, AXES, STRUCTURES = 3, 2, 3
+
+
+def make_process(coefficients=(1e-3, 2e-3, 5e-4), **sds):
+    axes = tuple(range(AXES))
+    terms = (
+        KernelTerm(ALL_INPUTS, shared_sd=(0.3, 0.5)),
+        KernelTerm(0, regime_sd=(0.2, 0.5)),
+        KernelTerm(1, shared_sd=(0.2, 0.5), regime_sd=(0.15, 0.5)),
+        KernelTerm(0, axes, shared_sd=(0.4, 0.5), regime_sd=(0.3, 0.5)),
+        KernelTerm(1, axes[:1], regime_sd=(0.2, 0.5), length_scale=(1.0, 0.5)),
+    )
+    return LogSumProcess(tuple((one, 0.5) for one in coefficients), terms, **sds)
+
+
+def draw_inputs(rng, size, first_identity=0, caps=False):
+    """Return inputs of two classes, each of two kinds, in two regimes."""
+    kinds = rng.integers(0, 4, size)
+    basis = rng.uniform(0.1, 2.0, (size, BASIS_SIZE))
+    return LogInputs(
+        basis,
+        5.0 + 2.0 * rng.normal(size=(size, AXES)),
+        np.column_stack([kinds // 2, kinds]),
+        rng.integers(0, 2, size),
+        first_identity + np.arange(size),
+        np.log(basis.sum(axis=1) * 2e-3) if caps else None,
+    )
+
+
+def draw_sums(rng, inputs, singles, several):
+    """Return sums of single inputs, then of two to four with shares of structures."""
+    entries = [[int(one)] for one in rng.permutation(inputs)[:singles]]
+    entries += [sorted(rng.choice(inputs, rng.integers(2, 5), False)) for _ in range(several)]
+    row = np.repeat(np.arange(len(entries)), [len(one) for one in entries])
+    counts = rng.integers(1, 4, len(row)).astype(float)
+    size = singles + several
+    index = np.arange(singles, size)
+    structures = WeightedSums(size, index, index % STRUCTURES, np.ones(several))
+    identities = np.arange(size)
+    # The last two are the same sum.
+    if several > 1:
+        last = row == size - 2
+        keep = row < size - 1
+        entries = np.concatenate(entries)
+        row = np.concatenate([row[keep], np.full(last.sum(), size - 1)])
+        columns = np.concatenate([entries[keep], entries[last]])
+        counts = np.concatenate([counts[keep], counts[last]])
+        structures = WeightedSums(
+            size, index, np.concatenate([index[:-1], index[-2:-1]]) % STRUCTURES, np.ones(several)
+        )
+        identities[-1] = identities[-2]
+        return LogSums(WeightedSums(size, row, columns, counts), structures, identities)
+    return LogSums(WeightedSums(size, row, np.concatenate(entries), counts), structures, identities)
+
+
+def draw_values(rng, process, inputs):
+    """Return log values of inputs, drawn from the prior at its median."""
+    hyper = process.unpack(process.prior.means)
+    cov = log_prior_covariance(process, hyper, inputs, inputs)
+    noise = rng.multivariate_normal(np.zeros(inputs.size), cov)
+    return prior_log_mean(inputs, hyper.coefficients) + noise
+
+
+def draw_fitted(rng, size=30, singles=20, several=12, **kwargs):
+    """Return a process at the median of its prior, observed through sums, and the log values."""
+    process, inputs = make_process(**kwargs), draw_inputs(rng, size)
+    sums, values = draw_sums(rng, size, singles, several), draw_values(rng, process, inputs)
+    log_values = np.log(sums.counts.total(np.exp(values))) + 0.02 * rng.normal(size=sums.size)
+    strata = np.arange(sums.size) % 3
+    observations = LogObservations(sums, log_values, np.full(sums.size, 1e-5), strata)
+    return FittedLogSums(process, process.prior.means, inputs, observations), values
