@@ -18,10 +18,9 @@ from joulecast.gp.logsums.prior_covariance import (
     log_prior_covariance,
 )
 from joulecast.gp.logsums.totals import (
-    explain,
     explain_discrepancies,
+    explain_inputs,
     linearise_totals,
-    predict_inputs,
 )
 
 
@@ -41,18 +40,20 @@ def expected_variance_reduction(
         candidates: Sums that could be observed.
         known_variance: Variance of an observation that is known beforehand, besides its noise.
     """
-    prediction = predict_inputs(posterior, inputs)
-    prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
+    prediction, explained = explain_inputs(posterior, inputs)
     one = linearise_totals(targets.counts, prediction)
     two = linearise_totals(candidates.counts, prediction)
-    by_target = explain(posterior, inputs, one) + explain_discrepancies(posterior, targets)
-    by_candidate = explain(posterior, inputs, two) + explain_discrepancies(posterior, candidates)
+    by_target = one.pattern.matmul(one.weight, explained)
+    by_target += explain_discrepancies(posterior, targets)
+    by_candidate = two.pattern.matmul(two.weight, explained)
+    by_candidate += explain_discrepancies(posterior, candidates)
+    prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
     half = two.pattern.matmul(two.weight, prior)
     cov = one.pattern.matmul(one.weight, np.ascontiguousarray(half.T))
     cov += discrepancy_covariance(posterior.hyper, targets, candidates)
-    cov -= matmul(by_target.T, by_candidate)
+    cov -= matmul(by_target, by_candidate.T)
     variance = two.sum_entries(two.weight * half[two.row, two.column])
     variance += discrepancy_variance(posterior.hyper, candidates)
-    variance -= np.einsum("ij,ij->j", by_candidate, by_candidate)
+    variance -= np.einsum("ij,ij->i", by_candidate, by_candidate)
     noise = posterior.hyper.noise_sd**2 + known_variance
     return np.asarray(cov**2 / (np.maximum(variance, 0.0) + noise))

@@ -31,8 +31,9 @@ from joulecast.gp.weighted_sums import WeightedSums
 _MAX_STEPS = 4
 # A step changes no log value by more than this: far from z̄ the linearisation says little.
 _MAX_CHANGE = 1.5
-# Steps end when no log value of a sum changes by more than this.
-_TOLERANCE = 2e-3
+# Steps end when no log value of a sum changes by more than this: the linearisation is then off by
+# at most half its square.
+_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,28 @@ def log_prior_covariance(
     return cov
 
 
+def log_prior_variance(
+    process: LogSumProcess, hyper: LogSumParameters, inputs: LogInputs, weights: WeightedSums
+) -> Floats:
+    """Return the prior variance of weighted sums of log values, from the pairs within each."""
+    own = hyper.prior_variance * weights.sum_entries(weights.weight**2)
+    first, second = _list_pairs(weights.row)
+    left, right = weights.column[first], weights.column[second]
+    same_regime = inputs.regimes[left] == inputs.regimes[right]
+    cov = np.zeros(len(first))
+    for term, parameters in zip(process.terms, hyper.terms, strict=True):
+        column = inputs.group_column(term.group)
+        same = np.flatnonzero(column[left] == column[right])
+        variance = parameters.shared_sd**2 + parameters.regime_sd**2 * same_regime[same]
+        if term.axes:
+            points = scale_points(inputs.points[:, list(term.axes)], parameters.length_scales)
+            differences = points[left[same]] - points[right[same]]
+            variance *= matern52(np.einsum("ij,ij->i", differences, differences))
+        cov[same] += variance
+    cov *= weights.weight[first] * weights.weight[second]
+    return np.asarray(own + 2.0 * np.bincount(weights.row[first], cov, weights.size))
+
+
 def compare_cells(term: KernelTerm, left: Ints, right: Ints) -> tuple[Floats, Floats]:
     """Return which cells share the term's group, and which of those share their regime too."""
     same_regime = left[:, None, -1] == right[None, :, -1]
@@ -101,6 +123,14 @@ def _add_kernel(
                 cov[_as_slice(rows[strip]), target] += kernel
             else:
                 cov[np.ix_(rows[strip], columns)] += kernel
+
+
+def _list_pairs(row: Ints) -> tuple[Ints, Ints]:
+    """Return all pairs of entries of the same row, the earlier entry first."""
+    later = np.searchsorted(row, row, side="right") - np.arange(len(row)) - 1
+    first = np.repeat(np.arange(len(row)), later)
+    starts = np.cumsum(later) - later
+    return first, first + 1 + np.arange(len(first)) - starts[first]
 
 
 def _expand(points: Floats) -> Floats:

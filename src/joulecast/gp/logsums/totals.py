@@ -26,12 +26,17 @@ from joulecast.gp.logsums.prior_covariance import (
     discrepancy_covariance,
     discrepancy_variance,
     log_prior_covariance,
+    log_prior_variance,
 )
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.weighted_sums import WeightedSums
 
-# Inputs whose covariances are held at once, and those of the sums of one chunk.
-_INPUT_CHUNK, _SUM_CHUNK = 2048, 1024
+# Inputs whose covariances with the observations are made at once.
+_INPUT_CHUNK = 2048
+# Entries of sums, and pairs of entries, that are held at once.
+_MAX_ENTRIES, _MAX_PAIRS = 16384, 1_000_000
+# Rows of a triangular product made at once.
+_TILE = 64
 
 
 @dataclass(frozen=True)
@@ -78,20 +83,11 @@ def predict_inputs(
     No mean exceeds the input's cap.
     """
     log_mean, log_variance = np.empty(inputs.size), np.zeros(inputs.size)
-    order = np.argsort(inputs.cells[1], kind="stable")
-    for start in range(0, inputs.size, _INPUT_CHUNK):
-        index = order[start : start + _INPUT_CHUNK]
-        some = inputs.take(index)
-        cov = posterior.covariance_with_observations(some)
-        log_mean[index] = prior_log_mean(some, posterior.hyper.coefficients) + matvec(
-            cov.T, posterior.row_weights
-        )
+    for index, mean, cov in _iterate_inputs(posterior, inputs):
+        log_mean[index] = mean
         if with_variance:
-            explained = matmul(posterior.inverse_factor, cov)
-            squares = np.einsum("ij,ij->j", explained, explained)
-            log_variance[index] = np.maximum(posterior.hyper.prior_variance - squares, 0.0)
-    if inputs.log_caps is not None:
-        log_mean = np.minimum(log_mean, inputs.log_caps)
+            explained = _multiply_triangular(posterior.inverse_factor, cov)
+            log_variance[index] = _subtract_squares(posterior.hyper.prior_variance, explained.T)
     return LogPrediction(log_mean, log_variance)
 
 
@@ -110,7 +106,7 @@ def predict_log_totals(
         return _predict_chunk(posterior, inputs, sums, joint=True)
     parts = [
         _predict_chunk(posterior, inputs.take(used), chunk, joint=False)
-        for used, chunk in _iterate_chunks(sums)
+        for used, chunk in _iterate_sums(sums)
     ]
     return LogPrediction(
         np.concatenate([np.zeros(0), *(part.log_mean for part in parts)]),
@@ -134,23 +130,27 @@ def predict_combinations(
     With the derivatives of log energies by log durations as weights, the covariance is what
     uncertain durations add to that of the energies.
     """
-    prediction = predict_inputs(posterior, inputs, with_variance=False)
+    prediction, explained = explain_inputs(posterior, inputs)
+    explained = weights.pattern.matmul(weights.weight, explained)
     prior = _prior_products(posterior, inputs, weights)
-    explained = explain(posterior, inputs, weights)
-    return weights.total(prediction.log_mean), prior - matmul(explained.T, explained)
+    return weights.total(prediction.log_mean), prior - matmul(explained, explained.T)
 
 
-def explain(posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums) -> Floats:
-    """Return L⁻¹ times the covariance of observations with weighted sums of log values, N x n."""
-    cov = posterior.covariance_with_observations(inputs)
-    combined = weights.pattern.matmul(weights.weight, np.ascontiguousarray(cov.T))
-    return matmul(posterior.inverse_factor, np.ascontiguousarray(combined.T))
+def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPrediction, Floats]:
+    """Return the posterior of inputs, and L⁻¹·k of each: what the observations explain, P x N."""
+    log_mean = np.empty(inputs.size)
+    explained = np.empty((inputs.size, posterior.sums.size))
+    for index, mean, cov in _iterate_inputs(posterior, inputs):
+        log_mean[index] = mean
+        explained[index] = _multiply_triangular(posterior.inverse_factor, cov).T
+    log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
+    return LogPrediction(log_mean, log_variance), explained
 
 
 def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
-    """Return L⁻¹ times the covariance of observations with the discrepancies of sums, N x n."""
+    """Return L⁻¹ times the covariance of observations with the discrepancies of sums, n x N."""
     cov = discrepancy_covariance(posterior.hyper, posterior.sums, sums)
-    return matmul(posterior.inverse_factor, cov) if cov.any() else cov
+    return _multiply_triangular(posterior.inverse_factor, cov).T if cov.any() else cov.T
 
 
 def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> WeightedSums:
@@ -161,26 +161,26 @@ def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> Weighte
 def _predict_chunk(
     posterior: LogSumPosterior, inputs: LogInputs, sums: LogSums, joint: bool
 ) -> LogPrediction:
-    prediction = predict_inputs(posterior, inputs)
+    prediction, explained = explain_inputs(posterior, inputs)
     weights = linearise_totals(sums.counts, prediction)
-    by_inputs = explain(posterior, inputs, weights)
-    by_structure = explain_discrepancies(posterior, sums)
-    explained = by_inputs + by_structure
+    explained = weights.pattern.matmul(weights.weight, explained)
     if joint:
         prior = _prior_products(posterior, inputs, weights)
         own_prior = np.diag(prior)
     else:
-        own_prior = _prior_variance(posterior, inputs, weights)
-    sum_variance = np.maximum(own_prior - np.einsum("ij,ij->j", by_inputs, by_inputs), 0.0)
-    own_prior = own_prior + discrepancy_variance(posterior.hyper, sums)
-    log_variance = np.maximum(own_prior - np.einsum("ij,ij->j", explained, explained), 0.0)
-    discrepancy = discrepancy_covariance(posterior.hyper, sums, posterior.sums)
-    log_mean = np.log(sums.counts.total(prediction.mean)) - 0.5 * sum_variance
-    log_mean = log_mean + matvec(discrepancy, posterior.row_weights)
+        own_prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
+    log_mean = np.log(sums.counts.total(prediction.mean))
+    log_mean -= 0.5 * _subtract_squares(own_prior, explained)
+    if len(sums.structures.row):
+        discrepancy = discrepancy_covariance(posterior.hyper, sums, posterior.sums)
+        log_mean += matvec(discrepancy, posterior.row_weights)
+        own_prior = own_prior + discrepancy_variance(posterior.hyper, sums)
+        explained += explain_discrepancies(posterior, sums)
+    log_variance = _subtract_squares(own_prior, explained)
     if not joint:
         return LogPrediction(log_mean, log_variance)
     cov = prior + discrepancy_covariance(posterior.hyper, sums, sums)
-    return LogPrediction(log_mean, log_variance, cov - matmul(explained.T, explained))
+    return LogPrediction(log_mean, log_variance, cov - matmul(explained, explained.T))
 
 
 def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums) -> Floats:
@@ -190,18 +190,44 @@ def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: Weig
     return weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
 
 
-def _prior_variance(posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums) -> Floats:
-    cov = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
-    half = weights.pattern.matmul(weights.weight, cov)
-    return weights.sum_entries(weights.weight * half[weights.row, weights.column])
+def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floats:
+    """Return the posterior variance of each row of L⁻¹·k."""
+    squares = np.einsum("ij,ij->i", explained, explained)
+    return np.asarray(np.maximum(prior_variance - squares, 0.0))
 
 
-def _iterate_chunks(sums: LogSums) -> Iterator[tuple[Ints, LogSums]]:
+def _multiply_triangular(lower: Floats, matrix: Floats) -> Floats:
+    """Return the product of a lower triangular matrix and another one, without its zeros."""
+    product = np.empty((len(lower), matrix.shape[1]))
+    for start in range(0, len(lower), _TILE):
+        stop = min(len(lower), start + _TILE)
+        product[start:stop] = matmul(lower[start:stop, :stop], matrix[:stop])
+    return product
+
+
+def _iterate_inputs(
+    posterior: LogSumPosterior, inputs: LogInputs
+) -> Iterator[tuple[Ints, Floats, Floats]]:
+    """Yield some inputs at a time: index, posterior mean, and covariance with observations."""
+    order = np.argsort(inputs.cells[1], kind="stable")
+    for start in range(0, inputs.size, _INPUT_CHUNK):
+        index = order[start : start + _INPUT_CHUNK]
+        some = inputs.take(index)
+        cov = posterior.covariance_with_observations(some)
+        log_mean = prior_log_mean(some, posterior.hyper.coefficients)
+        log_mean = log_mean + matvec(cov.T, posterior.row_weights)
+        if some.log_caps is not None:
+            log_mean = np.minimum(log_mean, some.log_caps)
+        yield index, log_mean, cov
+
+
+def _iterate_sums(sums: LogSums) -> Iterator[tuple[Ints, LogSums]]:
     """Yield some sums at a time with the inputs they contain."""
-    ends = np.cumsum(np.bincount(sums.counts.row, minlength=sums.size))
+    lengths = np.bincount(sums.counts.row, minlength=sums.size)
+    ends, pair_ends = np.cumsum(lengths), np.cumsum(lengths**2)
     start = 0
     while start < sums.size:
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _SUM_CHUNK, side="right")))
+        held = (ends - ends[start] <= _MAX_ENTRIES) & (pair_ends - pair_ends[start] <= _MAX_PAIRS)
+        stop = max(start + 1, int(np.count_nonzero(held)))
         yield sums.take(np.arange(start, stop)).narrow()
         start = stop
