@@ -107,9 +107,20 @@ def _check_labels(network: Network) -> None:
         raise InputError(f"the network's name is {network.name!r}; give text")
     if not isinstance(network.buildable, bool):
         raise InputError(f"buildable is {network.buildable!r}; give true or false")
-    for name, value in (network.totals or StepTotals(0.0, 0.0, 0)).to_dict().items():
+    totals = network.totals or StepTotals(0.0, 0.0, 0)
+    for name, value in totals.to_dict().items():
+        if name in ("ops_without_rule", "notes"):
+            continue
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise InputError(f"totals.{name} is {value!r}; give a number")
+    for name, count in totals.ops_without_rule:
+        if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int):
+            raise InputError(
+                f"totals.ops_without_rule has {[name, count]}; give a name and a count"
+            )
+    for note in totals.notes:
+        if not isinstance(note, str):
+            raise InputError(f"totals.notes has {note!r}; give text")
 
 
 # ---------------------------------------------------------------------------------------------

@@ -41,10 +41,12 @@ def test_kinds_of_each_sort():
     assert names_where("is_convolution") == {name for name in KINDS if name.startswith("conv")}
     assert names_where("is_recurrent") == {"lstm", "gru", "rnn"}
     assert names_where("is_view") == {"flatten", "view", "permute", "last"}
-    assert names_where("reads_tokens") == {"embedding"}
-    assert names_where("combines_inputs") == names_where("counts_params") == {"elementwise"}
+    assert names_where("reads_tokens") == {"embedding", "embedding_bag"}
+    assert names_where("combines_inputs") == {"elementwise"}
+    assert names_where("counts_params") == {"elementwise", "index"}
     assert names_where("has_head_dim") == names_where("packs_inputs") == {"sdpa"}
-    assert names_where("is_function") == {"elementwise", "matmul", "sdpa"}
+    functions = {"elementwise", "matmul", "sdpa", "index", "scatter", "sort", "slice"}
+    assert names_where("is_function") == functions
     assert [KINDS[f"conv{dims}d"].spatial_dims for dims in (1, 2, 3)] == [1, 2, 3]
 
 

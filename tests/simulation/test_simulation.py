@@ -35,6 +35,11 @@ GRAPH = Execution(mode="graph")
 EXAMPLES = {
     "linear": {"cin": 8, "cout": 8},
     "embedding": {"vocabulary": 20, "width": 8, "lead": (6,)},
+    "embedding_bag": {"vocabulary": 20, "width": 8, "lead": (6,)},
+    "grouped_linear": {"cin": 8, "cout": 8, "lead": (6,), "experts": 2},
+    "index": {"fn": "index", "axes": (0,), "shape": (6, 8), "out": (3, 8)},
+    "scatter": {"fn": "index_add", "shape": (6, 8), "source": (3, 8)},
+    "sort": {"fn": "topk", "shape": (6, 8), "out": (6, 2)},
     "lstm": {"cin": 8, "hidden": 8, "tokens": 6},
     "gru": {"cin": 8, "hidden": 8, "tokens": 6},
     "rnn": {"cin": 8, "hidden": 8, "tokens": 6},
@@ -46,7 +51,7 @@ EXAMPLES = {
     "pool": {"fn": "max", "kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
     "dropout": {"p": 0.5},
 }
-FREE = ("flatten", "view", "permute", "last")
+FREE = ("flatten", "view", "permute", "last", "slice")
 
 
 def make_example(kind):

@@ -168,7 +168,8 @@ def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> Resolve
             f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
         )
     require_torch("reading a module")
-    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net, resize_batch
+    from joulecast.runtimes.torch.example_inputs import resize_batch
+    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 
     loaded = LoadedNet(net, resize_batch(inputs, batch) if batch else inputs, loss)
     network = read_loaded_net(type(net).__name__, loaded)

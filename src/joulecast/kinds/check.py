@@ -23,9 +23,9 @@ from joulecast.records import JOINS, Input, Layer, Network, Op, Setup
 IMAGE_AXES = (3, 4)
 """Axes of a sample that can be channels last: an image or a volume with its channels."""
 
-_FLAGS = {"affine", "bias", "bidirectional", "causal", "ceil", "spelled"}
+_FLAGS = {"across", "affine", "bias", "bidirectional", "causal", "ceil", "copies", "spelled"}
 _LISTS = {"axes", "dilation", "kernel", "lead", "order", "out", "output_padding", "padding"}
-_LISTS |= {"shape", "space", "stride"}
+_LISTS |= {"shape", "source", "space", "stride"}
 _FROM_ZERO = {"axes", "order", "output_padding", "padding", "params"}
 # No device could hold larger sizes, and counting them would take forever or overflow.
 _LARGEST = 10**12
@@ -100,6 +100,8 @@ def _check_flags(layer: Layer) -> None:
     _check_integer("calls", layer.calls, 1)
     for back in layer.reads:
         _check_integer("reads", back, 1)
+    for position in layer.transposed:
+        _check_integer("transposed", position, 0)
 
 
 def _check_work(layer: Layer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -99,6 +100,24 @@ def define_linear() -> Kind:
         aligned_widths=("cin", "cout"),
         autocast=gives_half,
     )
+
+
+def define_grouped_linear() -> Kind:
+    """Return the row of the experts of a mixture: each row is multiplied by one expert's weight.
+
+    ``lead`` counts the rows of all experts together: tokens times the experts that each is given.
+    """
+    linear = define_linear()
+
+    def params(s: Sizes, shape: Shape) -> tuple[int, ...]:
+        return (s["experts"] * s["cin"] * s["cout"],)
+
+    def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
+        return 2.0 * math.prod(in_shape) * float(out_shape[-1])
+
+    forward, backward = make_contraction_rules(flops, linear.out_shape, params)
+    sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": REQUIRED, "experts": REQUIRED}
+    return replace(linear, sizes=sizes, forward=forward, backward=backward, params=params)
 
 
 def define_matmul() -> Kind:

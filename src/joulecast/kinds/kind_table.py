@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from joulecast.errors import InputError
-from joulecast.kinds.contractions import define_convolution, define_linear, define_matmul
+from joulecast.kinds.contractions import (
+    define_convolution,
+    define_grouped_linear,
+    define_linear,
+    define_matmul,
+)
 from joulecast.kinds.elementwise import (
     define_batch_norm,
     define_dropout,
@@ -17,10 +22,12 @@ from joulecast.kinds.elementwise import (
     define_rms_norm,
     define_view,
 )
+from joulecast.kinds.indexing import define_index, define_scatter, define_slice, define_sort
 from joulecast.kinds.kind import Kind
 from joulecast.kinds.sequences import (
     define_attention,
     define_embedding,
+    define_embedding_bag,
     define_recurrent,
     define_sdpa,
 )
@@ -33,7 +40,9 @@ KINDS: dict[str, Kind] = {
     "conv_transpose2d": define_convolution(2, transposed=True),
     "conv_transpose3d": define_convolution(3, transposed=True),
     "linear": define_linear(),
+    "grouped_linear": define_grouped_linear(),
     "embedding": define_embedding(),
+    "embedding_bag": define_embedding_bag(),
     "lstm": define_recurrent(4),
     "gru": define_recurrent(3),
     "rnn": define_recurrent(1),
@@ -45,6 +54,10 @@ KINDS: dict[str, Kind] = {
     "layer_norm": define_layer_norm(),
     "rms_norm": define_rms_norm(),
     "elementwise": define_elementwise(),
+    "index": define_index(),
+    "scatter": define_scatter(),
+    "sort": define_sort(),
+    "slice": define_slice(),
     "pool": define_pool(),
     "dropout": define_dropout(),
     "flatten": define_flatten(),

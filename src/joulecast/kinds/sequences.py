@@ -42,6 +42,22 @@ def define_embedding() -> Kind:
     )
 
 
+def define_embedding_bag() -> Kind:
+    """Return the row of an embedding whose rows are summed or averaged: ``bags`` per sample."""
+    embedding = define_embedding()
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        tokens = c.batch * math.prod(shape)
+        row = s["width"] * WEIGHT_BYTES
+        return Work(0.0, float(tokens * (8 + row) + c.batch * s["bags"] * row), 1, tokens * 8.0)
+
+    def out_shape(s: Sizes, shape: Shape) -> Shape:
+        return (s["bags"], s["width"]) if s["bags"] > 1 else (s["width"],)
+
+    sizes = {"vocabulary": REQUIRED, "width": REQUIRED, "lead": REQUIRED, "bags": 1}
+    return replace(embedding, sizes=sizes, forward=forward, out_shape=out_shape)
+
+
 def define_recurrent(gates: int) -> Kind:
     """Return the row of an LSTM (4 gates), a GRU (3) or a plain RNN (1)."""
 
@@ -99,15 +115,20 @@ def define_recurrent(gates: int) -> Kind:
 
 
 def define_sdpa() -> Kind:
-    """Return the row of scaled dot-product attention on concatenated queries, keys and values."""
+    """Return the row of scaled dot-product attention on concatenated queries, keys and values.
+
+    With ``windows``, a sample has so many sequences that attend only to themselves.
+    """
 
     def moved_bytes(s: Sizes, c: WorkContext) -> float:
         queries = s["tokens"] * s["heads"] * s["head_dim"]
         keys = s["kv_tokens"] * s["kv_heads"] * s["head_dim"]
-        return float(c.batch * (2 * queries + 2 * keys)) * c.item_bytes
+        sequences = c.batch * s.get("windows", 1)
+        return float(sequences * (2 * queries + 2 * keys)) * c.item_bytes
 
     def flops(s: Sizes) -> float:
-        return float(4 * s["heads"] * s["head_dim"] * s["tokens"] * s["kv_tokens"])
+        products = 4 * s["heads"] * s["head_dim"] * s["tokens"] * s["kv_tokens"]
+        return float(s.get("windows", 1) * products)
 
     def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         return Work(c.batch * flops(s), moved_bytes(s, c), 1, moved_bytes(s, c))
@@ -118,8 +139,11 @@ def define_sdpa() -> Kind:
             return NO_WORK
         return Work(2.5 * c.batch * flops(s), 2.5 * moved_bytes(s, c), 2)
 
+    def lead(s: Sizes) -> Shape:
+        return (s["windows"], s["tokens"]) if "windows" in s else (s["tokens"],)
+
     def in_shape(s: Sizes) -> Shape:
-        return (s["tokens"], (s["heads"] + 2 * s["kv_heads"]) * s["head_dim"])
+        return (*lead(s), (s["heads"] + 2 * s["kv_heads"]) * s["head_dim"])
 
     sizes = {
         "heads": REQUIRED,
@@ -128,11 +152,12 @@ def define_sdpa() -> Kind:
         "tokens": REQUIRED,
         "kv_tokens": REQUIRED,
         "causal": 0,
+        "windows": None,
     }
     return Kind(
         sizes,
         in_shape,
-        lambda s, shape: (s["tokens"], s["heads"] * s["head_dim"]),
+        lambda s, shape: (*lead(s), s["heads"] * s["head_dim"]),
         forward,
         backward,
         widths=("head_dim",),

@@ -81,6 +81,9 @@ class Layer(Op):
             runs different kernels. The network's input has the format that its readers expect.
         channels_last_weights: Its weights are in channels-last format too, as in a network that
             was converted as a whole.
+        transposed: Positions of the inputs whose axes are not in the order of memory, as after
+            ``x.transpose(1, 2)``; they run other kernels, or are copied first. Images in
+            channels-last format are not listed.
         parts: The layers of a block; empty for a single layer.
     """
 
@@ -93,6 +96,7 @@ class Layer(Op):
     tied: bool = omit_default(False)
     channels_last: bool = omit_default(False)
     channels_last_weights: bool = omit_default(False)
+    transposed: tuple[int, ...] = omit_default(())
     parts: tuple[Layer, ...] = omit_default(())
     name: str = omit_default("", compare=False)
 
@@ -125,6 +129,11 @@ class StepTotals(Record):
         overcounted_flops_share: How much the layers count beyond ``flops``, as a share of it.
         between: Function calls that forward makes between layers (views, masks, positions). They
             cost host time and next to no device time.
+        ops_without_rule: Names of operators whose FLOPs are unknown, with how often a step calls
+            each.
+        uncounted_bytes_share: Share of ``size_bytes`` that those operators move: a guess at how
+            much of the step is unknown.
+        notes: What a reader should know about how the module was read, in sentences.
     """
 
     flops: float
@@ -136,6 +145,9 @@ class StepTotals(Record):
     overcounted_flops_share: float = 0.0
     overcounted_bytes_share: float = 0.0
     between: int = 0
+    ops_without_rule: tuple[tuple[str, int], ...] = omit_default(())
+    uncounted_bytes_share: float = omit_default(0.0)
+    notes: tuple[str, ...] = omit_default(())
 
 
 @dataclass(frozen=True)
@@ -157,9 +169,12 @@ class Network(Record):
 
 
 def name_layout(layer: Layer) -> tuple[str, ...]:
-    """Name the tensors of a layer that are channels last; empty for the default format."""
+    """Name what is unusual in how a layer's tensors lie in memory; empty for the default format."""
     flags = ("channels_last", "channels_last_weights")
-    return tuple(flag.replace("_", " ") for flag in flags if getattr(layer, flag))
+    names = tuple(flag.replace("_", " ") for flag in flags if getattr(layer, flag))
+    if not layer.transposed:
+        return names
+    return *names, "transposed " + " ".join(str(position + 1) for position in layer.transposed)
 
 
 def _normalise(value: Any) -> Any:

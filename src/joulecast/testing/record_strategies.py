@@ -56,13 +56,25 @@ leaves = st.builds(
     tied=st.booleans(),
     channels_last=st.booleans(),
     channels_last_weights=st.booleans(),
+    transposed=st.lists(st.integers(0, 2), max_size=2).map(tuple),
     name=names,
 )
 layers = leaves | st.builds(
     Layer, kinds, sizes, parts=st.lists(leaves, max_size=2).map(tuple), name=names
 )
 inputs = st.builds(Input, st.lists(count, max_size=3).map(tuple), whole)
-totals = st.builds(StepTotals, amounts, amounts, whole, amounts, amounts, amounts)
+totals = st.builds(
+    StepTotals,
+    amounts,
+    amounts,
+    whole,
+    amounts,
+    amounts,
+    amounts,
+    ops_without_rule=st.lists(st.tuples(names, count), max_size=2).map(tuple),
+    uncounted_bytes_share=amounts,
+    notes=st.lists(names, max_size=2).map(tuple),
+)
 
 
 @st.composite

@@ -124,6 +124,7 @@ def disconnect_layer(layer: Layer) -> Layer:
         join=layer.join,
         channels_last=layer.channels_last,
         channels_last_weights=layer.channels_last_weights,
+        transposed=layer.transposed,
         parts=layer.parts,
     )
 

@@ -21,7 +21,7 @@ from joulecast.kinds import (
     make_op,
     output_shape,
 )
-from joulecast.records import Input, Layer, Network, Setup, name_layout
+from joulecast.records import Input, Layer, Network, Setup
 from joulecast.variants.part_descriptions import describe_part
 from joulecast.variants.part_widths import resize_part, width_names
 from joulecast.variants.parts import Part, single_input_shape, split_network, unfold_blocks
@@ -114,7 +114,8 @@ def _make_pooled_head(shape: Shape, axis: int) -> list[Layer]:
 def _gives_channels_last(layer: Layer) -> bool:
     """Return whether its output is channels last: as its input, unless axes are permuted."""
     is_permuted = any(find_kind(op.kind).permutes_axes for op in layer.tail)
-    return bool(name_layout(layer)) and not is_permuted
+    is_channels_last = layer.channels_last or layer.channels_last_weights
+    return is_channels_last and not is_permuted
 
 
 def _output_axis(layer: Layer) -> int:

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.kinds import KINDS, layer_work, make_layer, make_op, network_work
+from joulecast.kinds import KINDS, layer_work, make_layer, make_op, network_work, output_shape
 from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.variants.parts import single_input_shape
 
 BATCH = 3
 RELU = make_op("elementwise", fn="relu")
@@ -80,6 +81,9 @@ CASES: dict[str, Network] = {
         for fn, passes in {"newgeluactivation": 8, "quickgeluactivation": 3}.items()
     },
     "embedding": make_chain(TOKENS, shape=(5,), vocabulary=11),
+    "embedding_bag": make_chain(
+        make_layer("embedding_bag", vocabulary=11, width=8, lead=(5,)), shape=(5,), vocabulary=11
+    ),
     "lstm": make_chain(
         make_layer("lstm", (make_op("last"),), cin=6, hidden=7, tokens=5, depth=2),
         make_layer("linear", cin=7, cout=3),
@@ -183,6 +187,24 @@ CASES: dict[str, Network] = {
         shape=(5, 4),
     ),
 }
+# Layers of networks that cannot be rebuilt: they are only measured alone.
+PLACEHOLDERS = [
+    make_layer("grouped_linear", cin=8, cout=6, lead=(9,), experts=4),
+    make_layer("grouped_linear", cin=8, cout=16, lead=(9,), experts=4),
+    make_layer("embedding_bag", vocabulary=11, width=8, lead=(6,), bags=2),
+    make_layer("index", fn="index", axes=(0, 1), shape=(5, 6), out=(10,)),
+    make_layer("index", fn="index of rows", axes=(0,), across=1, shape=(5, 8), out=(10, 8)),
+    make_layer(
+        "index", fn="index of a table", axes=(0,), across=1, params=40, shape=(20,), out=(7, 8)
+    ),
+    make_layer("index", fn="gather", shape=(5, 8), out=(5, 3)),
+    make_layer("scatter", fn="index_add", shape=(5, 8), source=(7, 8)),
+    make_layer("scatter", fn="scatter_add", copies=1, shape=(5, 8), source=(5, 3)),
+    make_layer("sort", fn="sort", shape=(5, 8), out=(5, 8)),
+    make_layer("sort", fn="topk", shape=(5, 8), out=(5, 2)),
+    make_layer("slice", shape=(16, 8), out=(8,)),
+    make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=5, windows=3),
+]
 # Pooling after a convolution joins its tail: it would need a second reader to be a layer.
 ALONE = {"pool alone"}
 
@@ -197,7 +219,26 @@ def test_built_network_reads_back_the_same(name: str) -> None:
 
 def test_every_kind_has_a_case() -> None:
     used = {op.kind for n in CASES.values() for layer in n.layers for op in (layer, *layer.tail)}
-    assert used == set(KINDS)
+    assert used | {layer.kind for layer in PLACEHOLDERS} == set(KINDS)
+
+
+@pytest.mark.parametrize("layer", PLACEHOLDERS, ids=lambda layer: layer.sizes.get("fn", layer.kind))
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_placeholders_give_the_expected_shape_and_train(layer: Layer, device: str) -> None:
+    """They move as many elements as the module that was read, but not the same ones."""
+    vocabulary = layer.sizes.get("vocabulary", 0)
+    network = Network((layer,), Input(single_input_shape(layer), vocabulary))
+    if device == "meta" and layer.kind == "grouped_linear":
+        pytest.skip("on meta tensors PyTorch multiplies groups only in bfloat16")
+    with torch.device(device):
+        net = build_net(network)
+        x = draw_inputs(network).to(device)
+        if not vocabulary:
+            x.requires_grad_(True)
+        out = net(x)
+        assert tuple(out.shape) == (BATCH, *output_shape(layer))
+        out.square().sum().backward()
+    assert all(weight.grad is not None for weight in net.parameters())
 
 
 def test_operator_joins_the_tail_of_the_layer_before() -> None:

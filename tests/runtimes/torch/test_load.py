@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from joulecast.errors import NetError
-from joulecast.runtimes.torch.load import load_net, read_named_net, resize_batch
+from joulecast.runtimes.torch.example_inputs import resize_batch
+from joulecast.runtimes.torch.load import load_net, read_named_net
 
 NET_FILE = """
 import torch

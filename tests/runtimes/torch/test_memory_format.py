@@ -13,8 +13,8 @@ from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup, name_layout
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.example_inputs import resize_batch
 from joulecast.runtimes.torch.independent_count import count_step_totals
-from joulecast.runtimes.torch.load import resize_batch
 from joulecast.runtimes.torch.losses import mean_square_loss
 from joulecast.runtimes.torch.memory_format import (
     is_channels_last,

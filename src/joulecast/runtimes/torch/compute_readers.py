@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,8 +61,31 @@ def read_linear(event: Event, batch: int) -> Op:
     """Read ``F.linear``."""
     given = bind_arguments(event, "input", "weight", "bias")
     cout, cin = given["weight"].shape
-    lead = sample_shape(given["input"].shape, batch)[:-1]
+    lead = _lead_shape(given["input"], batch)
     return make_op("linear", cin=cin, cout=cout, lead=lead, bias=int(given.get("bias") is not None))
+
+
+def _lead_shape(x: torch.Tensor, batch: int) -> Shape:
+    """Return the axes of a sample before the last one.
+
+    Rows that are not a multiple of the batch, such as positions or the tokens of one expert, are
+    spread over the samples.
+    """
+    shape = sample_shape(x.shape, batch)
+    if x.dim() > 1 and len(shape) == 1 and x.shape[0] != batch:
+        rows = max(1, round(x.numel() / x.shape[-1] / batch))
+        return (rows,) if rows > 1 else ()
+    return shape[:-1]
+
+
+def read_grouped_linear(event: Event, batch: int) -> Op:
+    """Read ``F.grouped_mm`` of rows with a weight for each expert; any other as a product."""
+    x, weight = event.args[:2]
+    if not event.param_names or (x.dim(), weight.dim()) != (2, 3):
+        return read_matmul(event, batch)
+    experts, cin, cout = weight.shape
+    rows = max(1, round(x.shape[0] / batch))
+    return make_op("grouped_linear", cin=cin, cout=cout, lead=(rows,), experts=experts)
 
 
 def read_embedding(event: Event, batch: int) -> Op:
@@ -70,6 +94,22 @@ def read_embedding(event: Event, batch: int) -> Op:
     vocabulary, width = given["weight"].shape
     lead = sample_shape(given["input"].shape, batch)
     return make_op("embedding", vocabulary=vocabulary, width=width, lead=lead)
+
+
+def read_embedding_bag(event: Event, batch: int) -> Op:
+    """Read ``F.embedding_bag`` of bags of equal length, or of one list with offsets."""
+    given = bind_arguments(event, "input", "weight", "offsets")
+    tokens, table = given["input"], given["weight"]
+    if tokens.is_floating_point():  # the old order of arguments
+        tokens, table = table, tokens
+    vocabulary, width = table.shape
+    return make_op(
+        "embedding_bag",
+        vocabulary=vocabulary,
+        width=width,
+        lead=(max(1, round(tokens.numel() / batch)),),
+        bags=max(1, round(event.outputs[0].shape[0] / batch)),
+    )
 
 
 def read_recurrent(event: Event, batch: int) -> Op:
@@ -122,8 +162,11 @@ def read_sdpa(event: Event, batch: int) -> Op:
     """Read ``F.scaled_dot_product_attention``."""
     given = bind_arguments(event, "query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     query, key = given["query"], given["key"]
+    sequences = math.prod(query.shape[:-3]) if query.dim() > 3 else query.shape[0]
+    windows = sequences // batch if sequences % batch == 0 else 1
     return make_op(
         "sdpa",
+        **({"windows": windows} if windows > 1 else {}),
         heads=query.shape[-3] if query.dim() > 3 else 1,
         kv_heads=key.shape[-3] if key.dim() > 3 else 1,
         head_dim=query.shape[-1],

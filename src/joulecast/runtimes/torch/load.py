@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from joulecast.errors import NetError
 from joulecast.records import Network
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
-from joulecast.runtimes.torch.memory_format import match_memory_format
 from joulecast.runtimes.torch.net_reader import read_net
 
 RETURNS_NET = "returns a module"
@@ -128,26 +127,10 @@ def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:
     return found
 
 
-def resize_batch(inputs: Any, batch: int) -> Any:
-    """Return inputs with another batch size: samples are repeated or dropped.
-
-    Only tensors as long as the first one hold samples; masks and positions are not changed.
-    """
-    length = _first_tensor(inputs).shape[:1]
-
-    def resize(value: torch.Tensor) -> torch.Tensor:
-        if not value.shape or value.shape[:1] != length or not value.shape[0]:
-            return value
-        if value.device.type == "meta":
-            return match_memory_format(value.new_empty(batch, *value.shape[1:]), value)
-        indices = torch.arange(batch) % value.shape[0]
-        return match_memory_format(value[indices], value)
-
-    return pytree.tree_map_only(torch.Tensor, resize, inputs)
-
-
 def _first_tensor(inputs: Any) -> torch.Tensor:
-    return next(t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
+    first = find_first_tensor(inputs)
+    assert first is not None, "example inputs contain a tensor"
+    return first
 
 
 def _import_file(path: Path) -> Any:

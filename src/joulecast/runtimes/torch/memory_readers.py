@@ -15,6 +15,7 @@ from joulecast.runtimes.torch.event_arguments import (
     input_sample_shape,
     sample_shape,
 )
+from joulecast.runtimes.torch.index_readers import has_index_tensors, read_index
 from joulecast.runtimes.torch.trace_events import Event
 
 
@@ -146,7 +147,9 @@ def read_getitem(event: Event, batch: int) -> Op | None:
         is_last = isinstance(index[1], int) and index[1] == -1
         if is_last and all(item == everything for item in index[2:]):
             return make_op("last", shape=input_sample_shape(event, batch))
-    return read_elementwise(event, batch) if event.forward.launches else None
+    if not event.forward.launches:
+        return None
+    return read_index(event, batch) if has_index_tensors(index) else read_elementwise(event, batch)
 
 
 def read_mean(event: Event, batch: int) -> Op:

@@ -24,8 +24,16 @@ class PackedSdpa(nn.Module):
         self.causal = bool(op.sizes["causal"])
         self.tokens = op.sizes["tokens"]
         self.kv_tokens = op.sizes["kv_tokens"]
+        self.windows = op.sizes.get("windows", 1)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        if self.windows > 1:
+            # A window attends only to itself: windows are samples.
+            out = self._attend(tuple(self._split_windows(x) for x in inputs))
+            return out.reshape(-1, self.windows, self.tokens, out.shape[-1])
+        return self._attend(inputs)
+
+    def _attend(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         query, key, value = self._split_inputs(inputs)
         is_grouped = self.heads != self.kv_heads
         out = F.scaled_dot_product_attention(
@@ -39,6 +47,12 @@ class PackedSdpa(nn.Module):
         self.heads = sizes["heads"] = self.heads - count
         self.kv_heads = sizes["kv_heads"] = self.kv_heads - count
         self.op = Op(self.op.kind, Sizes(sizes))
+
+    def _split_windows(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() == 4 and x.shape[1] == self.windows:
+            return x.flatten(0, 1)
+        widths = self.heads * self.head_dim
+        return fit_shape(x, (self.windows, self.tokens, widths)).flatten(0, 1)
 
     def _split_inputs(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Return query, key and value by heads, from one packed input or from several."""

@@ -12,13 +12,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from joulecast.errors import NetError
-from joulecast.kinds import network_work
+from joulecast.kinds import Work, network_work
 from joulecast.records import Network, Setup, StepTotals, name_layout
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, mean_square_loss
 from joulecast.runtimes.torch.memory_format import make_empty_input
+from joulecast.runtimes.torch.module_checks import (
+    check_trainable_types,
+    has_other_precision,
+    list_module_notes,
+    run_uncompiled,
+    unwrap_compiled,
+)
 from joulecast.runtimes.torch.network_assembly import assemble_network
 from joulecast.runtimes.torch.op_readers import name_leaf_module
 from joulecast.runtimes.torch.trace_events import Trace
@@ -26,6 +35,8 @@ from joulecast.runtimes.torch.tracer import trace_on_fake_tensors, trace_on_real
 
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
+# Samples of a step on real tensors: at full batch, a Whisper took 14 GiB and 89 s.
+_REAL_BATCH = 2
 
 
 def read_net(
@@ -43,16 +54,29 @@ def read_net(
     Raises:
         NetError: Forward or backward fails.
     """
-    with warnings.catch_warnings():
+    notes = list_module_notes(net)
+    net = unwrap_compiled(net)
+    check_trainable_types(net)
+    with warnings.catch_warnings(), run_uncompiled():
         # Warnings about the user's module do not concern the reader of its layers.
         warnings.simplefilter("ignore")
         trace = _trace_net(net, inputs, loss or mean_square_loss)
-    batch = _find_batch(trace)
+        per_sample = _trace_one_sample(net, inputs, loss or mean_square_loss, trace)
+    batch, wanted = _find_batch(trace.inputs), _find_batch(_list_tensors(inputs))
     try:
         network, calls_between = assemble_network(trace, batch, name or type(net).__name__)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise NetError(f"the module calls a function in an unsupported way: {error}") from error
-    totals = replace(_count_totals(trace, network, batch), between=calls_between)
+    if trace.is_real:
+        notes.append(_describe_real_trace(batch, wanted))
+    totals = _count_totals(trace, network, batch)
+    totals = replace(
+        totals,
+        flops=totals.flops + per_sample.flops * (wanted - batch),
+        size_bytes=totals.size_bytes + per_sample.size_bytes * (wanted - batch),
+        between=calls_between,
+        notes=tuple(notes),
+    )
     # A module that does more than its layers describe cannot be rebuilt from them.
     is_complete = (
         totals.unattributed_flops_share < _MAX_UNATTRIBUTED_SHARE
@@ -65,19 +89,42 @@ def read_net(
 
 
 def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
-    try:
-        return trace_on_fake_tensors(net, inputs, loss, name_leaf_module)
-    except NetError:
-        raise
-    except Exception as error:  # a module may raise anything; real tensors may still work
-        if any(value.device.type == "meta" for value in net.parameters()):
-            raise NetError(_describe_failure(error)) from error
+    """Trace a step on fake tensors; where that fails, on real ones with few samples."""
+    error: Exception | None = None
+    # Weights of another precision are counted in that of the setup, as all formulas are.
+    for in_float32 in (True, False) if has_other_precision(net) else (False,):
+        try:
+            return trace_on_fake_tensors(net, inputs, loss, name_leaf_module, in_float32)
+        except NetError:
+            raise
+        except Exception as caught:  # a module may raise anything; real tensors may still work
+            error = caught
+    assert error is not None
+    if any(value.device.type == "meta" for value in net.parameters()):
+        raise NetError(_describe_failure(error)) from error
+    first = find_first_tensor(inputs)
+    if first is not None and first.dim() and first.shape[0] > _REAL_BATCH:
+        inputs = resize_batch(inputs, _REAL_BATCH)
     try:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
     except NetError:
         raise
-    except Exception as error:
-        raise NetError(_describe_failure(error)) from error
+    except Exception as caught:
+        raise NetError(_describe_failure(caught)) from caught
+
+
+def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Trace) -> Work:
+    """Return the cost of one more sample, for a step that ran with fewer samples than wanted."""
+    batch = _find_batch(trace.inputs)
+    if batch == _find_batch(_list_tensors(inputs)):
+        return Work()
+    share = 1.0 / batch
+    try:
+        one = trace_on_real_tensors(net, resize_batch(inputs, 1), loss, name_leaf_module).total
+    except Exception:  # a batch norm refuses one sample, for example
+        return Work(trace.total.flops * share, trace.total.size_bytes * share)
+    more = max(0.0, trace.total.size_bytes - one.size_bytes)
+    return Work(max(0.0, trace.total.flops - one.flops) / (batch - 1), more / (batch - 1))
 
 
 def _describe_failure(error: Exception) -> str:
@@ -85,10 +132,24 @@ def _describe_failure(error: Exception) -> str:
     return f"the training step fails on the example input: {type(error).__name__}: {text}"
 
 
-def _find_batch(trace: Trace) -> int:
-    if not trace.inputs or not trace.inputs[0].shape:
+def _describe_real_trace(batch: int, wanted: int) -> str:
+    reason = "The module's control flow depends on values, so it ran on real tensors"
+    if batch == wanted:
+        return f"{reason}: another batch may take another path."
+    return (
+        f"{reason}, with {batch} samples; counts were scaled to {wanted}, and other samples may "
+        "take another path."
+    )
+
+
+def _list_tensors(inputs: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+
+
+def _find_batch(inputs: list[torch.Tensor]) -> int:
+    if not inputs or not inputs[0].shape:
         raise NetError("the example input needs a tensor whose first axis is the batch")
-    return int(trace.inputs[0].shape[0])
+    return int(inputs[0].shape[0])
 
 
 def _keeps_memory_formats(network: Network, batch: int) -> bool:
@@ -117,7 +178,10 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     attributed_bytes = trace.loss.size_bytes + sum(
         e.forward.size_bytes + e.backward.size_bytes for e in trace.events if e.is_dynamic
     )
+    uncounted = trace.uncounted_bytes / trace.total.size_bytes if trace.uncounted_bytes else 0.0
     return StepTotals(
+        ops_without_rule=tuple(sorted(trace.ops_without_rule.items())),
+        uncounted_bytes_share=uncounted,
         flops=flops,
         size_bytes=trace.total.size_bytes,
         params=params,

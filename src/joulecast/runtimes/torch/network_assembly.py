@@ -18,13 +18,19 @@ from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
-from joulecast.runtimes.torch.event_arguments import function_name, sample_shape
+from joulecast.runtimes.torch.event_arguments import first_tensor, function_name, sample_shape
+from joulecast.runtimes.torch.index_readers import read_slice
 from joulecast.runtimes.torch.memory_format import find_image, is_channels_last
 from joulecast.runtimes.torch.op_builders import can_build_op
 from joulecast.runtimes.torch.op_readers import read_op
 from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
 
 _JOINS = {"add", "mul", "concat"}
+# Views are layers where they select at most one in so many elements, and their gradients, padded
+# with zeros, together move this share of the bytes of a step: in a scan that slices every token,
+# they move more than everything else.
+_MIN_PADDING = 8
+_MIN_VIEW_SHARE = 0.01
 
 
 def assemble_network(trace: Trace, batch: int, name: str) -> tuple[Network, int]:
@@ -70,12 +76,14 @@ class _NetworkAssembler:
         self.drafts: list[_LayerDraft] = []
         self.layer_of_value: dict[int, int] = {INPUT - i: -1 for i in range(len(trace.inputs))}
         self.claimed_params: set[str] = set()
+        self.params = dict(trace.params)
         self.params_of_view: dict[int, tuple[str, ...]] = {}
         self.buildable = len(trace.inputs) == 1
         self.reader_counts = Counter(
             value for event in self.events if event.is_dynamic for value in set(event.input_ids)
         )
         self.layers_of_call: dict[tuple[str, int], int] = Counter()
+        self.costly_views = _find_costly_views(trace)
         self.calls_between = sum(_is_between_layers(event) for event in trace.events)
 
     def assemble(self, name: str) -> Network:
@@ -99,8 +107,13 @@ class _NetworkAssembler:
 
     def _add_event(self, index: int, event: Event) -> None:
         for value in event.input_ids:
-            event.param_names += self.params_of_view.get(value, ())
+            for name in self.params_of_view.get(value, ()):
+                event.param_names += (name,)
+                if event.matmuls:
+                    event.has_trainable_params |= self.params[name].requires_grad
         op = read_op(event, self.batch)
+        if op is None and _is_costly_view(event) and function_name(event) in self.costly_views:
+            op = read_slice(event, self.batch)
         is_sole_reader = self._is_sole_reader(index, event)
         if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
             self._skip_view(event)
@@ -114,7 +127,10 @@ class _NetworkAssembler:
         """Let the result of a view belong to the layer that computed its input."""
         self.calls_between += 1
         if event.param_names:
-            self.params_of_view.update((value, event.param_names) for value in event.output_ids)
+            self.params_of_view.update(
+                (value, self._name_parts_of_params(event.param_names, view))
+                for value, view in zip(event.output_ids, event.outputs, strict=True)
+            )
         values = self._list_layer_inputs(event)
         if not values:
             return
@@ -124,6 +140,15 @@ class _NetworkAssembler:
         is_only_result = self.reader_counts[values[0]] == 1 and len(event.output_ids) == 1
         if layer >= 0 and is_only_result and self.drafts[layer].last_value == values[0]:
             self._set_result(self.drafts[layer], event)
+
+    def _name_parts_of_params(self, names: tuple[str, ...], view: torch.Tensor) -> tuple[str, ...]:
+        """Return names for what a view selects: one expert of a stack is a parameter by itself."""
+        param = self.params[names[0]]
+        if len(names) > 1 or not 0 < view.numel() < param.numel():
+            return names
+        part = f"{names[0]}[{view.storage_offset()}:{view.numel()}]"
+        self.params[part] = view
+        return (part,)
 
     def _is_sole_reader(self, index: int, event: Event) -> bool:
         """Return whether only this event reads the newest result of one layer of its block."""
@@ -190,7 +215,7 @@ class _NetworkAssembler:
         """Return how many parameters it is the first to use, and whether it only shares others."""
         new = [name for name in event.param_names if name not in self.claimed_params]
         self.claimed_params.update(new)
-        count = sum(self.trace.params[name].numel() for name in new)
+        count = sum(self.params[name].numel() for name in new)
         return count, bool(event.param_names) and not new
 
     # -- layers ----------------------------------------------------------------------------
@@ -247,6 +272,23 @@ class _NetworkAssembler:
                     vocabulary = draft.op.sizes["vocabulary"]
                     break
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
+
+
+def _find_costly_views(trace: Trace) -> set[str]:
+    """Return the functions whose views are layers: their gradients take a share of the step."""
+    moved: Counter[str] = Counter()
+    for event in trace.events:
+        if _is_costly_view(event):
+            moved[function_name(event)] += int(event.backward.size_bytes)
+    return {name for name, size in moved.items() if size > _MIN_VIEW_SHARE * trace.total.size_bytes}
+
+
+def _is_costly_view(event: Event) -> bool:
+    """Return whether its gradient is mostly zeros: a slice of a much larger tensor."""
+    if event.forward.launches or not event.outputs or not event.backward.launches:
+        return False
+    out = event.outputs[0]
+    return event.is_dynamic and first_tensor(event).numel() >= _MIN_PADDING * out.numel()
 
 
 def _is_between_layers(event: Event) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from torch import nn
 from joulecast.errors import NetError
 from joulecast.kinds import find_kind
 from joulecast.records import Op
+from joulecast.runtimes.torch.index_modules import (
+    BagOfEmbeddings,
+    GroupedLinear,
+    IndexedElements,
+    ScatteredElements,
+    SortedElements,
+    slice_twice,
+)
 from joulecast.runtimes.torch.input_adapters import Shape
 from joulecast.runtimes.torch.modules import (
     DECOMPOSED_ACTIVATIONS,
@@ -49,6 +58,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "mish": F.mish,
     "hardtanh": F.hardtanh,
     "neg": torch.neg,
+    "cumsum": lambda x: torch.cumsum(x, dim=-1),
     "copy": torch.clone,
     "add": lambda x: x + 1.0,
     "mul": lambda x: x * 0.5,
@@ -65,6 +75,10 @@ _BUILDABLE_FUNCTIONS = {
 }
 
 
+# They move as many elements by index as the module does, not the same ones.
+_PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "grouped_linear"}
+
+
 def build_op(op: Op, shape: Shape) -> nn.Module:
     """Return a module for an operator on samples of this shape, with fresh weights."""
     return OP_BUILDERS[op.kind](op, shape)
@@ -72,8 +86,10 @@ def build_op(op: Op, shape: Shape) -> nn.Module:
 
 def can_build_op(op: Op) -> bool:
     """Return whether the module built for an operator reads back as the same operator."""
+    if op.kind in _PLACEHOLDER_KINDS:
+        return False
     if not find_kind(op.kind).combines_inputs:
-        return True
+        return bool(op.sizes.get("bags", 1) == 1)
     is_decomposed = op.sizes["fn"] in DECOMPOSED_ACTIVATIONS
     is_plain = not op.sizes["params"] and "out" not in op.sizes
     if not is_plain or is_decomposed or op.sizes["passes"] > 1:
@@ -196,6 +212,16 @@ OP_BUILDERS: dict[str, OpBuilder] = {
         op.sizes["cin"], op.sizes["cout"], bias=bool(op.sizes["bias"])
     ),
     "embedding": lambda op, shape: nn.Embedding(op.sizes["vocabulary"], op.sizes["width"]),
+    "embedding_bag": lambda op, shape: BagOfEmbeddings(
+        op.sizes["vocabulary"], op.sizes["width"], op.sizes["bags"]
+    ),
+    "grouped_linear": lambda op, shape: GroupedLinear(
+        op.sizes["experts"], op.sizes["cin"], op.sizes["cout"]
+    ),
+    "index": lambda op, shape: IndexedElements(op.sizes, shape),
+    "scatter": lambda op, shape: ScatteredElements(op.sizes, shape),
+    "sort": lambda op, shape: SortedElements(op.sizes["fn"], op.sizes["out"]),
+    "slice": lambda op, shape: FunctionModule(partial(slice_twice, op.sizes["out"])),
     "lstm": _make_recurrent_builder(nn.LSTM),
     "gru": _make_recurrent_builder(nn.GRU),
     "rnn": _make_recurrent_builder(nn.RNN),

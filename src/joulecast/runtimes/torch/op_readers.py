@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from joulecast.records import Op
-from joulecast.runtimes.torch import compute_readers, memory_readers
+from joulecast.runtimes.torch import compute_readers, index_readers, memory_readers
 from joulecast.runtimes.torch.event_arguments import function_name
 from joulecast.runtimes.torch.modules import PackedSdpa
 from joulecast.runtimes.torch.trace_events import Event
@@ -85,7 +85,11 @@ OP_READERS: dict[str, OpReader] = {
     **{f"conv{dims}d": compute_readers.read_conv for dims in (1, 2, 3)},
     **{f"conv_transpose{dims}d": compute_readers.read_conv for dims in (1, 2, 3)},
     "linear": compute_readers.read_linear,
+    "grouped_mm": compute_readers.read_grouped_linear,
+    "_grouped_mm": compute_readers.read_grouped_linear,
+    "grouped_mm_fallback": compute_readers.read_grouped_linear,
     "embedding": compute_readers.read_embedding,
+    "embedding_bag": compute_readers.read_embedding_bag,
     "lstm": compute_readers.read_recurrent,
     "gru": compute_readers.read_recurrent,
     "rnn_tanh": compute_readers.read_recurrent,
@@ -117,5 +121,12 @@ OP_READERS: dict[str, OpReader] = {
     "transpose": memory_readers.read_permute,
     "getitem": memory_readers.read_getitem,
     "mean": memory_readers.read_mean,
+    "index_select": index_readers.read_index,
+    **dict.fromkeys(("gather", "take_along_dim", "take"), index_readers.read_gather),
+    **dict.fromkeys(
+        ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put"),
+        index_readers.read_scatter,
+    ),
+    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue"), index_readers.read_sort),
     **dict.fromkeys(_ELEMENTWISE, memory_readers.read_elementwise),
 }

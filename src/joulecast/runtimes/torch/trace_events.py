@@ -23,6 +23,7 @@ class Event:
         module_path: Qualified name of the module that made the call.
         module_call: Index of the call of that module, counted from 0.
         input_ids: Ids of the values that it reads; ``INPUT`` and below are the module's inputs.
+        input_tensors: The tensors of ``input_ids``, in the same order.
         output_ids: Ids of the values that it returns.
         outputs: The returned tensors.
         param_names: Names of the parameters that it reads.
@@ -40,6 +41,7 @@ class Event:
     module_path: str
     module_call: int
     input_ids: tuple[int, ...] = ()
+    input_tensors: tuple[torch.Tensor, ...] = ()
     output_ids: tuple[int, ...] = ()
     outputs: tuple[torch.Tensor, ...] = ()
     param_names: tuple[str, ...] = ()
@@ -73,6 +75,9 @@ class Trace:
         total: Cost of all operators of forward and backward, the loss included.
         loss: Cost of the loss function.
         output_id: Id of the value that the loss is computed from.
+        ops_without_rule: Operators whose FLOPs are unknown, with how often they ran.
+        uncounted_bytes: Bytes that those operators moved.
+        is_real: It ran on real tensors.
     """
 
     events: list[Event]
@@ -82,3 +87,6 @@ class Trace:
     total: Work
     loss: Work
     output_id: int
+    ops_without_rule: dict[str, int] = field(default_factory=dict)
+    uncounted_bytes: float = 0.0
+    is_real: bool = False

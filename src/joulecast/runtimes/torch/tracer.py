@@ -25,15 +25,22 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joulecast.kinds import Work
-from joulecast.runtimes.torch.aten_costs import count_op_cost, matmul_sizes
+from joulecast.runtimes.torch.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
+from joulecast.runtimes.torch.module_checks import OTHER_PRECISIONS
+from joulecast.runtimes.torch.replaced_results import replace_result
 from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
+from joulecast.runtimes.torch.trace_limits import TraceLimits
 
 LeafNamer = Callable[[nn.Module], str]
 
 
 def trace_on_fake_tensors(
-    net: nn.Module, inputs: Any, loss: LossFunction, name_leaf: LeafNamer
+    net: nn.Module,
+    inputs: Any,
+    loss: LossFunction,
+    name_leaf: LeafNamer,
+    in_float32: bool = False,
 ) -> Trace:
     """Trace a step without memory or arithmetic; the module is not changed.
 
@@ -42,10 +49,19 @@ def trace_on_fake_tensors(
         inputs: Example inputs.
         loss: Computes a scalar from the output, to run backward from.
         name_leaf: Returns the name under which a module is traced as one call, else ``""``.
+        in_float32: Trace weights and inputs of other floating-point types as float32.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {name: _make_fake(mode, value) for name, value in _named_state(net).items()}
-    fake_inputs = pytree.tree_map_only(torch.Tensor, lambda x: _make_fake(mode, x), inputs)
+
+    def fake(value: torch.Tensor) -> torch.Tensor:
+        made = _make_fake(mode, value)
+        if not in_float32 or value.dtype not in OTHER_PRECISIONS:
+            return made
+        with mode:
+            return made.detach().float().requires_grad_(value.requires_grad)
+
+    state = {name: fake(value) for name, value in _named_state(net).items()}
+    fake_inputs = pytree.tree_map_only(torch.Tensor, fake, inputs)
     with mode, _training_mode(net), _mute_logger("torch._subclasses.fake_tensor"):
         return _trace(net, state, fake_inputs, loss, name_leaf)
 
@@ -53,13 +69,19 @@ def trace_on_fake_tensors(
 def trace_on_real_tensors(
     net: nn.Module, inputs: Any, loss: LossFunction, name_leaf: LeafNamer
 ) -> Trace:
-    """Trace a step on real tensors, for modules whose control flow depends on values."""
+    """Trace a step on real tensors, for modules whose control flow depends on values.
+
+    Raises:
+        NetError: It takes too long, or too much memory.
+    """
+    limits = TraceLimits(net)
     state = {
         name: value.detach().clone().requires_grad_(value.requires_grad)
         for name, value in _named_state(net).items()
     }
-    with _training_mode(net):
-        return _trace(net, state, inputs, loss, name_leaf)
+    with _training_mode(net), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _trace(net, state, inputs, loss, name_leaf, limits)
 
 
 def _trace(
@@ -68,8 +90,10 @@ def _trace(
     inputs: Any,
     loss: LossFunction,
     name_leaf: LeafNamer,
+    limits: TraceLimits | None = None,
 ) -> Trace:
     tracer = _Tracer(net, state, inputs, name_leaf)
+    tracer.limits = limits
     args, kwargs = _as_arguments(inputs)
     with tracer.installed():
         output = torch.func.functional_call(net, state, args, kwargs)
@@ -159,6 +183,9 @@ class _Tracer:
         self.total = Work()
         self.loss = Work()
         self.in_loss = False
+        self.ops_without_rule: dict[str, int] = {}
+        self.uncounted_bytes = 0.0
+        self.limits: TraceLimits | None = None
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -186,7 +213,16 @@ class _Tracer:
     def finish(self, output_id: int) -> Trace:
         """Return what was recorded."""
         return Trace(
-            self.events, self.calls, self.params, self.inputs, self.total, self.loss, output_id
+            self.events,
+            self.calls,
+            self.params,
+            self.inputs,
+            self.total,
+            self.loss,
+            output_id,
+            self.ops_without_rule,
+            self.uncounted_bytes,
+            self.limits is not None,
         )
 
     # -- modules ---------------------------------------------------------------------------
@@ -255,6 +291,7 @@ class _Tracer:
                 value_id = self.value_ids[id(tensor)]
                 if event.leaf_module is None or value_id not in event.input_ids:
                     event.input_ids += (value_id,)
+                    event.input_tensors += (tensor,)
                 if not self.is_constant[value_id]:
                     event.is_dynamic = True
                     event.needs_input_grad |= tensor.requires_grad
@@ -266,6 +303,8 @@ class _Tracer:
             event.has_trainable_params |= self.params[name].requires_grad
 
     def _close_event(self, event: Event, out: Any) -> None:
+        if out is None and event.name == "__setitem__":
+            out = event.args[0]  # changed in place
         tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
         if not tensors and event is self.events[-1]:
             self.events.pop()
@@ -286,7 +325,13 @@ class _Tracer:
         work = count_op_cost(func, args, kwargs, out)
         if not work.launches:
             return
+        if self.limits is not None:
+            self.limits.spend(out)
         self.total += work
+        if lacks_cost_rule(func, args, kwargs, out):
+            name: str = func._schema.name
+            self.ops_without_rule[name] = self.ops_without_rule.get(name, 0) + 1
+            self.uncounted_bytes += work.size_bytes
         node: Any = torch._C._current_autograd_node()
         if node is not None:
             self._count_backward(node._sequence_nr(), work)
@@ -334,6 +379,8 @@ class _DispatchMode(TorchDispatchMode):
         self.tracer = tracer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = replace_result(func, args, kwargs or {})
+        if out is None:
+            out = func(*args, **(kwargs or {}))
         self.tracer.count_op(func, args, kwargs or {}, out)
         return out
