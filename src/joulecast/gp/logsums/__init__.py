@@ -15,8 +15,8 @@ Regimes share a_t² / (a_t² + b_t²) of a term's variance. Sums are linearised:
 
     w_ip = A_ip·exp(z̄_p) / Σ_q A_iq·exp(z̄_q),    y ≈ f(z̄) + w·(z - z̄) + u + ε
 
-with z̄ the posterior mean, found in a few Gauss-Newton steps from the prior mean. Observations of a
-single input are exact. Totals of several inputs are log-normal with the mean of the sum and the
+with z̄ the posterior mean, found in a few steps from the prior mean. Observations of a single input
+are exact. Totals of several inputs are log-normal with the mean of the sum and the
 variance of its linearisation.
 
     process           definition of a process, its hyper-parameters θ and their prior

@@ -21,7 +21,7 @@ class LinearSums:
 
     Attributes:
         weights: The matrix w; each row adds up to 1.
-        offsets: f(z̄) - w·z̄, N.
+        offsets: E f - w·z̄, N.
     """
 
     weights: WeightedSums
@@ -32,13 +32,27 @@ class LinearSums:
         return np.asarray(self.offsets + self.weights.total(log_values))
 
 
-def linearise(counts: WeightedSums, log_values: Floats) -> LinearSums:
-    """Return the linearisation of sums around log values of all inputs."""
-    log_totals = log_sums(counts, log_values)
-    terms = np.log(counts.weight) + log_values[counts.column]
+def linearise(
+    counts: WeightedSums,
+    log_values: Floats,
+    log_variance: Floats | None = None,
+    sum_variance: Floats | None = None,
+) -> LinearSums:
+    """Return the linearisation of sums around log values of all inputs.
+
+    Args:
+        counts: The sums.
+        log_values: The mean z̄ of the inputs, P.
+        log_variance: Their variance v, P; zero if left out.
+        sum_variance: Variance s² of the linearised sums, N; zero if left out.
+    """
+    center = log_values if log_variance is None else log_values + 0.5 * log_variance
+    log_totals = log_sums(counts, center)
+    terms = np.log(counts.weight) + center[counts.column]
     weight = np.exp(terms - log_totals[counts.row])
     weights = WeightedSums(counts.size, counts.row, counts.column, weight)
-    return LinearSums(weights, log_totals - weights.total(log_values))
+    expected = log_totals if sum_variance is None else log_totals - 0.5 * sum_variance
+    return LinearSums(weights, expected - weights.total(log_values))
 
 
 def log_sums(counts: WeightedSums, log_values: Floats) -> Floats:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.linearisation import linearise
 from joulecast.gp.logsums.local_rows import find_log_values
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, sort_by_cell
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
@@ -89,8 +88,7 @@ def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObser
     with threadpool_limits(1, user_api="blas"):
         for steps in _FIT_STEPS:
             posterior = condition_logsums(FittedLogSums(process, theta, inputs, observations))
-            linear = linearise(observations.sums.counts, posterior.log_values)
-            objective = SumObjective(process, inputs, observations, linear)
+            objective = SumObjective(process, inputs, observations, posterior.linear)
             found = minimize(
                 objective.negative_log_posterior,
                 theta,

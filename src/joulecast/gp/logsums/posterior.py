@@ -1,11 +1,13 @@
 """Condition a process over log values on observed sums.
 
 C = W·K·Wᵀ + U + diag(σ_n² + v) = L·Lᵀ   covariance of the linearised observations, U discrepancies
-r = y - f(z̄) - W·(μ - z̄)                 their residuals
+r = y - E f - W·(μ - z̄)                  their residuals
 z | y  ~  N(μ + k·C⁻¹·r, K - |L⁻¹·kᵀ|²)   k the prior covariance of z with the observations
 
 z̄ starts at the prior mean, or at an earlier posterior mean, and becomes the posterior mean in a few
-Gauss-Newton steps. Where every observation has a single input, the first step is exact.
+steps. The first is a Gauss-Newton step; later ones linearise around the posterior, its variances
+included (iterated posterior linearisation), so that observed sums and predicted ones mean the same.
+Where every observation has a single input, the first step is exact.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats, Ints, cholesky_with_inverse, matvec
-from joulecast.gp.logsums.linearisation import linearise
+from joulecast.gp.linalg import Floats, Ints, cholesky_with_inverse, matmul, matvec
+from joulecast.gp.logsums.linearisation import LinearSums, linearise
 from joulecast.gp.logsums.log_inputs import (
     LogInputs,
     LogObservations,
@@ -34,6 +36,8 @@ _MAX_CHANGE = 1.5
 # Steps end when no log value of a sum changes by more than this: the linearisation is then off by
 # at most half its square.
 _TOLERANCE = 0.02
+# Rows of a triangular product made at once.
+_TILE = 64
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class LogSumPosterior:
     Attributes:
         inputs: Inputs of the observations, cell by cell.
         sums: Observed sums.
-        weights: Their linearisation W.
+        linear: Their linearisation, with weights W.
         inverse_factor: L⁻¹, N x N.
         row_weights: C⁻¹·r, N: the posterior mean is the prior covariance with the observations
             times these.
@@ -85,7 +89,7 @@ class LogSumPosterior:
     hyper: LogSumParameters
     inputs: LogInputs
     sums: LogSums
-    weights: WeightedSums
+    linear: LinearSums
     inverse_factor: Floats
     row_weights: Floats
     log_values: Floats
@@ -93,7 +97,7 @@ class LogSumPosterior:
     def covariance_with_observations(self, inputs: LogInputs) -> Floats:
         """Return the prior covariance of the observations with inputs, N x P."""
         cov = log_prior_covariance(self.process, self.hyper, self.inputs, inputs)
-        return self.weights.pattern.matmul(self.weights.weight, cov)
+        return self.linear.weights.pattern.matmul(self.linear.weights.weight, cov)
 
 
 def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSumPosterior:
@@ -112,26 +116,50 @@ def _find_posterior(
     extra = discrepancy_covariance(hyper, sums, sums)
     extra[np.diag_indices_from(extra)] += hyper.noise_sd**2 + observations.log_variance
     mean, log_values = prior_log_mean(inputs, hyper.coefficients), start
-    in_sums = _find_summed(sums.counts)
-    for _ in range(_MAX_STEPS):
-        linear = linearise(sums.counts, log_values)
+    in_sums, several = _find_summed(sums.counts)
+    linear = linearise(sums.counts, log_values)
+    for step in range(_MAX_STEPS):
         pattern, entries = linear.weights.pattern, linear.weights.weight
         half = pattern.matmul(entries, cov)
-        row_cov = pattern.matmul(entries, np.ascontiguousarray(half.T)) + extra
-        _, inverse_factor = cholesky_with_inverse(row_cov)
+        own_cov = pattern.matmul(entries, np.ascontiguousarray(half.T))
+        _, inverse_factor = cholesky_with_inverse(own_cov + extra)
         residual = observations.log_values - linear.evaluate(mean)
         row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
-        found = mean + matvec(half.T, row_weights)
-        change = np.clip(found - log_values, -_MAX_CHANGE, _MAX_CHANGE)
-        log_values = log_values + change
-        if not len(in_sums) or np.abs(change[in_sums]).max() < _TOLERANCE:
+        change = mean + matvec(half.T, row_weights) - log_values
+        log_values = log_values + np.clip(change, -_MAX_CHANGE, _MAX_CHANGE)
+        is_close = not len(in_sums) or np.abs(change[in_sums]).max() < _TOLERANCE
+        if (is_close and (step or not len(in_sums))) or step == _MAX_STEPS - 1:
             break
+        log_variance, sum_variance = np.zeros(inputs.size), np.zeros(sums.size)
+        log_variance[in_sums] = _left_variance(
+            inverse_factor, half[:, in_sums], np.full(len(in_sums), hyper.prior_variance)
+        )
+        sum_variance[several] = _left_variance(
+            inverse_factor, own_cov[:, several], own_cov[several, several]
+        )
+        linear = linearise(sums.counts, log_values, log_variance, sum_variance)
     return LogSumPosterior(
-        process, hyper, inputs, sums, linear.weights, inverse_factor, row_weights, log_values
+        process, hyper, inputs, sums, linear, inverse_factor, row_weights, log_values
     )
 
 
-def _find_summed(counts: WeightedSums) -> Ints:
-    """Return the inputs that occur in a sum of several."""
+def _left_variance(inverse_factor: Floats, cov: Floats, prior_variance: Floats) -> Floats:
+    """Return the posterior variance of what has this covariance with the observations."""
+    explained = multiply_triangular(inverse_factor, cov)
+    squares = np.einsum("ij,ij->j", explained, explained)
+    return np.asarray(np.maximum(prior_variance - squares, 0.0))
+
+
+def _find_summed(counts: WeightedSums) -> tuple[Ints, Ints]:
+    """Return the inputs that occur in a sum of several, and these sums."""
     lengths = np.bincount(counts.row, minlength=counts.size)
-    return np.unique(counts.column[lengths[counts.row] > 1])
+    return np.unique(counts.column[lengths[counts.row] > 1]), np.flatnonzero(lengths > 1)
+
+
+def multiply_triangular(lower: Floats, matrix: Floats) -> Floats:
+    """Return the product of a lower triangular matrix and another one, without its zeros."""
+    product = np.empty((len(lower), matrix.shape[1]))
+    for start in range(0, len(lower), _TILE):
+        stop = min(len(lower), start + _TILE)
+        product[start:stop] = matmul(lower[start:stop, :stop], matrix[:stop])
+    return product

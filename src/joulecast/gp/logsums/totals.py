@@ -21,7 +21,7 @@ import numpy as np
 from joulecast.gp.linalg import Floats, Ints, matmul, matvec
 from joulecast.gp.logsums.linearisation import linearise
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import LogSumPosterior
+from joulecast.gp.logsums.posterior import LogSumPosterior, multiply_triangular
 from joulecast.gp.logsums.prior_covariance import (
     discrepancy_covariance,
     discrepancy_variance,
@@ -35,8 +35,6 @@ from joulecast.gp.weighted_sums import WeightedSums
 _INPUT_CHUNK = 2048
 # Entries of sums, and pairs of entries, that are held at once.
 _MAX_ENTRIES, _MAX_PAIRS = 16384, 1_000_000
-# Rows of a triangular product made at once.
-_TILE = 64
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def predict_inputs(
     for index, mean, cov in _iterate_inputs(posterior, inputs):
         log_mean[index] = mean
         if with_variance:
-            explained = _multiply_triangular(posterior.inverse_factor, cov)
+            explained = multiply_triangular(posterior.inverse_factor, cov)
             log_variance[index] = _subtract_squares(posterior.hyper.prior_variance, explained.T)
     return LogPrediction(log_mean, log_variance)
 
@@ -142,7 +140,7 @@ def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPr
     explained = np.empty((inputs.size, posterior.sums.size))
     for index, mean, cov in _iterate_inputs(posterior, inputs):
         log_mean[index] = mean
-        explained[index] = _multiply_triangular(posterior.inverse_factor, cov).T
+        explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
     log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
     return LogPrediction(log_mean, log_variance), explained
 
@@ -150,12 +148,12 @@ def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPr
 def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
     """Return L⁻¹ times the covariance of observations with the discrepancies of sums, n x N."""
     cov = discrepancy_covariance(posterior.hyper, posterior.sums, sums)
-    return _multiply_triangular(posterior.inverse_factor, cov).T if cov.any() else cov.T
+    return multiply_triangular(posterior.inverse_factor, cov).T if cov.any() else cov.T
 
 
 def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> WeightedSums:
     """Return the weights w̃ of sums over predicted inputs."""
-    return linearise(counts, prediction.log_mean + 0.5 * prediction.log_variance).weights
+    return linearise(counts, prediction.log_mean, prediction.log_variance).weights
 
 
 def _predict_chunk(
@@ -194,15 +192,6 @@ def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floa
     """Return the posterior variance of each row of L⁻¹·k."""
     squares = np.einsum("ij,ij->i", explained, explained)
     return np.asarray(np.maximum(prior_variance - squares, 0.0))
-
-
-def _multiply_triangular(lower: Floats, matrix: Floats) -> Floats:
-    """Return the product of a lower triangular matrix and another one, without its zeros."""
-    product = np.empty((len(lower), matrix.shape[1]))
-    for start in range(0, len(lower), _TILE):
-        stop = min(len(lower), start + _TILE)
-        product[start:stop] = matmul(lower[start:stop, :stop], matrix[:stop])
-    return product
 
 
 def _iterate_inputs(

@@ -1,0 +1,56 @@
+"""Inputs and sums as arrays."""
+
+import numpy as np
+
+from joulecast.gp.logsums.log_inputs import LogSums, append_observations, sort_by_cell
+from logsums_examples import draw_fitted, draw_inputs, draw_sums
+
+
+def test_cells_are_the_distinct_groups_and_regimes():
+    inputs = draw_inputs(np.random.default_rng(0), 40)
+    table, cell = inputs.cells
+    rows = np.column_stack([inputs.groups, inputs.regimes])
+    assert (table[cell] == rows).all()
+    assert len(table) == len(np.unique(rows, axis=0))
+    for index, members in enumerate(inputs.members):
+        assert (members == np.flatnonzero(cell == index)).all()
+
+
+def test_no_inputs_have_no_cells():
+    inputs = draw_inputs(np.random.default_rng(0), 3).take(np.zeros(0, int))
+    assert inputs.size == len(inputs.cells[1]) == 0
+
+
+def test_taken_sums_are_rows_of_the_matrix():
+    rng = np.random.default_rng(1)
+    sums = draw_sums(rng, 10, 4, 5)
+    index = np.array([7, 0, 5, 5])
+    taken = sums.take(index)
+    assert (taken.counts.to_matrix(10) == sums.counts.to_matrix(10)[index]).all()
+    assert (taken.structures.to_matrix(3) == sums.structures.to_matrix(3)[index]).all()
+    used, narrowed = taken.narrow()
+    assert (narrowed.counts.to_matrix(len(used)) == taken.counts.to_matrix(10)[:, used]).all()
+
+
+def test_sorted_observations_are_over_the_same_inputs():
+    fitted, _ = draw_fitted(np.random.default_rng(2))
+    index, observations = sort_by_cell(fitted.inputs, fitted.observations)
+    before = fitted.observations.sums.counts.to_matrix(fitted.inputs.size)
+    after = observations.sums.counts.to_matrix(len(index))
+    assert (after == before[:, index]).all()
+    assert (np.diff(fitted.inputs.cells[1][index]) >= 0).all()
+
+
+def test_appended_observations_come_last():
+    fitted, _ = draw_fitted(np.random.default_rng(3))
+    one = fitted.observations
+    both = append_observations(one, one.take(np.array([2])))
+    assert both.size == one.size + 1
+    matrix = both.sums.counts.to_matrix(fitted.inputs.size)
+    assert (matrix[-1] == matrix[2]).all()
+
+
+def test_single_inputs_have_no_discrepancy():
+    sums = LogSums.of_single_inputs(3)
+    assert (sums.counts.to_matrix(3) == np.eye(3)).all()
+    assert not len(sums.structures.row)

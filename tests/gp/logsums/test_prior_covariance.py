@@ -1,0 +1,80 @@
+"""The prior covariance agrees with its definition, pair by pair."""
+
+import numpy as np
+import pytest
+
+from joulecast.gp.logsums.prior_covariance import (
+    discrepancy_covariance,
+    discrepancy_variance,
+    log_prior_covariance,
+    log_prior_variance,
+)
+from joulecast.gp.logsums.process import ALL_INPUTS
+from joulecast.gp.weighted_sums import WeightedSums
+from logsums_examples import draw_inputs, draw_sums, make_process
+
+
+def evaluate_pair(process, hyper, left, right, i, j):
+    total = hyper.nugget_sd**2 * (left.identities[i] == right.identities[j])
+    for term, own in zip(process.terms, hyper.terms, strict=True):
+        if term.group != ALL_INPUTS and left.groups[i, term.group] != right.groups[j, term.group]:
+            continue
+        axes = list(term.axes)
+        difference = (left.points[i, axes] - right.points[j, axes]) / own.length_scales
+        d = np.sqrt(5.0 * (difference**2).sum())
+        kernel = (1.0 + d + d**2 / 3.0) * np.exp(-d)
+        same = left.regimes[i] == right.regimes[j]
+        total += kernel * (own.shared_sd**2 + own.regime_sd**2 * same)
+    return total
+
+
+@pytest.fixture
+def example():
+    rng = np.random.default_rng(0)
+    process = make_process()
+    hyper = process.unpack(process.prior.means + 0.1)
+    return process, hyper, draw_inputs(rng, 17), draw_inputs(rng, 11, first_identity=10)
+
+
+def test_covariance_equals_its_definition(example):
+    process, hyper, left, right = example
+    cov = log_prior_covariance(process, hyper, left, right)
+    expected = [
+        [evaluate_pair(process, hyper, left, right, i, j) for j in range(right.size)]
+        for i in range(left.size)
+    ]
+    assert cov == pytest.approx(np.array(expected), abs=1e-9)
+    assert np.diag(log_prior_covariance(process, hyper, left, left)) == pytest.approx(
+        np.full(left.size, hyper.prior_variance), abs=1e-6
+    )
+
+
+def test_inputs_cell_by_cell_give_the_same_covariance(example):
+    process, hyper, left, right = example
+    order = np.argsort(left.cells[1], kind="stable")
+    cov = log_prior_covariance(process, hyper, left, right)
+    ordered = log_prior_covariance(process, hyper, left.take(order), right)
+    assert ordered == pytest.approx(cov[order], abs=1e-12)
+
+
+def test_variance_of_sums_is_the_diagonal_of_their_covariance(example):
+    process, hyper, left, _ = example
+    sums = draw_sums(np.random.default_rng(1), left.size, 4, 8).counts
+    matrix = sums.to_matrix(left.size)
+    cov = matrix @ log_prior_covariance(process, hyper, left, left) @ matrix.T
+    found = log_prior_variance(process, hyper, left, sums)
+    assert found == pytest.approx(np.diag(cov), rel=1e-6)
+    empty = WeightedSums(1, np.zeros(0, int), np.zeros(0, int), np.zeros(0))
+    assert log_prior_variance(process, hyper, left, empty).tolist() == [0.0]
+
+
+def test_discrepancies_are_shared_by_structure_and_by_sum(example):
+    _, hyper, left, _ = example
+    sums = draw_sums(np.random.default_rng(2), left.size, 3, 7)
+    cov = discrepancy_covariance(hyper, sums, sums)
+    assert np.diag(cov) == pytest.approx(discrepancy_variance(hyper, sums))
+    assert not cov[:3].any()
+    assert cov[3, 6] == pytest.approx(hyper.structure_sd**2)
+    assert cov[3, 4] == 0.0
+    # The last two are the same sum.
+    assert cov[-1, -2] == pytest.approx(hyper.structure_sd**2 + hyper.sum_sd**2)

@@ -1,0 +1,45 @@
+"""Fitted processes as JSON, and back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.gp.logsums.posterior import condition_logsums
+from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
+from joulecast.gp.logsums.totals import predict_log_totals
+from logsums_examples import draw_fitted, draw_inputs, draw_sums
+
+
+def test_restored_process_predicts_the_same():
+    rng = np.random.default_rng(0)
+    fitted, values = draw_fitted(rng)
+    fitted = replace(fitted, log_values=values)
+    text = json.dumps(StoredLogSums.from_fitted(fitted).to_dict())
+    restored = StoredLogSums.from_dict(json.loads(text)).restore()
+    new, sums = draw_inputs(rng, 20, first_identity=25), draw_sums(rng, 20, 5, 10)
+    one, two = (
+        predict_log_totals(condition_logsums(each), new, sums) for each in (fitted, restored)
+    )
+    assert (one.log_mean == two.log_mean).all()
+    assert (one.log_variance == two.log_variance).all()
+    assert (restored.observations.strata == fitted.observations.strata).all()
+
+
+def test_optional_arrays_are_left_out():
+    fitted, _ = draw_fitted(np.random.default_rng(1))
+    fitted = replace(fitted, observations=replace(fitted.observations, strata=None))
+    data = StoredLogSums.from_fitted(fitted).to_dict()
+    assert not {"strata", "log_caps", "input_log_values"} & set(data)
+    assert StoredLogSums.from_dict(data).restore().log_values is None
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6).reshape(2, 3), np.zeros((0, 4)), np.array([1e-300])]
+)
+def test_arrays_keep_shape_type_and_bits(array):
+    found = PackedArray.pack(array).unpack()
+    assert found.shape == array.shape
+    assert found.dtype == array.dtype
+    assert (found == array).all()
