@@ -142,16 +142,16 @@ def plot_acquisition(observations: Sequence[Observation]) -> Plot:
     """Plot Fig. 4: a curve over one width, without and with its last point."""
     curves = fit_curves(observations, "energy", fit_gaussian_process).values()
     curve = max(
-        (c for c in curves if c.process.widths.shape[1] == 1), key=lambda c: len(c.process.values)
+        (c for c in curves if c.process.inputs.shape[1] == 1), key=lambda c: len(c.process.values)
     )
     features, label = width_names(curve.part), describe_part(curve.part)
     gp = curve.process
     order = sorted(
-        range(len(gp.values)), key=lambda at: _distance_to_next(gp.widths[:, 0].tolist(), at)
+        range(len(gp.values)), key=lambda at: _distance_to_next(gp.inputs[:, 0].tolist(), at)
     )
-    fewer = sorted(order[:-1], key=lambda at: float(gp.widths[at, 0]))
+    fewer = sorted(order[:-1], key=lambda at: float(gp.inputs[at, 0]))
     before = fit_gaussian_process(
-        tuple(tuple(gp.widths[at]) for at in fewer),
+        tuple(tuple(gp.inputs[at]) for at in fewer),
         tuple(gp.values[at] for at in fewer),
         tuple(gp.variances[at] for at in fewer),
     )
@@ -171,10 +171,10 @@ def plot_surface(observations: Sequence[Observation]) -> dict[str, Plot]:
     """Plot Fig. 11 and 12: a curve over two widths, fitted to most points, tested on the others."""
     curves = fit_curves(observations, "energy", fit_gaussian_process).values()
     curve = max(
-        (c for c in curves if c.process.widths.shape[1] == 2), key=lambda c: len(c.process.values)
+        (c for c in curves if c.process.inputs.shape[1] == 2), key=lambda c: len(c.process.values)
     )
     gp = curve.process
-    points = list(zip(gp.widths.tolist(), gp.values.tolist(), gp.variances.tolist(), strict=True))
+    points = list(zip(gp.inputs.tolist(), gp.values.tolist(), gp.variances.tolist(), strict=True))
     tests = points[2::TEST_EVERY]
     fitted_points = [point for point in points if point not in tests]
     widths, values, variances = zip(*_as_tuples(fitted_points), strict=True)

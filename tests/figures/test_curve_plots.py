@@ -17,7 +17,7 @@ def test_sampled_curve_equals_the_prediction_of_its_process():
     for row, column in ((0, 0), (3, 20), (24, 7)):
         (mean,), _ = process.predict(np.array([[surface.x[column], surface.y[row]]]))
         assert surface.z[row][column] == pytest.approx(mean)
-    assert [list(point.widths) for point in curve.training_points] == process.widths.tolist()
+    assert [list(point.widths) for point in curve.training_points] == process.inputs.tolist()
     (held_out,) = curve.held_out_points
     (mean,), _ = process.predict(np.array([[9.0, 20.0]]))
     assert held_out.predicted_j == pytest.approx(mean)

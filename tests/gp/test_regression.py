@@ -40,7 +40,7 @@ def test_prediction_equals_that_of_scikit_learn(name):
     def scale_points(widths):
         return (np.sqrt(widths) - process.offset) / process.span
 
-    reference.fit(scale_points(process.widths), (process.values - process.mean) / process.scale)
+    reference.fit(scale_points(process.inputs), (process.values - process.mean) / process.scale)
     expected_mean, expected_cov = reference.predict(scale_points(NEW_WIDTHS), return_cov=True)
     mean, cov = process.predict(NEW_WIDTHS)
     assert mean == pytest.approx(process.mean + process.scale * expected_mean, rel=1e-7)
@@ -77,7 +77,7 @@ def test_smooth_cost_is_recovered_between_training_points(process):
 
 
 def test_standard_deviation_is_smallest_at_training_points(process):
-    known = process.standard_deviations(process.widths)
+    known = process.standard_deviations(process.inputs)
     assert known.max() < process.standard_deviations(np.array([[64.0, 60.0]]))[0]
 
 

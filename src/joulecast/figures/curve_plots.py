@@ -96,11 +96,11 @@ def sample_curve(
     import numpy as np
 
     count = _GRID_POINTS.get(len(features), 2)
-    lows, highs = gp.widths.min(axis=0), gp.widths.max(axis=0)
+    lows, highs = gp.inputs.min(axis=0), gp.inputs.max(axis=0)
     axes = tuple(tuple(np.linspace(a, b, count).tolist()) for a, b in zip(lows, highs, strict=True))
     grid = np.array(list(itertools.product(*axes)))
     means, sds = gp.predict(grid)[0], gp.standard_deviations(grid)
-    training = list(zip(gp.widths.tolist(), gp.values.tolist(), strict=True))
+    training = list(zip(gp.inputs.tolist(), gp.values.tolist(), strict=True))
     return SampledCurve(
         label,
         tuple(features),

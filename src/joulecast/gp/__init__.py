@@ -8,7 +8,7 @@ of its inputs, with closed-form gradients; ``inputs`` defines it and has the not
     hyperparameters     their names, the vector θ and its prior
     kernels             Matern 5/2
     covariance          prior covariance between inputs
-    kernel_blocks       the same for groups of inputs, with gradients
+    kernel_gradients    the same for groups of inputs, with gradients
     log_posterior       negative log posterior of θ and its gradient
     fitting             MAP estimate and Laplace draws of θ
     conditioning        the posterior under each draw

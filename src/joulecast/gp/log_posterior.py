@@ -4,7 +4,7 @@
     -ln p(θ | y) = ½·rᵀC⁻¹r + ½·ln|C| - ln p(θ) + const.
     α = C⁻¹r,  W = C⁻¹ - α·αᵀ            twice the gradient with respect to C
 
-The kernel K is a sum over groups of inputs, and so is its gradient (``kernel_blocks``).
+The kernel K is a sum over groups of inputs, and so is its gradient (``kernel_gradients``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from joulecast.gp.hyperparameters import HyperParameters, HyperPrior
 from joulecast.gp.inputs import Inputs, TrainingData
-from joulecast.gp.kernel_blocks import KernelBlock, KernelGradient, KernelGroup, KernelParameters
+from joulecast.gp.kernel_gradients import KernelBlock, KernelGradient, KernelGroup, KernelParameters
 from joulecast.gp.linalg import Floats, Ints, invert_covariance
 
 

@@ -1,12 +1,12 @@
 """Gaussian process regression of one curve: scikit-learn fits it, numpy predicts.
 
-    w         widths of a measured point            x = (√w - offset) / span
+    w         a measured point, positive            x = (√w - offset) / span
     y         its value, energy or duration         z = (y - mean) / scale
     v         known variance of y                   measurement noise and what was subtracted
     k(x, x')  σ_f²·M(|x - x'| / ℓ)                  M(d) = (1 + √5·d + 5/3·d²)·exp(-√5·d)
     z ~ GP(0, k) + N(0, v / scale²) + N(0, nugget)
 
-The nugget is what k cannot follow: jumps of the cost at single widths. It is part of the variance
+The nugget is what k cannot follow: jumps of the value at single points. It is part of the variance
 of a new point, but it belongs to that point: two networks with the same layer share it.
 A fitted process is plain numbers, stored as JSON, so that predicting never loads scikit-learn. A
 second kernel, ``rbf``, M(d) = exp(-d²/2), exists for comparison.
@@ -26,7 +26,7 @@ from joulecast.records.codec import Record
 
 # Log-normal priors (median, standard deviation of the logarithm) in units of scaled values and
 # points. A handful of points says little about how smooth their curve is: without priors, the
-# likelihood of two points finds nothing but noise, and that of seven that one of two widths does
+# likelihood of two points finds nothing but noise, and that of seven that one of two axes does
 # not matter, so that it is never measured again. Chosen on simulated devices that are in no
 # benchmark.
 SIGNAL_PRIOR = (3.0, 1.0)
@@ -43,11 +43,11 @@ class GaussianProcess(Record):
     """A fitted process and its training points.
 
     Attributes:
-        widths: Training points, n x d.
+        inputs: Training points, n x d, positive.
         values: Their values, n.
         variances: Their noise variances, n.
-        offset: Smallest √width of each axis, d.
-        span: Range of √width of each axis, d.
+        offset: Smallest √input of each axis, d.
+        span: Range of √input of each axis, d.
         mean: Mean of the values.
         scale: Scale of the values.
         signal_variance: σ_f², in units of scaled values.
@@ -56,7 +56,7 @@ class GaussianProcess(Record):
         kernel: One of KERNELS.
     """
 
-    widths: Floats
+    inputs: Floats = field(metadata={"json_name": "widths"})
     values: Floats
     variances: Floats
     offset: Floats
@@ -68,31 +68,31 @@ class GaussianProcess(Record):
     nugget: float = field(metadata={"json_name": "white"})
     kernel: str = "matern"
 
-    def predict(self, widths: Floats) -> tuple[Floats, Floats]:
-        """Return mean and joint covariance of the curve at some widths, without the nugget."""
-        points = self._scale_points(widths)
+    def predict(self, inputs: Floats) -> tuple[Floats, Floats]:
+        """Return mean and joint covariance of the curve at some points, without the nugget."""
+        points = self._scale_points(inputs)
         factor, explained = self._condition(points)
         whitened = np.linalg.solve(factor, (self.values - self.mean) / self.scale)
         cov = self._evaluate_kernel(points, points) - explained.T @ explained
         return self.mean + self.scale * (explained.T @ whitened), self.scale**2 * cov
 
-    def standard_deviations(self, widths: Floats) -> Floats:
-        """Return the standard deviation of the curve at each of many widths."""
-        _, explained = self._condition(self._scale_points(widths))
+    def standard_deviations(self, inputs: Floats) -> Floats:
+        """Return the standard deviation of the curve at each of many points."""
+        _, explained = self._condition(self._scale_points(inputs))
         variance = self.signal_variance - np.sum(explained**2, axis=0)
         return np.asarray(self.scale * np.sqrt(np.maximum(variance, 0.0)))
 
     @property
     def nugget_variance(self) -> float:
-        """Variance of single widths around the curve, in squared units of the values."""
+        """Variance of single points around the curve, in squared units of the values."""
         return float(self.nugget * self.scale**2)
 
-    def _scale_points(self, widths: Floats) -> Floats:
-        return np.asarray((_warp(widths) - self.offset) / self.span)
+    def _scale_points(self, inputs: Floats) -> Floats:
+        return np.asarray((_warp(inputs) - self.offset) / self.span)
 
     def _condition(self, points: Floats) -> tuple[Floats, Floats]:
         """Return the Cholesky factor L of the training covariance, and L⁻¹·k at some points."""
-        training = self._scale_points(self.widths)
+        training = self._scale_points(self.inputs)
         noise = self.variances / self.scale**2 + self.nugget + _JITTER
         factor = np.linalg.cholesky(self._evaluate_kernel(training, training) + np.diag(noise))
         explained = np.linalg.solve(factor, self._evaluate_kernel(training, points))
@@ -108,7 +108,7 @@ class GaussianProcess(Record):
 
 
 def fit_gaussian_process(
-    widths: Sequence[Sequence[int]],
+    inputs: Sequence[Sequence[int]],
     values: Sequence[float],
     variances: Sequence[float],
     kernel: str = "matern",
@@ -116,14 +116,14 @@ def fit_gaussian_process(
     """Fit a process to the points of a curve.
 
     Args:
-        widths: Points; those without any width all coincide.
+        inputs: Points; those without any axis all coincide.
         values: Value at each point.
         variances: Noise variance of each value.
         kernel: One of KERNELS.
     """
     if kernel not in KERNELS:
         raise InputError(f"unknown kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
-    w = np.array([list(point) or [1] for point in widths], dtype=float)
+    w = np.array([list(point) or [1] for point in inputs], dtype=float)
     y, v = np.array(values, dtype=float), np.array(variances, dtype=float)
     warped = _warp(w)
     offset, span = warped.min(axis=0), np.ptp(warped, axis=0)
@@ -136,9 +136,9 @@ def fit_gaussian_process(
     )
 
 
-def _warp(widths: Floats) -> Floats:
-    """Return square roots: small widths, where costs bend, are spread out."""
-    return np.asarray(np.sqrt(widths))
+def _warp(inputs: Floats) -> Floats:
+    """Return square roots: small inputs, where costs bend, are spread out."""
+    return np.asarray(np.sqrt(inputs))
 
 
 def _find_scale(values: Floats) -> float:

@@ -21,7 +21,7 @@ from joulecast.estimators.additive.decompose import (
     select_related,
 )
 from joulecast.estimators.additive.pieces import make_overhead_piece
-from joulecast.estimators.sum_errors import (
+from joulecast.estimators.additivity_error import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )

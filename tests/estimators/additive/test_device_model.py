@@ -13,7 +13,7 @@ from additive_examples import (
 from joulecast.estimators.additive.device_model import predict_durations, predict_totals
 from joulecast.estimators.additive.encode import encode_counts
 from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.sum_errors import ISOLATED_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
 
 
 def test_device_energies_of_joined_networks_add(model):

@@ -20,7 +20,7 @@ from joulecast.estimators.additive.pieces import (
     make_piece,
     split_pieces,
 )
-from joulecast.estimators.sum_errors import (
+from joulecast.estimators.additivity_error import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )

@@ -17,7 +17,7 @@ import numpy as np
 from joulecast.estimators.additive.encode import PieceEncoder, encode_counts
 from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
 from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.sum_errors import DURATION_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.conditioning import FittedProcess
 from joulecast.gp.inputs import Inputs
 from joulecast.gp.linalg import Floats

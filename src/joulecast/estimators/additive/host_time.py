@@ -5,8 +5,8 @@
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
     E = G + P0·(T - D)                      a waiting device draws idle power and nothing else
 
-Host times are fitted to eager steps (``host_calls``) by type of call, so that an unseen structure
-has a time too, and by structure. What a network calls between its layers (views, masks, positions)
+Host times are fitted to eager steps (``host_call_times``) by type of call, so that an unseen
+structure has a time too, and by structure. What a network calls between its layers (views, masks)
 is in no piece: each such call takes the host about as long as a launch, forward and backward
 together.
 Gap and exponent are stated priors where no observation shows them.
@@ -24,7 +24,7 @@ from statistics import median
 import numpy as np
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.host_calls import TimedStep, fit_call_durations
+from joulecast.estimators.additive.host_call_times import TimedStep, fit_call_durations
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS

@@ -34,7 +34,7 @@ from joulecast.estimators.additive.encode import (
     make_unit_loadings,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.priors import choose_priors, make_hyperprior
+from joulecast.estimators.additive.hyperpriors import choose_priors, make_hyperprior
 from joulecast.gp.fitting import DRAW_COUNT, fit_process
 from joulecast.gp.prediction import SumPrediction
 from joulecast.gp.weighted_sums import WeightedSums
@@ -133,7 +133,7 @@ class _EnergyFit:
         _, prior = choose_priors(decomposed)
         overhead_count = len(self.encoder.overhead_labels)
         hyperprior = make_hyperprior(inputs, data, prior, overhead_count, self.idle_w or 0.0)
-        # If durations contain the host, sums are off by more (``sum_errors``), and not alike.
+        # If durations contain the host, sums are off by more (``additivity_error``), and not alike.
         sd = 0.0 if self.idle_w is None else _DISCREPANCY_SD
         discrepancies = make_discrepancy_loadings(decomposed, data, inputs, hyperprior, sd)
         units = make_unit_loadings(decomposed, self.unit)

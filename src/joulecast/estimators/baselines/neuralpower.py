@@ -38,6 +38,7 @@ from functools import partial
 import numpy as np
 
 from joulecast.errors import MissingError
+from joulecast.estimators.additivity_error import POLYNOMIAL_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
     Json,
@@ -63,7 +64,6 @@ from joulecast.estimators.baselines.stages import (
     list_stages,
     read_stage,
 )
-from joulecast.estimators.sum_errors import POLYNOMIAL_SUM_ERROR_SD_SHARE
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, split_network
 

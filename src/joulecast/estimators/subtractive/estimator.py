@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from joulecast.errors import MissingError
+from joulecast.estimators.additivity_error import SUBTRACTED_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
     Json,
@@ -34,7 +35,6 @@ from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, fit_curve
 from joulecast.estimators.subtractive.network_sums import PartCost, sum_networks
 from joulecast.estimators.subtractive.next_point import propose_point
 from joulecast.estimators.subtractive.rates import GroupRates, ProfiledPart, Rates, fit_rates
-from joulecast.estimators.sum_errors import SUBTRACTED_SUM_ERROR_SD_SHARE
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
@@ -184,7 +184,7 @@ def _list_profiled(curves: Mapping[str, Curve]) -> list[ProfiledPart]:
     points = []
     for _, curve in sorted(curves.items()):
         process = curve.process
-        rows = zip(process.widths, process.values, process.variances, strict=True)
+        rows = zip(process.inputs, process.values, process.variances, strict=True)
         for widths, value, variance in rows:
             part = resize_part(curve.part, [int(width) for width in widths])
             points.append(ProfiledPart(part, curve.setup, float(value), float(variance) ** 0.5))

@@ -126,7 +126,7 @@ def _evaluate_curves(
     processes: Mapping[str, GaussianProcess], parts: Iterable[Part], setup: Setup
 ) -> dict[str, _EvaluatedCurve]:
     bounds = {
-        key: (one.widths.min(axis=0), one.widths.max(axis=0)) for key, one in processes.items()
+        key: (one.inputs.min(axis=0), one.inputs.max(axis=0)) for key, one in processes.items()
     }
     index: dict[str, dict[Widths, int]] = {}
     for part in parts:

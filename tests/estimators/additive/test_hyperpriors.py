@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.priors import (
+from joulecast.estimators.additive.hyperpriors import (
     ENERGY_PRIOR,
     IMPORTED_ENERGY_PRIOR,
     choose_priors,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gp_examples import draw_inputs, draw_theta, draw_training_data, make_hyperprior
-from joulecast.gp import kernel_blocks
-from joulecast.gp.kernel_blocks import KernelBlock, KernelGroup, KernelParameters
+from joulecast.gp import kernel_gradients
+from joulecast.gp.kernel_gradients import KernelBlock, KernelGroup, KernelParameters
 from joulecast.gp.kernels import matern52
 from joulecast.gp.log_posterior import LogPosterior
 
@@ -31,7 +31,7 @@ def test_sparse_weights_give_the_same_value_as_dense_ones(monkeypatch):
     prior, data = make_hyperprior(inputs), draw_training_data(rng, inputs, 19)
     theta = draw_theta(rng, prior)
     dense = LogPosterior(inputs, data, prior).negative_log_posterior(theta)
-    monkeypatch.setattr(kernel_blocks, "_MAX_DENSE_SIZE", 0)
+    monkeypatch.setattr(kernel_gradients, "_MAX_DENSE_SIZE", 0)
     sparse = LogPosterior(inputs, data, prior).negative_log_posterior(theta)
     assert sparse[0] == pytest.approx(dense[0], rel=1e-12)
     assert sparse[1] == pytest.approx(dense[1], rel=1e-9, abs=1e-12)
