@@ -79,8 +79,8 @@ def measure_one(store: Store, measurer: Measurer, one: AtlasTrial) -> str:
     """Measure and store a trial; return ``energy``, ``time`` or ``refused``."""
     try:
         observation = (measurer.measure if one.with_energy else measurer.time)(one.trial)
-    except (MeasurementError, NetError) as error:
-        print(f"refused: {one.label}: {error}", flush=True)
+    except (MeasurementError, NetError, RuntimeError) as error:
+        print(f"refused: {one.label}: {str(error)[:160]}", flush=True)
         return "refused"
     store.add_observation(observation)
     return "energy" if one.with_energy else "time"

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from joulecast.errors import InputError, NotTrainingError, OutOfMemoryError
+from joulecast.errors import InputError, NetError, NotTrainingError, OutOfMemoryError
 from joulecast.records import Execution, Setup
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
 from joulecast.runtimes.torch.step_settings import apply_settings
@@ -45,6 +45,7 @@ def prepare_step(
     """Return a checked step, ready to be repeated.
 
     Raises:
+        NetError: The step cannot be captured as a CUDA graph.
         NotTrainingError: The step does not train.
         OutOfMemoryError: The step does not fit into the device's memory.
     """
@@ -208,8 +209,14 @@ class TorchStep:
                 self.run_once()
         torch.cuda.current_stream(self.device).wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.run_once()
+        try:
+            with torch.cuda.graph(graph):
+                self.run_once()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            text = " ".join(str(error).split())[:200]
+            raise NetError(f"the step cannot be captured as a CUDA graph ({text})") from error
         self.graph = graph
 
     # -- stages ----------------------------------------------------------------------------
