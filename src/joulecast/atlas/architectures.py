@@ -31,6 +31,7 @@ from joulecast.atlas.language_models import (
     draw_lora,
     draw_mixture,
     draw_neox,
+    draw_state_space,
     draw_t5,
     draw_torch_encoder,
 )
@@ -76,6 +77,7 @@ ARCHITECTURES: dict[str, DrawNetwork] = {
     "waveform encoder": draw_waveform_encoder,
     "vgg": draw_vgg,
     "neox": draw_neox,
+    "state space": draw_state_space,
 }
 """Functions that draw a network, by name; those of one task are spread over the table."""
 

@@ -17,6 +17,8 @@ from joulecast.records import JOINS, Input, Layer, Network, Op
 DATA = -1
 """The source of layers that read the network's input."""
 
+_LAYOUT = ("channels_last", "channels_last_weights", "transposed")
+
 Tail = tuple[Op, ...]
 Sources = int | Sequence[int] | None
 
@@ -102,7 +104,7 @@ class NetworkDraft:
         """Add a convolution over all axes but the first; ``kind`` may name a transposed one."""
         cin, *space = rest.pop("shape", None) or self.shape(self._list_sources(source)[0])
         kind = rest.pop("kind", f"conv{len(space)}d")
-        flags = {k: rest.pop(k) for k in ("channels_last", "channels_last_weights") if k in rest}
+        flags = {k: rest.pop(k) for k in _LAYOUT if k in rest}
         layer = make_layer(
             kind, tail, cin=cin, cout=cout, space=tuple(space), kernel=kernel, **rest
         )
@@ -111,7 +113,7 @@ class NetworkDraft:
     def function(self, fn: str, source: Sources = None, tail: Tail = (), **rest: Any) -> int:
         """Add a function of elements; several sources are joined."""
         sources = self._list_sources(source)
-        names = ("channels_last", "trains")
+        names = ("channels_last", "trains", "transposed")
         flags: dict[str, Any] = {name: rest.pop(name) for name in names if name in rest}
         if "shape" not in rest:
             rest["shape"] = self.shape(sources[0])
@@ -125,15 +127,21 @@ class NetworkDraft:
     def norm(self, kind: str, source: Sources = None, tail: Tail = (), **rest: Any) -> int:
         """Add a norm as a layer of its own."""
         shape = rest.pop("shape", None) or self.shape(self._list_sources(source)[0])
-        channels_last = rest.pop("channels_last", False)
+        layout = {name: rest.pop(name) for name in _LAYOUT if name in rest}
         layer = make_layer(kind, tail, shape=shape, **rest)
-        return self.add(replace(layer, channels_last=channels_last), source)
+        return self.add(replace(layer, **layout), source)
 
     def pool(self, op: Op, source: Sources = None, tail: Tail = (), **rest: Any) -> int:
         """Add pooling as a layer of its own."""
         shape = self.shape(self._list_sources(source)[0])
         layer = make_layer("pool", tail, shape=shape, **op.sizes)
         return self.add(replace(layer, **rest), source)
+
+    def move(self, kind: str, source: Sources = None, tail: Tail = (), **sizes: Any) -> int:
+        """Add an operator that moves elements: ``index``, ``scatter``, ``sort`` or ``slice``."""
+        if "shape" not in sizes:
+            sizes["shape"] = self.shape(self._list_sources(source)[0])
+        return self.add(make_layer(kind, tail, **sizes), source)
 
     def attention(self, heads: int, tail: Tail = ()) -> int:
         """Add ``nn.MultiheadAttention`` of the newest layer with itself."""

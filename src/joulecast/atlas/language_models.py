@@ -29,8 +29,12 @@ from joulecast.atlas.transformer_parts import (
     draw_hidden,
     draw_vocabulary,
 )
-from joulecast.kinds import make_op
+from joulecast.kinds import make_layer, make_op
 from joulecast.records import Network, Op
+
+# Experts that a token passes, and how their tokens are picked from all of a batch.
+_CHOSEN = 2
+_BY_TOKEN: dict[str, Any] = {"fn": "index", "axes": (0,), "across": 1}
 
 
 def draw_gpt(draw: SizeDraw) -> Network:
@@ -142,7 +146,7 @@ _ROTARY_STYLES = (
 def _draw_rotary_decoder(draw: SizeDraw, name: str, experts: int = 0) -> Network:
     s, style = draw_attention_sizes(draw), draw.choose(_ROTARY_STYLES)
     vocabulary, hidden = draw_vocabulary(draw), draw_hidden(draw, s.width, is_gated=True)
-    bias = int(draw.happens(0.25))
+    bias, is_grouped = int(draw.happens(0.25)), draw.happens(0.5)
     norm_sizes: dict[str, Any] = {"spelled": style.spelled}
     draft = NetworkDraft((s.tokens,), vocabulary)
     # Gemma scales its embeddings.
@@ -155,7 +159,7 @@ def _draw_rotary_decoder(draw: SizeDraw, name: str, experts: int = 0) -> Network
             middle = draft.function("add", (start, draft.linear(s.width, bias=0)))
             norm = draft.norm("rms_norm", **norm_sizes)
             if experts:
-                _add_experts(draft, norm, hidden, experts)
+                _add_experts(draft, norm, hidden, experts, is_grouped)
             else:
                 add_gated_mlp(draft, norm, hidden, style.activation, style.is_packed)
             draft.function("add", (middle, draft.last))
@@ -185,26 +189,63 @@ def _add_rotary_attention(
 
 
 def _add_experts(
-    draft: NetworkDraft, source: int, hidden: int, experts: int, chosen: int = 2
+    draft: NetworkDraft, source: int, hidden: int, experts: int, is_grouped: bool
 ) -> int:
-    """Add a router and the experts, each for the tokens that it sees on average."""
+    """Add a router and the experts: one after the other, or all in grouped products."""
     tokens, width = draft.shape(source)
-    top = make_op("elementwise", fn="topk", out=(tokens, chosen))
-    scores = draft.linear(experts, source, (make_op("elementwise", fn="softmax"), top), bias=0)
-    total = draft.function("sum", scores, out=(tokens, 1))
-    weights = draft.function("div", (scores, total), shape=(tokens, chosen))
+    scores = draft.linear(experts, source, (make_op("elementwise", fn="softmax"),), bias=0)
+    top = draft.move("sort", scores, fn="topk", out=(tokens, _CHOSEN))
+    total = draft.function("sum", top, out=(tokens, 1))
+    weights = draft.function("div", (top, total), shape=(tokens, _CHOSEN))
     result = draft.function("zeros_like", source)
-    seen = max(1, tokens * chosen // experts)
-    for _ in range(experts):
-        own = draft.function("getitem", source, out=(seen, width))
-        both = draft.linear(2 * hidden, own, bias=0)
+    if is_grouped:
+        draft.move("sort", top, fn="argsort", shape=(tokens * _CHOSEN,), out=(tokens * _CHOSEN,))
+    seen = tokens * _CHOSEN if is_grouped else max(1, tokens * _CHOSEN // experts)
+    kind, own = ("grouped_linear", {"experts": experts}) if is_grouped else ("linear", {"bias": 0})
+    for _ in range(1 if is_grouped else experts):
+        picked = draft.move("index", source, out=(seen, width), **_BY_TOKEN)
+        sizes: dict[str, Any] = {"lead": (seen,), **own}
+        both = draft.add(make_layer(kind, cin=width, cout=2 * hidden, **sizes), picked)
         gate = draft.function("silu", both, shape=(seen, hidden))
         inner = draft.function("mul", (gate, both), shape=(seen, hidden))
-        out = draft.linear(width, inner, bias=0)
-        weight = draft.function("getitem", weights, out=(seen, 1))
+        out = draft.add(make_layer(kind, cin=hidden, cout=width, **sizes), inner)
+        weight = draft.move("index", weights, out=(seen, 1), **_BY_TOKEN)
         scaled = draft.function("mul", (out, weight), shape=(seen, width))
-        result = draft.function("index_add", (result, scaled), shape=(tokens, width))
+        added = make_layer("scatter", fn="index_add", shape=(tokens, width), source=(seen, width))
+        result = draft.add(added, (result, scaled))
     return result
+
+
+def draw_state_space(draw: SizeDraw) -> Network:
+    """Return a state-space model like Mamba, whose scan runs token by token."""
+    width, tokens, state = draw.width(64, 2048), draw.size(8, 24), draw.choose((8, 16))
+    vocabulary, inner = draw_vocabulary(draw), 2 * width
+    rank, full = max(1, width // 16), (inner, tokens, state)
+    draft = NetworkDraft((tokens,), vocabulary)
+    start = draft.embedding(vocabulary, width)
+    for _ in range(2):
+        both = draft.linear(2 * inner, draft.norm("rms_norm", start, spelled=1), bias=0)
+        signal = draft.conv(inner, 4, both, (SILU,), padding=3, groups=inner, shape=(inner, tokens))
+        mixed = draft.linear(rank + 2 * state, signal, bias=0, shape=(tokens, inner))
+        draft.linear(inner, mixed, bias=0, shape=(tokens, rank))
+        softplus = make_op("elementwise", fn="softplus")
+        steps = draft.function("add", None, (softplus,), shape=(inner, tokens), params=inner)
+        exp = make_op("elementwise", fn="exp")
+        decay = draft.function("mul", (steps, mixed), (exp,), shape=full)
+        change = draft.function("mul", (decay, signal), shape=full)
+        hidden = draft.move("slice", change, out=(inner, state))
+        for _ in range(tokens):
+            kept = draft.move("slice", decay, out=(inner, state))
+            kept = draft.function("mul", (kept, hidden))
+            new = draft.move("slice", change, out=(inner, state))
+            hidden = draft.function("add", (kept, new))
+            column = draft.move("slice", mixed, shape=(tokens, state), out=(state,))
+            draft.add(make_layer("matmul", m=inner, k=state, n=1), (hidden, column))
+        draft.function("mul", (draft.last, both), shape=(tokens, inner))
+        start = draft.function("add", (start, draft.linear(width, bias=0)), shape=(tokens, width))
+    draft.norm("rms_norm", spelled=1)
+    draft.linear(vocabulary, bias=0, tied=True)
+    return draft.finish("state space")
 
 
 def draw_bert(draw: SizeDraw) -> Network:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from joulecast.atlas.draft import (
     DATA,
     NetworkDraft,
@@ -42,7 +45,7 @@ def draw_speech_transformer(draw: SizeDraw) -> Network:
     draft.conv(width, 3, DATA, (GELU,), padding=1)
     frames_read = draft.conv(width, 3, None, (GELU,), stride=2, padding=1)
     places = draft.embedding(s.tokens, width, (), lead=(max(1, s.tokens // 16),), trains=False)
-    draft.function("add", (frames_read, places), shape=(s.tokens, width))
+    draft.function("add", (frames_read, places), shape=(s.tokens, width), transposed=(0,))
     for _ in range(depth):
         _add_speech_block(draft, s, DATA)
     memory = draft.norm("layer_norm")
@@ -51,8 +54,8 @@ def draw_speech_transformer(draw: SizeDraw) -> Network:
         tokens = draw.size(16, 448)
         written = AttentionSizes(tokens, heads, heads, s.head_dim, True)
         words = draft.embedding(vocabulary, width, DATA, lead=(tokens,))
-        places = draft.function("getitem", (), shape=(448, width), params=448 * width,
-                                out=(tokens, width))  # fmt: skip
+        table: dict[str, Any] = {"shape": (448, width), "params": 448 * width}
+        places = draft.move("index", (), fn="index", axes=(0,), out=(tokens, width), **table)
         draft.function("add", (words, places))
         for _ in range(depth):
             _add_speech_block(draft, written, memory)
@@ -69,11 +72,13 @@ def _add_speech_block(draft: NetworkDraft, s: AttentionSizes, memory: int) -> No
     cache = (CACHE,) if s.is_causal else ()
     tails: tuple[Tail, ...] = ((MUL, COPY), (COPY, *cache), (COPY, *cache), (COPY,))
     start = draft.last
-    norm = draft.norm("layer_norm")
+    # The encoder's tokens are a transposed image of frames.
+    turned: dict[str, Any] = {} if s.is_causal else {"transposed": (0,)}
+    norm = draft.norm("layer_norm", **turned)
     with draft.block():
         add_attention(draft, s, norm, tails=tails)
         draft.linear(s.width)
-    middle = draft.function("add", (start, draft.last))
+    middle = draft.function("add", (start, draft.last), **turned)
     if memory != DATA:
         read = draft.shape(memory)[0]
         norm = draft.norm("layer_norm")
@@ -82,8 +87,8 @@ def _add_speech_block(draft: NetworkDraft, s: AttentionSizes, memory: int) -> No
         other = AttentionSizes(s.tokens, s.heads, s.kv_heads, s.head_dim)
         add_sdpa(draft, other, (query, *keys), (COPY,), kv_tokens=read)
         middle = draft.function("add", (middle, draft.linear(s.width)))
-    mlp = add_mlp(draft, draft.norm("layer_norm"), 4 * s.width, GELU)
-    draft.function("add", (middle, mlp))
+    mlp = add_mlp(draft, draft.norm("layer_norm", **turned), 4 * s.width, GELU)
+    draft.function("add", (middle, mlp), **turned)
 
 
 def draw_waveform_encoder(draw: SizeDraw) -> Network:
@@ -104,7 +109,7 @@ def draw_waveform_encoder(draw: SizeDraw) -> Network:
     params = s.width * (s.width // groups) * kernel
     draft.function("_weight_norm", (), shape=(params // 16,), params=params)
     places = draft.conv(s.width, kernel, features, (GELU,), padding=kernel // 2, groups=groups,
-                        shape=(s.width, s.tokens))  # fmt: skip
+                        shape=(s.width, s.tokens), transposed=(0,))  # fmt: skip
     draft.function(
         "add", (features, places), (LAYER_NORM, make_dropout()), shape=(s.tokens, s.width)
     )
@@ -166,7 +171,9 @@ def draw_recurrent(draw: SizeDraw) -> Network:
     for number in range(modules):
         read_tokens, cin = draft.shape()
         own = {"cin": cin, "hidden": draw.width(32, 2048), "tokens": read_tokens}
-        draft.add(make_layer(kind, end if number == modules - 1 else drop, **own, **sizes))
+        layer = make_layer(kind, end if number == modules - 1 else drop, **own, **sizes)
+        is_turned = not number and not vocabulary
+        draft.add(replace(layer, transposed=(0,) if is_turned else ()))
     draft.linear(vocabulary or draw.size(2, 1000))
     return draft.finish("recurrent", buildable=True)
 
@@ -181,8 +188,8 @@ def draw_dlrm(draw: SizeDraw) -> Network:
     found = [draft.embedding(draw.size(100, rows), width, DATA, lead=()) for _ in range(tables)]
     features, pairs = tables + 1, (tables + 1) * tables // 2
     draft.function("stack", (dense, *found), shape=(width,), out=(features, width))
-    picked = make_op("elementwise", fn="getitem", out=(pairs,))
-    products = draft.add(make_layer("matmul", (picked,), m=features, k=width, n=features))
+    draft.add(make_layer("matmul", m=features, k=width, n=features))
+    products = draft.move("index", fn="index", axes=(0, 1), out=(pairs,))
     draft.concat((dense, products))
     for _ in range(draw.choose((1, 2, 3))):
         draft.linear(hidden, tail=(RELU,))

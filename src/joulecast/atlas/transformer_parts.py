@@ -138,7 +138,7 @@ def add_rotary(
     if rest is None:
         return draft.function("add", (scaled, turned), tail, shape=shape)
     joined = draft.function("add", (scaled, turned), shape=shape)
-    return draft.function("concat along 3", (joined, source), tail, shape=full)
+    return draft.function("concat along 3", (joined, source), tail, shape=full, transposed=(1,))
 
 
 def add_mlp(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from joulecast.atlas.draft import DATA, NetworkDraft, Tail, make_dropout, make_function
 from joulecast.atlas.draw import SizeDraw
@@ -40,7 +41,8 @@ def draw_vit(draw: SizeDraw) -> Network:
     draft = NetworkDraft((3, side * patch, side * patch))
     draft.conv(s.width, patch, DATA, stride=patch, bias=int(style != "clip"))
     shape = (s.tokens, s.width)
-    tokens = draft.function("concat", shape=shape, params=s.width, trains=False)
+    sizes: dict[str, Any] = {"shape": shape, "params": s.width}
+    tokens = draft.function("concat", trains=False, transposed=(0,), **sizes)
     if style == "clip":
         places = draft.embedding(s.tokens, s.width, (), lead=(max(1, s.tokens // 16),))
         draft.function("add", (tokens, places), (LAYER_NORM,), shape=shape)
@@ -112,11 +114,12 @@ def _add_window_block(
     projected = [draft.linear(width, norm, shape=windows) for _ in range(3)]
     heads = width // s.head_dim
     places = (2 * math.isqrt(s.tokens) - 1) ** 2
-    bias = draft.function("getitem", (), (COPY,), shape=(places * heads,), params=places * heads,
-                          out=(s.tokens * s.tokens, heads))  # fmt: skip
+    table = {"shape": (places * heads,), "params": places * heads, "fn": "index"}
+    out = (s.tokens * s.tokens, heads)
+    bias = draft.move("index", (), (COPY,), axes=(0,), across=1, out=out, **table)
     add_sdpa(draft, s, (*projected, bias), (COPY,))
-    out = draft.linear(width, tail=(COPY, *shift, *drops), shape=windows)
-    middle = draft.function("add", (start, out), shape=tokens)
+    projection = draft.linear(width, tail=(COPY, *shift, *drops), shape=windows)
+    middle = draft.function("add", (start, projection), shape=tokens)
     mlp = add_mlp(draft, draft.norm("layer_norm"), 4 * width, GELU)
     draft.function("add", (mlp, middle))
 
@@ -174,7 +177,7 @@ def _add_reduced_attention(
     wide = 4 * s.width
     draft.conv(wide, 3, None, (GELU,), padding=1, groups=wide, shape=(wide, side, side),
                channels_last=True)  # fmt: skip
-    draft.linear(s.width, tail=path, shape=(s.tokens, wide))
+    draft.linear(s.width, tail=path, shape=(s.tokens, wide), transposed=(0,))
     draft.function("add", (draft.last, middle))
 
 
@@ -189,12 +192,13 @@ def draw_mixer(draw: SizeDraw) -> Network:
     for _ in range(draw_depth(draw)):
         with draft.block():
             start = draft.last
-            draft.norm("layer_norm", shape=shape)
-            draft.linear(token_hidden, tail=(GELU,), shape=(width, tokens))
+            draft.norm("layer_norm", shape=shape, transposed=(0,))
+            draft.linear(token_hidden, tail=(GELU,), shape=(width, tokens), transposed=(0,))
             mixed = draft.linear(tokens)
-            middle = draft.function("add", (start, mixed), shape=shape)
-            mlp = add_mlp(draft, draft.norm("layer_norm"), hidden, GELU)
-            draft.function("add", (middle, mlp))
-    draft.norm("layer_norm", tail=(make_op("elementwise", fn="mean", axes=(0,)),))
+            middle = draft.function("add", (start, mixed), shape=shape, transposed=(0, 1))
+            norm = draft.norm("layer_norm", transposed=(0,))
+            mlp = add_mlp(draft, norm, hidden, GELU)
+            draft.function("add", (middle, mlp), transposed=(0,))
+    draft.norm("layer_norm", transposed=(0,), tail=(make_op("elementwise", fn="mean", axes=(0,)),))
     draft.linear(draw.choose(_CLASSES))
     return draft.finish("mixer")
