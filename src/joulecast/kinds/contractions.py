@@ -10,7 +10,7 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.kinds.kind import REQUIRED, Kind, gives_half
 from joulecast.kinds.work import NO_WORK, Shape, Work, WorkContext
-from joulecast.kinds.work_rules import make_contraction_rules
+from joulecast.kinds.work_rules import copy_input, make_contraction_rules
 from joulecast.records import Sizes
 
 CONVOLUTION_AXES = ("space", "kernel", "stride", "padding", "dilation", "output_padding")
@@ -68,6 +68,7 @@ def define_convolution(dims: int, transposed: bool = False) -> Kind:
         aligned_widths=("cin", "cout"),
         pads_widths=True,
         autocast=gives_half,
+        copy_transposed=copy_input,
     )
 
 
@@ -84,6 +85,12 @@ def define_linear() -> Kind:
     def flops(weight: int, in_shape: Shape, out_shape: Shape) -> float:
         return 2.0 * math.prod(in_shape) * float(out_shape[-1])
 
+    def copy_transposed(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        # The bias is not fused with the product of a copy: it takes one more pass.
+        outputs = 2.0 * c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
+        bias = Work(0.0, outputs, 1) if s["bias"] else NO_WORK
+        return copy_input(s, shape, c) + bias
+
     forward, backward = make_contraction_rules(flops, out_shape, params)
     return Kind(
         {"cin": REQUIRED, "cout": REQUIRED, "lead": (), "bias": 1},
@@ -99,6 +106,7 @@ def define_linear() -> Kind:
         outer_width="cout",
         aligned_widths=("cin", "cout"),
         autocast=gives_half,
+        copy_transposed=copy_transposed,
     )
 
 
@@ -117,7 +125,14 @@ def define_grouped_linear() -> Kind:
 
     forward, backward = make_contraction_rules(flops, linear.out_shape, params)
     sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": REQUIRED, "experts": REQUIRED}
-    return replace(linear, sizes=sizes, forward=forward, backward=backward, params=params)
+    return replace(
+        linear,
+        sizes=sizes,
+        forward=forward,
+        backward=backward,
+        params=params,
+        copy_transposed=copy_input,
+    )
 
 
 def define_matmul() -> Kind:

@@ -29,6 +29,9 @@ def layer_work(layer: Layer, setup: Setup) -> StepWork:
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
     work = _chain_work((layer, *layer.tail), input_shape(layer), context, setup, layer.tied)
+    if layer.transposed:
+        copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
+        work = replace(work, forward=work.forward + copied)
     return work if layer.calls == 1 else _repeat(work, layer.calls)
 
 

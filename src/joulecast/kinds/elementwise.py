@@ -10,7 +10,13 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.kinds.kind import REQUIRED, Kind, OutputPrecision, gives_full
 from joulecast.kinds.work import NO_WORK, Shape, Work, WorkContext
-from joulecast.kinds.work_rules import do_no_work, keep_shape, make_elementwise_rules, read_shape
+from joulecast.kinds.work_rules import (
+    copy_input,
+    do_no_work,
+    keep_shape,
+    make_elementwise_rules,
+    read_shape,
+)
 from joulecast.records import Sizes
 
 # Functions that autocast runs in full precision.
@@ -225,6 +231,7 @@ def _define_norm(
         input_widths=("channels",),
         channel_axis=channel_axis,
         can_be_in_tail=True,
+        copy_transposed=copy_input,
     )
 
 

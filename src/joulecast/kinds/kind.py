@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from joulecast.kinds.work import Shape, WorkRule
+from joulecast.kinds.work import NO_WORK, Shape, WorkRule
 from joulecast.records import Sizes
 
 OutputPrecision = Literal["half", "full", "input"]
@@ -49,6 +49,7 @@ class Kind:
         second_shape: Shape of a sample of its second input, if that differs from the first.
         packs_inputs: It reads several inputs side by side, such as queries, keys and values.
         autocast: The precision of its output under autocast.
+        copy_transposed: Extra work of the forward pass where its input is transposed in memory.
         can_be_in_tail: It may follow another operator inside a layer.
         is_function: Networks call it as a function, so a layer is named after the function.
         is_view: It only describes the same memory differently; nothing runs.
@@ -81,6 +82,7 @@ class Kind:
     second_shape: Callable[[Sizes], Shape] | None = None
     packs_inputs: bool = False
     autocast: Callable[[Sizes], OutputPrecision] = field(default=lambda s: "input")
+    copy_transposed: WorkRule = field(default=lambda s, shape, c: NO_WORK)
     can_be_in_tail: bool = False
     is_function: bool = False
     is_view: bool = False

@@ -72,6 +72,11 @@ def do_no_work(s: Sizes, shape: Shape, c: WorkContext) -> Work:
     return NO_WORK
 
 
+def copy_input(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    """Return the work of copying the input, which is then kept in its place."""
+    return Work(0.0, 2.0 * c.batch * math.prod(shape) * c.item_bytes, 1)
+
+
 def keep_shape(sizes: Sizes, shape: Shape) -> Shape:
     """Return the input shape, or the size ``out`` if there is one."""
     return tuple(sizes["out"]) if "out" in sizes else shape

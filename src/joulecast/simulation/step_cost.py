@@ -54,7 +54,7 @@ def list_operators(layer: Layer, setup: Setup) -> Iterator[Layer]:
             # Gradients reach the operators after trainable weights.
             flows = alone.input_grad or (layer.trains and layer_work(alone, setup).params > 0)
             sizes = Sizes({**op.sizes, "shape": output_shape(alone)})
-            alone = replace(alone, kind=op.kind, sizes=sizes, input_grad=flows)
+            alone = replace(alone, kind=op.kind, sizes=sizes, input_grad=flows, transposed=())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,7 @@ from joulecast.kinds import (
 )
 from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
 from joulecast.records.codec import add_codec
+from joulecast.records.operand_order import order_branches
 from joulecast.variants import (
     BLOCK,
     Part,
@@ -104,6 +105,8 @@ class PlacedPiece:
 def make_piece(part: Part, setup: Setup) -> Piece:
     """Return the piece of a part under a setup."""
     part = match_precision(part, setup)
+    if part.role == BLOCK:
+        part = replace(part, layers=order_branches(part.layers))
     works = [layer_work(layer, setup).total for layer in part.layers]
     work = _add_work(part, setup, works)
     operators = _list_operators(part)
@@ -234,15 +237,17 @@ def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
     if part.role == BLOCK:
         return f"block:{_hash(operators)[:8]}"
     names = [
-        " ".join([str(layer.sizes.get("fn", layer.kind)), *_name_channels_last(layer)])
+        " ".join([str(layer.sizes.get("fn", layer.kind)), *_name_memory_format(layer)])
         for layer in part.layers
     ]
     return "+".join([*names, "loss"] if part.role == "output" else names)
 
 
-def _name_channels_last(layer: Layer) -> tuple[str, ...]:
+def _name_memory_format(layer: Layer) -> tuple[str, ...]:
     """Return one name for channels-last input or weights: both run the same kernels."""
-    return ("channels last",) if name_layout(layer) else ()
+    is_channels_last = layer.channels_last or layer.channels_last_weights
+    names = ("channels last",) if is_channels_last else ()
+    return (*names, "transposed") if layer.transposed else names
 
 
 def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:

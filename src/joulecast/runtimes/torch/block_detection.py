@@ -26,13 +26,16 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
         if not call.is_leaf or len(inside) < 2 or not all(map(_is_plain, inside)):
             continue
         computed = {value for event in inside for value in event.output_ids}
-        read = [v for event in inside for v in event.input_ids if v not in computed]
+        pairs = [pair for event in inside for pair in event.list_inputs()]
+        read = {value: tensor for value, tensor in reversed(pairs) if value not in computed}
+        order = dict.fromkeys(value for value, _ in pairs if value in read)
         events[call.start] = replace(
             inside[-1],
             name=call.class_name.lower(),
             args=inside[0].args,
             kwargs={},
-            input_ids=tuple(dict.fromkeys(read)),
+            input_ids=tuple(order),
+            input_tensors=tuple(read[value] for value in order),
             forward=sum((event.forward for event in inside), Work()),
             backward=sum((event.backward for event in inside), Work()),
             needs_input_grad=inside[0].needs_input_grad,

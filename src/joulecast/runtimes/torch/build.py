@@ -22,7 +22,10 @@ from joulecast.runtimes.torch.input_adapters import (
     concat_channels_to_fit,
     fit_channels,
 )
-from joulecast.runtimes.torch.memory_format import convert_weights_to_channels_last
+from joulecast.runtimes.torch.memory_format import (
+    convert_weights_to_channels_last,
+    view_transposed,
+)
 from joulecast.runtimes.torch.op_builders import JOINS, build_op
 
 
@@ -131,6 +134,7 @@ class BuiltLayer(nn.Module):
         self.adapters = choose_adapters(layer, shapes)
         self.concat_channels = concat_channels_to_fit(layer, shapes)
         self.join = None if _op_is_join(layer) else JOINS.get(layer.join)
+        self.transposed = layer.transposed
         self.op = build_op(layer, shape)
         if layer.channels_last_weights:
             convert_weights_to_channels_last(self.op)
@@ -148,6 +152,10 @@ class BuiltLayer(nn.Module):
             )
         if self.concat_channels:
             inputs = fit_channels(inputs, self.concat_channels)
+        if self.transposed:
+            inputs = tuple(
+                view_transposed(x) if i in self.transposed else x for i, x in enumerate(inputs)
+            )
         x = self.op(self.join(*inputs)) if self.join else self.op(*inputs)
         for op in self.tail:
             x = op(x)

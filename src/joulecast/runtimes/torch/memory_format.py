@@ -24,6 +24,29 @@ def is_channels_last(x: torch.Tensor) -> bool:
     return x.dim() in _FORMATS and suggest_memory_format(x) in _FORMATS.values()
 
 
+def is_transposed(x: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Return whether the last axis of a batch of such samples is not the innermost in memory.
+
+    ``x.transpose(1, 2)`` is an example; an image in channels-last format is not.
+    """
+    if x.dim() != len(shape) + 1 or len(shape) < 2 or not x.is_floating_point():
+        return False
+    strides = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+    is_inner = x.shape[-1] == 1 or x.stride(-1) == min((s for s in strides if s), default=0)
+    return not is_inner and not is_channels_last(x)
+
+
+def view_transposed(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a batch as if it had been transposed to its shape; nothing is copied.
+
+    A batch that is transposed already is returned as it is.
+    """
+    if x.dim() < 3 or not x.is_floating_point() or is_transposed(x, tuple(x.shape[1:])):
+        return x
+    *lead, rows, columns = x.shape
+    return x.reshape(*lead, columns, rows).transpose(-1, -2)
+
+
 def to_channels_last(x: torch.Tensor) -> torch.Tensor:
     """Return the tensor in channels-last format."""
     return x.to(memory_format=_FORMATS[x.dim()])

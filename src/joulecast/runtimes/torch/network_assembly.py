@@ -17,10 +17,11 @@ import torch
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.event_arguments import first_tensor, function_name, sample_shape
 from joulecast.runtimes.torch.index_readers import read_slice
-from joulecast.runtimes.torch.memory_format import find_image, is_channels_last
+from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, is_transposed
 from joulecast.runtimes.torch.op_builders import can_build_op
 from joulecast.runtimes.torch.op_readers import read_op
 from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
@@ -50,6 +51,7 @@ class _LayerDraft:
         last_value: Id of its newest result.
         position: The calling module and the number of layers before it in that call.
         shape: Sample shape of its newest result.
+        transposed: Positions in ``sources`` of inputs that are transposed in memory.
     """
 
     op: Op
@@ -63,6 +65,7 @@ class _LayerDraft:
     tail: list[Op] = field(default_factory=list)
     is_tied: bool = False
     calls: int = 1
+    transposed: tuple[int, ...] = ()
 
 
 class _NetworkAssembler:
@@ -94,7 +97,7 @@ class _NetworkAssembler:
         if self.drafts and self.trace.output_id != self.drafts[-1].last_value:
             self.buildable = False
         self.drafts = self._merge_repeated_calls()
-        layers = tuple(_finish_layer(i, draft) for i, draft in enumerate(self.drafts))
+        layers = order_operands([_finish_layer(i, draft) for i, draft in enumerate(self.drafts)])
         network = Network(layers, self._make_input(), self._list_groups(), name=name)
         buildable = self.buildable and _can_build(network)
         if not buildable:
@@ -198,10 +201,21 @@ class _NetworkAssembler:
         position = (event.module_path, self.layers_of_call[call])
         self.layers_of_call[call] += 1
         draft = _LayerDraft(op, event, self._find_block(index), tuple(sources), join, position)
+        draft.transposed = self._find_transposed(op, event)
         draft.is_tied = is_tied or _find_computed_weight(event) is not None
         self.layer_of_value.update((value, len(self.drafts)) for value in event.output_ids)
         self.drafts.append(draft)
         self._set_result(draft, event)
+
+    def _find_transposed(self, op: Op, event: Event) -> tuple[int, ...]:
+        """Return which inputs are transposed, of all that are combined or of the first."""
+        kind = find_kind(op.kind)
+        if kind.packs_inputs or kind.second_shape is not None or "concat" in op.sizes.get("fn", ""):
+            return ()  # products take either order, and a concatenation copies in any
+        shape = kind.in_shape(op.sizes)
+        tensors = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
+        tensors = tensors if kind.combines_inputs else tensors[:1]
+        return tuple(i for i, tensor in enumerate(tensors) if is_transposed(tensor, shape))
 
     def _list_layer_inputs(self, event: Event) -> list[int]:
         """Return the ids of its inputs that layers or the network's input gave."""
@@ -231,6 +245,7 @@ class _NetworkAssembler:
                 event.has_trainable_params,
                 event.needs_input_grad,
                 _reads_channels_last(draft),
+                draft.transposed,
             )
             key = (draft.position, draft.op, tuple(draft.tail), flags)
             if key in first:
@@ -314,6 +329,7 @@ def _finish_layer(index: int, draft: _LayerDraft) -> Layer:
         tied=draft.is_tied,
         channels_last=_reads_channels_last(draft),
         channels_last_weights=_has_channels_last_weights(draft),
+        transposed=draft.transposed,
         name=_name_layer(draft),
     )
 

@@ -54,6 +54,10 @@ class Event:
     leaf_module: nn.Module | None = None
     is_fused: bool = False
 
+    def list_inputs(self) -> list[tuple[int, torch.Tensor]]:
+        """Return the id and the tensor of every value that it reads."""
+        return list(zip(self.input_ids, self.input_tensors, strict=True))
+
 
 @dataclass(frozen=True)
 class ModuleCall:
