@@ -7,7 +7,7 @@ Greedily, the next point p of label l is the one with the largest
 with w_l the share of the work that a label carries, s_p that of the point, and d(p) the distance to
 the nearest point of the same label that was taken: a weighted greedy k-centre design. The first
 point of a label is its most central one. It counts as if it were FIRST_DISTANCE away, and its label
-as if it carried at least some work, so that even rare labels come early, but after some twenty
+as if it carried at least some work, so that even rare labels come early, but after a dozen
 points of the label that carries most.
 """
 
@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.floating[Any]]
 FIRST_DISTANCE = 15.0
 _LEAST_FIRST_WEIGHT = 0.1
 # Mean log distance from the pieces of other networks to the nearest of 500 / 1,000 / 2,000 trials,
-# weighted by work, on 297 networks that chose nothing (seeds 31 to 33): 2.27 / 1.74 / 1.47. With
-# powers ½ and 0, no weight for single points: 2.40 / 1.98 / 1.59. Twelve pairs were compared on
+# weighted by work, on 297 networks that chose nothing (seeds 31 to 33): 2.47 / 1.78 / 1.50. With
+# powers ½ and 0, no weight for single points: 2.43 / 2.07 / 1.62. Twelve pairs were compared on
 # seeds 7 and 8; those near this one differ by less than 0.1.
 _LABEL_POWER = 1 / 3
 _POINT_POWER = 0.5
