@@ -3,7 +3,9 @@
     python benchmarks/atlas/run.py --on cuda:0 --seconds 550 --store DIR/atlas.sqlite
     python benchmarks/atlas/run.py --store DIR/atlas.sqlite --pack results/observations.json.gz
 
-Every observation is stored as soon as it is made; the same command resumes.
+Every observation is stored as soon as it is made; the same command resumes. A trial that the device
+refuses is noted beside the store and not tried again. After a CUDA error nothing more can be
+measured in the process: it ends with exit code 3, to be started again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import tempfile
 import time
 from collections import Counter
@@ -28,6 +31,7 @@ from joulecast.records import Observation
 from joulecast.store import Store, open_store
 
 SEED, NETWORKS = 20261116, 300
+CUDA_ERROR_CODE = 3
 
 
 def main() -> None:
@@ -46,25 +50,29 @@ def main() -> None:
         if args.pack:
             pack(store, Path(args.pack))
         else:
-            measure(store, args.on, args.seconds)
+            measure(store, args.on, args.seconds, Path(f"{args.store}.refused"))
 
 
-def measure(store: Store, on: str, seconds: float) -> None:
+def measure(store: Store, on: str, seconds: float, refused: Path) -> None:
     """Measure trials in their order until the time is spent, then print a table."""
     started_s = time.monotonic()
     with open_measurer(MeasureOptions(on=on, rounds=1)) as measurer:
         key, device = find_profile_key(measurer), measurer.runtime.device
         seen = store.load_observations(key)
         scale = assume_scale(on.startswith("cuda"), device.memory_bytes)
-        trials = list_trials(
-            draw_population(SEED, NETWORKS, scale), scale, measurer.runtime.modes, seen
-        )
+        population = draw_population(SEED, NETWORKS, scale)
+        skipped = set(refused.read_text().split()) if refused.exists() else set()
+        trials = [
+            one
+            for one in list_trials(population, scale, measurer.runtime.modes, seen)
+            if one.trial.key not in skipped
+        ]
         print(f"{len(seen)} observations, {len(trials)} trials left, {device.name} {device.unit}")
         counts: Counter[tuple[str, str]] = Counter()
         for number, one in enumerate(trials):
             if time.monotonic() - started_s > seconds:
                 break
-            counts[one.label, measure_one(store, measurer, one)] += 1
+            counts[one.label, measure_one(store, measurer, one, refused)] += 1
             if number % 100 == 99:
                 store.add_observation(measurer.measure_idle())
                 left_s = seconds - (time.monotonic() - started_s)
@@ -75,12 +83,16 @@ def measure(store: Store, on: str, seconds: float) -> None:
         print(f"{count:5}  {outcome:8}  {label}")
 
 
-def measure_one(store: Store, measurer: Measurer, one: AtlasTrial) -> str:
+def measure_one(store: Store, measurer: Measurer, one: AtlasTrial, refused: Path) -> str:
     """Measure and store a trial; return ``energy``, ``time`` or ``refused``."""
     try:
         observation = (measurer.measure if one.with_energy else measurer.time)(one.trial)
     except (MeasurementError, NetError, RuntimeError) as error:
+        with refused.open("a") as file:
+            print(one.trial.key, file=file)
         print(f"refused: {one.label}: {str(error)[:160]}", flush=True)
+        if "CUDA error" in str(error):
+            os._exit(CUDA_ERROR_CODE)
         return "refused"
     store.add_observation(observation)
     return "energy" if one.with_energy else "time"
