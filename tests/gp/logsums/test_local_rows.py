@@ -7,7 +7,6 @@ from joulecast.gp.logsums import local_rows
 from joulecast.gp.logsums.local_rows import (
     condition_for,
     condition_locally,
-    find_log_values,
     select_rows,
 )
 from joulecast.gp.logsums.posterior import condition_logsums
@@ -46,10 +45,3 @@ def test_every_input_gets_its_rows(fitted, monkeypatch):
     # Its own observation is what matters most for an input.
     assert set(range(40)) <= set(rows.tolist())
     assert len(select_rows(fitted, observed, 100, per_input=1)) <= 100
-
-
-def test_log_values_in_batches_are_close_to_exact(fitted, monkeypatch):
-    exact = find_log_values(fitted)
-    monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 100)
-    local = find_log_values(fitted, batch=100)
-    assert np.sqrt(np.mean((local - exact) ** 2)) < 0.03

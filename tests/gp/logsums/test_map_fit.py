@@ -15,7 +15,7 @@ def test_fit_finds_what_the_observations_were_drawn_from():
     found = fit_logsums(fitted.process, fitted.inputs, fitted.observations)
     assert found.hyper.noise_sd == pytest.approx(0.02, rel=0.7)
     assert found.hyper.terms[3].variance == pytest.approx(0.25, rel=0.7)
-    assert found.log_values is not None
+    assert found.linear is not None
     predicted = predict_log_totals(condition_logsums(found), found.inputs, found.observations.sums)
     assert predicted.log_mean == pytest.approx(found.observations.log_values, abs=0.15)
 

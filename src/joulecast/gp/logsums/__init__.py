@@ -28,6 +28,7 @@ variance of its linearisation.
     map_fit           MAP estimate of θ
     posterior         the process conditioned on observations
     local_rows        the observations that matter for some inputs
+    relinearisation   keeps the linearisation of all observations, adds further ones
     totals            means, variances and covariances of inputs, combinations and totals
     measurement_value what a further observation would gain
     stored_logsums    JSON

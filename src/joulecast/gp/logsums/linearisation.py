@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats
+from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.logsums.log_inputs import take_rows
 from joulecast.gp.weighted_sums import WeightedSums
 
 
@@ -30,6 +31,10 @@ class LinearSums:
     def evaluate(self, log_values: Floats) -> Floats:
         """Return the linearised logarithm of each sum."""
         return np.asarray(self.offsets + self.weights.total(log_values))
+
+    def take(self, index: Ints) -> LinearSums:
+        """Return some of the sums."""
+        return LinearSums(take_rows(self.weights, index), self.offsets[index])
 
 
 def linearise(

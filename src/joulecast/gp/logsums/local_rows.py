@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.linalg import Ints
 from joulecast.gp.logsums.linearisation import linearise
 from joulecast.gp.logsums.log_inputs import LogInputs
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
 from joulecast.gp.logsums.prior_covariance import log_prior_covariance
+from joulecast.gp.logsums.prior_mean import prior_log_mean
 
 # Up to this many observations all are used: their Cholesky factor takes less than a second.
 MAX_EXACT_ROWS = 1500
@@ -71,34 +72,15 @@ def select_rows(
     return np.unique(ranked[:, :low])
 
 
-def find_log_values(fitted: FittedLogSums, batch: int = 200) -> Floats:
-    """Return the posterior mean of all observed inputs, some of them at a time if there are many.
-
-    Inputs of the same cell are handled together, since they share observations.
-    """
-    if fitted.observations.size <= MAX_EXACT_ROWS:
-        return _scatter(fitted, condition_logsums(fitted), np.arange(fitted.inputs.size))
-    found = fitted.start.copy()
-    order = np.argsort(fitted.inputs.cells[1], kind="stable")
-    for start in range(0, len(order), batch):
-        some = order[start : start + batch]
-        posterior = condition_locally(fitted, fitted.inputs.take(some))
-        found[some] = _scatter(fitted, posterior, some)
-    return found
-
-
 def _rank_rows(fitted: FittedLogSums, inputs: LogInputs, limit: int) -> Ints:
     """Return the observations of largest covariance with each input, largest first, P x limit."""
-    weights = linearise(fitted.observations.sums.counts, fitted.start).weights
+    linear = fitted.linear
+    if linear is None:
+        start = prior_log_mean(fitted.inputs, fitted.hyper.coefficients)
+        linear = linearise(fitted.observations.sums.counts, start)
+    weights = linear.weights
     cov = log_prior_covariance(fitted.process, fitted.hyper, fitted.inputs, inputs)
     negative = -weights.pattern.matmul(weights.weight, cov).T
     best = np.argpartition(negative, limit - 1, axis=1)[:, :limit]
     order = np.argsort(np.take_along_axis(negative, best, axis=1), axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1)
-
-
-def _scatter(fitted: FittedLogSums, posterior: LogSumPosterior, index: Ints) -> Floats:
-    """Return the posterior mean of some observed inputs."""
-    from joulecast.gp.logsums.totals import predict_inputs
-
-    return predict_inputs(posterior, fitted.inputs.take(index)).log_mean

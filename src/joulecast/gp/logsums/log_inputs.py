@@ -107,8 +107,8 @@ class LogSums:
     def take(self, index: Ints) -> LogSums:
         """Return some of the sums, over the same inputs."""
         return LogSums(
-            _take_rows(self.counts, index),
-            _take_rows(self.structures, index),
+            take_rows(self.counts, index),
+            take_rows(self.structures, index),
             self.identities[index],
         )
 
@@ -148,12 +148,27 @@ class LogObservations:
         )
 
 
+def append_inputs(left: LogInputs, right: LogInputs) -> LogInputs:
+    """Return the inputs of both."""
+    caps = None
+    if left.log_caps is not None and right.log_caps is not None:
+        caps = np.concatenate([left.log_caps, right.log_caps])
+    return LogInputs(
+        np.concatenate([left.basis, right.basis]),
+        np.concatenate([left.points, right.points]),
+        np.concatenate([left.groups, right.groups]),
+        np.concatenate([left.regimes, right.regimes]),
+        np.concatenate([left.identities, right.identities]),
+        caps,
+    )
+
+
 def append_observations(left: LogObservations, right: LogObservations) -> LogObservations:
     """Return the observations of both, over the same inputs."""
     one, two = left.sums, right.sums
     sums = LogSums(
-        _append_rows(one.counts, two.counts),
-        _append_rows(one.structures, two.structures),
+        append_rows(one.counts, two.counts),
+        append_rows(one.structures, two.structures),
         np.concatenate([one.identities, two.identities]),
     )
     return LogObservations(
@@ -175,12 +190,7 @@ def sort_by_cell(inputs: LogInputs, observations: LogObservations) -> tuple[Ints
     return used[order], replace(observations, sums=sums)
 
 
-def _no_entries(size: int) -> WeightedSums:
-    nothing = np.zeros(0, np.int64)
-    return WeightedSums(size, nothing, nothing, np.zeros(0))
-
-
-def _take_rows(sums: WeightedSums, index: Ints) -> WeightedSums:
+def take_rows(sums: WeightedSums, index: Ints) -> WeightedSums:
     """Return some rows of a sparse matrix whose entries are ordered by row."""
     starts = np.searchsorted(sums.row, index)
     lengths = np.searchsorted(sums.row, index, side="right") - starts
@@ -189,10 +199,16 @@ def _take_rows(sums: WeightedSums, index: Ints) -> WeightedSums:
     return WeightedSums(len(index), row, sums.column[entries], sums.weight[entries])
 
 
-def _append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
+def append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
+    """Return the rows of both matrices."""
     return WeightedSums(
         left.size + right.size,
         np.concatenate([left.row, right.row + left.size]),
         np.concatenate([left.column, right.column]),
         np.concatenate([left.weight, right.weight]),
     )
+
+
+def _no_entries(size: int) -> WeightedSums:
+    nothing = np.zeros(0, np.int64)
+    return WeightedSums(size, nothing, nothing, np.zeros(0))

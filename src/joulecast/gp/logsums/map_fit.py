@@ -5,15 +5,13 @@ Sums are linearised around the posterior mean under the last estimate, then θ i
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.local_rows import find_log_values
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, sort_by_cell
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.process import LogSumProcess
+from joulecast.gp.logsums.relinearisation import keep_linearisation
 from joulecast.gp.logsums.sum_objective import SumObjective
 
 # Observations that hyper-parameters are fitted to, and inputs that their sums may contain.
@@ -40,8 +38,7 @@ def fit_logsums(
     """
     rows = select_subset(observations, max_rows)
     theta = _find_mode(process, inputs, observations.take(rows))
-    fitted = FittedLogSums(process, theta, inputs, observations)
-    return replace(fitted, log_values=find_log_values(fitted))
+    return keep_linearisation(FittedLogSums(process, theta, inputs, observations))
 
 
 def select_subset(

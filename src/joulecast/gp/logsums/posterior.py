@@ -12,7 +12,7 @@ Where every observation has a single input, the first step is exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -48,27 +48,20 @@ class FittedLogSums:
         theta: The fitted θ.
         inputs: Inputs of all observations.
         observations: Observed sums of them.
-        log_values: Log values of the inputs to linearise around, such as their posterior mean;
-            None for the prior mean.
+        linear: Linearisation of the observations around a posterior, which conditioning on any of
+            them then takes over; None to find it each time.
     """
 
     process: LogSumProcess
     theta: Floats
     inputs: LogInputs
     observations: LogObservations
-    log_values: Floats | None = None
+    linear: LinearSums | None = None
 
     @cached_property
     def hyper(self) -> LogSumParameters:
         """The fitted hyper-parameters by name."""
         return self.process.unpack(self.theta)
-
-    @cached_property
-    def start(self) -> Floats:
-        """Log values of the inputs to linearise around."""
-        if self.log_values is not None:
-            return self.log_values
-        return prior_log_mean(self.inputs, self.hyper.coefficients)
 
 
 @dataclass(frozen=True)
@@ -102,45 +95,83 @@ class LogSumPosterior:
 
 def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSumPosterior:
     """Return the posterior given all observations, or some of them."""
-    observations = fitted.observations if rows is None else fitted.observations.take(rows)
+    observations, linear = fitted.observations, fitted.linear
+    if rows is not None:
+        observations = observations.take(rows)
+        linear = None if linear is None else linear.take(rows)
     index, observations = sort_by_cell(fitted.inputs, observations)
-    inputs, start = fitted.inputs.take(index), fitted.start[index]
-    return _find_posterior(fitted, inputs, observations, start)
+    inputs = fitted.inputs.take(index)
+    cov = _ObservationCovariance(fitted, inputs, observations)
+    if linear is not None:
+        # The weights change their entries only: they lie where the counts do.
+        return cov.condition(replace(linear, weights=_move(linear.weights, observations)))
+    return _find_posterior(cov, prior_log_mean(inputs, fitted.hyper.coefficients))
 
 
-def _find_posterior(
-    fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations, start: Floats
-) -> LogSumPosterior:
-    process, hyper, sums = fitted.process, fitted.hyper, observations.sums
-    cov = log_prior_covariance(process, hyper, inputs, inputs)
-    extra = discrepancy_covariance(hyper, sums, sums)
-    extra[np.diag_indices_from(extra)] += hyper.noise_sd**2 + observations.log_variance
-    mean, log_values = prior_log_mean(inputs, hyper.coefficients), start
-    in_sums, several = _find_summed(sums.counts)
-    linear = linearise(sums.counts, log_values)
-    for step in range(_MAX_STEPS):
+class _ObservationCovariance:
+    """Prior covariance of inputs and what observations add to it, for any linearisation."""
+
+    def __init__(
+        self, fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
+    ) -> None:
+        self.process, self.hyper = fitted.process, fitted.hyper
+        self.inputs, self.observations = inputs, observations
+        self._cov = log_prior_covariance(self.process, self.hyper, inputs, inputs)
+        sums = observations.sums
+        self._extra = discrepancy_covariance(self.hyper, sums, sums)
+        noise = self.hyper.noise_sd**2 + observations.log_variance
+        self._extra[np.diag_indices_from(self._extra)] += noise
+        self._mean = prior_log_mean(inputs, self.hyper.coefficients)
+
+    def condition(self, linear: LinearSums) -> LogSumPosterior:
+        """Return the posterior under a linearisation."""
+        half = self.row_covariance(linear)
         pattern, entries = linear.weights.pattern, linear.weights.weight
-        half = pattern.matmul(entries, cov)
         own_cov = pattern.matmul(entries, np.ascontiguousarray(half.T))
-        _, inverse_factor = cholesky_with_inverse(own_cov + extra)
-        residual = observations.log_values - linear.evaluate(mean)
+        _, inverse_factor = cholesky_with_inverse(own_cov + self._extra)
+        residual = self.observations.log_values - linear.evaluate(self._mean)
         row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
-        change = mean + matvec(half.T, row_weights) - log_values
-        log_values = log_values + np.clip(change, -_MAX_CHANGE, _MAX_CHANGE)
-        is_close = not len(in_sums) or np.abs(change[in_sums]).max() < _TOLERANCE
-        if (is_close and (step or not len(in_sums))) or step == _MAX_STEPS - 1:
-            break
-        log_variance, sum_variance = np.zeros(inputs.size), np.zeros(sums.size)
-        log_variance[in_sums] = _left_variance(
-            inverse_factor, half[:, in_sums], np.full(len(in_sums), hyper.prior_variance)
-        )
-        sum_variance[several] = _left_variance(
-            inverse_factor, own_cov[:, several], own_cov[several, several]
-        )
-        linear = linearise(sums.counts, log_values, log_variance, sum_variance)
-    return LogSumPosterior(
-        process, hyper, inputs, sums, linear, inverse_factor, row_weights, log_values
+        log_values = self._mean + matvec(half.T, row_weights)
+        known = self.process, self.hyper, self.inputs, self.observations.sums
+        return LogSumPosterior(*known, linear, inverse_factor, row_weights, log_values)
+
+    def row_covariance(self, linear: LinearSums) -> Floats:
+        """Return the prior covariance of the linearised observations with their inputs, N x P."""
+        return linear.weights.pattern.matmul(linear.weights.weight, self._cov)
+
+
+def _find_posterior(cov: _ObservationCovariance, start: Floats) -> LogSumPosterior:
+    """Return the posterior linearised around itself."""
+    counts, log_values = cov.observations.sums.counts, start
+    in_sums, several = _find_summed(counts)
+    posterior = cov.condition(linearise(counts, log_values))
+    if not len(in_sums):
+        return posterior
+    # Variances hardly change after the first step.
+    log_variance, sum_variance = np.zeros(cov.inputs.size), np.zeros(counts.size)
+    half, weights = cov.row_covariance(posterior.linear), posterior.linear.weights
+    log_variance[in_sums] = _left_variance(
+        posterior.inverse_factor,
+        half[:, in_sums],
+        np.full(len(in_sums), cov.hyper.prior_variance),
     )
+    own_cov = weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
+    sum_variance[several] = _left_variance(
+        posterior.inverse_factor, own_cov[:, several], own_cov[several, several]
+    )
+    for _ in range(_MAX_STEPS - 1):
+        change = posterior.log_values - log_values
+        log_values = log_values + np.clip(change, -_MAX_CHANGE, _MAX_CHANGE)
+        posterior = cov.condition(linearise(counts, log_values, log_variance, sum_variance))
+        if np.abs(posterior.log_values - log_values)[in_sums].max() < _TOLERANCE:
+            break
+    return posterior
+
+
+def _move(weights: WeightedSums, observations: LogObservations) -> WeightedSums:
+    """Return the weights of observations whose inputs have other positions."""
+    counts = observations.sums.counts
+    return WeightedSums(counts.size, counts.row, counts.column, weights.weight)
 
 
 def _left_variance(inverse_factor: Floats, cov: Floats, prior_variance: Floats) -> Floats:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from joulecast.gp.logsums.linearisation import LinearSums
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.gp.logsums.process import LogSumProcess
@@ -70,7 +71,12 @@ class StoredWeights(Record):
 
 @dataclass(frozen=True)
 class StoredLogSums(Record):
-    """A fitted process with its inputs and observations."""
+    """A fitted process with its inputs and observations.
+
+    Attributes:
+        weights: Entries of the kept linearisation, which lie where those of ``counts`` do.
+        offsets: Its offsets.
+    """
 
     process: LogSumProcess
     theta: PackedArray
@@ -86,12 +92,13 @@ class StoredLogSums(Record):
     log_variance: PackedArray
     log_caps: PackedArray | None = omit_default(None)
     strata: PackedArray | None = omit_default(None)
-    input_log_values: PackedArray | None = omit_default(None)
+    weights: PackedArray | None = omit_default(None)
+    offsets: PackedArray | None = omit_default(None)
 
     @classmethod
     def from_fitted(cls, fitted: FittedLogSums) -> StoredLogSums:
         """Return what is stored of a fitted process."""
-        inputs, observations = fitted.inputs, fitted.observations
+        inputs, observations, linear = fitted.inputs, fitted.observations, fitted.linear
         sums, pack = observations.sums, PackedArray.pack
         return cls(
             process=fitted.process,
@@ -108,7 +115,8 @@ class StoredLogSums(Record):
             log_variance=pack(observations.log_variance),
             log_caps=_pack_optional(inputs.log_caps),
             strata=_pack_optional(observations.strata),
-            input_log_values=_pack_optional(fitted.log_values),
+            weights=None if linear is None else pack(linear.weights.weight),
+            offsets=None if linear is None else pack(linear.offsets),
         )
 
     def restore(self) -> FittedLogSums:
@@ -128,8 +136,12 @@ class StoredLogSums(Record):
             self.log_variance.unpack(),
             _unpack_optional(self.strata),
         )
-        start = _unpack_optional(self.input_log_values)
-        return FittedLogSums(self.process, self.theta.unpack(), inputs, observations, start)
+        linear = None
+        if self.weights is not None and self.offsets is not None:
+            linear = LinearSums(
+                replace(counts, weight=self.weights.unpack()), self.offsets.unpack()
+            )
+        return FittedLogSums(self.process, self.theta.unpack(), inputs, observations, linear)
 
 
 def _pack_optional(array: Any) -> PackedArray | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints, matmul, matvec
-from joulecast.gp.logsums.linearisation import linearise
+from joulecast.gp.logsums.linearisation import LinearSums, linearise
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import LogSumPosterior, multiply_triangular
 from joulecast.gp.logsums.prior_covariance import (
@@ -154,6 +154,18 @@ def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
 def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> WeightedSums:
     """Return the weights w̃ of sums over predicted inputs."""
     return linearise(counts, prediction.log_mean, prediction.log_variance).weights
+
+
+def linearise_prediction(
+    posterior: LogSumPosterior, inputs: LogInputs, counts: WeightedSums
+) -> LinearSums:
+    """Return the linearisation of sums around their posterior."""
+    prediction, explained = explain_inputs(posterior, inputs)
+    weights = linearise_totals(counts, prediction)
+    explained = weights.pattern.matmul(weights.weight, explained)
+    prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
+    sum_variance = _subtract_squares(prior, explained)
+    return linearise(counts, prediction.log_mean, prediction.log_variance, sum_variance)
 
 
 def _predict_chunk(
