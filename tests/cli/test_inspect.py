@@ -202,3 +202,56 @@ def test_a_missing_pytorch_names_the_extra(shell, write, monkeypatch):
     write("net.py", NET)
     monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
     assert "joulecast[torch]" in shell.fails("inspect", "net.py:make_net")
+
+
+ODD_NETS = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("joulecast_inspect::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+mystery.register_fake(torch.empty_like)
+mystery.register_autograd(lambda ctx, grad: grad * 2)
+
+class Mystery(nn.Module):
+    def forward(self, x):
+        return torch.ops.joulecast_inspect.mystery(x)
+
+def unknown():
+    return nn.Sequential(nn.Linear(64, 64), Mystery(), nn.Linear(64, 2)), torch.zeros(32, 64)
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.fc(x) if x.sum() > 100 else self.fc(-x)
+
+def branching():
+    return Branching(), torch.zeros(16, 8)
+
+def frozen():
+    return nn.Linear(8, 2).requires_grad_(False), torch.zeros(4, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("unknown", "No cost rule for joulecast_inspect::mystery (1 call)"),
+        ("branching", "with 2 samples; counts were scaled to 16"),
+        ("frozen", "No weight requires a gradient"),
+    ],
+)
+def test_inspect_says_how_a_net_was_read(shell, tmp_path, name, note):
+    path = tmp_path / "odd_nets.py"
+    path.write_text(ODD_NETS, encoding="utf-8")
+    data = shell.json("inspect", f"{path}:{name}")
+    assert [note in one for one in data["notes"]] == [True]
+    assert data["ops_without_rule"] == (
+        {"joulecast_inspect::mystery": 1} if name == "unknown" else {}
+    )
+    assert note in " ".join(shell("inspect", f"{path}:{name}").stdout.split())

@@ -16,6 +16,7 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
+from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.run_options import RunOptions, make_run_options
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
@@ -124,6 +125,7 @@ def estimate(
         energy_j, seen_steps = parse_seen(run.seen)
         result = update(result, energy_j=energy_j, steps=seen_steps)
     data = {**describe_estimate(result, steps, run), **list_unattributed(net.network)}
+    data["reading_notes"] = list_reading_notes(net.network)
     report = EstimateReport(net.network.name, setup, result, profile, data, run)
     write_result(output, data, lambda: print_estimate(report))
 

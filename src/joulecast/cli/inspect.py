@@ -10,6 +10,7 @@ from joulecast.api.inspect import StepCount, add_step_totals, count_step
 from joulecast.api.nets import NetRequest
 from joulecast.cli import options
 from joulecast.cli.print_network import print_network
+from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.terminal import Json, print_json
 from joulecast.files import write_network
 from joulecast.kinds import Work, layer_work, output_shape, peak_memory
@@ -55,6 +56,8 @@ def describe_network(shown: Network, network: Network, setup: Setup, count: Step
         "bytes": count.size_bytes,
         "params": count.params,
         **{name: getattr(count.totals, name) if count.totals else None for name in _SHARES},
+        "ops_without_rule": dict(network.totals.ops_without_rule) if network.totals else {},
+        "notes": list_reading_notes(network),
         "counted": "independently" if count.is_independent else "by layer",
         "peak_memory_bytes": peak_memory(network, setup),
         "layers": [_describe_layer(layer, setup) for layer in shown.layers],
@@ -72,6 +75,7 @@ def _describe_layer(layer: Layer, setup: Setup) -> Json:
         "tail": [op.to_dict() for op in layer.tail],
         "calls": layer.calls,
         "trains": layer.trains,
+        "transposed": list(layer.transposed),
         "output": list(output_shape(layer)),
         "params": work.params,
         "flops": _sum_stages(stages, "flops"),

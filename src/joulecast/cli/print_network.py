@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from joulecast.api import nets
 from joulecast.api.inspect import StepCount
+from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import make_console, print_notes, print_table
 from joulecast.kinds import (
@@ -56,6 +57,8 @@ def format_operator(op: Op) -> str:
     for source, target in (("cin", "cout"), ("cin", "hidden"), ("vocabulary", "width")):
         if source in sizes and target in sizes:
             parts.append(f"{sizes[source]}→{sizes[target]}")
+    if "experts" in sizes:
+        parts.append(f"{sizes['experts']} experts")
     if "head_dim" in sizes:
         parts.append(f"{sizes['heads']}x{sizes['head_dim']}")
     if "m" in sizes:
@@ -74,6 +77,7 @@ def _format_layer(layer: Layer, setup: Setup) -> tuple[str, ...]:
     operator = f"block of {len(layer.parts)}" if layer.parts else format_operator(layer)
     operator += f" x{layer.calls}" if layer.calls > 1 else ""
     operator += " (frozen)" if work.params and not layer.trains else ""
+    operator += " (transposed)" if layer.transposed else ""
     name = layer.name if len(layer.name) <= _NAME_SIZE else "…" + layer.name[1 - _NAME_SIZE :]
     tail = " ".join(format_operator(op) for op in layer.tail if not find_kind(op.kind).is_view)
     return (name or "-", operator, tail, format_shape(output_shape(layer)), *_format_work(work))
@@ -89,6 +93,7 @@ def _list_notes(network: Network, setup: Setup, count: StepCount, is_folded: boo
     peak = format_bytes(peak_memory(network, setup))
     notes = [f"Peak memory about {peak}, without the framework's own."]
     notes += _explain_totals(network, setup, count)
+    notes += list_reading_notes(network)
     if network.groups and not is_folded:
         notes.append(
             f"A module is repeated {len(network.groups)} times: --blocks shows it as one layer."

@@ -127,3 +127,33 @@ def test_layer_without_work_is_not_a_piece() -> None:
     network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
     pieces = split_pieces(network, Setup(batch=2, phase="inference"), ())
     assert [one.piece.label for one in pieces] == ["linear fp32 inference"]
+
+
+def test_transposed_inputs_make_another_piece_and_curve() -> None:
+    setup = Setup()
+    linear = make_layer("linear", cin=12, cout=16, lead=(8,))
+    default = Part("hidden", (linear,))
+    other = Part("hidden", (replace(linear, transposed=(0,)),))
+    one, two = make_piece(default, setup), make_piece(other, setup)
+    assert (one.label, two.label) == ("linear fp32", "linear transposed fp32")
+    assert one.key != two.key
+    assert one.structure != two.structure
+    assert two.size_bytes > one.size_bytes
+    assert curve_key(default, setup) != curve_key(other, setup)
+
+
+def test_blocks_written_in_another_order_are_the_same_piece() -> None:
+    """Operands of a sum may be swapped, and a shortcut may be computed first."""
+    linear = make_layer("linear", cin=8, cout=8)
+    shortcut = make_layer("linear", cin=8, cout=8, bias=0)
+    total = replace(
+        make_layer("elementwise", fn="add", inputs=2, shape=(8,)), join="add", reads=(2, 1)
+    )
+    blocks = [
+        (linear, linear, replace(shortcut, reads=(3,)), total),
+        (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
+        (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
+    ]
+    pieces = {make_piece(Part("block", layers), Setup()) for layers in blocks}
+    assert len(pieces) == len({piece.label for piece in pieces}) == 1
+    assert len({piece.structure for piece in pieces}) == 1

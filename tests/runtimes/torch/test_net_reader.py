@@ -1,16 +1,19 @@
 """Modules with shared, looped, frozen and functional layers, data-dependent and real ones."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import NetError
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import Device, Network, Setup
+from joulecast.records import Device, Input, Network, Setup
+from joulecast.runtimes.torch import trace_limits
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
@@ -368,3 +371,123 @@ class NestedOutput(nn.Module):
 
     def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         return {"all": [self.fc(x)]}
+
+
+class Mixer(nn.Module):
+    """Blocks that mix tokens with linear layers on transposed inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 16)
+        self.tokens = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.channels = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for tokens, channels in zip(self.tokens, self.channels, strict=True):
+            x = x + tokens(x.transpose(1, 2)).transpose(1, 2)
+            x = x + channels(x)
+        return x
+
+
+def test_transposed_inputs_are_recorded_and_rebuilt() -> None:
+    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    flags = {layer.name: layer.transposed for layer in network.layers}
+    assert flags["stem"] == flags["channels.0"] == ()
+    assert flags["tokens.0"] == flags["tokens.2"] == (0,)
+    assert network.totals is not None
+    tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
+    alone = Network((replace(tokens, reads=(1,)),), Input((16, 12)))
+    again = read_net(build_net(alone), torch.randn(4, 16, 12))
+    assert [layer.transposed for layer in again.layers] == [(0,)]
+    assert again.totals is not None
+
+
+def test_transposed_inputs_are_copied() -> None:
+    """The formula of a linear layer adds a copy of its input and a pass for its bias."""
+    network = read_net(Mixer(), torch.randn(4, 12, 6))
+    tokens = next(layer for layer in network.layers if layer.name == "tokens.1")
+    work = layer_work(tokens, Setup(batch=4)).forward
+    plain = layer_work(replace(tokens, transposed=()), Setup(batch=4)).forward
+    elements = 4 * 16 * 12
+    assert work.size_bytes - plain.size_bytes == 4 * (2 * elements + 2 * elements)
+    assert work.launches - plain.launches == 2
+    assert work.flops == plain.flops
+
+
+class Residual(nn.Module):
+    """Residual blocks with a gate, written in either order."""
+
+    def __init__(self, is_swapped: bool) -> None:
+        super().__init__()
+        self.is_swapped = is_swapped
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x)
+        for layer, gate in zip(self.layers[1::2], self.layers[2::2], strict=False):
+            h = torch.relu(layer(x))
+            open_gate = torch.sigmoid(gate(h))
+            if self.is_swapped:
+                x = x + open_gate * h
+            else:
+                x = h * open_gate + x
+        return x
+
+
+def test_order_of_operands_does_not_matter() -> None:
+    assert read_net(Residual(True), X) == read_net(Residual(False), X)
+
+
+class SlowBranch(nn.Module):
+    """A module that looks at values and takes its time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() > 1e9:
+                x = -x
+        return x
+
+
+def test_step_on_real_tensors_takes_two_samples() -> None:
+    sizes = []
+
+    class Spy(SlowBranch):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not isinstance(x, FakeTensor):
+                sizes.append(x.shape[0])
+            return super().forward(x)
+
+    network = read_net(Spy(8), torch.randn(64, 8))
+    assert max(sizes) == 2
+    assert network.totals is not None
+    assert network.totals.flops == 64 * 2 * 8 * 8 * 5
+    assert "with 2 samples; counts were scaled to 64" in network.totals.notes[0]
+
+
+def test_step_on_real_tensors_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_limits, "MAX_TRACE_S", -1.0)
+    with pytest.raises(NetError, match="takes more than -1 s on this CPU: give smaller inputs"):
+        read_net(SlowBranch(8), X)
+    monkeypatch.undo()
+    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 1024.0)
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        read_net(SlowBranch(8), X)
+
+
+def test_random_numbers_do_not_decide_which_layers_are_read() -> None:
+    class LayerDrop(SlowBranch):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                if torch.rand([]) > 0.1:
+                    x = layer(x)
+            return x
+
+    network = read_net(LayerDrop(8), X)
+    assert list_kinds(network) == ["linear", "linear"]
+    assert network.totals is not None and network.totals.notes == ()

@@ -12,7 +12,13 @@ from joulecast.records import Device, Setup, Trial
 from joulecast.runtimes.torch.losses import cross_entropy_loss
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.runtime import TorchRuntime
-from joulecast.variants import make_variant, plan_curves, resize_part
+from joulecast.variants import (
+    make_isolated_trial,
+    make_variant,
+    plan_curves,
+    resize_part,
+    split_network,
+)
 
 
 def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
@@ -36,9 +42,36 @@ def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tenso
         "t5": lambda: hf.T5ForConditionalGeneration(
             hf.T5Config(d_model=32, d_ff=64, num_heads=4, d_kv=8, num_layers=2, vocab_size=100)
         ),
+        "swin": lambda: hf.SwinForImageClassification(
+            hf.SwinConfig(
+                image_size=64, embed_dim=24, depths=[2, 2], num_heads=[2, 4], window_size=4
+            )
+        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**wide, num_key_value_heads=2, vocab_size=100, num_local_experts=4)
+        ),
+        "whisper": lambda: hf.WhisperForConditionalGeneration(
+            hf.WhisperConfig(
+                d_model=32,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=64,
+                decoder_ffn_dim=64,
+                max_source_positions=50,
+                vocab_size=100,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                decoder_start_token_id=1,
+            )
+        ),
     }
     inputs = {"input_ids": tokens}
-    if name in ("vit", "resnet", "mobilenet"):
+    if name == "whisper":
+        inputs = {"input_features": torch.zeros(2, 80, 100), "decoder_input_ids": tokens}
+    if name in ("vit", "resnet", "mobilenet", "swin"):
         inputs = {"pixel_values": image}
     if name == "t5":
         inputs["decoder_input_ids"] = tokens[:, :8]
@@ -56,6 +89,8 @@ def make_transformers_model(name: str) -> tuple[nn.Module, dict[str, torch.Tenso
         ("mobilenet", 16),
         ("llama", 3),
         ("t5", 4),
+        ("mixtral", 3),
+        ("whisper", 6),
     ],
 )
 def test_transformers_models_are_read_completely(name: str, blocks: int) -> None:
@@ -84,6 +119,31 @@ def test_variants_of_transformers_models_train(name: str) -> None:
     for found in curves:
         variant = make_variant(resize_part(found.part, found.lows), network)
         runtime.prepare(Trial(variant, Setup(batch=2, threads=1))).close()
+
+
+def test_attention_in_windows_counts_all_windows() -> None:
+    """Reading one window per sample left 3 % of the FLOPs of a Swin to no layer."""
+    net, inputs = make_transformers_model("swin")
+    network = read_net(net, inputs, cross_entropy_loss)
+    windows = [layer.sizes["windows"] for layer in network.layers if layer.kind == "sdpa"]
+    assert windows == [16, 16, 4, 4]
+    totals = network.totals
+    assert totals is not None
+    assert totals.unattributed_flops_share < 0.001
+    assert totals.unattributed_bytes_share < 0.02
+    assert totals.unattributed_params_share < 0.001
+
+
+def test_layers_of_a_mixture_run_alone() -> None:
+    net, inputs = make_transformers_model("mixtral")
+    network = read_net(net, inputs, cross_entropy_loss)
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    kinds = {"grouped_linear", "index", "sort"}
+    parts = {placed.part for placed in split_network(network)}
+    chosen = [part for part in parts if part.layers[0].kind in kinds]
+    assert {part.layers[0].kind for part in chosen} == kinds
+    for part in chosen:
+        runtime.prepare(make_isolated_trial(part, Setup(batch=2, threads=1))).close()
 
 
 @pytest.mark.journey

@@ -197,7 +197,8 @@ def _relative_var(value: float | None, sd: float | None, count: int) -> float:
 
 
 def _unattributed_var(totals: StepTotals | None) -> float:
-    """Return the variance from work that belongs to no layer."""
+    """Return the variance from work that belongs to no layer, or that no rule counts."""
     if totals is None:
         return 0.0
-    return max(totals.unattributed_flops_share, totals.unattributed_bytes_share) ** 2
+    shares = totals.unattributed_flops_share, totals.unattributed_bytes_share
+    return max(*shares, totals.uncounted_bytes_share) ** 2

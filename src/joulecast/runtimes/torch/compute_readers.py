@@ -65,6 +65,14 @@ def read_linear(event: Event, batch: int) -> Op:
     return make_op("linear", cin=cin, cout=cout, lead=lead, bias=int(given.get("bias") is not None))
 
 
+def read_bilinear(event: Event, batch: int) -> Op:
+    """Read ``F.bilinear`` as a linear layer on all products of two features."""
+    given = bind_arguments(event, "input1", "input2", "weight", "bias")
+    cout, *widths = given["weight"].shape
+    lead, bias = _lead_shape(given["input1"], batch), int(given.get("bias") is not None)
+    return make_op("linear", cin=math.prod(widths), cout=cout, lead=lead, bias=bias)
+
+
 def _lead_shape(x: torch.Tensor, batch: int) -> Shape:
     """Return the axes of a sample before the last one.
 

@@ -114,6 +114,7 @@ class _NetworkAssembler:
                 event.param_names += (name,)
                 if event.matmuls:
                     event.has_trainable_params |= self.params[name].requires_grad
+                    event.needs_input_grad = _first_requires_grad(event)
         op = read_op(event, self.batch)
         if op is None and _is_costly_view(event) and function_name(event) in self.costly_views:
             op = read_slice(event, self.batch)
@@ -289,6 +290,12 @@ class _NetworkAssembler:
         return Input(tuple(int(size) for size in first.shape[1:]), vocabulary)
 
 
+def _first_requires_grad(event: Event) -> bool:
+    """Return whether the first argument gets a gradient; the weight beside it is not an input."""
+    first = event.args[0] if event.args else None
+    return isinstance(first, torch.Tensor) and first.requires_grad
+
+
 def _find_costly_views(trace: Trace) -> set[str]:
     """Return the functions whose views are layers: their gradients take a share of the step."""
     moved: Counter[str] = Counter()
@@ -299,8 +306,12 @@ def _find_costly_views(trace: Trace) -> set[str]:
 
 
 def _is_costly_view(event: Event) -> bool:
-    """Return whether its gradient is mostly zeros: a slice of a much larger tensor."""
-    if event.forward.launches or not event.outputs or not event.backward.launches:
+    """Return whether its gradient is mostly zeros: a slice of a much larger tensor.
+
+    A slice of a parameter is a weight of the layer that reads it.
+    """
+    is_view = event.outputs and not event.forward.launches and not event.param_names
+    if not is_view or not event.backward.launches:
         return False
     out = event.outputs[0]
     return event.is_dynamic and first_tensor(event).numel() >= _MIN_PADDING * out.numel()

@@ -85,6 +85,7 @@ OP_READERS: dict[str, OpReader] = {
     **{f"conv{dims}d": compute_readers.read_conv for dims in (1, 2, 3)},
     **{f"conv_transpose{dims}d": compute_readers.read_conv for dims in (1, 2, 3)},
     "linear": compute_readers.read_linear,
+    "bilinear": compute_readers.read_bilinear,
     "grouped_mm": compute_readers.read_grouped_linear,
     "_grouped_mm": compute_readers.read_grouped_linear,
     "grouped_mm_fallback": compute_readers.read_grouped_linear,

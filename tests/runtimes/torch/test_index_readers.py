@@ -1,0 +1,209 @@
+"""Indexing, sorting, scattering and slicing have costs; experts count the tokens they see."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joulecast.kinds import layer_work, network_work
+from joulecast.records import Layer, Network, Setup, StepTotals
+from joulecast.runtimes.torch.net_reader import read_net
+
+
+def find_layers(network: Network, kind: str) -> list[Layer]:
+    return [layer for layer in network.layers if layer.kind == kind]
+
+
+def read_parts(network: Network, batch: int) -> tuple[float, StepTotals]:
+    """Return the bytes of the layers' formulas, and the independent count."""
+    work = network_work(network, Setup(batch=batch))
+    assert network.totals is not None
+    return work.forward.size_bytes + work.backward.size_bytes, network.totals
+
+
+class Dlrm(nn.Module):
+    """Embeddings of categories, pairwise products, and a perceptron."""
+
+    def __init__(self, tables: int = 6, rows: int = 1000, width: int = 16) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width) for _ in range(tables))
+        self.dense = nn.Linear(4, width)
+        pairs = torch.tril_indices(tables + 1, tables + 1, -1)
+        self.register_buffer("rows", pairs[0].clone())
+        self.register_buffer("columns", pairs[1].clone())
+        self.top = nn.Linear(width + pairs.shape[1], 1)
+
+    def forward(self, dense: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        x = self.dense(dense)
+        found = [table(categories[:, i : i + 1]) for i, table in enumerate(self.tables)]
+        stacked = torch.stack([x, *found], dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2))
+        return self.top(torch.cat([x, products[:, self.rows, self.columns]], dim=1))
+
+
+def test_recommendation_model_is_read_completely() -> None:
+    """Reading embedding bags and indexing as elementwise left three quarters of the bytes."""
+    inputs = (torch.randn(64, 4), torch.zeros(64, 6, dtype=torch.long))
+    network = read_net(Dlrm(), inputs)
+    formula, totals = read_parts(network, 64)
+    assert len(find_layers(network, "embedding_bag")) == 6
+    (index,) = find_layers(network, "index")
+    assert index.sizes["shape"] == (7, 7)
+    assert index.sizes["out"] == (21,)
+    assert index.sizes["axes"] == (0, 1)
+    assert formula == pytest.approx(totals.size_bytes, rel=0.05)
+    assert totals.unattributed_params_share == 0.0
+
+
+def test_gradient_of_indexing_takes_several_kernels() -> None:
+    network = read_net(Dlrm(), (torch.randn(8, 4), torch.zeros(8, 6, dtype=torch.long)))
+    (index,) = find_layers(network, "index")
+    work = layer_work(index, Setup(batch=8))
+    assert work.backward.launches > work.forward.launches == 1
+
+
+class Glue(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        index = torch.zeros(1, 4, 1, dtype=torch.long).expand(x.shape[0], 4, 16)
+        if self.way == "gather":
+            x = x.gather(1, index)
+        elif self.way == "index_select":
+            x = x.index_select(1, torch.arange(4))
+        elif self.way == "topk":
+            x = x.topk(3, dim=1).values
+        elif self.way == "sort":
+            x = x.sort(dim=-1).values
+        elif self.way == "scatter":
+            x = torch.zeros_like(x).scatter_add(1, index, x[:, :4])
+        elif self.way == "index_add":
+            x = torch.zeros_like(x).index_add_(1, torch.arange(4), x[:, :4])
+        elif self.way == "setitem":
+            y = x.clone()
+            y[:, torch.arange(4)] = x[:, 4:]
+            x = y
+        elif self.way == "rows":
+            x = x.flatten(0, 1)[torch.arange(16)].view(-1, 4, 16)
+        return self.last(x.mean(1) if self.way != "rows" else x)
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        ("gather", "index"),
+        ("index_select", "index"),
+        ("rows", "index"),
+        ("topk", "sort"),
+        ("sort", "sort"),
+        ("scatter", "scatter"),
+        ("index_add", "scatter"),
+    ],
+)
+def test_moving_elements_is_a_layer_with_a_cost(way: str, kind: str) -> None:
+    network = read_net(Glue(way), torch.randn(4, 8, 8))
+    (layer,) = find_layers(network, kind)
+    work = layer_work(layer, Setup(batch=4))
+    assert work.forward.size_bytes > 0
+    assert work.backward.size_bytes > 0
+    assert work.forward.launches and work.backward.launches
+    assert not network.buildable
+
+
+def test_assignment_to_elements_is_not_lost() -> None:
+    network = read_net(Glue("setitem"), torch.randn(4, 8, 8))
+    assert network.totals is not None
+    assert network.totals.unattributed_bytes_share < 0.02
+
+
+class Scan(nn.Module):
+    """A recurrence that slices every token of two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(8, 32), nn.Linear(8, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, value = self.gate(x), self.value(x)
+        state = torch.zeros_like(value[:, 0])
+        for token in range(x.shape[1]):
+            state = state * gate[:, token] + value[:, token]
+        return state
+
+
+def test_gradients_of_slices_are_counted_where_they_matter() -> None:
+    network = read_net(Scan(), torch.randn(4, 24, 8))
+    formula, totals = read_parts(network, 4)
+    assert len(find_layers(network, "slice")) == 2 * 24
+    assert formula == pytest.approx(totals.size_bytes, rel=0.1)
+
+
+class Experts(nn.Module):
+    """A mixture with a stack of weights, by grouped products or in a loop over experts."""
+
+    def __init__(self, way: str, experts: int = 4, top: int = 2) -> None:
+        super().__init__()
+        self.way, self.top = way, top
+        self.router = nn.Linear(16, experts)
+        self.weight = nn.Parameter(torch.randn(experts, 32, 16) / 4)
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.flatten(0, 1)
+        scores, chosen = self.router(tokens).softmax(-1).topk(self.top, dim=-1)
+        out = self._group(tokens, chosen) if self.way == "grouped" else self._loop(tokens, chosen)
+        out = out.view(-1, self.top, 32) if self.way == "grouped" else out.unsqueeze(1)
+        return self.head((out * scores.sum(-1).view(-1, 1, 1)).sum(1).view(x.shape[0], -1, 32))
+
+    def _group(self, tokens: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        order = chosen.flatten().argsort()
+        counts = F.one_hot(chosen.flatten(), self.weight.shape[0]).sum(0)
+        offsets = counts.cumsum(0).to(torch.int32)
+        rows = tokens[order // self.top]
+        return torch._grouped_mm(rows, self.weight.transpose(1, 2), offs=offsets)
+
+    def _loop(self, tokens: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(tokens.shape[0], 32)
+        for expert in range(self.weight.shape[0]):
+            rows = (chosen == expert).any(-1).nonzero().flatten()
+            out = out.index_add(0, rows, F.linear(tokens[rows], self.weight[expert]))
+        return out
+
+
+@pytest.mark.parametrize("way", ["grouped", "loop"])
+@pytest.mark.parametrize("experts", [4, 8])
+def test_experts_count_the_tokens_that_they_see(way: str, experts: int) -> None:
+    """Twice as many experts compute no more: each token still sees two of them."""
+    torch.manual_seed(0)
+    net = Experts(way, experts)
+    network = read_net(net, torch.randn(6, 16, 16))
+    formula = network_work(network, Setup(batch=6))
+    tokens = 6 * 16
+    products = 2 * tokens * 2 * 16 * 32
+    others = 2 * tokens * (16 * experts + 32 * 2)
+    # The router is the first layer, so its input needs no gradient; nor does that of the experts.
+    expected = 2 * products + 2 * 2 * tokens * 16 * experts + 3 * 2 * tokens * 32 * 2
+    assert network.totals is not None
+    assert network.totals.flops == pytest.approx(expected, rel=1e-6)
+    assert formula.forward.flops == pytest.approx(products + others, rel=0.03)
+    assert formula.forward.flops + formula.backward.flops == pytest.approx(expected, rel=0.03)
+    assert network.totals.unattributed_params_share == 0.0
+
+
+def test_experts_by_grouped_products_are_one_layer() -> None:
+    network = read_net(Experts("grouped"), torch.randn(6, 16, 16))
+    (layer,) = find_layers(network, "grouped_linear")
+    assert dict(layer.sizes) == {"cin": 16, "cout": 32, "experts": 4, "lead": (32,)}
+    assert layer.trains
+    assert network.totals is not None and network.totals.notes == ()
+
+
+def test_loop_over_experts_is_traced_with_two_samples() -> None:
+    torch.manual_seed(0)
+    network = read_net(Experts("loop"), torch.randn(6, 16, 16))
+    assert network.totals is not None
+    assert ["with 2 samples" in note for note in network.totals.notes] == [True]
