@@ -181,7 +181,7 @@ def _list_notes(report: EstimateReport) -> list[str]:
     notes += _explain_interval(result)
     if result.unseen_share > 0:
         notes.append(_explain_unseen(report))
-    return notes + _explain_unattributed(report.data) + report.data.get("reading_notes", [])
+    return [*notes, *_explain_unattributed(report.data), *report.data.get("reading_notes", [])]
 
 
 def _explain_interval(result: Estimate) -> list[str]:

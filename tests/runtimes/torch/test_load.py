@@ -64,3 +64,25 @@ def test_only_samples_are_resized_to_another_batch() -> None:
     inputs = {"x": torch.zeros(4, 10, 8), "mask": torch.zeros(10, 10), "at": torch.zeros(1, 10)}
     resized = resize_batch(inputs, 16)
     assert [tuple(value.shape) for value in resized.values()] == [(16, 10, 8), (10, 10), (1, 10)]
+
+
+def test_weights_that_do_not_fit_are_not_allocated(tmp_path, monkeypatch) -> None:
+    """A module that fails on the meta device is loaded with its weights, if memory allows."""
+    path = tmp_path / "large.py"
+    path.write_text(
+        "import torch\n"
+        "class Large(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = torch.nn.Linear(64, 64)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x) if x.sum() > 0 else x\n"
+        "def make_net():\n"
+        "    return Large(), torch.zeros(4, 64)\n",
+        encoding="utf-8",
+    )
+    network, batch = read_named_net(f"{path}:make_net")
+    assert batch == 4 and network.totals is not None
+    monkeypatch.setattr("joulecast.runtimes.torch.load.find_available_bytes", lambda: 100.0)
+    with pytest.raises(NetError, match=r"16\.2 KiB of them do not fit in memory"):
+        read_named_net(f"{path}:make_net")

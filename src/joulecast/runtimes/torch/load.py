@@ -25,6 +25,8 @@ from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.runtimes.torch.trace_limits import find_available_bytes
+from joulecast.units import format_bytes
 
 RETURNS_NET = "returns a module"
 _DEFAULT_BATCH = 32
@@ -83,11 +85,18 @@ def build_example_net(network: Network, batch: int) -> LoadedNet:
 def read_named_net(
     name: str, batch: int | None = None, input_shape: tuple[int, ...] | None = None
 ) -> tuple[Network, int]:
-    """Return the Network of a named module, and the batch size it was read with."""
+    """Return the Network of a named module, and the batch size it was read with.
+
+    Raises:
+        NetError: It cannot be read, or only with weights that do not fit in memory.
+    """
+    loaded = None
     try:
         loaded = load_net(name, batch, input_shape, on_meta=True)
         return read_loaded_net(name, loaded), loaded.batch
-    except NetError:
+    except NetError as error:
+        if loaded is not None:
+            _check_weights_fit(loaded.net, error)
         loaded = load_net(name, batch, input_shape)
         return read_loaded_net(name, loaded), loaded.batch
 
@@ -131,6 +140,15 @@ def _first_tensor(inputs: Any) -> torch.Tensor:
     first = find_first_tensor(inputs)
     assert first is not None, "example inputs contain a tensor"
     return first
+
+
+def _check_weights_fit(net: nn.Module, error: NetError) -> None:
+    weights_bytes = sum(p.numel() * p.element_size() for p in net.parameters())
+    if weights_bytes > find_available_bytes():
+        raise NetError(
+            f"it can only be read with its weights, and {format_bytes(weights_bytes)} of them do "
+            f"not fit in memory: {error}"
+        ) from error
 
 
 def _import_file(path: Path) -> Any:
