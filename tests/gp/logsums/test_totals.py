@@ -118,8 +118,10 @@ def test_totals_agree_with_monte_carlo():
     assert found.mean == pytest.approx(drawn.mean(axis=0), rel=0.02)
     assert found.log_mean == pytest.approx(np.log(drawn).mean(axis=0), abs=0.03)
     assert found.log_variance == pytest.approx(np.log(drawn).var(axis=0), rel=0.15)
-    means, _ = predict_total_means(posterior, new, counts)
+    means, inputs = predict_total_means(posterior, new, counts)
     assert means == pytest.approx(drawn.mean(axis=0), rel=0.02)
+    medians, _ = predict_total_means(posterior, new, counts, with_variance=False)
+    assert medians == pytest.approx(counts.total(np.exp(inputs.log_mean)))
 
 
 def test_estimates_scale_with_all_values():
@@ -165,4 +167,8 @@ def test_no_mean_exceeds_its_cap():
     new = draw_inputs(rng, 30, first_identity=100)
     free = predict_inputs(condition_logsums(fitted), new).log_mean
     capped = replace(new, log_caps=np.full(30, np.median(free)))
-    assert predict_inputs(condition_logsums(fitted), capped).log_mean.max() <= np.median(free)
+    limit = np.exp(np.median(free)) * (1.0 + 1e-9)
+    found = predict_inputs(condition_logsums(fitted), capped)
+    assert found.mean.max() <= limit
+    totals = predict_log_totals(condition_logsums(fitted), capped, LogSums.of_single_inputs(30))
+    assert totals.mean == pytest.approx(found.mean, rel=1e-9)

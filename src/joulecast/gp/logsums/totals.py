@@ -86,7 +86,7 @@ def predict_inputs(
         if with_variance:
             explained = multiply_triangular(posterior.inverse_factor, cov)
             log_variance[index] = _subtract_squares(posterior.hyper.prior_variance, explained.T)
-    return LogPrediction(log_mean, log_variance)
+    return _cap_means(inputs, log_mean, log_variance)
 
 
 def predict_log_totals(
@@ -113,10 +113,17 @@ def predict_log_totals(
 
 
 def predict_total_means(
-    posterior: LogSumPosterior, inputs: LogInputs, counts: WeightedSums
+    posterior: LogSumPosterior,
+    inputs: LogInputs,
+    counts: WeightedSums,
+    with_variance: bool = True,
 ) -> tuple[Floats, LogPrediction]:
-    """Return the means of sums over inputs, without discrepancies, and the posterior of inputs."""
-    prediction = predict_inputs(posterior, inputs)
+    """Return the means of sums over inputs, without discrepancies, and the posterior of inputs.
+
+    Without variances it is three times as fast, and returns sums of medians: too low by the factor
+    exp(v/2) of each input.
+    """
+    prediction = predict_inputs(posterior, inputs, with_variance)
     return counts.total(prediction.mean), prediction
 
 
@@ -142,7 +149,7 @@ def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPr
         log_mean[index] = mean
         explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
     log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
-    return LogPrediction(log_mean, log_variance), explained
+    return _cap_means(inputs, log_mean, log_variance), explained
 
 
 def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
@@ -200,6 +207,13 @@ def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: Weig
     return weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
 
 
+def _cap_means(inputs: LogInputs, log_mean: Floats, log_variance: Floats) -> LogPrediction:
+    """Return the posterior of inputs with no mean above its cap."""
+    if inputs.log_caps is not None:
+        log_mean = np.minimum(log_mean, inputs.log_caps - 0.5 * log_variance)
+    return LogPrediction(log_mean, log_variance)
+
+
 def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floats:
     """Return the posterior variance of each row of L⁻¹·k."""
     squares = np.einsum("ij,ij->i", explained, explained)
@@ -217,8 +231,6 @@ def _iterate_inputs(
         cov = posterior.covariance_with_observations(some)
         log_mean = prior_log_mean(some, posterior.hyper.coefficients)
         log_mean = log_mean + matvec(cov.T, posterior.row_weights)
-        if some.log_caps is not None:
-            log_mean = np.minimum(log_mean, some.log_caps)
         yield index, log_mean, cov
 
 
