@@ -1,0 +1,31 @@
+"""A step on real tensors stops when it takes too long or too much memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from joulecast.errors import NetError
+from joulecast.runtimes.torch import trace_limits
+from joulecast.runtimes.torch.trace_limits import TraceLimits, find_available_bytes
+
+
+def test_memory_is_counted_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_limits, "find_available_bytes", lambda: 10_000.0)
+    limits = TraceLimits(nn.Linear(8, 8))
+    limits.spend(torch.zeros(100))
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        limits.spend([torch.zeros(1000), None, torch.zeros(1000)])
+    with pytest.raises(NetError, match="takes more memory than is free"):
+        TraceLimits(nn.Linear(100, 100))
+
+
+def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = TraceLimits(nn.Linear(8, 8))
+    limits.spend(torch.zeros(1))
+    limits.deadline_s = 0.0
+    with pytest.raises(NetError, match="takes more than 60 s on this CPU"):
+        limits.spend(torch.zeros(1))
+
+
+def test_available_memory_is_known_or_infinite() -> None:
+    assert find_available_bytes() > 0
