@@ -23,7 +23,17 @@ from joulecast.records import JOINS, Input, Layer, Network, Op, Setup
 IMAGE_AXES = (3, 4)
 """Axes of a sample that can be channels last: an image or a volume with its channels."""
 
-_FLAGS = {"across", "affine", "bias", "bidirectional", "causal", "ceil", "copies", "spelled"}
+_FLAGS = {
+    "across",
+    "affine",
+    "bias",
+    "bidirectional",
+    "causal",
+    "ceil",
+    "copies",
+    "half",
+    "spelled",
+}
 _LISTS = {"axes", "dilation", "kernel", "lead", "order", "out", "output_padding", "padding"}
 _LISTS |= {"shape", "source", "space", "stride"}
 _FROM_ZERO = {"axes", "order", "output_padding", "padding", "params"}

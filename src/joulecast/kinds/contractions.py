@@ -114,6 +114,8 @@ def define_grouped_linear() -> Kind:
     """Return the row of the experts of a mixture: each row is multiplied by one expert's weight.
 
     ``lead`` counts the rows of all experts together: tokens times the experts that each is given.
+    Autocast leaves grouped products in the precision of the weights, unless the module casts both
+    to half precision itself (``half``).
     """
     linear = define_linear()
 
@@ -124,13 +126,14 @@ def define_grouped_linear() -> Kind:
         return 2.0 * math.prod(in_shape) * float(out_shape[-1])
 
     forward, backward = make_contraction_rules(flops, linear.out_shape, params)
-    sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": REQUIRED, "experts": REQUIRED}
+    sizes = {"cin": REQUIRED, "cout": REQUIRED, "lead": REQUIRED, "experts": REQUIRED, "half": 0}
     return replace(
         linear,
         sizes=sizes,
         forward=forward,
         backward=backward,
         params=params,
+        autocast=lambda s: "half" if s["half"] else "full",
         copy_transposed=copy_input,
     )
 

@@ -191,6 +191,7 @@ CASES: dict[str, Network] = {
 PLACEHOLDERS = [
     make_layer("grouped_linear", cin=8, cout=6, lead=(9,), experts=4),
     make_layer("grouped_linear", cin=8, cout=16, lead=(9,), experts=4),
+    make_layer("grouped_linear", cin=8, cout=16, lead=(9,), experts=4, half=1),
     make_layer("embedding_bag", vocabulary=11, width=8, lead=(6,), bags=2),
     make_layer("index", fn="index", axes=(0, 1), shape=(5, 6), out=(10,)),
     make_layer("index", fn="index of rows", axes=(0,), across=1, shape=(5, 8), out=(10, 8)),

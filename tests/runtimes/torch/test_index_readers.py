@@ -147,7 +147,7 @@ class Experts(nn.Module):
 
     def __init__(self, way: str, experts: int = 4, top: int = 2) -> None:
         super().__init__()
-        self.way, self.top = way, top
+        self.way, self.top, self.is_half = way, top, False
         self.router = nn.Linear(16, experts)
         self.weight = nn.Parameter(torch.randn(experts, 32, 16) / 4)
         self.head = nn.Linear(32, 2)
@@ -164,6 +164,9 @@ class Experts(nn.Module):
         counts = F.one_hot(chosen.flatten(), self.weight.shape[0]).sum(0)
         offsets = counts.cumsum(0).to(torch.int32)
         rows = tokens[order // self.top]
+        if self.is_half:
+            rows, weight = rows.bfloat16(), self.weight.bfloat16()
+            return torch._grouped_mm(rows, weight.transpose(1, 2), offs=offsets).float()
         return torch._grouped_mm(rows, self.weight.transpose(1, 2), offs=offsets)
 
     def _loop(self, tokens: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -197,9 +200,22 @@ def test_experts_count_the_tokens_that_they_see(way: str, experts: int) -> None:
 def test_experts_by_grouped_products_are_one_layer() -> None:
     network = read_net(Experts("grouped"), torch.randn(6, 16, 16))
     (layer,) = find_layers(network, "grouped_linear")
-    assert dict(layer.sizes) == {"cin": 16, "cout": 32, "experts": 4, "lead": (32,)}
+    assert dict(layer.sizes) == {"cin": 16, "cout": 32, "experts": 4, "half": 0, "lead": (32,)}
     assert layer.trains
     assert network.totals is not None and network.totals.notes == ()
+
+
+def test_experts_that_are_cast_to_half_precision_stay_one_layer() -> None:
+    """Autocast does not cast them, so modules do; the weights belong to the cast."""
+    net = Experts("grouped")
+    net.is_half = True
+    network = read_net(net, torch.randn(6, 16, 16))
+    (layer,) = find_layers(network, "grouped_linear")
+    assert layer.sizes["half"] == 1
+    assert layer.trains and layer.tied
+    assert network.totals is not None
+    assert network.totals.unattributed_params_share == 0.0
+    assert network.totals.unattributed_flops_share < 0.01
 
 
 def test_loop_over_experts_is_traced_with_two_samples() -> None:

@@ -89,11 +89,12 @@ def _lead_shape(x: torch.Tensor, batch: int) -> Shape:
 def read_grouped_linear(event: Event, batch: int) -> Op:
     """Read ``F.grouped_mm`` of rows with a weight for each expert; any other as a product."""
     x, weight = event.args[:2]
-    if not event.param_names or (x.dim(), weight.dim()) != (2, 3):
+    if (x.dim(), weight.dim()) != (2, 3):
         return read_matmul(event, batch)
     experts, cin, cout = weight.shape
     rows = max(1, round(x.shape[0] / batch))
-    return make_op("grouped_linear", cin=cin, cout=cout, lead=(rows,), experts=experts)
+    half = int(weight.dtype in (torch.bfloat16, torch.float16))
+    return make_op("grouped_linear", cin=cin, cout=cout, lead=(rows,), experts=experts, half=half)
 
 
 def read_embedding(event: Event, batch: int) -> Op:

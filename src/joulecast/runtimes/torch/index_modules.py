@@ -40,15 +40,16 @@ class BagOfEmbeddings(nn.Module):
 class GroupedLinear(nn.Module):
     """Experts of a mixture, each multiplying an equal share of the rows."""
 
-    def __init__(self, experts: int, cin: int, cout: int) -> None:
+    def __init__(self, experts: int, cin: int, cout: int, is_half: bool) -> None:
         super().__init__()
+        self.is_half = is_half
         self.weight = nn.Parameter(torch.randn(experts, cout, cin) / math.sqrt(cin))
         self.offsets: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        # Autocast casts neither rows nor weights of a grouped product; modules do.
-        dtype = torch.get_autocast_dtype(x.device.type) if _autocasts(x) else self.weight.dtype
+        # Autocast casts neither rows nor weights of a grouped product; some modules do.
+        dtype = torch.bfloat16 if self.is_half else self.weight.dtype
         weight = self.weight.to(dtype).transpose(1, 2)
         out = _multiply_groups(rows.to(dtype), weight, self._find_offsets(rows))
         return out.reshape(*x.shape[:-1], -1)
@@ -156,7 +157,3 @@ def _multiply_groups(
         return out
     shares = rows.tensor_split(weight.shape[0])
     return torch.cat([share @ one for share, one in zip(shares, weight, strict=True)])
-
-
-def _autocasts(x: torch.Tensor) -> bool:
-    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)

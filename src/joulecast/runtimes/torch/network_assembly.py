@@ -377,6 +377,7 @@ def _has_channels_last_weights(draft: _LayerDraft) -> bool:
 def _find_computed_weight(event: Event) -> torch.Tensor | None:
     """Return the weight of a convolution or linear layer if it is not a parameter (weight norm)."""
     has_weight = event.name == "linear" or event.name.startswith("conv")
+    has_weight |= "grouped_mm" in event.name
     if not has_weight or event.param_names or len(event.args) < 2:
         return None
     return event.args[1] if isinstance(event.args[1], torch.Tensor) else None

@@ -216,7 +216,7 @@ OP_BUILDERS: dict[str, OpBuilder] = {
         op.sizes["vocabulary"], op.sizes["width"], op.sizes["bags"]
     ),
     "grouped_linear": lambda op, shape: GroupedLinear(
-        op.sizes["experts"], op.sizes["cin"], op.sizes["cout"]
+        op.sizes["experts"], op.sizes["cin"], op.sizes["cout"], bool(op.sizes["half"])
     ),
     "index": lambda op, shape: IndexedElements(op.sizes, shape),
     "scatter": lambda op, shape: ScatteredElements(op.sizes, shape),
