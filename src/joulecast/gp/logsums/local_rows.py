@@ -1,68 +1,157 @@
-"""Select the observations that matter for some inputs, where there are too many for all.
+"""Select the observations that matter for some queries, where there are too many for all.
 
-Those with the largest prior covariance are selected, equally many for every input, which leaves the
-cost of conditioning independent of the number of observations.
+First those with the largest prior covariance, equally many for every query; then, given these,
+those with the largest expected variance reduction. The second round finds what the first, often
+near duplicates, leaves open: on 1,658 observations of an H200 it halves the difference from exact
+conditioning (rms 0.11 to 0.06 in the logarithm with 500 observations for 30 unrelated sums, and
+0.04 for related ones).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from joulecast.gp.linalg import Ints
-from joulecast.gp.logsums.linearisation import linearise
-from joulecast.gp.logsums.log_inputs import LogInputs
+from joulecast.gp.linalg import Floats, Ints, matmul
+from joulecast.gp.logsums.linearisation import LinearSums, linearise
+from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
-from joulecast.gp.logsums.prior_covariance import log_prior_covariance
+from joulecast.gp.logsums.prior_covariance import (
+    discrepancy_covariance,
+    discrepancy_variance,
+    log_prior_covariance,
+    log_prior_variance,
+)
 from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.totals import explain_discrepancies, explain_inputs
+from joulecast.gp.weighted_sums import WeightedSums
 
 # Up to this many observations all are used: their Cholesky factor takes less than a second.
 MAX_EXACT_ROWS = 1500
-# Observations selected in total, and at least for each input.
-LOCAL_ROWS, ROWS_PER_INPUT = 500, 8
-# Inputs whose covariances with all observations are held at once.
+# Observations selected in total, and at least for each query.
+LOCAL_ROWS, ROWS_PER_QUERY = 500, 6
+# Share of them selected in the first round.
+_FIRST_SHARE = 0.4
+# Observations considered in the second round, as a multiple of those selected.
+_CANDIDATES = 3
+# Queries whose covariances with all observations are held at once.
 _CHUNK = 256
 
 
 def condition_locally(
-    fitted: FittedLogSums, inputs: LogInputs, limit: int = LOCAL_ROWS
+    fitted: FittedLogSums,
+    inputs: LogInputs,
+    queries: LogSums | None = None,
+    limit: int = LOCAL_ROWS,
 ) -> LogSumPosterior:
-    """Return the posterior given the observations that matter for these inputs."""
-    return condition_logsums(fitted, select_rows(fitted, inputs, limit))
+    """Return the posterior given the observations that matter, as ``select_rows`` finds them."""
+    return condition_logsums(fitted, select_rows(fitted, inputs, queries, limit))
 
 
-def condition_for(fitted: FittedLogSums, inputs: LogInputs) -> LogSumPosterior:
+def condition_for(
+    fitted: FittedLogSums, inputs: LogInputs, queries: LogSums | None = None
+) -> LogSumPosterior:
     """Return the posterior given all observations, or those that matter if there are many."""
     if fitted.observations.size <= MAX_EXACT_ROWS:
         return condition_logsums(fitted)
-    return condition_locally(fitted, inputs)
+    return condition_locally(fitted, inputs, queries)
 
 
 def select_rows(
     fitted: FittedLogSums,
     inputs: LogInputs,
+    queries: LogSums | None = None,
     limit: int = LOCAL_ROWS,
-    per_input: int = ROWS_PER_INPUT,
+    per_query: int = ROWS_PER_QUERY,
 ) -> Ints:
-    """Return the observations with the largest prior covariance with the inputs, ascending.
+    """Return the observations that matter for sums over inputs, ascending.
 
     Args:
         fitted: The process and its observations.
-        inputs: Inputs to predict.
-        limit: Number of observations, unless that leaves an input fewer than ``per_input``.
-        per_input: Least number of observations for each input.
+        inputs: Distinct inputs to predict.
+        queries: Sums over them, each as important as the others; each input alone if left out.
+        limit: Number of observations, unless that leaves a query fewer than ``per_query``.
+        per_query: Least number of observations for each query.
     """
-    size = fitted.observations.size
-    if size <= limit:
-        return np.arange(size)
-    ranked = np.concatenate(
-        [
-            _rank_rows(
-                fitted, inputs.take(np.arange(start, min(inputs.size, start + _CHUNK))), limit
+    if fitted.observations.size <= limit:
+        return np.arange(fitted.observations.size)
+    if queries is None:
+        queries = LogSums.of_single_inputs(inputs.size)
+    search = _RowSearch(fitted, inputs, queries)
+    cov = search.prior_covariance()
+    first = _select_best(cov, round(_FIRST_SHARE * limit), per_query)
+    left = limit - len(first)
+    if left <= 0:
+        return first
+    candidates = np.setdiff1d(_select_best(cov, _CANDIDATES * limit, per_query), first)
+    score = search.variance_reduction(first, candidates, cov[candidates])
+    return np.union1d(first, candidates[_select_best(score, left, 1)])
+
+
+class _RowSearch:
+    """Covariances of observations with linearised queries."""
+
+    def __init__(self, fitted: FittedLogSums, inputs: LogInputs, queries: LogSums) -> None:
+        self._fitted, self._inputs, self._queries = fitted, inputs, queries
+        self._rows = fitted.linear or _linearise_at_prior(
+            fitted, fitted.inputs, fitted.observations.sums
+        )
+        self._weights = _linearise_at_prior(fitted, inputs, queries).weights
+
+    def prior_covariance(self) -> Floats:
+        """Return the prior covariance of all observations with the queries, N x n."""
+        fitted, rows, size = self._fitted, self._rows.weights, self._inputs.size
+        cov = np.empty((rows.size, size))
+        for start in range(0, size, _CHUNK):
+            some = np.arange(start, min(size, start + _CHUNK))
+            part = log_prior_covariance(
+                fitted.process, fitted.hyper, fitted.inputs, self._inputs.take(some)
             )
-            for start in range(0, inputs.size, _CHUNK)
-        ]
-    )
-    low, high = min(per_input, limit), limit
+            cov[:, some] = rows.pattern.matmul(rows.weight, part)
+        found = _combine(self._weights, np.ascontiguousarray(cov.T)).T
+        sums = fitted.observations.sums
+        return np.asarray(found + discrepancy_covariance(fitted.hyper, sums, self._queries))
+
+    def variance_reduction(self, known: Ints, candidates: Ints, cov: Floats) -> Floats:
+        """Return what each candidate takes off each query's variance, given known observations.
+
+        Args:
+            known: Observations that are conditioned on.
+            candidates: Other observations.
+            cov: Prior covariance of the candidates with the queries.
+        """
+        fitted, hyper = self._fitted, self._fitted.hyper
+        posterior = condition_logsums(fitted, known)
+        by_query = _combine(self._weights, explain_inputs(posterior, self._inputs)[1])
+        by_query += explain_discrepancies(posterior, self._queries)
+        used, sums = fitted.observations.sums.take(candidates).narrow()
+        inputs, weight = fitted.inputs.take(used), self._rows.take(candidates).weights.weight
+        weights = WeightedSums(sums.size, sums.counts.row, sums.counts.column, weight)
+        by_row = _combine(weights, explain_inputs(posterior, inputs)[1])
+        by_row += explain_discrepancies(posterior, sums)
+        variance = log_prior_variance(fitted.process, hyper, inputs, weights)
+        variance += discrepancy_variance(hyper, sums)
+        variance -= np.einsum("ij,ij->i", by_row, by_row)
+        noise = hyper.noise_sd**2 + fitted.observations.log_variance[candidates]
+        left = cov - matmul(by_row, np.ascontiguousarray(by_query.T))
+        return np.asarray(left**2 / (np.maximum(variance, 0.0) + noise)[:, None])
+
+
+def _linearise_at_prior(fitted: FittedLogSums, inputs: LogInputs, sums: LogSums) -> LinearSums:
+    return linearise(sums.counts, prior_log_mean(inputs, fitted.hyper.coefficients))
+
+
+def _combine(weights: WeightedSums, matrix: Floats) -> Floats:
+    return weights.pattern.matmul(weights.weight, matrix)
+
+
+def _select_best(score: Floats, limit: int, per_query: int) -> Ints:
+    """Return the rows of highest score for each column, equally many, at most ``limit`` in all."""
+    depth = min(limit, len(score))
+    negative = -score.T
+    best = np.argpartition(negative, depth - 1, axis=1)[:, :depth]
+    order = np.argsort(np.take_along_axis(negative, best, axis=1), axis=1, kind="stable")
+    ranked = np.take_along_axis(best, order, axis=1)
+    low, high = min(per_query, depth), depth
     while low < high:
         middle = (low + high + 1) // 2
         if len(np.unique(ranked[:, :middle])) <= limit:
@@ -70,17 +159,3 @@ def select_rows(
         else:
             high = middle - 1
     return np.unique(ranked[:, :low])
-
-
-def _rank_rows(fitted: FittedLogSums, inputs: LogInputs, limit: int) -> Ints:
-    """Return the observations of largest covariance with each input, largest first, P x limit."""
-    linear = fitted.linear
-    if linear is None:
-        start = prior_log_mean(fitted.inputs, fitted.hyper.coefficients)
-        linear = linearise(fitted.observations.sums.counts, start)
-    weights = linear.weights
-    cov = log_prior_covariance(fitted.process, fitted.hyper, fitted.inputs, inputs)
-    negative = -weights.pattern.matmul(weights.weight, cov).T
-    best = np.argpartition(negative, limit - 1, axis=1)[:, :limit]
-    order = np.argsort(np.take_along_axis(negative, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
