@@ -1,0 +1,203 @@
+"""Checks of the conventions that a machine can check: names, units, sizes, tests and docs.
+
+Lists of exceptions only shrink: an entry that is no longer needed fails its test.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "joulecast"
+TESTS = ROOT / "tests"
+
+UNITS = (
+    "_j", "_j2", "_kwh", "_wh", "_s", "_ms", "_w", "_g", "_bytes", "flops", "_share", "_percent",
+    "_probability", "_per_flop", "seconds",
+)  # fmt: skip
+# Floats without a unit, and why that is right.
+UNITLESS = {
+    "level": "probability of an interval, the statistical term",
+    "confidence": "probability, the statistical term",
+    "floor": "of pruning, a share below 1 or a number of channels",
+    "share": "0 to 1",
+    "probability": "0 to 1",
+    "offset": "of a polynomial, in the unit of its values",
+    "mean": "of a Gaussian process, in the unit of its values",
+    "scale": "of a Gaussian process, in the unit of its values",
+    "signal_variance": "of a Gaussian process over scaled values",
+    "nugget": "of a Gaussian process over scaled values",
+}
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_ARGUMENTS = 7
+# Names of functions and methods start with a verb; their docstrings do too.
+NOT_VERBS = {
+    "a", "all", "an", "each", "every", "how", "no", "one", "the", "what", "whatever", "when",
+    "where", "whether", "which", "who", "whoever", "whose", "words", "why",
+}  # fmt: skip
+FRAMEWORK_WORDS = {"Tuple", "Optional", "Dict", "List", "Union"}
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def list_modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def list_functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def list_arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    arguments = function.args
+    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return [one for one in found if one.arg not in ("self", "cls")]
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    return bool(bases & {"Record", "Op"}) or node.name.endswith("Options")
+
+
+def is_float(annotation: ast.expr | None) -> bool:
+    return annotation is not None and re.match(r"float\b", ast.unparse(annotation)) is not None
+
+
+def list_public_floats() -> Iterator[tuple[str, str]]:
+    """Yield where a float is public, and its name: fields of records, arguments of the API."""
+    for path in list_modules():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef) and is_record(node) and not node.name.startswith("_"):
+                for field in node.body:
+                    if isinstance(field, ast.AnnAssign) and is_float(field.annotation):
+                        yield f"{name_of(path)}:{node.name}", ast.unparse(field.target)
+        if name_of(path).startswith("api/") or path == SOURCE / "__init__.py":
+            for function in list_functions(path):
+                if not function.name.startswith("_"):
+                    for argument in list_arguments(function):
+                        if is_float(argument.annotation):
+                            yield f"{name_of(path)}:{function.name}", argument.arg
+
+
+def test_public_floats_carry_their_unit():
+    assert set(UNITLESS) <= {name for _, name in list_public_floats()}, "take unused ones out"
+    bare = [
+        f"{where}.{name}"
+        for where, name in list_public_floats()
+        if not name.endswith(UNITS) and name not in UNITLESS
+    ]
+    assert not bare
+
+
+def test_public_class_names_are_unique():
+    found = defaultdict(list)
+    for path in list_modules():
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name_of(path))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_annotations_are_modern():
+    old = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in list_modules()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in FRAMEWORK_WORDS
+    ]
+    assert not old
+
+
+def test_docstrings_of_functions_start_with_a_verb():
+    wrong = []
+    for path in list_modules():
+        for function in list_functions(path):
+            decorators = {ast.unparse(one) for one in function.decorator_list}
+            text = ast.get_docstring(function)
+            is_test = function.name.startswith("test_")
+            if text and not is_test and not decorators & {"property", "cached_property"}:
+                first = re.match(r"\W*(\w*)", text).group(1).lower()
+                if first in NOT_VERBS or first.endswith("ing"):
+                    wrong.append(f"{name_of(path)}:{function.lineno} {function.name}: {text[:50]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def count_lines(path: Path) -> int:
+    return sum(1 for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+
+
+def test_modules_and_functions_stay_small():
+    large = [
+        f"{name_of(path)}: {lines} lines"
+        for path in list_modules()
+        if (lines := count_lines(path)) > MAX_MODULE_LINES
+    ]
+    for path in list_modules():
+        for function in list_functions(path):
+            lines = function.end_lineno - function.lineno
+            arguments = len(list_arguments(function))
+            where = f"{name_of(path)}:{function.lineno} {function.name}"
+            if lines > MAX_FUNCTION_LINES:
+                large.append(f"{where}: {lines} lines")
+            if arguments > MAX_ARGUMENTS:
+                large.append(f"{where}: {arguments} arguments")
+    assert not large, "\n".join(large)
+
+
+# Modules without a test file of their own: tested through others. This list only shrinks.
+TESTED_THROUGH_OTHERS = TESTS / "tested_through_others.txt"
+
+
+def find_tests(path: Path) -> list[Path]:
+    """Return the test files that mirror a module: its own, or that of its package."""
+    relative = path.relative_to(SOURCE)
+    own = TESTS / relative.parent / f"test_{relative.stem}.py"
+    package = TESTS / relative.parent / f"test_{relative.parent.name}.py"
+    return [one for one in (own, package) if one.exists()]
+
+
+def test_every_module_has_tests():
+    modules = {name_of(path): path for path in list_modules() if path.name != "__init__.py"}
+    untested = {name for name, path in modules.items() if not find_tests(path)}
+    listed = set(TESTED_THROUGH_OTHERS.read_text(encoding="utf-8").split())
+    assert not untested - listed, "write a test file for these modules"
+    assert not listed - untested, "take these out of the list"
+
+
+def list_links(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    return {(page.parent / one).resolve() for one in targets if "://" not in one}
+
+
+def test_every_docs_page_is_linked_and_every_link_exists():
+    pages = {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*/*.md")}
+    broken = [f"{page}: {one}" for page in pages for one in list_links(page) if not one.exists()]
+    assert not broken
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page.is_dir():
+            page = page / "README.md"
+        if page.suffix == ".md" and page.exists() and page not in reached:
+            reached.add(page)
+            queue += list_links(page)
+    assert not {page.relative_to(ROOT) for page in pages - reached}
+
+
+def test_readme_is_a_landing_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
