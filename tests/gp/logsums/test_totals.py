@@ -9,8 +9,9 @@ from joulecast.gp.logsums import totals
 from joulecast.gp.logsums.log_inputs import LogObservations, LogSums, append_observations
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.prior_covariance import log_prior_covariance
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior_mean import elasticities, prior_log_mean
 from joulecast.gp.logsums.totals import (
+    posterior_elasticities,
     predict_combinations,
     predict_inputs,
     predict_log_totals,
@@ -159,6 +160,25 @@ def test_discrepancy_of_a_structure_is_learnt():
     unseen = predict_log_totals(posterior, fitted.inputs, LogSums(one, other, np.array([99])))
     assert unseen.log_mean == pytest.approx(plain.log_mean, abs=1e-12)
     assert unseen.log_variance > again.log_variance > plain.log_variance
+
+
+def test_elasticities_follow_basis_and_points():
+    """A basis function and a coordinate that both rise with a quantity."""
+    rng = np.random.default_rng(10)
+    fitted, _ = draw_fitted(rng)
+    new, posterior = draw_inputs(rng, 12, first_identity=100), condition_logsums(fitted)
+
+    def move(log_factor):
+        basis, points = new.basis.copy(), new.points.copy()
+        basis[:, 1] *= np.exp(log_factor)
+        points[:, 0] += log_factor
+        return replace(new, basis=basis, points=points)
+
+    coarse = posterior_elasticities(posterior, move(-0.05), move(0.05), 0.1)
+    fine = posterior_elasticities(posterior, move(-1e-4), move(1e-4), 2e-4)
+    assert coarse == pytest.approx(fine, abs=0.02)
+    by_mean = elasticities(new, fitted.hyper.coefficients, 1)
+    assert np.abs(fine - by_mean).max() > 0.01
 
 
 def test_no_mean_exceeds_its_cap():

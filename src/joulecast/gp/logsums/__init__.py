@@ -35,5 +35,5 @@ variance of its linearisation.
 
 Everything but ``sum_objective`` and ``map_fit`` needs numpy alone. Durations and energies are two
 configurations: the basis of energies contains durations, whose uncertainty
-``prior_mean.elasticities`` carries over, and caps at the power limit.
+``totals.posterior_elasticities`` carries over, and caps at the power limit.
 """

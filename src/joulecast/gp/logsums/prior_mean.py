@@ -16,7 +16,7 @@ import numpy as np
 from joulecast.gp.linalg import Floats, matvec
 from joulecast.gp.logsums.log_inputs import LogInputs
 
-# Exponent q of the soft minimum: 3 % below the cap where the mean is 15 % below it.
+# Exponent q of the soft minimum: it takes 3 % off a mean that is 15 % below its cap.
 _CAP_EXPONENT = 8.0
 
 
