@@ -4,6 +4,8 @@
     5J/step, 2Wh/run    energy of one step, or of the whole run
     5J                  of the run if its length is given, else of one step
     2Wh, 3kJ            of the run; refused without a length
+
+The length of a run is a number of steps, or of epochs over a number of samples.
 """
 
 from __future__ import annotations

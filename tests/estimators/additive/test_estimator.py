@@ -22,9 +22,9 @@ from additive_examples import (
 from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
+from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
 from joulecast.records import (
     MODES,

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from host_time_examples import CALLS_S, START_S, observe_all
-from joulecast.estimators.additive.host_call_times import TimedStep, _LeastSquares, fit_call_durations
+from joulecast.estimators.additive.host_call_times import (
+    TimedStep,
+    _LeastSquares,
+    fit_call_durations,
+)
 from joulecast.kinds import HOST_CALLS
 
 
