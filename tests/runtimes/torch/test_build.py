@@ -11,6 +11,7 @@ from joulecast.records import Input, Layer, Network, Setup, fold_blocks
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import cross_entropy_loss, mean_square_loss
 from joulecast.runtimes.torch.net_reader import read_net
+from joulecast.runtimes.torch.op_builders import JOINS
 from joulecast.variants.parts import single_input_shape
 
 BATCH = 3
@@ -315,3 +316,9 @@ def test_first_layer_needs_no_input_gradient() -> None:
 def test_cross_entropy_accepts_logits_of_any_shape() -> None:
     for shape in ((4, 3), (4, 5, 3)):
         assert cross_entropy_loss(torch.zeros(shape)).item() == pytest.approx(1.0986, abs=1e-3)
+
+
+@pytest.mark.parametrize("fn", ["add", "mul"])
+def test_joins_take_any_number_of_inputs(fn):
+    inputs = [torch.full((2, 3), 2.0) for _ in range(4)]
+    assert JOINS[fn](*inputs).eq(8.0 if fn == "add" else 16.0).all()

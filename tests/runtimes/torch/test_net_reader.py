@@ -491,3 +491,12 @@ def test_random_numbers_do_not_decide_which_layers_are_read() -> None:
     network = read_net(LayerDrop(8), X)
     assert list_kinds(network) == ["linear", "linear"]
     assert network.totals is not None and network.totals.notes == ()
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.MaxPool2d(2, ceil_mode=True)])
+def test_ceil_mode_of_pooling_is_read(pool):
+    """Average pooling passes its ceil_mode by position, max pooling after a dilation."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), pool, nn.Flatten(), nn.Linear(64, 2))
+    network = read_net(net, torch.randn(2, 3, 7, 7))
+    assert network.layers[0].tail[0].sizes["ceil"] == 1
+    assert build_net(network)(torch.randn(2, 3, 7, 7)).shape == (2, 2)

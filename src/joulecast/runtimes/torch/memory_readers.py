@@ -76,7 +76,10 @@ def read_pool(event: Event, batch: int) -> Op:
     shape = input_sample_shape(event, batch)
     if fn.startswith("adaptive"):
         return make_op("pool", fn=fn, kernel=tuple(event.outputs[0].shape[2:]), shape=shape)
-    given = bind_arguments(event, "input", "kernel_size", "stride", "padding")
+    # Max pooling has a dilation before its ceil_mode, average pooling has none.
+    dilation = ("dilation",) if fn == "max" else ()
+    names = ("input", "kernel_size", "stride", "padding", *dilation, "ceil_mode")
+    given = bind_arguments(event, *names)
     stride = given.get("stride")
     kernel = expand_size(given["kernel_size"], dims)
     return make_op(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -38,8 +38,8 @@ from joulecast.runtimes.torch.modules import (
 OpBuilder = Callable[[Op, Shape], nn.Module]
 
 JOINS: dict[str, Callable[..., torch.Tensor]] = {
-    "add": torch.add,
-    "mul": torch.mul,
+    "add": lambda *inputs: reduce(torch.add, inputs),
+    "mul": lambda *inputs: reduce(torch.mul, inputs),
     "concat": lambda *inputs: torch.cat(inputs, dim=1),
 }
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
