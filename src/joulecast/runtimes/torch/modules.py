@@ -36,8 +36,17 @@ class PackedSdpa(nn.Module):
     def _attend(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         query, key, value = self._split_inputs(inputs)
         is_grouped = self.heads != self.kv_heads
+        # A fourth input is a bias of the scores, such as relative positions.
+        bias = None
+        if len(inputs) > 3:
+            bias = fit_shape(inputs[3], (1, self.tokens, self.kv_tokens)).to(query.dtype)
         out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=self.causal, enable_gqa=is_grouped
+            query,
+            key,
+            value,
+            attn_mask=bias,
+            is_causal=self.causal and bias is None,
+            enable_gqa=is_grouped,
         )
         return out.transpose(1, 2).reshape(out.shape[0], self.tokens, -1)
 
@@ -59,7 +68,8 @@ class PackedSdpa(nn.Module):
         sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
         if len(inputs) == 1 and inputs[0].shape[1:] == (self.tokens, sum(sizes)):
             inputs = inputs[0].split(sizes, dim=-1)
-        query, key, value = inputs[0], inputs[min(1, len(inputs) - 1)], inputs[-1]
+        last = len(inputs) - 1
+        query, key, value = inputs[0], inputs[min(1, last)], inputs[min(2, last)]
         return (
             self._split_heads(query, self.tokens, self.heads),
             self._split_heads(key, self.kv_tokens, self.kv_heads),
