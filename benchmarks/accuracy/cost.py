@@ -450,12 +450,12 @@ def draw_result(result: Json) -> Plot:
     trained = f"batch {setup.batch}, {shape}, {setup.precision}, {setup.optimizer}"
     lines = {name: trim(points) for name, points in result["arms"].items() if points}
     is_cut = any(error > CEILING_PERCENT for line in lines.values() for _, error in line)
-    note = f"; errors above {CEILING_PERCENT:.0f} % are not shown" if is_cut else ""
+    note = f"; cut at {CEILING_PERCENT:.0f} %" if is_cut else ""
     options = CostPlotOptions(
         noise_percent=result["noise_percent"],
         max_percent=CEILING_PERCENT,
         estimator_of={arm.name: arm.colour_of for arm in ARMS if arm.colour_of},
-        error_title="Mean absolute percentage error of energy per step",
+        error_title="MAPE of the energy per step",
     )
     title = f"Error against device time: {setting.family} on {result['device']['name']}"
     subtitle = f"{result['nets']} held-out networks; {trained}{note}"
