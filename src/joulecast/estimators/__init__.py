@@ -18,8 +18,13 @@ from joulecast.errors import InputError, MissingError
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
-from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
 from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
+from joulecast.estimators.baselines.whole_networks import (
+    ConstantEstimator,
+    FlopsEstimator,
+    LinearFlopsEstimator,
+    LinearWorkEstimator,
+)
 from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
@@ -33,6 +38,8 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     NeuralPowerEstimator.name: NeuralPowerEstimator,
     FlopsEstimator.name: FlopsEstimator,
     LinearFlopsEstimator.name: LinearFlopsEstimator,
+    LinearWorkEstimator.name: LinearWorkEstimator,
+    ConstantEstimator.name: ConstantEstimator,
 }
 DEFAULT = AdditiveEstimator.name
 

@@ -1,1 +1,1 @@
-"""Baselines to compare with: FLOPs and NeuralPower."""
+"""Baselines to compare with: fits to the work of whole networks, and NeuralPower."""

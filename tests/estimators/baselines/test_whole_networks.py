@@ -1,4 +1,4 @@
-"""Test the FLOPs baselines: one factor, or one straight line, per setup."""
+"""Test the baselines that are linear in the work of whole networks."""
 
 from dataclasses import replace
 
@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.baselines.flops import FlopsEstimator, LinearFlopsEstimator
+from joulecast.estimators.baselines.whole_networks import (
+    ConstantEstimator,
+    FlopsEstimator,
+    LinearFlopsEstimator,
+    LinearWorkEstimator,
+)
 from joulecast.families import make_family
 from joulecast.kinds import network_work
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
@@ -30,6 +35,23 @@ class TestLinearFlops(EstimatorContract):
         twice = replace(once, layers=tuple(layers))
         found = fitted.predict([once, twice], [SETUP] * 2)
         assert found.energy_j[1] > found.energy_j[0]
+
+
+class TestLinearWork(EstimatorContract):
+    def make_estimator(self) -> LinearWorkEstimator:
+        return LinearWorkEstimator()
+
+
+class TestConstant(EstimatorContract):
+    def make_estimator(self) -> ConstantEstimator:
+        return ConstantEstimator()
+
+    def test_layer_that_is_called_twice_costs_more(self) -> None:
+        """All networks cost the same, so it does not."""
+        once = draw_networks(1)[0]
+        twice = replace(once, layers=(replace(once.layers[0], calls=2), *once.layers[1:]))
+        found = self.fit().predict([once, twice], [SETUP] * 2)
+        assert found.energy_j[1] == found.energy_j[0] > 0
 
 
 def make_proportional(j_per_flop, execution=Execution(), setup=SETUP):
@@ -86,10 +108,56 @@ def test_line_recovers_an_offset():
     assert found.energy_j[0] == pytest.approx(3e-9 * flops + 0.5)
 
 
-def test_offset_is_never_negative():
+@pytest.mark.parametrize("estimator", [LinearFlopsEstimator(), LinearWorkEstimator()])
+def test_coefficients_are_never_negative(estimator):
     seen = [replace(one, energy_j=one.energy_j**1.3) for one in make_proportional(3e-6)]
-    fitted = LinearFlopsEstimator().fit(seen)
-    assert {line.offset_j for line in fitted.lines.values()} == {0.0}
+    fitted = estimator.fit(seen)
+    for line in fitted.lines.values():
+        assert min(line.energy) >= 0
+        assert line.energy[-1] == 0
+
+
+def test_work_line_recovers_four_coefficients():
+    expected = np.array([2e-9, 5e-10, 1e-3, 0.2])
+    networks = [*draw_networks(5), make_family("cnn5"), make_family("har")]
+    seen = []
+    for network in networks:
+        energy_j = float(count_columns(network) @ expected)
+        seen.append(Observation(Trial(network, SETUP), energy_j, 0.0, 2 * energy_j))
+    fitted = LinearWorkEstimator().fit(seen)
+    assert fitted.lines["*"].energy == pytest.approx(expected, rel=1e-6)
+    assert fitted.lines["*"].duration == pytest.approx(2 * expected, rel=1e-6)
+    found = fitted.predict([make_family("lenet5")], [SETUP])
+    assert found.energy_j[0] == pytest.approx(count_columns(make_family("lenet5")) @ expected)
+
+
+def count_columns(network):
+    work = network_work(network, SETUP).total
+    return np.array([work.flops, work.size_bytes, work.launches, 1.0])
+
+
+def test_constant_minimises_the_relative_error():
+    energies_j = np.array([1.0, 1.2, 4.0])
+    seen = [
+        Observation(Trial(network, SETUP), energy_j, 0.0, 1.0)
+        for network, energy_j in zip(draw_networks(3), energies_j, strict=True)
+    ]
+    found = ConstantEstimator().fit(seen).predict([make_family("cnn5")], [SETUP])
+    expected_j = (1 / energies_j).sum() / (1 / energies_j**2).sum()
+    assert found.energy_j[0] == pytest.approx(expected_j)
+
+
+def test_few_networks_for_the_coefficients_widen_the_interval():
+    seen = [
+        replace(one, energy_j=one.energy_j * factor)
+        for one, factor in zip(make_proportional(3e-9)[:4], (0.8, 1.1, 1.2, 0.9), strict=True)
+    ]
+    line = FlopsEstimator().fit(seen).lines["*"]
+    errors = [
+        line.energy[0] * network_work(one.trial.network, SETUP).total.flops / one.energy_j - 1
+        for one in seen
+    ]
+    assert line.sd_share == pytest.approx((np.sum(np.square(errors)) / 3) ** 0.5)
 
 
 def test_flops_proposes_networks_of_its_target_and_then_stops():
