@@ -334,6 +334,49 @@ def test_unnoticed_load_shows_in_the_step_time():
     assert seen.count == 3
 
 
+@pytest.mark.parametrize("verb", ["measure", "time"])
+def test_one_slow_window_is_measured_again(verb):
+    """One round only, so that no other window outvotes the slow one."""
+    with make_simulated_measurer(make_noiseless_device(), rounds=1) as measurer:
+        right = getattr(measurer, verb)(CNN)
+    simulated = make_noiseless_device()
+    # It starts after the warm-up and the issues, and ends with the first window.
+    begin_s = simulated.now() + right.cost_s - measure_window_s(verb)
+    simulated.disturb("other load", 0.6, begin_s, slowdown=3.0, noticed=False)
+    with make_simulated_measurer(simulated, rounds=1) as measurer:
+        seen = getattr(measurer, verb)(CNN)
+    assert seen.duration_s == pytest.approx(right.duration_s, rel=0.01)
+    if verb == "measure":
+        assert seen.energy_j == pytest.approx(right.energy_j, rel=0.01)
+    assert seen.cost_s > right.cost_s
+    assert measurer.disturbances["other load"] >= 1
+
+
+def measure_window_s(verb):
+    limits = MeasureLimits()
+    return 0.9 if verb == "measure" else 0.9 * limits.host_s
+
+
+def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
+    with make_simulated_measurer(make_noiseless_device(), rounds=1) as measurer:
+        right = measurer.time(CNN)
+    simulated = make_noiseless_device()
+    begin_s = right.cost_s - measure_window_s("time")
+    simulated.disturb("other load", 1e3, begin_s, slowdown=1.5, noticed=False)
+    with make_simulated_measurer(simulated, rounds=1) as measurer:
+        seen = measurer.time(CNN)
+    assert seen.count == 1 + MeasureLimits().confirmations
+    assert seen.duration_sd_s > 0.2 * seen.duration_s
+
+
+def test_faults_are_counted_by_name():
+    simulated = make_noiseless_device()
+    simulated.disturb("throttled", 1.5)
+    with make_simulated_measurer(simulated) as measurer:
+        measurer.measure(CNN)
+    assert set(measurer.disturbances) == {"throttled"}
+
+
 def test_changing_load_fails_after_the_retries():
     simulated = make_noiseless_device()
     for place in range(100):

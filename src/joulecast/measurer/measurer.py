@@ -10,7 +10,8 @@
 
 A window contains as many steps as the meter needs for a good reading. Energy per step is the
 average power during the window times the seconds per step, so a meter may read a part of the window
-only. The observation has the median and the standard deviation over the rounds.
+only. The observation has the median and the standard deviation over the rounds. A result that the
+fastest time contradicts is checked by more rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median, stdev
 from typing import Any
 
@@ -73,6 +74,7 @@ class Measurer:
         rounds: Valid windows per trial.
         pause_s: Pause between two rounds of ``measure``.
         run: Identifies this run of Joulecast in observations.
+        disturbances: How often windows were rejected, by the name of the fault.
     """
 
     runtime: Runtime
@@ -82,6 +84,7 @@ class Measurer:
     run: str
     limits: MeasureLimits
     clock: MeasureClock
+    disturbances: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __enter__(self) -> Measurer:
         self.meter.open()
@@ -185,6 +188,9 @@ class Measurer:
         if measured.find_faults(measured.windows[-1]):
             doublings = min(measured.count_rejected() - 1, 3)
             pause_s = max(pause_s, self.limits.recover_s * 2**doublings)
+        elif not measured.is_confirmed():
+            extra = max(0, len(measured.valid_windows()) - self.rounds)
+            pause_s = max(pause_s, self.limits.recover_s * 2 ** min(extra, 3))
         if pause_s:
             self.clock.sleep(pause_s)
             self._time_steps(step, _count_steps(self.limits.warm_s, measured.step_times_s[-1]))
@@ -239,14 +245,19 @@ class Measurer:
 
     def _needs_windows(self, measured: TrialMeasurements) -> bool:
         self._check_retries(measured)
-        return len(measured.valid_windows()) < self.rounds
+        valid = len(measured.valid_windows())
+        if valid < self.rounds:
+            return True
+        most = self.rounds + self.limits.confirmations
+        return valid < most and not measured.is_confirmed()
 
     def _check_retries(self, measured: TrialMeasurements) -> None:
         rejected = measured.count_rejected()
         if rejected <= self.limits.retries:
             return
         faults = [fault for window in measured.windows for fault in measured.find_faults(window)]
-        names = Counter(fault.split(":")[0] for fault in faults).most_common()
+        names = Counter(map(_name_fault, faults)).most_common()
+        self.disturbances.update(dict(names))
         counts = ", ".join(f"{name} ({count} times)" for name, count in names)
         advice = _ADVICE.get(names[0][0], "check the device and the meter")
         raise ContaminatedError(
@@ -257,8 +268,12 @@ class Measurer:
 
     def _make_observation(self, measured: TrialMeasurements) -> Observation:
         windows, steps = measured.valid_windows(), measured.trial.execution.steps
+        for window in measured.windows:
+            self.disturbances.update(map(_name_fault, measured.find_faults(window)))
+        if slow := measured.count_slow():
+            self.disturbances["other load"] += slow
         energies_j = [one.energy_j * steps for one in windows if one.energy_j is not None]
-        durations_s = [one.duration_s * steps for one in windows]
+        durations_s = [duration_s * steps for duration_s in measured.list_durations_s()]
         issues_s = [issue_s * steps for issue_s in measured.issues_s]
         return Observation(
             measured.trial,
@@ -303,6 +318,10 @@ def make_measurer(
         raise InputError(f"rounds is {rounds}: give a whole number of at least 1")
     limits, clock = limits or MeasureLimits(), clock or MeasureClock()
     return Measurer(runtime, meter, rounds, pause_s, run, limits, clock)
+
+
+def _name_fault(fault: str) -> str:
+    return fault.split(":")[0]
 
 
 def _count_steps(window_s: float, step_s: float) -> int:

@@ -4,13 +4,17 @@ A window is rejected if the meter reports a fault, if the meter counted no energ
 took far longer or shorter than those of the other windows, which is how other load shows. The
 tolerance is wide on purpose: steps on a shared processor easily differ by 20 % from round to round,
 the median tolerates one bad round in three, and an honest spread is worth more than a refusal.
+
+One slow window must not become a result either: other load only ever slows steps down, so a result
+far above the fastest time seen, warm-up included, is checked by a few more windows. If they do not
+settle it, the fast time stays in the spread of the observation, which shows that it is in doubt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_high
 
 from joulecast.meters.base import Reading
 from joulecast.records import Trial
@@ -32,6 +36,9 @@ class MeasureLimits:
         issues: How often the time to issue one step is measured.
         outlier_share: Reject a window whose steps take more than 1 + this times the median, or less
             than the median divided by it.
+        confirm_share: Steps of a result may take longer than the fastest seen by this share; above,
+            more windows are measured. Steps on a shared processor easily differ by a fifth.
+        confirmations: How many more windows are measured at most.
         retries: Rejected windows per trial before the measurement fails.
         recover_s: Pause after a rejected window, doubled each time up to eight times this.
     """
@@ -45,6 +52,8 @@ class MeasureLimits:
     settle_share: float = 0.1
     issues: int = 9
     outlier_share: float = 1.0
+    confirm_share: float = 0.25
+    confirmations: int = 4
     retries: int = 5
     recover_s: float = 0.25
 
@@ -84,6 +93,20 @@ class TrialMeasurements:
         """Return the number of windows that are not valid."""
         return len(self.windows) - len(self.valid_windows())
 
+    def is_confirmed(self) -> bool:
+        """Return whether the steps of most valid windows are about as fast as the fastest seen."""
+        durations_s = [window.duration_s for window in self.valid_windows()]
+        return median_high(durations_s) <= self._find_slow_s()
+
+    def count_slow(self) -> int:
+        """Return the number of valid windows whose steps were far slower than the fastest seen."""
+        return sum(window.duration_s > self._find_slow_s() for window in self.valid_windows())
+
+    def list_durations_s(self) -> list[float]:
+        """Return step times of valid windows, and the fastest warm-up if it contradicts them."""
+        durations_s = [window.duration_s for window in self.valid_windows()]
+        return durations_s if self.is_confirmed() else [*durations_s, min(self.step_times_s)]
+
     def find_faults(self, window: MeasuredWindow) -> tuple[str, ...]:
         """Return the faults of a window; one with an unusual step time has ``other load``."""
         if window.faults:
@@ -97,6 +120,10 @@ class TrialMeasurements:
     def window_factor(self) -> int:
         """Return how many times longer windows must be, because some were too short."""
         return 1 << sum(_has_fault(window.faults, "too short") for window in self.windows)
+
+    def _find_slow_s(self) -> float:
+        durations_s = [window.duration_s for window in self.valid_windows()]
+        return min(durations_s + self.step_times_s) * (1 + self.limits.confirm_share)
 
 
 def make_window(
