@@ -45,7 +45,7 @@ class EstimatorListType(ListType):
         "--estimators",
         type=EstimatorListType(),
         metavar="NAME,NAME",
-        help="Estimators; NAME-noprobe is NAME without probes.  [default: all but flops-linear]",
+        help="Estimators; NAME-noprobe is NAME without probes.  [default: all]",
     ),
     click.option(
         "--nets", type=click.IntRange(1), default=20, show_default=True, help="Held-out nets."

@@ -103,6 +103,7 @@ class Prediction:
             estimator cannot separate it.
         uncertainty_sources: Shares of each network's variance by source; empty if unknown.
         duration_sd_s: Standard deviations of the durations, n; None if unknown.
+        notes: What limits each network's prediction, in sentences; empty if there are none.
     """
 
     energy_j: Floats
@@ -114,6 +115,7 @@ class Prediction:
     device_energy_j: Floats | None = None
     uncertainty_sources: tuple[dict[str, float], ...] = ()
     duration_sd_s: Floats | None = None
+    notes: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,9 @@ class Fitted(Protocol):
 
 class Estimator(Protocol):
     """A method of estimating energy. It is stateless: what it learns is in the fit.
+
+    It may also have an attribute ``campaign``: the name of the estimator whose campaign it shares
+    in an evaluation, if both propose the same trials.
 
     Attributes:
         version: Version of the fit's JSON; fits of another version are fitted anew.
@@ -277,6 +282,7 @@ def _join_predictions(parts: Sequence[tuple[list[int], Prediction]], count: int)
     layers = [row for one in predictions for row in one.layers]
     unseen = [share for one in predictions for share in one.unseen_share]
     sources = [shares for one in predictions for shares in one.uncertainty_sources]
+    notes = [own for places, one in parts for own in one.notes or ((),) * len(places)]
     return Prediction(
         energy_j=stack("energy_j"),
         energy_sd_j=stack("energy_sd_j"),
@@ -287,4 +293,5 @@ def _join_predictions(parts: Sequence[tuple[list[int], Prediction]], count: int)
         device_energy_j=stack_known("device_energy_j"),
         uncertainty_sources=tuple(sources[at] for at in order) if len(sources) == count else (),
         duration_sd_s=stack_known("duration_sd_s"),
+        notes=tuple(notes[at] for at in order) if any(notes) else (),
     )

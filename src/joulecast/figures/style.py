@@ -27,17 +27,25 @@ COLOURS = {
     "additive": BLUE,
     "additive-noprobe": SKY,
     "subtractive": RED,
+    "subtractive-blocks": "#882255",
     "neuralpower": GREEN,
+    "work-linear": "#5B4EA3",
+    "flops-linear": "#E69F00",
     "flops": GREY,
+    "constant": "#CC79A7",
 }
 MARKERS = {
     "additive": "circle",
     "additive-noprobe": "diamond",
     "subtractive": "square",
+    "subtractive-blocks": "diamond",
     "neuralpower": "triangle",
+    "work-linear": "star",
+    "flops-linear": "diamond",
     "flops": "cross",
+    "constant": "circle",
 }
-SPARE_COLOURS = ("#5B4EA3", "#E69F00", "#CC79A7", "#44AA99", "#882255", "#999933", "#117733")
+SPARE_COLOURS = ("#44AA99", "#999933", "#117733", "#332288", "#AA4499", "#DDCC77")
 SPARE_MARKERS = ("circle", "diamond", "square", "triangle", "cross", "star")
 
 

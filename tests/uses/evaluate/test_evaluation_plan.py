@@ -11,7 +11,7 @@ from joulecast.estimators import ESTIMATORS
 from joulecast.families import FAMILIES
 from joulecast.records import Setup
 from joulecast.uses.evaluate import EvaluationPlan, list_estimators, name_evaluation
-from joulecast.uses.evaluate.evaluation_plan import draw_nets
+from joulecast.uses.evaluate.evaluation_plan import draw_nets, name_campaign
 
 SETUP = Setup(batch=8)
 PLAN = EvaluationPlan(
@@ -63,5 +63,12 @@ def test_family_has_a_limited_number_of_networks():
     assert len(set(draw_nets(EvaluationPlan("lstm", SETUP, nets=104)).test)) == 104
 
 
-def test_default_estimators_exist():
-    assert {name.removesuffix("-noprobe") for name in list_estimators()} <= set(ESTIMATORS)
+def test_all_estimators_are_evaluated_by_default():
+    assert {name.removesuffix("-noprobe") for name in list_estimators()} == set(ESTIMATORS)
+
+
+def test_estimators_that_propose_the_same_trials_share_a_campaign():
+    assert name_campaign("additive-noprobe") == name_campaign("additive") == "additive"
+    assert {name_campaign(name) for name in ("flops", "work-linear", "constant")} == {"flops"}
+    plan = replace(PLAN, estimators=("constant", "work-linear", "subtractive"))
+    assert plan.campaigns == ("flops", "subtractive")

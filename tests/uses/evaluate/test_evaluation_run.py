@@ -186,6 +186,20 @@ def test_stored_evaluation_equals_the_measured_one(store):
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
 
 
+def test_baselines_of_whole_networks_share_one_campaign(store):
+    baselines = ("work-linear", "flops-linear", "flops", "constant")
+    plan = replace(PLAN, estimators=baselines)
+    result = run(store, plan)
+    roles = {one.run.partition(".")[2] for one in load_only_profile(store).observations}
+    assert roles == {"test1", "test2", "flops"}
+    assert {score.estimator for score in result.scores} == set(baselines)
+    assert {score.points for score in result.scores} == {6}
+    assert len({score.device_seconds for score in result.scores}) == 1
+    assert not result.missing
+    alone = evaluate_stored(load_only_profile(store), replace(plan, estimators=("constant",)))
+    assert alone.scores == tuple(s for s in result.scores if s.estimator == "constant")
+
+
 def test_finished_evaluation_measures_nothing(store):
     result = run(store)
     before = load_only_profile(store)

@@ -52,9 +52,11 @@ class WholeNetworkEstimator:
     """Energy that is linear in the work of a network, with coefficients for each setup.
 
     Attributes:
+        campaign: Name of the estimator whose networks all of them share in an evaluation.
         columns: The columns of the work that have a coefficient.
     """
 
+    campaign = "flops"
     name: ClassVar[str]
     columns: ClassVar[tuple[int, ...]]
     version = 2

@@ -3,6 +3,7 @@
     1a2b….test1             test networks, first pass       1a2b….test2   second pass
     1a2b….additive          campaign of ``additive``
     1a2b….additive.probe    probes of the test networks for ``additive``
+    1a2b….flops             whole networks that ``flops`` and other baselines learn from
 
 The part after the evaluation's name is the role of an observation. A campaign sees only the
 observations of its own role.

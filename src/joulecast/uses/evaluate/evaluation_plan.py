@@ -23,7 +23,16 @@ NO_PROBE = "-noprobe"
 """Suffix of an estimator's name: without probes of the test networks."""
 
 CAMPAIGN_NETS = 24
-_DEFAULT_ESTIMATORS = ("additive", "additive" + NO_PROBE, "subtractive", "neuralpower", "flops")
+_DEFAULT_ESTIMATORS = (
+    "additive",
+    "additive" + NO_PROBE,
+    "subtractive",
+    "neuralpower",
+    "work-linear",
+    "flops-linear",
+    "flops",
+    "constant",
+)
 
 
 def list_estimators() -> tuple[str, ...]:
@@ -36,6 +45,12 @@ def strip_probe(name: str) -> str:
     return name.removesuffix(NO_PROBE)
 
 
+def name_campaign(name: str) -> str:
+    """Return the name of the estimator whose campaign an estimator learns from."""
+    estimator = find_estimator(strip_probe(name))
+    return str(getattr(estimator, "campaign", estimator.name))
+
+
 @dataclass(frozen=True)
 class EvaluationPlan:
     """What to evaluate.
@@ -44,7 +59,8 @@ class EvaluationPlan:
         family: Family to draw networks from.
         setup: How the networks are trained.
         input_shape: Shape of one sample, if it is not the family's default.
-        estimators: Names; one that ends in ``-noprobe`` shares the campaign of the other.
+        estimators: Names; one that ends in ``-noprobe`` shares the campaign of the other, and
+            baselines that learn from whole networks share one.
         nets: Number of test networks.
         seconds: Device time of each campaign; probes are not included.
         seed: Seed that draws and shuffles the networks.
@@ -79,11 +95,11 @@ class EvaluationPlan:
     @property
     def campaigns(self) -> tuple[str, ...]:
         """Names of the estimators that run a campaign."""
-        return tuple(dict.fromkeys(map(strip_probe, self.estimators)))
+        return tuple(dict.fromkeys(map(name_campaign, self.estimators)))
 
     def get_seconds(self, name: str) -> float:
         """Return the device time that an estimator's campaign may take."""
-        return dict(self.budgets).get(strip_probe(name), self.seconds)
+        return dict(self.budgets).get(name_campaign(name), self.seconds)
 
     def needs_probes(self, name: str) -> bool:
         """Return whether an estimator is evaluated with its probes."""

@@ -14,7 +14,7 @@ from joulecast.estimators.base import Estimator
 from joulecast.records import Network, Observation, Trial
 from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, cut_to_budget, sum_work_s
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, strip_probe
+from joulecast.uses.evaluate.evaluation_plan import EvaluationNets, EvaluationPlan, name_campaign
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def find_training_observations(
     log: EvaluationLog, plan: EvaluationPlan, nets: EvaluationNets, name: str
 ) -> TrainingObservations:
     """Return the stored observations for an estimator, and what is missing."""
-    role = strip_probe(name)
+    role = name_campaign(name)
     estimator = BudgetedEstimator(find_estimator(role), plan.get_seconds(role))
     recorded = log.list_for(role)
     within = cut_to_budget(recorded, plan.get_seconds(role))
