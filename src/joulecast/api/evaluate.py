@@ -60,7 +60,7 @@ def make_evaluation_plan(request: NetRequest, options: EvaluateOptions) -> Evalu
         request.name,
         request.resolve()[1],
         request.input_shape,
-        options.estimators or list_estimators(),
+        options.estimators or list_estimators(request.name),
         options.nets,
         options.seconds,
         options.seed,

@@ -27,7 +27,10 @@ from joulecast.estimators.baselines.whole_networks import (
 )
 from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
-from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
+from joulecast.estimators.subtractive.estimator import (
+    BlockSubtractiveEstimator,
+    SubtractiveEstimator,
+)
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
 from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup
@@ -35,6 +38,7 @@ from joulecast.records import Estimate, Network, Profile, Setup
 ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     AdditiveEstimator.name: AdditiveEstimator,
     SubtractiveEstimator.name: SubtractiveEstimator,
+    BlockSubtractiveEstimator.name: BlockSubtractiveEstimator,
     NeuralPowerEstimator.name: NeuralPowerEstimator,
     FlopsEstimator.name: FlopsEstimator,
     LinearFlopsEstimator.name: LinearFlopsEstimator,
@@ -152,6 +156,7 @@ def update_estimate(
         energy_j=mean_j,
         interval_j=(mean_j / half, mean_j * half),
         layers=tuple(replace(layer, energy_j=layer.energy_j * factor) for layer in estimate.layers),
+        blocks=tuple(replace(block, energy_j=block.energy_j * factor) for block in estimate.blocks),
         device_energy_j=None if device_energy_j is None else device_energy_j * factor,
         uncertainty_sources={FIRST_STEPS: 1.0},
     )

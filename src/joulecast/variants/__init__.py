@@ -7,11 +7,13 @@ A variant is a network of one, two or three parts. Subtracting the others leaves
     output    [output]                    E_output(C)     = E
     input     [input, output]             E_input(C)      = E - Ê_output
     hidden    [input, hidden, output]     E_hidden(C, C') = E - Ê_input - Ê_output
+    block     [input, block, output]      E_block(C)      = E - Ê_input - Ê_output
 
 ``parts.py`` splits any network into parts: layers in their roles, or whole repeated blocks. It
 splits variants too, so an observation needs no label to say which part it shows.
 ``part_widths.py`` separates the widths of a part from its curve, ``curve_ranges.py`` finds all
 curves of a network. ``variant_networks.py`` makes variants, ``isolate.py`` runs parts alone.
+``partitions.py`` has the two ways to split, ``block_scale.py`` scales whole blocks.
 Only the standard library is needed, so this package also runs on devices.
 """
 
@@ -30,6 +32,7 @@ from joulecast.variants.part_widths import (
     resize_part,
     width_names,
 )
+from joulecast.variants.partitions import BLOCKS, LAYERS, Partition, read_block_variant
 from joulecast.variants.parts import (
     BLOCK,
     ROLES,
@@ -44,9 +47,12 @@ from joulecast.variants.variant_networks import make_variant, read_variant
 
 __all__ = [
     "BLOCK",
+    "BLOCKS",
+    "LAYERS",
     "ROLES",
     "CurveRange",
     "Part",
+    "Partition",
     "PlacedPart",
     "Widths",
     "curve_key",
@@ -58,6 +64,7 @@ __all__ = [
     "match_precision",
     "part_widths",
     "plan_curves",
+    "read_block_variant",
     "read_isolated_part",
     "read_variant",
     "resize_part",

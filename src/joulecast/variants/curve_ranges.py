@@ -2,18 +2,19 @@
 
 A curve spans the smallest widths up to the largest that any layer of the network has on it. Widths
 come in steps: groups of a convolution, heads of an attention and, after a flatten, the number of
-positions that it turns into channels.
+positions that it turns into channels. A partition with blocks has curves of whole blocks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecast.kinds import find_kind, output_shape, width_divisor, width_step
 from joulecast.records import Layer, Network, stable_hash
+from joulecast.variants.block_scale import find_least_scale, find_scale_step
 from joulecast.variants.part_widths import (
     Widths,
     fixed_properties,
@@ -21,8 +22,10 @@ from joulecast.variants.part_widths import (
     resize_part,
     width_names,
 )
-from joulecast.variants.parts import ROLES, Part, PlacedPart, split_network, unfold_blocks
+from joulecast.variants.parts import BLOCK, ROLES, Part, PlacedPart, split_network, unfold_blocks
 from joulecast.variants.variant_networks import make_variant
+
+Split = Callable[[Network], tuple[PlacedPart, ...]]
 
 _OUTPUT_WIDTHS = ("cout", "hidden", "channels")
 
@@ -51,17 +54,25 @@ class CurveRange:
 
 
 @lru_cache(maxsize=16)
-def plan_curves(network: Network) -> tuple[CurveRange, ...]:
-    """Return all curves of a network, with those of stems and heads, in profiling order."""
+def plan_curves(network: Network, split: Split = split_network) -> tuple[CurveRange, ...]:
+    """Return all curves of a network, with those of stems and heads, in profiling order.
+
+    Args:
+        network: The network.
+        split: Splits it, and variants of its parts, into parts.
+    """
     ranges: dict[str, CurveRange] = {}
-    for placed, steps in zip(split_network(network), _list_steps(network), strict=True):
-        for found in _list_ranges(placed, steps, network):
+    for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
+        for found in _list_ranges(placed, steps, network, split):
             key = stable_hash(fixed_properties(found.part))
             ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
-    return tuple(sorted(ranges.values(), key=lambda found: ROLES.index(found.part.role)))
+    order = (*ROLES, BLOCK)
+    return tuple(sorted(ranges.values(), key=lambda found: order.index(found.part.role)))
 
 
-def _list_ranges(placed: PlacedPart, steps: Widths, network: Network) -> Iterator[CurveRange]:
+def _list_ranges(
+    placed: PlacedPart, steps: Widths, network: Network, split: Split
+) -> Iterator[CurveRange]:
     """Yield the range of a part and those of its stems and heads, which follow its widths."""
     highs = tuple(
         max(step, size - size % step)
@@ -76,7 +87,7 @@ def _list_ranges(placed: PlacedPart, steps: Widths, network: Network) -> Iterato
         make_variant(resize_part(placed.part, widths), network)
         for widths in (lows, next_widths, highs)
     )
-    for low, following, high in zip(*map(split_network, variants), strict=True):
+    for low, following, high in zip(*map(split, variants), strict=True):
         first, second = part_widths(low.part), part_widths(following.part)
         differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))
         yield CurveRange(high.part, first, differences, placed.calls)
@@ -85,6 +96,8 @@ def _list_ranges(placed: PlacedPart, steps: Widths, network: Network) -> Iterato
 def _smallest_width(part: Part, step: int) -> int:
     """Return the smallest width at which a part does not become another one."""
     first = part.layers[0]
+    if part.role == BLOCK:
+        return step * -(-find_least_scale(part.layers, *part_widths(part)) // step)
     if "cin" in first.sizes and first.sizes.get("groups", 1) > 1:
         # One step less would make a grouped convolution depthwise, a depthwise one ordinary.
         return 2 * step
@@ -93,12 +106,16 @@ def _smallest_width(part: Part, step: int) -> int:
     return step * -(-least // step)
 
 
-def _list_steps(network: Network) -> list[Widths]:
+def _list_steps(network: Network, split: Split) -> list[Widths]:
     """Return the steps in which the widths of each part come."""
     layers = unfold_blocks(network.layers)
     steps = []
-    for placed in split_network(network):
+    for placed in split(network):
         first = placed.layers[0]
+        if placed.part.role == BLOCK:
+            step = find_scale_step(placed.part.layers)
+            steps.append((step,) * len(width_names(placed.part)))
+            continue
         index = placed.index - first.reads[0] if first.reads else -1
         before = layers[index] if index >= 0 else None
         steps.append(tuple(_find_step(first, name, before) for name in width_names(placed.part)))

@@ -20,21 +20,27 @@ from joulecast.kinds import (
     resize_layer,
 )
 from joulecast.records import Layer, Setup, name_layout, stable_hash
-from joulecast.variants.parts import Part
+from joulecast.variants.block_scale import find_block_scale, resize_block
+from joulecast.variants.parts import BLOCK, Part
 
 Widths = tuple[int, ...]
+
+_SCALE = "scale"
 
 
 @lru_cache(maxsize=4096)
 def width_names(part: Part) -> tuple[str, ...]:
     """Return the names of the widths of a part that can be varied.
 
-    The data fix the input widths of an input layer, the classes the other widths of an output.
+    The data fix the input widths of an input layer, the classes the other widths of an output. The
+    channels of a block are scaled together.
     """
     first = part.layers[0]
     row = find_kind(first.kind)
     if any(_has_fixed_widths(layer) for layer in part.layers):
         return ()
+    if part.role == BLOCK:
+        return () if find_block_scale(part.layers) is None else (_SCALE,)
     names = free_widths(first)
     if part.role == "input":
         is_grouped = first.sizes.get("groups", 1) > 1
@@ -46,12 +52,19 @@ def width_names(part: Part) -> tuple[str, ...]:
 
 def part_widths(part: Part) -> Widths:
     """Return the values of the widths that can be varied."""
-    return tuple(get_width(part.layers[0], name) for name in width_names(part))
+    names = width_names(part)
+    if part.role == BLOCK:
+        return (_get_scale(part),) if names else ()
+    return tuple(get_width(part.layers[0], name) for name in names)
 
 
 def resize_part(part: Part, widths: Sequence[int]) -> Part:
     """Return the same part at other widths."""
     names = width_names(part)
+    if part.role == BLOCK:
+        if not names:
+            return part
+        return replace(part, layers=resize_block(part.layers, _get_scale(part), *widths))
     layers = [resize_layer(part.layers[0], **dict(zip(names, widths, strict=True)))]
     for layer in part.layers[1:]:
         layers.append(resize_layer(layer, cin=output_shape(layers[-1])[-1]))
@@ -66,12 +79,24 @@ def curve_key(part: Part, setup: Setup) -> str:
 
 def fixed_properties(part: Part) -> dict[str, Any]:
     """Return everything but the widths of a part, as JSON."""
+    if part.role == BLOCK:
+        return {"role": BLOCK, "layers": _list_block_properties(part)}
     names = width_names(part)
     layers = [_list_fixed_properties(part.layers[0], names)]
     layers += [
         _list_fixed_properties(layer, ("cin",) if names else ()) for layer in part.layers[1:]
     ]
     return {"role": part.role, "layers": layers}
+
+
+def _list_block_properties(part: Part) -> list[dict[str, Any]]:
+    """Return the layers of a block at a scale of one, with what each of them reads."""
+    layers = resize_part(part, (1,)).layers
+    return [{**_list_fixed_properties(layer, ()), "reads": list(layer.reads)} for layer in layers]
+
+
+def _get_scale(part: Part) -> int:
+    return find_block_scale(part.layers) or 1
 
 
 def _has_fixed_widths(layer: Layer) -> bool:

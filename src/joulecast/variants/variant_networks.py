@@ -1,10 +1,11 @@
 """Make the small networks that show one part, and read the part back from them.
 
-A hidden layer rarely reads the data or computes the classes itself, so its variant has a **stem**
-(a convolution or linear layer that computes its input from a few data channels) and a **head** (the
-network's output layer if that fits, otherwise a mean over all positions and a small linear layer).
-Both are small on purpose, because subtracting them leaves their noise. That is why a network's
-embedding of ten thousand tokens is not used as a stem, nor its first convolution on the full image.
+A hidden layer or a block rarely reads the data or computes the classes itself, so its variant has a
+**stem** (a convolution or linear layer that computes its input from a few data channels) and a
+**head** (the network's output layer if that fits, otherwise a mean over all positions and a small
+linear layer). Both are small on purpose, because subtracting them leaves their noise. That is why a
+network's embedding of ten thousand tokens is not used as a stem, nor its first convolution on the
+full image.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from joulecast.kinds import (
 from joulecast.records import Input, Layer, Network, Setup
 from joulecast.variants.part_descriptions import describe_part
 from joulecast.variants.part_widths import resize_part, width_names
-from joulecast.variants.parts import Part, single_input_shape, split_network, unfold_blocks
+from joulecast.variants.parts import (
+    BLOCK,
+    Part,
+    single_input_shape,
+    split_network,
+    unfold_blocks,
+)
 
 FEATURES = 32
 CLASSES = 10
@@ -38,11 +45,12 @@ def make_variant(part: Part, network: Network) -> Network:
     layers = list(part.layers)
     if part.role != "output":
         layers += _make_head(part.layers[-1], network)
-    if part.role == "hidden":
+    if part.role in ("hidden", BLOCK):
         layers.insert(0, _make_stem(part.layers[0], network))
     first = layers[0]
     data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
-    return Network(tuple(layers), data, name=describe_part(part))
+    groups = ((1, 1 + len(part.layers)),) if part.role == BLOCK else ()
+    return Network(tuple(layers), data, name=describe_part(part), groups=groups)
 
 
 def read_variant(network: Network) -> tuple[Part, ...] | None:

@@ -1,13 +1,18 @@
 """Test the paper's method: subtract, fit, add up, and report what was never measured."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target
-from joulecast.estimators.subtractive.estimator import SubtractiveEstimator, _fit_process
-from joulecast.families import make_family
+from joulecast.estimators.subtractive.estimator import (
+    BlockSubtractiveEstimator,
+    SubtractiveEstimator,
+    _fit_process,
+)
+from joulecast.families import draw_family, make_family
 from joulecast.records import Setup, StepTotals, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import (
@@ -27,6 +32,40 @@ class TestSubtractive(EstimatorContract):
         # Every fit of the contract is made anew.
         _fit_process.cache_clear()
         return SubtractiveEstimator()
+
+
+class TestBlockSubtractive(EstimatorContract):
+    def make_estimator(self):
+        _fit_process.cache_clear()
+        return BlockSubtractiveEstimator()
+
+
+def test_blocks_need_fewer_measurements_and_err_less():
+    """Of ten curves of layers, six are left: what a block does inside is not subtracted."""
+    setup, device = Setup(batch=64), make_simulated_device(11, noise=0.0)
+    target = Target(make_family("transformer:width=64,depth=3"), setup)
+    rng = random.Random(2)
+    networks = [draw_family("transformer", lambda low, high: rng.randint(low, min(high, 16)))]
+    networks += [make_family(f"transformer:width={width},depth=2") for width in (12, 28, 48, 60)]
+    truth = np.array([device.true_cost(Trial(network, setup)).energy_j for network in networks])
+    errors = {}
+    for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator()):
+        seen = run_short_campaign(estimator, target, 20, device)
+        fitted = estimator.fit(seen)
+        found = fitted.predict(networks, [setup] * len(networks), per_layer=True)
+        assert [len(rows) for rows in found.layers] == [len(one.layers) for one in networks]
+        errors[estimator.name] = float(np.mean(np.abs(found.energy_j / truth - 1)))
+    assert errors["subtractive-blocks"] < 0.1
+    assert errors["subtractive-blocks"] < errors["subtractive"]
+
+
+def test_network_without_blocks_is_predicted_alike():
+    networks, seen = draw_networks(4), make_observations()
+    one, two = (
+        estimator.fit(seen).predict(networks, [SETUP] * len(networks)).energy_j
+        for estimator in (SubtractiveEstimator(), BlockSubtractiveEstimator())
+    )
+    assert (one == two).all()
 
 
 def test_additive_costs_are_recovered(additive, additive_device):

@@ -64,7 +64,10 @@ def test_family_has_a_limited_number_of_networks():
 
 
 def test_all_estimators_are_evaluated_by_default():
-    assert {name.removesuffix("-noprobe") for name in list_estimators()} == set(ESTIMATORS)
+    names = {name.removesuffix("-noprobe") for name in list_estimators("transformer")}
+    assert names == set(ESTIMATORS)
+    without_blocks = {name.removesuffix("-noprobe") for name in list_estimators("cnn5")}
+    assert set(ESTIMATORS) - without_blocks == {"subtractive-blocks"}
 
 
 def test_estimators_that_propose_the_same_trials_share_a_campaign():

@@ -73,6 +73,7 @@ class NeuralPowerEstimator:
 
     name = "neuralpower"
     version = 1
+    uses_anchors = False
     sum_error_sd_share = POLYNOMIAL_SUM_ERROR_SD_SHARE
 
     def uses(self, observation: Observation) -> bool:

@@ -38,7 +38,7 @@ from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.kinds import Work, layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record
-from joulecast.variants import read_variant
+from joulecast.variants import read_block_variant
 
 # Columns of the work of a network.
 _FLOPS, _BYTES, _LAUNCHES, _ONE = range(4)
@@ -60,6 +60,7 @@ class WholeNetworkEstimator:
     name: ClassVar[str]
     columns: ClassVar[tuple[int, ...]]
     version = 2
+    uses_anchors = False
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole eager step with energy, duration and FLOPs."""
@@ -203,7 +204,7 @@ class FittedWorkLines:
 
 def _prefer_networks(group: Sequence[Observation]) -> Sequence[Observation]:
     """Return the observations of whole networks, or all if there are none."""
-    whole = [seen for seen in group if read_variant(seen.trial.network) is None]
+    whole = [seen for seen in group if read_block_variant(seen.trial.network) is None]
     return whole or group
 
 

@@ -18,7 +18,16 @@ import numpy as np
 from joulecast.estimators.base import Floats
 from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Observation, Setup
-from joulecast.variants import ROLES, Part, Widths, curve_key, part_widths, read_variant
+from joulecast.variants import (
+    BLOCK,
+    LAYERS,
+    ROLES,
+    Part,
+    Partition,
+    Widths,
+    curve_key,
+    part_widths,
+)
 
 Location = tuple[str, Widths]
 """A point of a curve: the curve's key and the widths."""
@@ -67,16 +76,19 @@ class VariantPoint:
 
 
 def fit_curves(
-    observations: Iterable[Observation], quantity: str, fit: FitProcess
+    observations: Iterable[Observation],
+    quantity: str,
+    fit: FitProcess,
+    partition: Partition = LAYERS,
 ) -> dict[str, Curve]:
     """Fit all curves that the observations show, by key."""
     groups: dict[str, list[VariantPoint]] = {}
     for observation in observations:
-        point = read_point(observation, quantity)
+        point = read_point(observation, quantity, partition)
         if point:
             groups.setdefault(curve_key(point.part, point.setup), []).append(point)
     curves: dict[str, Curve] = {}
-    for role in ROLES:
+    for role in (*ROLES, BLOCK):
         own = {key: group for key, group in groups.items() if group[0].part.role == role}
         locations = (at for group in own.values() for one in group for at in one.other_locations)
         costs = predict_locations(curves, locations)
@@ -87,18 +99,22 @@ def fit_curves(
     return curves
 
 
-def read_point(observation: Observation, quantity: str) -> VariantPoint | None:
+def read_point(
+    observation: Observation, quantity: str, partition: Partition = LAYERS
+) -> VariantPoint | None:
     """Return the point that an observation shows; None if it does not show a variant."""
     value, variance = _per_step(observation, quantity)
     if value is None or not observation.trial.execution.is_user_step:
         return None
-    parts = read_variant_parts(observation)
+    parts = read_variant_parts(observation, partition)
     if parts is None:
         return None
     return VariantPoint(parts[0], parts[1:], observation.trial.setup, value, variance)
 
 
-def read_variant_parts(observation: Observation) -> tuple[Part, ...] | None:
+def read_variant_parts(
+    observation: Observation, partition: Partition = LAYERS
+) -> tuple[Part, ...] | None:
     """Return the part that a variant shows, then those to subtract; None if it is no variant."""
     network, setup = observation.trial.network, observation.trial.setup
     if observation.source or setup.loss == "own" or not network.buildable:
@@ -112,7 +128,7 @@ def read_variant_parts(observation: Observation) -> tuple[Part, ...] | None:
         )
         if unattributed_share > _MAX_UNATTRIBUTED_SHARE:
             return None
-    return read_variant(network)
+    return partition.read_variant(network)
 
 
 def predict_locations(

@@ -37,7 +37,15 @@ from joulecast.estimators.subtractive.next_point import propose_point
 from joulecast.estimators.subtractive.rates import GroupRates, ProfiledPart, Rates, fit_rates
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup
-from joulecast.variants import PlacedPart, describe_part, resize_part, split_network, width_names
+from joulecast.variants import (
+    BLOCKS,
+    LAYERS,
+    Partition,
+    PlacedPart,
+    describe_part,
+    resize_part,
+    width_names,
+)
 
 
 class SubtractiveEstimator:
@@ -45,14 +53,16 @@ class SubtractiveEstimator:
 
     name = "subtractive"
     version = 1
+    uses_anchors = False
     sum_error_sd_share = SUBTRACTED_SUM_ERROR_SD_SHARE
+    partition = LAYERS
 
     def __init__(self, kernel: str = "matern") -> None:
         self._fit_process = partial(_fit_process, kernel=kernel)
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a variant, run as a whole eager step."""
-        return any(read_point(observation, quantity) for quantity in QUANTITIES)
+        return any(read_point(observation, name, self.partition) for name in QUANTITIES)
 
     def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
         """Return the bounds of every curve, then the point of largest variance."""
@@ -61,11 +71,12 @@ class SubtractiveEstimator:
         # The paper's rule knows no totals, so ``target`` means energy.
         quantity = "time" if target.acquisition == "time" else "energy"
         own = [seen for seen in observations if seen.trial.setup == target.setup]
-        return propose_point(target, own, fit_curves(own, quantity, self._fit_process))
+        curves = self._fit_curves(own, quantity)
+        return propose_point(target, own, curves, self.partition)
 
     def fit(self, observations: Sequence[Observation]) -> FittedSubtractive:
         """Fit curves of energy and duration, and rates for layers without a curve."""
-        fitted = {name: fit_curves(observations, name, self._fit_process) for name in QUANTITIES}
+        fitted = {name: self._fit_curves(observations, name) for name in QUANTITIES}
         if not fitted["energy"]:
             raise MissingError(
                 "no energy of a variant was measured on this device: profile the net there first"
@@ -76,7 +87,7 @@ class SubtractiveEstimator:
                 curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
         rates = {name: fit_rates(_list_profiled(found)) for name, found in fitted.items()}
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count)
+        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.partition)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
@@ -84,7 +95,21 @@ class SubtractiveEstimator:
             quantity: {name: GroupRates.from_dict(group) for name, group in groups.items()}
             for quantity, groups in data["rates"].items()
         }
-        return FittedSubtractive(data["curves"], rates, data["off_share"], data["seen"])
+        share, count = data["off_share"], data["seen"]
+        return FittedSubtractive(data["curves"], rates, share, count, self.partition)
+
+    def _fit_curves(self, observations: Sequence[Observation], quantity: str) -> dict[str, Curve]:
+        return fit_curves(observations, quantity, self._fit_process, self.partition)
+
+
+class BlockSubtractiveEstimator(SubtractiveEstimator):
+    """AMPERE with every repeated block as one layer, as the paper splits ResNets.
+
+    It equals ``subtractive`` on networks that repeat no block.
+    """
+
+    name = "subtractive-blocks"
+    partition = BLOCKS
 
 
 @dataclass(frozen=True)
@@ -97,12 +122,14 @@ class FittedSubtractive:
         rates: Rates for what no curve shows, by quantity.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
+        partition: How networks are split into parts.
     """
 
     curves: Mapping[str, Json]
     rates: Mapping[str, Rates]
     sum_error_sd_share: float
     observation_count: int
+    partition: Partition = LAYERS
 
     def predict(
         self,
@@ -144,7 +171,7 @@ class FittedSubtractive:
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
-        parts = [split_network(network) for network in networks]
+        parts = [self.partition.split(network) for network in networks]
         energy, duration = (
             sum_networks(self.curves, self.rates[quantity], quantity, parts, setup)
             for quantity in QUANTITIES

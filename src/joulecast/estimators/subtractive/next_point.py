@@ -23,7 +23,9 @@ from joulecast.estimators.subtractive.curves import Curve, read_variant_parts, w
 from joulecast.records import Observation, Trial
 from joulecast.units import format_share
 from joulecast.variants import (
+    LAYERS,
     CurveRange,
+    Partition,
     Widths,
     curve_key,
     describe_part,
@@ -41,7 +43,10 @@ _MAX_REFUSALS = 4
 
 
 def propose_point(
-    target: Target, observations: Sequence[Observation], curves: Mapping[str, Curve]
+    target: Target,
+    observations: Sequence[Observation],
+    curves: Mapping[str, Curve],
+    partition: Partition = LAYERS,
 ) -> Proposal:
     """Return the most useful trial, or the reason to stop.
 
@@ -49,8 +54,9 @@ def propose_point(
         target: What the profile is for.
         observations: Observations with the target's setup.
         curves: Curves fitted to them, by key.
+        partition: How networks are split into parts.
     """
-    states = _list_states(target, observations)
+    states = _list_states(target, observations, partition)
     uncertainties = [_find_uncertainty(state, curves.get(state.key), target) for state in states]
     share = max((one.share for one in uncertainties), default=0.0)
     points = sum(len(state.tried) for state in states)
@@ -116,11 +122,15 @@ def _choose(
     return Proposal(None, 0.0, "nothing is left to measure")
 
 
-def _list_states(target: Target, observations: Iterable[Observation]) -> list[_CurveState]:
+def _list_states(
+    target: Target, observations: Iterable[Observation], partition: Partition
+) -> list[_CurveState]:
     tried: dict[str, set[Widths]] = {}
     refused: dict[str, set[Widths]] = {}
     for seen in observations:
-        parts = read_variant_parts(seen) if seen.trial.setup == target.setup else None
+        parts = None
+        if seen.trial.setup == target.setup:
+            parts = read_variant_parts(seen, partition)
         if parts is None:
             continue
         is_refused = seen.energy_j is None and seen.duration_s is None
@@ -130,7 +140,7 @@ def _list_states(target: Target, observations: Iterable[Observation]) -> list[_C
             key = curve_key(parts[0], target.setup)
             found.setdefault(key, set()).add(part_widths(parts[0]))
     states = []
-    for curve_range in plan_curves(target.network):
+    for curve_range in plan_curves(target.network, partition.split):
         key = curve_key(curve_range.part, target.setup)
         done, bad = frozenset(tried.get(key, ())), frozenset(refused.get(key, ()))
         states.append(_CurveState(key, curve_range, done, bad))

@@ -22,7 +22,7 @@ from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.kinds import Work, layer_work
 from joulecast.records import Setup
 from joulecast.records.codec import Record, always_stored
-from joulecast.variants import Part
+from joulecast.variants import BLOCK, Part
 
 _MIN_POINTS = 4
 _SAME_KIND_SD_SHARE = 0.3
@@ -112,7 +112,8 @@ def _part_work(part: Part, setup: Setup) -> Work:
 
 def _group_names(part: Part, setup: Setup) -> tuple[str, ...]:
     """Return the names of the groups that a part belongs to, the most specific first."""
-    kind, of_setup = f"kind:{part.layers[0].kind}", f"setup:{setup_key(setup)}"
+    name = BLOCK if part.role == BLOCK else part.layers[0].kind
+    kind, of_setup = f"kind:{name}", f"setup:{setup_key(setup)}"
     return (f"{of_setup} {kind}", of_setup, kind, ALL)
 
 

@@ -23,6 +23,7 @@ class BudgetedEstimator:
     def __init__(self, estimator: Estimator, seconds: float) -> None:
         self.name = estimator.name
         self.version = estimator.version
+        self.uses_anchors = estimator.uses_anchors
         self._estimator = estimator
         self._seconds = seconds
 

@@ -23,10 +23,13 @@ NO_PROBE = "-noprobe"
 """Suffix of an estimator's name: without probes of the test networks."""
 
 CAMPAIGN_NETS = 24
+# On a family without repeated blocks it would measure what ``subtractive`` measures.
+_BLOCK_ESTIMATOR = "subtractive-blocks"
 _DEFAULT_ESTIMATORS = (
     "additive",
     "additive" + NO_PROBE,
     "subtractive",
+    _BLOCK_ESTIMATOR,
     "neuralpower",
     "work-linear",
     "flops-linear",
@@ -35,9 +38,11 @@ _DEFAULT_ESTIMATORS = (
 )
 
 
-def list_estimators() -> tuple[str, ...]:
-    """Return the names of the estimators that are evaluated by default."""
-    return tuple(name for name in _DEFAULT_ESTIMATORS if strip_probe(name) in ESTIMATORS)
+def list_estimators(family: str = "") -> tuple[str, ...]:
+    """Return the names of the estimators that are evaluated by default on a family."""
+    has_blocks = bool(family and make_family(family).groups)
+    names = (name for name in _DEFAULT_ESTIMATORS if has_blocks or name != _BLOCK_ESTIMATOR)
+    return tuple(name for name in names if strip_probe(name) in ESTIMATORS)
 
 
 def strip_probe(name: str) -> str:
