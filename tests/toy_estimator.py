@@ -12,6 +12,7 @@ SD_SHARE = 0.5
 class CallEstimator:
     name = "calls"
     version = 2
+    uses_anchors = False
 
     def uses(self, observation):
         has_costs = bool(observation.energy_j and observation.duration_s)

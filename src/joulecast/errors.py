@@ -7,6 +7,7 @@
     ├── MissingError               make or install something first: a meter, a profile, a package
     ├── MeasurementError           try again: the measurement failed or is unreliable
     │   ├── ContaminatedError      something disturbed the device in every attempt
+    │   ├── DeviceLostError        the process can no longer use the device: start it again
     │   ├── NotTrainingError       the loss is not finite, or a weight did not change
     │   └── OutOfMemoryError       the trial does not fit on the device
     └── StoreError                 the store cannot be read or written; it is unchanged
@@ -41,6 +42,10 @@ class MeasurementError(JoulecastError):
 
 class ContaminatedError(MeasurementError):
     """Something disturbed the device in every attempt."""
+
+
+class DeviceLostError(MeasurementError):
+    """The device failed so badly that this process can no longer use it."""
 
 
 class NotTrainingError(MeasurementError):

@@ -68,7 +68,6 @@ def list_trials(
         observations: What was measured or refused before.
         most: How many trials an atlas has at most, observed ones included.
     """
-    timed, metered = _read_observed(observations)
     mode = "graph" if "graph" in modes else "eager"
     sized = (_SizedPiece(one, _find_memory_bytes(one)) for one in population.list_pieces())
     pieces = [one for one in sized if _can_run(one, scale)]
@@ -76,11 +75,19 @@ def list_trials(
         _list_piece_trials(pieces, scale, mode),
         _list_host_trials(pieces, scale) if mode == "graph" else iter(()),
     )
-    planned = islice(chain(_list_anchors(scale, modes), own), most)
+    planned = tuple(islice(chain(_list_anchors(scale, modes), own), most))
+    return drop_observed(planned, observations)
+
+
+def drop_observed(
+    trials: Sequence[AtlasTrial], observations: Iterable[Observation]
+) -> tuple[AtlasTrial, ...]:
+    """Return the trials that are still to be measured, in their order."""
+    timed, metered = _read_observed(observations)
+    if not (timed or metered):
+        return tuple(trials)
     return tuple(
-        one
-        for one in planned
-        if not (timed or metered) or one.trial.key not in (metered if one.with_energy else timed)
+        one for one in trials if one.trial.key not in (metered if one.with_energy else timed)
     )
 
 

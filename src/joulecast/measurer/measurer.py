@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median, stdev
 from typing import Any
 
@@ -119,6 +119,12 @@ class Measurer:
             self._check_retries(measured)
         measured.cost_s = self.now() - started_s
         return self._make_observation(measured)
+
+    def make_refusal(self, trial: Trial, reason: str) -> Observation:
+        """Return the observation of a trial that the device refuses: it has no values."""
+        return replace(
+            self._make_observation(TrialMeasurements(trial, self.limits)), count=0, refusal=reason
+        )
 
     def measure_all(
         self,

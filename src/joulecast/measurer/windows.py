@@ -96,7 +96,7 @@ class TrialMeasurements:
     def is_confirmed(self) -> bool:
         """Return whether the steps of most valid windows are about as fast as the fastest seen."""
         durations_s = [window.duration_s for window in self.valid_windows()]
-        return median_high(durations_s) <= self._find_slow_s()
+        return not durations_s or median_high(durations_s) <= self._find_slow_s()
 
     def count_slow(self) -> int:
         """Return the number of valid windows whose steps were far slower than the fastest seen."""

@@ -39,7 +39,7 @@ class Observation(Record):
     """A trial and what meter and clock showed: medians over ``count`` rounds, with their spread.
 
     Energy and durations are those of ``trial.execution.steps`` steps. A time probe has no
-    ``energy_j``.
+    ``energy_j``; a trial that the device refused has no values at all.
 
     Attributes:
         issue_s: Host time until all kernels are queued, without waiting for the device.
@@ -50,6 +50,7 @@ class Observation(Record):
         source: Where an imported observation comes from.
         taken_at_s: Seconds since 1970.
         cost_s: Device time that measuring took, warm-up included.
+        refusal: Why the device refused the trial; empty if it was measured.
     """
 
     trial: Trial
@@ -70,6 +71,7 @@ class Observation(Record):
     source: str = ""
     taken_at_s: float = 0.0
     cost_s: float = 0.0
+    refusal: str = omit_default("")
 
     def __post_init__(self) -> None:
         check_choice("provenance", self.provenance, PROVENANCES)

@@ -70,6 +70,7 @@ class AdditiveEstimator:
 
     name = "additive"
     version = FIT_VERSION
+    uses_anchors = False
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole step with an energy or a duration."""

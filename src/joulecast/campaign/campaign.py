@@ -6,40 +6,25 @@
 
 Every observation is stored as soon as it is made, and a proposal depends on the observations alone.
 A campaign that was interrupted, even by ``kill -9``, therefore continues where it stopped: nothing
-is lost and no trial is measured twice; only the idle device is observed again in each run. A trial
-that the device refuses (it cannot be built, does not fit into memory, does not train) is left out
-for the rest of the campaign. If the device refuses all trials, the first refusal is raised.
+is lost and no trial is measured twice without need; the idle device is observed again in each run.
+The peaks of the device come first, for estimators that use them. At the end, observations that look
+wrong are measured again, earlier runs' included: running a campaign again repairs a profile. A
+trial that the device refuses (it cannot be built, does not fit into memory, does not train) is left
+out for the rest of the campaign. If the device refuses all trials, the first refusal is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from joulecast.errors import (
-    MeasurementError,
-    MissingError,
-    NetError,
-    NotTrainingError,
-    OutOfMemoryError,
-)
-from joulecast.estimators.base import Estimator, Fitted, Json, Proposal, Target
+from joulecast.campaign.anchor_rates import measure_anchors
+from joulecast.campaign.doubtful_trials import repeat_doubtful
+from joulecast.campaign.trial_log import ObservationLog, TrialLog
+from joulecast.errors import MeasurementError, MissingError
+from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.measurer import Measurer
-from joulecast.records import Observation, Profile, Trial
-
-
-class ObservationLog(Protocol):
-    """Storage that a campaign reads from and writes to; ``store.Store`` is one."""
-
-    def load_observations(self, profile_key: str) -> Sequence[Observation]:
-        """Return all observations of a profile, in the order they were added."""
-
-    def add_observation(self, observation: Observation) -> None:
-        """Store an observation permanently."""
-
-    def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
-        """Store an estimator's fit to a profile."""
+from joulecast.records import Observation, Profile
 
 
 @dataclass(frozen=True)
@@ -50,6 +35,7 @@ class Progress:
         points: Observations that the target can use, those of earlier runs included.
         left_s: Estimated remaining time; None while no limit applies.
         reason: What is measured next and why, or why the campaign ends.
+        total: Number of points at which it ends at the latest; None if that is unknown.
     """
 
     points: int
@@ -57,6 +43,7 @@ class Progress:
     elapsed_s: float
     left_s: float | None
     reason: str
+    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +54,8 @@ class CampaignResult:
         new: Number of observations made by this run.
         stopped: Why it ended.
         skipped: Trials that the device refused, with the reasons.
+        repeated: Doubtful trials that were measured again.
+        disturbances: How often something disturbed a measurement, by name.
     """
 
     profile_key: str
@@ -76,6 +65,8 @@ class CampaignResult:
     elapsed_s: float
     stopped: str
     skipped: tuple[str, ...]
+    repeated: int = 0
+    disturbances: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_profile_key(measurer: Measurer) -> str:
@@ -113,72 +104,63 @@ def run_campaign(
     key = find_profile_key(measurer)
     target = replace(target, modes=measurer.runtime.modes)
     started_s = measurer.now()
-    campaign = _Campaign(measurer, log, list(log.load_observations(key)))
+    trials = TrialLog(measurer, log, list(log.load_observations(key)))
+    if estimator.uses_anchors:
+        measure_anchors(trials, target.setup.precision)
     while True:
-        proposal = estimator.propose(target, [*campaign.known, *campaign.refused])
+        proposal = estimator.propose(target, [*trials.believed, *trials.refused])
         elapsed_s = measurer.now() - started_s
-        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, campaign.new)
+        stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, trials.new)
         share = proposal.uncertainty_share
         if on_progress is not None:
-            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, campaign.new)
+            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, trials.new)
             reason = stopped or proposal.reason
             on_progress(Progress(proposal.points, share, elapsed_s, left_s, reason))
         if stopped or proposal.trial is None:
             break
-        campaign.measure(proposal.trial, proposal)
-    skipped = tuple(campaign.skipped)
-    log.save_fit(key, estimator.name, _fit(estimator, campaign.known, skipped).to_dict())
-    elapsed_s = measurer.now() - started_s
-    return CampaignResult(key, proposal.points, campaign.new, share, elapsed_s, stopped, skipped)
+        _measure_proposed(trials, proposal)
+    fitted, repeated = _fit_and_repair(estimator, trials)
+    log.save_fit(key, estimator.name, fitted.to_dict())
+    return CampaignResult(
+        key,
+        proposal.points,
+        trials.new,
+        share,
+        measurer.now() - started_s,
+        stopped,
+        tuple(trials.skipped),
+        repeated,
+        dict(measurer.disturbances),
+    )
 
 
-@dataclass
-class _Campaign:
-    """The observations of a running campaign.
-
-    Attributes:
-        known: All observations of the profile, read once and appended to.
-        refused: Trials that the device refused, as observations without values.
-        skipped: These trials, with the reasons.
-        new: Number of observations made by this run.
-    """
-
-    measurer: Measurer
-    log: ObservationLog
-    known: list[Observation]
-    refused: list[Observation] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    new: int = 0
-
-    def measure(self, trial: Trial, proposal: Proposal) -> None:
-        """Measure and store a proposed trial, or note that the device refuses it."""
-        measure = self.measurer.measure if proposal.with_energy else self.measurer.time
-        try:
-            self._add(measure(trial))
-        except (OutOfMemoryError, NotTrainingError, NetError) as error:
-            self.refused.append(Observation(trial))
-            self.skipped.append(f"{proposal.reason}: {error}")
-            return
-        self.new += 1
-        if self.new == 1:
-            # After the first load, when clock rates are up as they are between steps.
-            self._add(self.measurer.measure_idle())
-
-    def _add(self, observation: Observation) -> None:
-        self.log.add_observation(observation)
-        self.known.append(observation)
-
-
-def _fit(estimator: Estimator, known: Sequence[Observation], skipped: Sequence[str]) -> Fitted:
-    """Fit the estimator; if nothing was measured, raise the device's first refusal."""
+def fit_estimator(
+    estimator: Estimator, believed: Sequence[Observation], skipped: Sequence[str] = ()
+) -> Fitted:
+    """Fit an estimator; if nothing was measured, raise the device's first refusal."""
     try:
-        return estimator.fit(known)
+        return estimator.fit(believed)
     except MissingError as error:
         if not skipped:
             raise
         raise MeasurementError(
             f"nothing could be measured, {len(skipped)} trials were refused: {skipped[0]}"
         ) from error
+
+
+def _measure_proposed(trials: TrialLog, proposal: Proposal) -> None:
+    assert proposal.trial is not None
+    done = trials.measure(proposal.trial, proposal.with_energy, proposal.reason)
+    if done is not None and trials.new == 1:
+        # After the first load, when clock rates are up as they are between steps.
+        trials.measure_idle()
+
+
+def _fit_and_repair(estimator: Estimator, trials: TrialLog) -> tuple[Fitted, int]:
+    """Fit, measure again what looks wrong, and fit again if anything was; count what was."""
+    fitted = fit_estimator(estimator, trials.believed, trials.skipped)
+    repeated = repeat_doubtful(trials, fitted)
+    return (fit_estimator(estimator, trials.believed) if repeated else fitted), repeated
 
 
 def _find_stop_reason(

@@ -1,0 +1,235 @@
+"""Measure an atlas: isolated layers and blocks of a population of networks of all kinds.
+
+    population ─▶ trials in the order of a design ─▶ measure, store ─▶ … until the time is over
+                        └ observed, refused or too slow for this device: left out
+
+Every observation is stored as soon as it is made, refused trials too, and the list of trials
+depends on the device alone: a campaign that was interrupted at any moment resumes. Fitting is left
+to the caller, since measuring may happen in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from joulecast.atlas.device_scale import DeviceScale
+from joulecast.atlas.guidance import ScoreTrials, order_remaining
+from joulecast.atlas.population import draw_population
+from joulecast.atlas.trials import MOST_TRIALS, AtlasTrial, drop_observed, list_trials
+from joulecast.campaign.anchor_rates import apply_peaks, find_scale, read_peaks
+from joulecast.campaign.campaign import Progress, find_profile_key
+from joulecast.campaign.doubtful_trials import repeat_doubtful
+from joulecast.campaign.trial_log import ObservationLog, TrialLog
+from joulecast.errors import ContaminatedError
+from joulecast.kinds import network_work
+from joulecast.measurer import Measurer
+from joulecast.records import Observation
+
+ATLAS_SEED, ATLAS_NETWORKS = 20261116, 300
+"""They draw the population of every atlas, so that campaigns on one device continue each other."""
+
+# The idle device is observed after this many trials, and scores are asked again.
+_IDLE_EVERY = 100
+# A step that would take longer at the measured peaks is left out, on processors and on GPUs. Layers
+# of processors reach a smaller share of them.
+_LONGEST_STEP_S = {False: 0.2, True: 0.5}
+# So many trials in a row that something disturbed end the campaign.
+_MOST_DISTURBED = 3
+# Doubtful trials that are measured again between two observations of the idle device.
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class AtlasLimits:
+    """When an atlas ends, and what it tries.
+
+    Attributes:
+        seconds: Stop after this time on the measurer's clock.
+        points: Stop at this many trials, those of earlier runs and refused ones included.
+        most_trials: How many trials the design has.
+        networks: Number of networks in the population.
+        retries_refused: Try again what the device refused in earlier runs.
+    """
+
+    seconds: float | None = None
+    points: int | None = None
+    most_trials: int = MOST_TRIALS
+    networks: int = ATLAS_NETWORKS
+    retries_refused: bool = False
+
+
+@dataclass(frozen=True)
+class AtlasRun:
+    """What one run of an atlas did.
+
+    Attributes:
+        new: Number of trials measured.
+        stopped: Why it ended.
+        repeated: Doubtful trials that were measured again.
+        disturbances: How often something disturbed a measurement, by name.
+    """
+
+    profile_key: str
+    new: int
+    stopped: str
+    elapsed_s: float
+    repeated: int = 0
+    disturbances: Mapping[str, int] = field(default_factory=dict)
+
+
+def run_atlas(
+    measurer: Measurer,
+    log: ObservationLog,
+    limits: AtlasLimits,
+    *,
+    score: ScoreTrials | None = None,
+    on_trial: Callable[[Observation], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> AtlasRun:
+    """Measure trials in their order and store them, until a limit is reached.
+
+    Args:
+        measurer: Measures trials.
+        log: Stores observations as they are made.
+        limits: When to stop.
+        score: Values trials once the base design is measured.
+        on_trial: Called before every measurement with what is stored should the process die.
+        on_progress: Called before every measurement and at the end.
+
+    Raises:
+        ContaminatedError: Something disturbed several measurements in a row.
+        DeviceLostError: The process can no longer use the device; another one can continue.
+    """
+    campaign = _AtlasCampaign(measurer, log, limits, score)
+    stopped = ""
+    while not stopped:
+        one = campaign.choose_next()
+        stopped = campaign.find_stop_reason(one)
+        if on_progress is not None:
+            on_progress(campaign.make_progress(stopped or _describe(one)))
+        if one is not None and not stopped:
+            if on_trial is not None:
+                on_trial(measurer.make_refusal(one.trial, ""))
+            campaign.measure(one)
+    return campaign.finish(stopped)
+
+
+def plan_atlas(measurer: Measurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
+    """Return all trials of an atlas of the measurer's device, in the order of the design."""
+    scale = find_scale(measurer)
+    population = draw_population(ATLAS_SEED, limits.networks, scale)
+    return list_trials(population, scale, measurer.runtime.modes, most=limits.most_trials)
+
+
+class _AtlasCampaign:
+    """A running atlas: what is left, what is known, and the time that has passed."""
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        log: ObservationLog,
+        limits: AtlasLimits,
+        score: ScoreTrials | None,
+    ) -> None:
+        self._measurer, self._limits, self._score = measurer, limits, score
+        self._started_s = measurer.now()
+        self._key = find_profile_key(measurer)
+        stored = list(log.load_observations(self._key))
+        self._trials = TrialLog(measurer, log, stored, keeps_refusals=True)
+        planned = plan_atlas(measurer, limits)
+        seen = [one for one in stored if not (limits.retries_refused and one.refusal)]
+        self._left = list(drop_observed(planned, seen))
+        self._earlier = len(planned) - len(self._left)
+        self._tried = self._disturbed = self._repeated = 0
+        self._measured_scale: DeviceScale | None = None
+
+    def choose_next(self) -> AtlasTrial | None:
+        """Return the next trial, or None after the last one."""
+        if self._tried and self._tried % _IDLE_EVERY == 0:
+            self._left = order_remaining(self._left, self._trials.believed, self._score)
+        while self._left:
+            if not self._is_too_slow(self._left[0]):
+                return self._left[0]
+            self._left.pop(0)
+        return None
+
+    def find_stop_reason(self, one: AtlasTrial | None) -> str:
+        """Return why to stop, or an empty string to go on."""
+        limits, elapsed_s = self._limits, self._find_elapsed_s()
+        if one is None:
+            return "every trial of the atlas was tried"
+        if limits.points is not None and self._count_done() >= limits.points:
+            return f"{limits.points} trials are done"
+        next_s = elapsed_s / self._tried if self._tried else 0.0
+        if limits.seconds is not None and elapsed_s + next_s > limits.seconds:
+            return f"the budget of {limits.seconds:.0f} s is spent"
+        return ""
+
+    def make_progress(self, reason: str) -> Progress:
+        """Return the state of the campaign."""
+        elapsed_s, done = self._find_elapsed_s(), self._count_done()
+        total = done + len(self._left)
+        if self._limits.points is not None:
+            total = min(total, max(done, self._limits.points))
+        limits_s = []
+        if self._limits.seconds is not None:
+            limits_s.append(self._limits.seconds - elapsed_s)
+        if self._tried:
+            limits_s.append((total - done) * elapsed_s / self._tried)
+        left_s = max(0.0, min(limits_s)) if limits_s else None
+        return Progress(done, 0.0, elapsed_s, left_s, reason, total)
+
+    def measure(self, one: AtlasTrial) -> None:
+        """Measure a trial; every now and then the idle device, and again what looks wrong."""
+        self._left.pop(0)
+        try:
+            self._trials.measure(one.trial, one.with_energy, one.label)
+            self._disturbed = 0
+        except ContaminatedError:
+            # The device is to blame, not the trial: a later run tries it again.
+            self._disturbed += 1
+            if self._disturbed == _MOST_DISTURBED:
+                raise
+        if self._tried % _IDLE_EVERY == 0:
+            self._trials.measure_idle()
+        self._tried += 1
+        if self._tried % _IDLE_EVERY == 0:
+            self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
+
+    def finish(self, stopped: str) -> AtlasRun:
+        """Measure again what looks wrong, and return what was done."""
+        if self._tried:
+            self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
+        disturbances = dict(self._measurer.disturbances)
+        elapsed_s, new = self._find_elapsed_s(), self._trials.new
+        return AtlasRun(self._key, new, stopped, elapsed_s, self._repeated, disturbances)
+
+    def _count_done(self) -> int:
+        return self._earlier + self._tried
+
+    def _find_elapsed_s(self) -> float:
+        return self._measurer.now() - self._started_s
+
+    def _is_too_slow(self, one: AtlasTrial) -> bool:
+        """Return whether a step would take very long at the rates that the anchors showed."""
+        if one.reason == "anchor":
+            return False
+        scale = self._find_measured_scale()
+        work = network_work(one.trial.network, one.trial.setup).total
+        step_s = scale.duration_s(work, one.trial.setup.precision) * one.trial.execution.copies
+        return step_s > _LONGEST_STEP_S["graph" in self._measurer.runtime.modes]
+
+    def _find_measured_scale(self) -> DeviceScale:
+        if self._measured_scale is None:
+            scale, modes = find_scale(self._measurer), self._measurer.runtime.modes
+            peaks = read_peaks(self._trials.believed, scale, modes)
+            self._measured_scale = apply_peaks(scale, peaks)
+        return self._measured_scale
+
+
+def _describe(one: AtlasTrial | None) -> str:
+    if one is None:
+        return ""
+    batch, what = one.trial.setup.batch, "energy" if one.with_energy else "time"
+    return f"{what} of {one.label}, batch {batch}"

@@ -1,0 +1,77 @@
+"""Let only one campaign run on a device at a time.
+
+The lock is a file in the user's cache folder, named after the device and the machine. The operating
+system releases it when the process dies, however that happens. A process that inherits the open
+file keeps it: a worker that outlives its parent still uses the device.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from joulecast.errors import MeasurementError
+from joulecast.records.hashing import stable_hash
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where campaigns are not locked
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def hold_device(device: str, folder: Path | None = None) -> Iterator[int | None]:
+    """Hold the lock of a device; yield the file to pass on to other processes, None without one.
+
+    Args:
+        device: Identifies the device on this machine.
+        folder: Folder of the locks; by default in the user's cache folder.
+
+    Raises:
+        MeasurementError: Another campaign runs on the device.
+    """
+    descriptor = _open_file((folder or _find_folder()) / _name_file(device))
+    if fcntl is None or descriptor is None:
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise MeasurementError(
+                f"another campaign is running on {device} (process {pid}): wait until it ends, or "
+                "stop it; what it measured is stored"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_file(path: Path) -> int | None:
+    """Return an open file; None where none can be made, as on a read-only disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def _find_folder() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        folder = cache if cache.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir())
+    return folder / "joulecast" / "locks"
+
+
+def _name_file(device: str) -> str:
+    # Homes may be shared by several machines.
+    return f"{stable_hash([platform.node(), device])}.lock"
