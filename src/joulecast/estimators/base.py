@@ -178,10 +178,13 @@ class Estimator(Protocol):
 
     Attributes:
         version: Version of the fit's JSON; fits of another version are fitted anew.
+        uses_anchors: Whether it learns from the peaks of a device (one large matrix product, a
+            copy, an empty launch), which campaigns then measure first.
     """
 
     name: str
     version: int
+    uses_anchors: bool
 
     def uses(self, observation: Observation) -> bool:
         """Return whether the estimator can learn from an observation."""
