@@ -5,6 +5,9 @@ None of them is a test network (``networks.py``), and none of the test networks 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -94,9 +97,9 @@ def make_diffusion_transformer(batch: int) -> TrainingExample:
 
 def make_videomae(batch: int) -> TrainingExample:
     """Return a video transformer for 16 frames of 224x224."""
-    from transformers import VideoMAEConfig, VideoMAEForVideoClassification
+    library: Any = import_module("transformers")
 
-    net = VideoMAEForVideoClassification(VideoMAEConfig(num_labels=400))
+    net = library.VideoMAEForVideoClassification(library.VideoMAEConfig(num_labels=400))
     videos = torch.randn(batch, 16, 3, 224, 224)
     labels = torch.randint(0, 400, (batch,))
     return TrainingExample(net, {"pixel_values": videos, "labels": labels}, take_loss)
@@ -104,9 +107,9 @@ def make_videomae(batch: int) -> TrainingExample:
 
 def make_protein_model(batch: int) -> TrainingExample:
     """Return a masked language model of proteins, like ESM-2 with 35 million parameters."""
-    from transformers import EsmConfig, EsmForMaskedLM
+    library: Any = import_module("transformers")
 
-    config = EsmConfig(
+    config = library.EsmConfig(
         vocab_size=33,
         hidden_size=480,
         num_hidden_layers=12,
@@ -117,7 +120,9 @@ def make_protein_model(batch: int) -> TrainingExample:
         mask_token_id=32,
     )
     ids = torch.randint(4, 24, (batch, 256))
-    return TrainingExample(EsmForMaskedLM(config), {"input_ids": ids, "labels": ids}, take_loss)
+    return TrainingExample(
+        library.EsmForMaskedLM(config), {"input_ids": ids, "labels": ids}, take_loss
+    )
 
 
 class SequentialRecommender(nn.Module):

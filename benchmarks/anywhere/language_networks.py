@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -212,9 +213,9 @@ def make_moe_decoder(batch: int) -> TrainingExample:
 
 def make_t5_base(batch: int) -> TrainingExample:
     """Return a T5 v1.1 base: 512 tokens read, 128 written."""
-    from transformers import T5Config, T5ForConditionalGeneration
+    library: Any = import_module("transformers")
 
-    config = T5Config(
+    config = library.T5Config(
         vocab_size=32128,
         d_model=768,
         d_kv=64,
@@ -229,14 +230,14 @@ def make_t5_base(batch: int) -> TrainingExample:
         "input_ids": torch.randint(0, config.vocab_size, (batch, 512)),
         "labels": torch.randint(0, config.vocab_size, (batch, 128)),
     }
-    return TrainingExample(T5ForConditionalGeneration(config), inputs, take_loss)
+    return TrainingExample(library.T5ForConditionalGeneration(config), inputs, take_loss)
 
 
 def make_electra_large(batch: int) -> TrainingExample:
     """Return an ELECTRA discriminator: a large BERT that marks replaced tokens."""
-    from transformers import ElectraConfig, ElectraForPreTraining
+    library: Any = import_module("transformers")
 
-    config = ElectraConfig(
+    config = library.ElectraConfig(
         embedding_size=1024,
         hidden_size=1024,
         num_hidden_layers=24,
@@ -249,7 +250,7 @@ def make_electra_large(batch: int) -> TrainingExample:
         "attention_mask": torch.ones(shape, dtype=torch.long),
         "labels": torch.randint(0, 2, shape),
     }
-    return TrainingExample(ElectraForPreTraining(config), inputs, take_loss)
+    return TrainingExample(library.ElectraForPreTraining(config), inputs, take_loss)
 
 
 class LoraLinear(nn.Module):
@@ -270,9 +271,9 @@ class LoraLinear(nn.Module):
 
 def make_olmo_lora(batch: int) -> TrainingExample:
     """Return a frozen OLMo of a billion parameters with LoRA on queries and values."""
-    from transformers import OlmoConfig, OlmoForCausalLM
+    library: Any = import_module("transformers")
 
-    config = OlmoConfig(
+    config = library.OlmoConfig(
         vocab_size=50304,
         hidden_size=2048,
         intermediate_size=8192,
@@ -280,7 +281,7 @@ def make_olmo_lora(batch: int) -> TrainingExample:
         num_attention_heads=16,
         use_cache=False,
     )
-    net: Any = OlmoForCausalLM(config)
+    net = library.OlmoForCausalLM(config)
     net.requires_grad_(False)
     for layer in net.model.layers:
         layer.self_attn.q_proj = LoraLinear(layer.self_attn.q_proj)

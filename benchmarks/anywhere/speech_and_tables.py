@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -102,11 +105,11 @@ def make_conformer(batch: int) -> TrainingExample:
 
 def make_wav2vec2(batch: int) -> TrainingExample:
     """Return a wav2vec 2.0 base for 5 s of sound in 8 classes, with a frozen feature encoder."""
-    from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
+    library: Any = import_module("transformers")
 
     # No layer is left out at random: every step is the same work.
-    config = Wav2Vec2Config(num_labels=8, layerdrop=0.0)
-    net = Wav2Vec2ForSequenceClassification(config)
+    config = library.Wav2Vec2Config(num_labels=8, layerdrop=0.0)
+    net = library.Wav2Vec2ForSequenceClassification(config)
     net.freeze_feature_encoder()
     inputs = {
         "input_values": torch.randn(batch, 80000),
@@ -150,9 +153,11 @@ class CrossNetwork(nn.Module):
 
 def make_dcn_v2(batch: int) -> TrainingExample:
     """Return a DCN v2 with 26 tables of 2.3 million rows in all."""
-    rows = (800_000, 500_000, 300_000, 200_000, 150_000, 120_000, 90_000, 60_000, 40_000)
-    rows += (20_000, 12_000, 8_000, 5_000, 3_000, 2_000, 1_500, 1_000, 600, 300, 200, 100)
-    rows += (60, 30, 20, 10, 4)
+    rows = (
+        *(800_000, 500_000, 300_000, 200_000, 150_000, 120_000, 90_000, 60_000, 40_000),
+        *(20_000, 12_000, 8_000, 5_000, 3_000, 2_000, 1_500, 1_000, 600, 300, 200, 100),
+        *(60, 30, 20, 10, 4),
+    )
     net = CrossNetwork(13, rows, width=32)
     ids = torch.stack([torch.randint(0, count, (batch,)) for count in rows], dim=1)
     clicks = torch.randint(0, 2, (batch,)).float()
