@@ -134,7 +134,28 @@ def test_a_probe_narrows_the_interval(store, profile):
     with pytest.raises(joulecast.JoulecastError, match="leave device out"):
         joulecast.estimate(net, device=profile, probe=True, **SMALL)
     with pytest.raises(joulecast.JoulecastError, match="probe=True"):
-        joulecast.estimate(net, device=profile, **SMALL)
+        joulecast.estimate(net, device=profile, batch=8, meter="nvml")
+
+
+def test_on_means_the_profile_of_that_device(store, profile):
+    here = joulecast.estimate("lenet5", store=store, **SMALL)
+    assert here == joulecast.estimate("lenet5", device="simulated-7", store=store, batch=8)
+    with pytest.raises(joulecast.JoulecastError, match=r"simulated:8 .* has no profile yet"):
+        joulecast.estimate("lenet5", store=store, on="simulated:8")
+    with pytest.raises(joulecast.JoulecastError, match="give one of them"):
+        joulecast.estimate("lenet5", device=profile, **SMALL)
+
+
+def test_notes_of_reading_reach_the_estimate(profile):
+    class Frozen(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.requires_grad_(False)
+
+    inputs = torch.zeros(4, 1, 28, 28)
+    network = joulecast.inspect(Frozen(), inputs)
+    estimate = joulecast.estimate(Frozen(), inputs, device=profile)
+    assert network.totals.notes and set(network.totals.notes) <= set(estimate.notes)
 
 
 def test_update_moves_an_estimate_to_the_first_steps(profile):

@@ -112,7 +112,76 @@ def test_text_shows_provenance(profiled):
 
 def test_small_layers_are_summed(profiled):
     text = profiled("estimate", "resnet18", "--device", "sim").stdout
-    assert "other 22 layers" in text and "of the energy is extrapolated" in text
+    assert "other " in text and "of the energy is extrapolated" in text
+    assert "stage1.0–1" in text and "block of 3" in text and "×2" in text
+
+
+def test_every_layer_is_printed_on_request(profiled):
+    names = [
+        layer["name"]
+        for layer in profiled.json("estimate", "resnet18", "--device", "sim")["layers"]
+    ]
+    text = profiled("estimate", "resnet18", "--device", "sim", "--layers").stdout
+    assert all(name in text for name in names) and "block of" not in text
+
+
+def test_json_has_every_layer_and_the_blocks(profiled):
+    data = profiled.json("estimate", "resnet18", "--device", "sim")
+    for block in data["blocks"]:
+        own = [
+            data["layers"][at]["energy_j"]
+            for start in block["starts"]
+            for at in range(start, start + block["layer_count"])
+        ]
+        assert len(own) == block["count"] * block["layer_count"]
+        assert block["energy_j"] == pytest.approx(sum(own))
+    assert [block["name"] for block in data["blocks"]] == ["stage1.0–1"]
+
+
+def test_a_network_larger_than_the_memory_is_estimated_and_said_not_to_fit(profiled, shell):
+    assert profiled.json("estimate", *NET)["fits_memory"] is None
+    small = shell.json("estimate", "cnn5", "--device", "nvidia-h200")
+    assert small["fits_memory"] is True
+    assert not any("fit" in note for note in small["notes"])
+    huge = ("estimate", "resnet50", "--device", "nvidia-h200", "--batch", "100000")
+    data = shell.json(*huge)
+    assert data["fits_memory"] is False and data["energy_j"] > 0
+    assert data["peak_memory_bytes"] > data["device_memory_bytes"] == 150754820096
+    text = " ".join(shell(*huge).stdout.split())
+    assert text.count("It would not fit: a step needs about") == 1
+    assert "but nvidia-h200 has 140 GiB" in text
+
+
+def test_the_version_that_made_the_profile_is_said_if_it_differs(shell, profiled, monkeypatch):
+    words = ("estimate", "cnn5", "--device", "nvidia-h200")
+    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "9.9.9+cu")
+    data = shell.json(*words)
+    assert (data["runtime"], data["installed_runtime"]) == ("torch-2.11.0", "torch-9.9.9")
+    said = "The profile was made with torch 2.11.0, but torch 9.9.9 is installed here"
+    assert any(note.startswith(said) for note in data["notes"])
+    assert said in " ".join(shell(*words).stdout.split())
+    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "2.11.0")
+    assert "made with" not in shell(*words).stdout
+    assert profiled.json("estimate", *NET)["installed_runtime"] is None
+
+
+def test_on_means_the_profile_of_that_device(profiled):
+    words = (NET[0], "--batch", "8")
+    assert profiled.json("estimate", *words, "--on", "simulated:7") == profiled.json(
+        "estimate", *NET
+    )
+    said = profiled.fails("estimate", *words, "--on", "simulated:8")
+    assert "simulated:8 of this machine (simulated-8) has no profile yet" in said
+    assert "not both" in profiled.fails("estimate", *NET, "--on", "simulated:7", code=2)
+    assert "--probe" in profiled.fails("estimate", *NET, "--meter", "nvml", code=2)
+
+
+def test_on_overrides_a_device_in_the_settings(profiled, write):
+    write("joulecast.toml", 'device = "nvidia-h200"')
+    words = (NET[0], "--batch", "8", "--on", "simulated:7")
+    assert profiled.json("estimate", *words)["device"] == "simulated-7"
+    assert profiled.json("estimate", *words, "--probe")["device"] == "simulated-7"
+    assert profiled.json("estimate", *words[:3])["device"] == "nvidia-h200"
 
 
 def test_unseen_setups_are_reported_with_advice(profiled):
@@ -211,6 +280,7 @@ def test_unattributed_work_is_reported_and_not_estimated(profiled):
     assert data["energy_j"] == profiled.json("estimate", *NET)["energy_j"]
     shares = [data[f"unattributed_{what}_share"] for what in ("flops", "bytes", "params")]
     assert shares == [0.73, 0.004, 0.02]
+    assert any("belong to no layer" in note for note in data["notes"])
     text = " ".join(profiled("estimate", "net.json", *NET[1:]).stdout.split())
     assert "73.0 % of the FLOPs, 2.00 % of the parameters belong to no layer" in text
     assert "which is too low" in text

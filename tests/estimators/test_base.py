@@ -1,5 +1,7 @@
 """Test the helpers that estimators share: grouping by setup, covariances, energies by layer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,13 @@ def test_energy_is_divided_by_the_bytes_that_layers_move():
 
 def test_setup_keys_differ_by_setup():
     assert setup_key(ONE) == setup_key(Setup(batch=1)) != setup_key(TWO)
+
+
+def test_notes_follow_their_networks():
+    def predict(networks, setup):
+        notes = (("far",),) * len(networks) if setup == TWO else ()
+        return replace(make_prediction(networks, setup), notes=notes)
+
+    found = predict_by_setup(predict, make_networks(1, 2, 3), [ONE, TWO, ONE])
+    assert found.notes == ((), ("far",), ())
+    assert predict_by_setup(make_prediction, make_networks(1, 2), [ONE, TWO]).notes == ()

@@ -16,8 +16,19 @@ from joulecast.estimators import (
 )
 from joulecast.estimators.base import UNIT_SD_SHARE
 from joulecast.estimators.fitted_profile import UNIT_VARIATION
+from joulecast.estimators.uncounted_work import NO_COST_RULE
+from joulecast.families import make_family
 from joulecast.kinds import peak_memory
-from joulecast.records import OWN_NET, Device, Network, Observation, Profile, Setup, Trial
+from joulecast.records import (
+    OWN_NET,
+    Device,
+    Network,
+    Observation,
+    Profile,
+    Setup,
+    StepTotals,
+    Trial,
+)
 from joulecast.testing.estimators import SETUP, draw_networks, make_observations
 
 SETUPS = (Setup(batch=10), Setup(batch=20), Setup(batch=10, optimizer="adamw"))
@@ -187,6 +198,100 @@ def test_unit_to_unit_variation_widens_energies_but_not_ratios(profile):
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
     limit = 1.1 * own.energy_j
     assert (shipped.probability_within(limit) < own.probability_within(limit)).all()
+
+
+def with_unknown_operators(network, share):
+    totals = StepTotals(
+        1.0, 1.0, 1, ops_without_rule=(("lib::scan", 1),), uncounted_bytes_share=share
+    )
+    return replace(network, totals=totals)
+
+
+def test_operators_without_a_cost_rule_widen_the_interval(profile):
+    plain = fit_profile(profile).estimate(NETS[:1], SETUP)
+    unknown = fit_profile(profile).estimate([with_unknown_operators(NETS[0], 0.3)], SETUP)
+    assert unknown[0].energy_j == plain[0].energy_j
+    extra = unknown.variance - plain.variance
+    assert extra == pytest.approx(0.3**2 * (plain.energy_j**2 + plain.variance))
+    for name in ("interval_j", "duration_interval_s"):
+        (low, high), (own_low, own_high) = (getattr(one[0], name) for one in (unknown, plain))
+        assert low < own_low and high > own_high
+    sources = unknown[0].uncertainty_sources
+    assert next(iter(sources)) == NO_COST_RULE
+    assert sources[NO_COST_RULE] == pytest.approx(extra[0] / unknown.variance[0])
+    assert sum(sources.values()) == pytest.approx(1.0)
+    assert any("lib::scan" in note for note in unknown[0].notes)
+    assert NO_COST_RULE not in plain[0].uncertainty_sources
+
+
+def test_unknown_operators_cancel_in_ratios_of_variants(profile):
+    def compare(share):
+        networks = [with_unknown_operators(network, share) for network in NETS[:2]]
+        return fit_profile(profile).estimate(networks, SETUP, joint=True)
+
+    known, unknown = compare(0.0), compare(0.2)
+    assert np.diag(unknown.cov) == pytest.approx(unknown.variance)
+    ratios = [one.probability_ratio_within(0, [1], [1.5])[0] for one in (known, unknown)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-9)
+
+
+def test_unknown_operators_do_not_matter_once_the_step_was_measured(profile):
+    network = with_unknown_operators(NETS[0], 0.3)
+    before = estimate_network(profile, network, SETUP)
+    own = Observation(
+        Trial(network, replace(SETUP, loss="own")),
+        energy_j=before.energy_j,
+        duration_s=before.duration_s,
+        count=3,
+        provenance="simulated",
+        source=OWN_NET,
+    )
+    observations = (*profile.observations, own)
+    after = estimate_network(replace(profile, observations=observations), network, SETUP)
+    assert NO_COST_RULE in before.uncertainty_sources
+    assert NO_COST_RULE not in after.uncertainty_sources
+    other = estimate_network(
+        replace(profile, observations=observations), with_unknown_operators(NETS[1], 0.3), SETUP
+    )
+    assert NO_COST_RULE in other.uncertainty_sources
+
+
+def test_estimate_says_whether_it_fits_and_what_made_the_profile(profile):
+    device = Device("board", memory_bytes=2**40)
+    ample = estimate_network(replace(profile, device=device, runtime="lab-1"), NETS[0], SETUP)
+    assert ample.fits_memory and ample.notes == () and ample.runtime == "lab-1"
+    tiny = replace(profile, device=replace(device, memory_bytes=1000))
+    estimate = estimate_network(tiny, NETS[0], SETUP)
+    assert estimate.fits_memory is False and estimate.energy_j == ample.energy_j
+    assert estimate.notes[0].startswith("It would not fit")
+
+
+def test_notes_of_a_prediction_reach_the_estimate(profile):
+    class Cautious:
+        def __init__(self, fitted):
+            self.fitted = fitted
+
+        def predict(self, networks, setups, **options):
+            found = self.fitted.predict(networks, setups, **options)
+            return replace(found, notes=tuple((f"{len(n.layers)} layers",) for n in networks))
+
+    fitted = fit_profile(profile)
+    cautious = replace(fitted, fitted=Cautious(fitted.fitted))
+    networks = [NETS[0], NETS[1], NETS[0]]
+    notes = [estimate.notes for estimate in cautious.estimate(networks, SETUP)]
+    assert notes == [(f"{len(network.layers)} layers",) for network in networks]
+
+
+def test_equal_blocks_are_added_up(profile):
+    network = make_family("resnet18:4,2,2,2,2")
+    estimate = estimate_network(profile, network, SETUP)
+    first = estimate.blocks[0]
+    assert first.count == 2
+    own = [estimate.layers[at : at + first.layer_count] for at in first.starts]
+    assert first.energy_j == pytest.approx(sum(one.energy_j for block in own for one in block))
+    doubled = update_estimate(estimate, 1e6 * estimate.energy_j, steps=10)
+    factor = doubled.energy_j / estimate.energy_j
+    assert doubled.blocks[0].energy_j == pytest.approx(factor * first.energy_j)
 
 
 def test_first_steps_of_a_run_update_the_estimate(profile):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,7 @@ from joulecast.api.options import (
     ProfileOptions,
     split_options,
 )
-from joulecast.api.profile import probe_layers
-from joulecast.api.profiles import find_profile
+from joulecast.api.profiles import load_profile
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Profile, Setup
 
@@ -34,26 +34,27 @@ def estimate(
     Args:
         net: A name, a Network, or a module with ``inputs``.
         inputs: For a module, what it is called on.
-        device: A device with a profile (see ``load_profile``), or the profile itself.
+        device: A device with a profile (see ``load_profile``), or the profile itself; by default
+            the device ``on``.
         setup: How the net is trained.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``Setup`` (``batch=128``), of ``EstimateOptions``: ``estimator``,
-            ``level``, ``store``, and of ``ProbeOptions``: ``probe=True`` measures the net's unseen
-            layers first, where ``on`` and ``meter`` say.
+            ``level``, ``store``; ``on``: a device of this machine (``cuda:0``; the processor by
+            default); and of ``ProbeOptions``: ``probe=True`` measures the net's unseen layers on
+            it first, under ``meter``.
     """
     setup_options, estimating, probing, measuring = split_options(
         estimate, options, Setup, EstimateOptions, ProbeOptions, MeasureOptions
     )
-    resolved, setup = NetRequest(net, inputs, setup, input_shape, setup_options).resolve()
     how, probe = EstimateOptions(**estimating), ProbeOptions(**probing)
-    if measuring and not probe.probe:
-        raise InputError(f"{next(iter(measuring))} is for measuring: give probe=True as well")
+    _check_source(device, probe, measuring)
+    resolved, setup = NetRequest(net, inputs, setup, input_shape, setup_options).resolve()
     if probe.probe:
-        if device:
-            raise InputError("a probe runs on the device given by on: leave device out")
         known = probe_net(resolved, setup, MeasureOptions(**measuring), how, probe.probe_seconds)
+    elif isinstance(device, Profile):
+        known = device
     else:
-        known = find_profile(device, how.store)
+        known = load_profile(device, on=MeasureOptions(**measuring).on, store=how.store)
     return estimate_net(known, resolved, setup, how)
 
 
@@ -73,10 +74,13 @@ def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
 def estimate_net(
     profile: Profile, net: ResolvedNet, setup: Setup, options: EstimateOptions
 ) -> Estimate:
-    """Estimate one step of a net from a profile."""
+    """Estimate one step of a net from a profile, with a note if another framework is installed."""
     from joulecast.estimators import estimate_network
+    from joulecast.runtimes.installed import explain_runtime_difference
 
-    return estimate_network(profile, net.network, setup, options.estimator, options.level)
+    found = estimate_network(profile, net.network, setup, options.estimator, options.level)
+    difference = explain_runtime_difference(profile.runtime)
+    return replace(found, notes=(*found.notes, difference)) if difference else found
 
 
 def probe_net(
@@ -87,7 +91,21 @@ def probe_net(
     seconds: float | None = None,
 ) -> Profile:
     """Measure the layers of a net that its device has not seen; return the device's profile."""
+    # What measures takes a moment to import.
+    from joulecast.api.profile import probe_layers
+
     limits = ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS, estimator=options.estimator)
     if seconds is not None:
         limits = replace(limits, seconds=seconds)
     return probe_layers((net.network,), setup, measuring, options.store, limits)
+
+
+def _check_source(device: str | Profile, probe: ProbeOptions, measuring: Mapping[str, Any]) -> None:
+    """Raise InputError where options contradict each other, or where nothing is measured."""
+    if device and probe.probe:
+        raise InputError("a probe runs on the device given by on: leave device out")
+    if device and "on" in measuring:
+        raise InputError("device and on both name a device: give one of them")
+    for name in measuring:
+        if name != "on" and not probe.probe:
+            raise InputError(f"{name} is for measuring: give probe=True as well")

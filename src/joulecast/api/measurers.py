@@ -10,6 +10,7 @@ Plug-ins register runtimes as entry points ``joulecast.runtimes``.
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
 from joulecast.api.options import MeasureOptions
@@ -18,7 +19,7 @@ from joulecast.errors import InputError
 from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters import Meter, make_meter
 from joulecast.records import Trial
-from joulecast.runtimes import Step, is_plugin, open_runtime
+from joulecast.runtimes import Step, is_plugin, is_simulated, open_runtime
 
 if TYPE_CHECKING:
     from joulecast.runtimes.torch.load import LoadedNet
@@ -76,14 +77,22 @@ def find_meter(name: str, on: str) -> Meter:
     return make_meter(name, on, find_gpu(on) if is_gpu else None)
 
 
-def is_simulated(on: str) -> bool:
-    """Return whether a device is simulated."""
-    return on.partition(":")[0] == "simulated"
-
-
 def runs_modules(on: str) -> bool:
     """Return whether a device can run the user's own module, not only a Network."""
     return not (is_simulated(on) or is_plugin(on))
+
+
+def lock_device(on: str) -> AbstractContextManager[int | None]:
+    """Return the lock of a device, so that only one campaign runs on it; simulated ones have none.
+
+    Raises:
+        MeasurementError: On entering: another campaign runs on the device.
+    """
+    if not runs_modules(on):
+        return nullcontext()
+    from joulecast.campaign.device_lock import hold_device
+
+    return hold_device(find_gpu(on) or "cpu", on)
 
 
 def _open_simulated(options: MeasureOptions, run: str) -> Measurer:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from joulecast.devices import detect_device
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.files import read_profile
-from joulecast.records import Profile
+from joulecast.records import Device, Profile
+from joulecast.runtimes import is_plugin, is_simulated, open_runtime
 
 if TYPE_CHECKING:
     from joulecast.store import ProfileSummary
@@ -20,6 +21,7 @@ SHORT_KEY = 8
 def load_profile(
     device: str = "",
     *,
+    on: str = "cpu",
     store: str | None = None,
     on_choice: Callable[[str], None] | None = None,
 ) -> Profile:
@@ -27,30 +29,39 @@ def load_profile(
 
     Args:
         device: A device's name, a profile's key or the beginning of either, or a profile's
-            ``.json`` file; this machine's processor by default.
+            ``.json`` file; the device ``on`` by default.
+        on: A device of this machine: ``cpu``, ``cuda:0``.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 
     Raises:
         InputError: Several devices match.
         FileError: The file is damaged or newer than this version of Joulecast.
-        MissingError: There is no such profile.
+        MissingError: There is no such profile, or ``on`` is not available.
     """
     if device.endswith(".json"):
         return read_profile(device)
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
-        name = device or detect_device("cpu").name
-        if not device and not any(one.device == name for one in opened.list_profiles()):
-            raise MissingError(
-                f"this machine ({name}) has no profile yet: make one with `joulecast profile NET "
-                "--on cpu`, or name a device of `joulecast profiles list` with --device"
-            )
-        matches = opened.list_matches(name)
+        if device:
+            name, matches = device, opened.list_matches(device)
+        else:
+            here = find_device(on)
+            name, matches = here.name, _match_device(opened.list_profiles(), here, on)
         if on_choice is not None and len(matches) > 1:
             on_choice(_describe_choice(name, matches))
         return opened.load_profile(matches[0].key)
+
+
+def find_device(on: str) -> Device:
+    """Return a device of this machine, a simulated one, or that of a plug-in.
+
+    Raises:
+        InputError: The name is not that of one device.
+        MissingError: The device was not found.
+    """
+    return open_runtime(on).device if is_simulated(on) or is_plugin(on) else detect_device(on)
 
 
 def find_profile(device: str | Profile, store: str | None = None) -> Profile:
@@ -91,6 +102,32 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     with open_store(store, create=False) as opened:
         is_unique = len(opened.list_matches(profile.device.name)) == 1
     return profile.device.name if is_unique else profile.key[:SHORT_KEY]
+
+
+def _match_device(known: Sequence[ProfileSummary], device: Device, on: str) -> list[ProfileSummary]:
+    """Return the profiles of a device in its power mode, the best one first."""
+    from joulecast.store.summaries import match_profiles
+
+    place = f"{on} of this machine ({device.name}"
+    other = "or name a device of `joulecast profiles list` with --device"
+    named = [one for one in known if one.device == device.name]
+    if not named:
+        raise MissingError(
+            f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"
+        )
+    alike = [one for one in named if not _is_other_mode(one.power_mode, device.power_mode)]
+    if not alike:
+        modes = ", ".join(dict.fromkeys(one.power_mode for one in named))
+        raise MissingError(
+            f"{place}, {device.power_mode}) has no profile in this power mode, only in {modes}: "
+            f"profile it with `joulecast profile NET --on {on}`, {other}"
+        )
+    return match_profiles(alike, device.name, {})
+
+
+def _is_other_mode(one: str, other: str) -> bool:
+    """Return whether two power modes differ; not if either is unknown."""
+    return bool(one and other and one != other)
 
 
 def _describe_choice(name: str, matches: Sequence[ProfileSummary]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import click
 
@@ -13,14 +14,14 @@ from joulecast.api.profiles import load_profile
 from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import ShareType
+from joulecast.cli.option_types import JoinedOption, ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
-from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.run_options import RunOptions, make_run_options
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Network
+from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.units import battery_share, parse_energy
 
 WORK = ("flops", "bytes", "params")
@@ -31,28 +32,43 @@ class SourceOptions:
     """Whose profile is used.
 
     Attributes:
-        probe: Measure the net's unseen layers first.
+        profile: A profile's file.
+        on: A device of this machine.
+        meter: Meter of a probe.
+        probe: Measure the net's unseen layers on the device first.
     """
 
     device: str
     profile: str | None
+    on: str
+    meter: str
     probe: bool
 
-    @property
-    def name(self) -> str:
-        """The device or profile file; what is typed on the command line overrides settings."""
-        if not (self.device and self.profile):
-            return self.profile or self.device
-        typed = [
-            value
-            for name, value in (("device", self.device), ("profile", self.profile))
-            if options.is_typed(name)
-        ]
-        if len(typed) != 1:
-            raise click.UsageError(
-                "give --device or --profile, not both", click.get_current_context()
-            )
-        return typed[0]
+    def choose_name(self) -> str:
+        """Return the device or profile file to use; empty for the device ``on``.
+
+        What is typed on the command line overrides settings.
+        """
+        names = {"device": self.device, "profile": self.profile or "", "on": self.on}
+        typed = [name for name in names if options.is_typed(name)]
+        given = typed or [name for name in ("device", "profile") if names[name]]
+        if len(given) > 1:
+            self._refuse(f"give {' or '.join(f'--{name}' for name in given)}, not both")
+        return names[given[0]] if given and given[0] != "on" else ""
+
+    def check_probe(self, estimator: str) -> None:
+        """Raise UsageError where a probe contradicts other options, or --meter has no use."""
+        if not self.probe:
+            if options.is_typed("meter"):
+                self._refuse("--meter is for measuring: give --probe as well, or leave it out")
+            return
+        if options.is_typed("device") or options.is_typed("profile"):
+            self._refuse("--probe uses the device --on: leave --device and --profile out")
+        if estimator != "additive":
+            self._refuse("--probe needs the estimator additive: leave --estimator out")
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise click.UsageError(message, click.get_current_context())
 
 
 _BATTERY_SHARE = ShareType(is_open=False)
@@ -67,10 +83,18 @@ _BATTERY_SHARE = ShareType(is_open=False)
     options.device,
     click.option("--profile", metavar="FILE", help="Profile file, instead of --device."),
     click.option(
+        "--on",
+        cls=JoinedOption,
+        default=("cpu",),
+        show_default=True,
+        metavar="DEVICE",
+        help="Device of this machine, instead of --device: cpu, cuda:0 or simulated:7.",
+    ),
+    click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."
     ),
+    options.meter,
 )
-@options.probing
 @options.estimating
 @options.run_length
 @collect(
@@ -98,35 +122,37 @@ _BATTERY_SHARE = ShareType(is_open=False)
         help="Watts drawn from --battery that the meter does not see.",
     ),
 )
+@click.option("--layers", is_flag=True, help="Print every layer, in call order.")
 @options.output
 def estimate(
     request: NetRequest,
     source: SourceOptions,
-    measuring: MeasureOptions,
     estimating: EstimateOptions,
     length: RunLength,
     run: RunOptions,
+    layers: bool,
     output: OutputOptions,
 ) -> None:
     """Estimate the energy of training NET, with a credible interval, before it runs.
 
     A step is forward, loss, backward and update on a batch that is already in memory.
     """
-    device = source.name
+    source.check_probe(estimating.estimator)
+    device = "" if source.probe else source.choose_name()
     net, setup = request.resolve()
     steps = length.count_steps(setup.batch)
     if source.probe:
-        _check_probe(device, estimating.estimator)
-        profile = probe_net(net, setup, measuring, estimating)
+        profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
     else:
-        profile = load_profile(device, store=estimating.store, on_choice=options.echo_choice)
+        profile = load_profile(
+            device, on=source.on, store=estimating.store, on_choice=options.echo_choice
+        )
     result = estimate_net(profile, net, setup, estimating)
     if run.seen is not None:
         energy_j, seen_steps = parse_seen(run.seen)
         result = update(result, energy_j=energy_j, steps=seen_steps)
     data = {**describe_estimate(result, steps, run), **list_unattributed(net.network)}
-    data["reading_notes"] = list_reading_notes(net.network)
-    report = EstimateReport(net.network.name, setup, result, profile, data, run)
+    report = EstimateReport(net.network.name, setup, result, profile, data, run, layers)
     write_result(output, data, lambda: print_estimate(report))
 
 
@@ -144,7 +170,13 @@ def describe_estimate(result: Estimate, steps: int, run: RunOptions) -> Json:
     """Return an estimate as JSON values, with every unit that was requested."""
     bill = run.make_bill(steps)
     totals = bill.compute_totals(result.energy_j, result.interval_j, result.duration_s)
-    data = {**result.to_dict(), "steps": steps, **totals}
+    data = {
+        **result.to_dict(),
+        "fits_memory": result.fits_memory,
+        "installed_runtime": find_installed_runtime(result.runtime) or None,
+        "steps": steps,
+        **totals,
+    }
     finish = run.check_battery(result, steps)
     if finish is not None and run.battery:
         battery_j = parse_energy(run.battery)
@@ -157,13 +189,3 @@ def list_unattributed(network: Network) -> dict[str, float]:
     """Return the shares of a step that belong to no layer, which no estimate of layers includes."""
     names = [f"unattributed_{what}_share" for what in WORK]
     return {name: getattr(network.totals, name, 0.0) for name in names}
-
-
-def _check_probe(device: str, estimator: str) -> None:
-    context = click.get_current_context()
-    if device:
-        raise click.UsageError("--probe uses the device --on: leave --device out", context)
-    if estimator != "additive":
-        raise click.UsageError(
-            "--probe needs the estimator additive: leave --estimator out", context
-        )

@@ -10,11 +10,10 @@ from joulecast.api.inspect import StepCount, add_step_totals, count_step
 from joulecast.api.nets import NetRequest
 from joulecast.cli import options
 from joulecast.cli.print_network import print_network
-from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.terminal import Json, print_json
 from joulecast.files import write_network
 from joulecast.kinds import Work, layer_work, output_shape, peak_memory
-from joulecast.records import Layer, Network, Setup, fold_blocks
+from joulecast.records import Layer, Network, Setup, fold_blocks, list_reading_notes
 
 STAGES = ("forward", "backward", "update")
 _SHARES = tuple(f"unattributed_{what}_share" for what in ("flops", "bytes", "params"))
@@ -24,7 +23,7 @@ _SHARES += tuple(f"overcounted_{what}_share" for what in ("flops", "bytes"))
 @click.command()
 @click.argument("net")
 @options.net_options
-@click.option("--blocks", is_flag=True, help="Show a repeated module as one layer.")
+@click.option("--blocks", is_flag=True, help="Show equal blocks as one row.")
 @click.option("--out", metavar="NET.json", help="Also write the network, to be used as NET.")
 @options.json
 def inspect(request: NetRequest, blocks: bool, out: str | None, json: bool) -> None:

@@ -17,7 +17,8 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
-from joulecast.records import Setup, weakest_provenance
+from joulecast.records import Estimate, Setup, weakest_provenance
+from joulecast.runtimes.installed import explain_runtime_difference
 from joulecast.units import (
     format_duration,
     format_energy,
@@ -161,7 +162,16 @@ def _list_notes(comparison: Comparison) -> list[str]:
     notes.append(f"Provenance: {text}. {NOT_INCLUDED}")
     if any(row.estimate and row.estimate.unseen_share > 0 for row in ranked):
         notes.append("about: some of its layers were never measured on the device.")
-    return notes
+    return [*notes, *_list_estimate_notes([row.estimate for row in ranked if row.estimate])]
+
+
+def _list_estimate_notes(estimates: Sequence[Estimate]) -> list[str]:
+    """Return the notes that all estimates have in common, and on frameworks of other versions."""
+    first, *others = (estimate.notes for estimate in estimates)
+    common = [note for note in first if all(note in notes for notes in others)]
+    runtimes = dict.fromkeys(estimate.runtime for estimate in estimates)
+    differences = map(explain_runtime_difference, runtimes)
+    return [*common, *filter(None, differences)]
 
 
 def _list_ties(comparison: Comparison) -> list[str]:

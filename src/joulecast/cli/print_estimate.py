@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.cli.print_layers import print_layers
 from joulecast.cli.run_options import RunOptions
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import (
@@ -16,14 +17,13 @@ from joulecast.cli.terminal import (
     format_interval,
     format_level,
     format_with_interval,
-    make_bar,
     make_console,
     plural,
     print_notes,
-    print_table,
 )
 from joulecast.estimators.additive.device_model import UNTIMED_LAYERS
-from joulecast.records import Estimate, LayerEstimate, Profile, Setup
+from joulecast.estimators.estimate_notes import explain_memory
+from joulecast.records import Estimate, Profile, Setup, summarise_observations
 from joulecast.units import (
     format_bytes,
     format_duration,
@@ -34,10 +34,7 @@ from joulecast.units import (
     format_share,
 )
 
-TOP_LAYERS = 8
-_WORK = {"flops": "FLOPs", "bytes": "bytes", "params": "parameters"}
 # Shares above which a note is worth printing.
-_MIN_UNATTRIBUTED_SHARE = 0.01
 _MIN_HOST_SHARE = 0.05
 _MIN_SOURCE_SHARE = 0.05
 _MIN_UNTIMED_SHARE = 0.3
@@ -63,6 +60,7 @@ class EstimateReport:
     Attributes:
         data: The result as JSON values, totals included.
         run: What is printed of the whole run.
+        every_layer: Whether every layer is printed, instead of the costliest.
     """
 
     name: str
@@ -71,6 +69,7 @@ class EstimateReport:
     profile: Profile
     data: Json
     run: RunOptions
+    every_layer: bool = False
 
 
 def print_estimate(report: EstimateReport) -> None:
@@ -86,23 +85,14 @@ def print_estimate(report: EstimateReport) -> None:
             f"{data['steps']:,} steps take {_format_cost(*totals, result)}.", style="bold"
         )
     units = " · ".join(_list_units(data, report.run))
-    console.print(units + ("" if "finish" in data else "\n"))
+    console.print(units)
     if "finish" in data:
-        console.print(_answer_finish(report) + "\n", style="bold")
-    rows = [_format_layer(layer, result) for layer in merge_layers(result.layers)]
-    print_table(console, ("layer", "kind", ">energy", ">share", " "), rows)
+        console.print(_answer_finish(report), style="bold")
+    for warning in explain_memory(result):
+        console.print(warning, style="bold yellow")
+    console.print()
+    print_layers(console, result, report.every_layer)
     print_notes(console, _list_notes(report))
-
-
-def merge_layers(layers: tuple[LayerEstimate, ...]) -> list[LayerEstimate]:
-    """Return the layers that take most energy, and the rest as one."""
-    ranked = sorted(layers, key=lambda layer: -layer.energy_j)
-    top, rest = ranked[:TOP_LAYERS], ranked[TOP_LAYERS:]
-    if len(rest) < 2:
-        return ranked
-    total_j = sum(layer.energy_j for layer in rest)
-    seen = all(layer.seen for layer in rest)
-    return [*top, LayerEstimate(f"other {len(rest)} layers", "", total_j, seen=seen)]
 
 
 def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
@@ -122,13 +112,6 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
 def _format_cost(energy_j: float, interval_j: Any, duration_s: float, result: Estimate) -> str:
     energy = format_with_interval(energy_j, interval_j, result.level, result.provenance)
     return f"{energy} and {format_duration(duration_s)}"
-
-
-def _format_layer(layer: LayerEstimate, result: Estimate) -> tuple[str, ...]:
-    share = layer.energy_j / result.energy_j if result.energy_j else 0.0
-    kind = layer.kind if layer.calls == 1 else f"{layer.kind} x{layer.calls}"
-    energy = ("" if layer.seen else "about ") + format_energy(layer.energy_j)
-    return (layer.name, kind, energy, format_share(share), make_bar(share))
 
 
 def _list_units(data: Json, run: RunOptions) -> list[str]:
@@ -170,7 +153,7 @@ def _answer_finish(report: EstimateReport) -> str:
 def _list_notes(report: EstimateReport) -> list[str]:
     result = report.estimate
     notes = [
-        f"Peak memory about {format_bytes(result.peak_memory_bytes)}. {NOT_INCLUDED}",
+        f"{_describe_memory(result)} {NOT_INCLUDED}",
         f"Provenance: {describe_provenance(result.provenance)}; the meter covers {result.covers}.",
     ]
     if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:
@@ -181,7 +164,17 @@ def _list_notes(report: EstimateReport) -> list[str]:
     notes += _explain_interval(result)
     if result.unseen_share > 0:
         notes.append(_explain_unseen(report))
-    return [*notes, *_explain_unattributed(report.data), *report.data.get("reading_notes", [])]
+    # Already printed where it cannot be missed.
+    warnings = explain_memory(result)
+    return [*notes, *(note for note in result.notes if note not in warnings)]
+
+
+def _describe_memory(result: Estimate) -> str:
+    needed = format_bytes(result.peak_memory_bytes)
+    if not result.device_memory_bytes:
+        return f"Peak memory about {needed}."
+    available = format_bytes(result.device_memory_bytes)
+    return f"Peak memory about {needed}; the device has {available}."
 
 
 def _explain_interval(result: Estimate) -> list[str]:
@@ -206,22 +199,9 @@ def _explain_interval(result: Estimate) -> list[str]:
     ]
 
 
-def _explain_unattributed(data: Json) -> list[str]:
-    shares = {name: data[f"unattributed_{what}_share"] for what, name in _WORK.items()}
-    large = {name: share for name, share in shares.items() if share > _MIN_UNATTRIBUTED_SHARE}
-    if not large:
-        return []
-    parts = ", ".join(f"{format_share(share)} of the {name}" for name, share in large.items())
-    return [
-        f"{parts} belong to no layer and are not in the estimate, which is too low: "
-        "`joulecast measure` measures the whole step."
-    ]
-
-
 def _explain_unseen(report: EstimateReport) -> str:
     setup = report.setup
-    trials = [one.trial for one in report.profile.observations if one.trial.network.layers]
-    setups = list(dict.fromkeys(trial.setup for trial in trials))
+    setups = [one for one, _ in summarise_observations(report.profile.observations).setups]
     advice = "run `joulecast profile NET --missing` for this net on the device"
     if setups and setup not in setups:
         nearest = describe_nearest(setup, setups)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from joulecast.api import nets
 from joulecast.api.inspect import StepCount
-from joulecast.cli.reading_notes import list_reading_notes
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import make_console, print_notes, print_table
 from joulecast.kinds import (
@@ -15,7 +16,7 @@ from joulecast.kinds import (
     output_shape,
     peak_memory,
 )
-from joulecast.records import Layer, Network, Op, Setup
+from joulecast.records import Layer, Network, Op, Setup, find_repeated_blocks, list_reading_notes
 from joulecast.units import format_bytes, format_count, format_shape, format_share
 
 _STAGES = ("forward", "backward", "update")
@@ -41,11 +42,12 @@ def print_network(shown: Network, network: Network, setup: Setup, count: StepCou
     console.print(f"{network.name}: {phase}, input {shape}, {describe_setup(setup)}\n")
     work = network_work(network, setup)
     columns = ("layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels")
-    rows = [_format_layer(layer, setup) for layer in shown.layers]
+    is_folded = shown is not network
+    rows = _list_block_rows(shown, network, setup) if is_folded else []
+    rows = rows or [_format_layer(layer, setup) for layer in shown.layers]
     print_table(console, columns, rows, footer=("all", "", "", "", *_format_work(work)))
     stages = [(stage, *_format_work(StepWork(getattr(work, stage)))[1:]) for stage in _STAGES]
     print_table(console, ("stage", ">FLOPs", ">bytes", ">kernels"), stages)
-    is_folded = shown is not network
     print_notes(console, _list_notes(network, setup, count, is_folded))
 
 
@@ -72,10 +74,25 @@ def format_operator(op: Op) -> str:
     return " ".join(parts)
 
 
-def _format_layer(layer: Layer, setup: Setup) -> tuple[str, ...]:
-    work = layer_work(layer, setup)
+def _list_block_rows(shown: Network, network: Network, setup: Setup) -> list[tuple[str, ...]]:
+    """Return a row for every layer of a folded network, equal blocks together as one."""
+    blocks = {start: block for block in find_repeated_blocks(network) for start in block.starts}
+    rows, start = [], 0
+    for layer in shown.layers:
+        block = blocks.get(start)
+        if block is None:
+            rows.append(_format_layer(layer, setup))
+        elif start == block.starts[0]:
+            rows.append(_format_layer(replace(layer, name=block.name), setup, block.count))
+        start += len(layer.parts) or 1
+    return rows
+
+
+def _format_layer(layer: Layer, setup: Setup, count: int = 1) -> tuple[str, ...]:
+    work = sum([layer_work(layer, setup)] * count, StepWork())
     operator = f"block of {len(layer.parts)}" if layer.parts else format_operator(layer)
-    operator += f" x{layer.calls}" if layer.calls > 1 else ""
+    calls = layer.calls * count
+    operator += f" ×{calls}" if calls > 1 else ""
     operator += " (frozen)" if work.params and not layer.trains else ""
     operator += " (transposed)" if layer.transposed else ""
     name = layer.name if len(layer.name) <= _NAME_SIZE else "…" + layer.name[1 - _NAME_SIZE :]
@@ -96,7 +113,8 @@ def _list_notes(network: Network, setup: Setup, count: StepCount, is_folded: boo
     notes += list_reading_notes(network)
     if network.groups and not is_folded:
         notes.append(
-            f"A module is repeated {len(network.groups)} times: --blocks shows it as one layer."
+            f"A module is repeated {len(network.groups)} times: --blocks shows equal blocks as one "
+            "row."
         )
     if not network.buildable:
         notes.append("This network can be estimated, but not rebuilt from its layers.")

@@ -154,7 +154,9 @@ def prune(
     profile = (
         probe((net.network,))
         if probe
-        else load_profile(actions.device, store=actions.store, on_choice=options.echo_choice)
+        else load_profile(
+            actions.device, on=measuring.on, store=actions.store, on_choice=options.echo_choice
+        )
     )
     if actions.measure:
         check_same_device(profile, measuring)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,24 @@ from joulecast.estimators.base import (
     Prediction,
     predict_means,
 )
+from joulecast.estimators.block_estimates import estimate_blocks
+from joulecast.estimators.estimate_notes import list_estimate_notes
 from joulecast.estimators.estimates import Estimates
+from joulecast.estimators.uncounted_work import (
+    MIN_UNCOUNTED_SHARE,
+    find_uncounted_share,
+    is_step_measured,
+)
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import peak_memory
-from joulecast.records import Estimate, Network, Profile, Setup, weakest_provenance
+from joulecast.records import (
+    Estimate,
+    LazyObservations,
+    Network,
+    Profile,
+    Setup,
+    weakest_provenance,
+)
 
 UNIT_VARIATION = "unit-to-unit variation"
 """Name of the uncertainty source that a profile of another unit of the device brings."""
@@ -34,11 +49,13 @@ class FittedProfile:
     estimator: Estimator
     fitted: Fitted
 
-    @property
+    @cached_property
     def provenance(self) -> str:
         """The weakest provenance that estimates rest on."""
-        provenances = (observation.provenance for observation in self.profile.observations)
-        return weakest_provenance([self.profile.provenance, *dict.fromkeys(provenances)])
+        observations, own = self.profile.observations, self.profile.provenance
+        # Files and stores refuse observations of another provenance; a caller may mix them.
+        others = () if isinstance(observations, LazyObservations) else observations
+        return weakest_provenance([own, *dict.fromkeys(one.provenance for one in others)])
 
     def estimate(
         self,
@@ -56,8 +73,8 @@ class FittedProfile:
             setups: The setup of each network, or one for all of them.
             level: Probability of the intervals.
             joint: Whether to compute the joint covariance, for ratios and draws.
-            details: Whether to compute the energy of each layer and the peak memory, which takes
-                as long as all the rest.
+            details: Whether to compute the energy of each layer, the peak memory and notes, which
+                takes as long as all the rest.
         """
         if not 0.0 < level < 1.0:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
@@ -82,34 +99,46 @@ class FittedProfile:
     ) -> Estimates:
         prediction = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
         variance, means = prediction.energy_sd_j**2, prediction.energy_j
-        # Another unit of the device multiplies all energies by one factor: variances of products.
-        unit = UNIT_SD_SHARE**2 if self.profile.shipped else 0.0
-        unit_variance = unit * (variance + means**2)
-        provenance = self.provenance
-        estimates = tuple(
-            replace(
-                self._make_estimate(
-                    prediction, index, float(variance[index]), float(unit_variance[index]), level
-                ),
-                provenance=provenance,
-                peak_memory_bytes=peak_memory(network, setup) if details else 0,
-            )
-            for index, (network, setup) in enumerate(zip(networks, setups, strict=True))
-        )
-        cov = prediction.energy_cov
-        if cov is not None:
-            cov = cov + unit * (cov + np.outer(means, means))
-        return Estimates(estimates, variance + unit_variance, cov, tuple(range(len(networks))))
+        pairs = list(zip(networks, setups, strict=True))
+        factors = [self._find_factors(*pair) for pair in pairs]
+        estimates = [
+            self._make_estimate(prediction, index, factors[index], level)
+            for index in range(len(networks))
+        ]
+        if details:
+            notes = prediction.notes or ((),) * len(networks)
+            estimates = [_add_details(*one) for one in zip(estimates, pairs, notes, strict=True)]
+        cov, squares = prediction.energy_cov, variance + means**2
+        added = np.zeros(len(networks))
+        for name in dict.fromkeys(name for own in factors for name in own):
+            sds = np.array([own.get(name, 0.0) for own in factors])
+            added += sds**2 * squares
+            if prediction.energy_cov is not None and cov is not None:
+                # One factor for all: they run on one unit, and variants of a network lack the same
+                # operators.
+                products = prediction.energy_cov + np.outer(means, means)
+                cov = cov + np.outer(sds, sds) * products
+        return Estimates(tuple(estimates), variance + added, cov, tuple(range(len(networks))))
+
+    def _find_factors(self, network: Network, setup: Setup) -> dict[str, float]:
+        """Return sources of error that multiply all of an energy, with their relative sds."""
+        factors = {UNIT_VARIATION: UNIT_SD_SHARE} if self.profile.shipped else {}
+        name, share = find_uncounted_share(network)
+        if share >= MIN_UNCOUNTED_SHARE and not is_step_measured(
+            network, setup, self.profile.observations
+        ):
+            factors[name] = share
+        return factors
 
     def _make_estimate(
-        self,
-        prediction: Prediction,
-        index: int,
-        variance: float,
-        unit_variance: float,
-        level: float,
+        self, prediction: Prediction, index: int, factors: Mapping[str, float], level: float
     ) -> Estimate:
-        energy_j = float(prediction.energy_j[index])
+        energy_j, variance = (
+            float(prediction.energy_j[index]),
+            float(prediction.energy_sd_j[index]) ** 2,
+        )
+        # Variances of products: a factor of mean 1 multiplies the energy.
+        added = {name: sd**2 * (variance + energy_j**2) for name, sd in factors.items()}
         device_energy_j = host_share = None
         if prediction.device_energy_j is not None:
             device_energy_j = float(prediction.device_energy_j[index])
@@ -117,31 +146,23 @@ class FittedProfile:
         sources = prediction.uncertainty_sources[index] if prediction.uncertainty_sources else {}
         return Estimate(
             energy_j=energy_j,
-            interval_j=lognormal_interval(energy_j, variance + unit_variance, level),
+            interval_j=lognormal_interval(energy_j, variance + sum(added.values()), level),
             level=level,
             duration_s=float(prediction.duration_s[index]),
             peak_memory_bytes=0,
             layers=prediction.layers[index],
             unseen_share=prediction.unseen_share[index],
-            provenance=self.profile.provenance,
+            provenance=self.provenance,
             covers=self.profile.covers,
             device=self.profile.device.name,
             estimator=self.estimator.name,
             device_energy_j=device_energy_j,
             host_share=host_share,
-            uncertainty_sources=_add_unit_variation(sources, variance, unit_variance),
-            duration_interval_s=self._find_duration_interval(prediction, index, level),
+            uncertainty_sources=_add_sources(sources, variance, added),
+            duration_interval_s=_find_duration_interval(prediction, index, factors, level),
+            device_memory_bytes=self.profile.device.memory_bytes,
+            runtime=self.profile.runtime,
         )
-
-    def _find_duration_interval(
-        self, prediction: Prediction, index: int, level: float
-    ) -> tuple[float, float] | None:
-        if prediction.duration_sd_s is None:
-            return None
-        mean_s = float(prediction.duration_s[index])
-        unit_share = UNIT_SD_SHARE * self.profile.shipped
-        variance = float(prediction.duration_sd_s[index]) ** 2 + (unit_share * mean_s) ** 2
-        return lognormal_interval(mean_s, variance, level)
 
 
 def _list_setups(networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Sequence[Setup]:
@@ -155,13 +176,37 @@ def _identify(network: Network, setup: Setup) -> Any:
     return network, setup, network.totals, tuple(layer.name for layer in network.layers)
 
 
-def _add_unit_variation(
-    sources: Mapping[str, float], variance: float, unit_variance: float
+def _add_details(
+    estimate: Estimate, step: tuple[Network, Setup], prediction_notes: Sequence[str]
+) -> Estimate:
+    """Return an estimate with peak memory, equal blocks and notes."""
+    network, setup = step
+    detailed = replace(
+        estimate,
+        peak_memory_bytes=peak_memory(network, setup),
+        blocks=estimate_blocks(network, estimate.layers),
+    )
+    return replace(detailed, notes=list_estimate_notes(detailed, network, prediction_notes))
+
+
+def _find_duration_interval(
+    prediction: Prediction, index: int, factors: Mapping[str, float], level: float
+) -> tuple[float, float] | None:
+    if prediction.duration_sd_s is None:
+        return None
+    mean_s = float(prediction.duration_s[index])
+    variance = float(prediction.duration_sd_s[index]) ** 2
+    variance += sum(sd**2 for sd in factors.values()) * mean_s**2
+    return lognormal_interval(mean_s, variance, level)
+
+
+def _add_sources(
+    sources: Mapping[str, float], variance: float, added: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return shares of the total variance, with that of another unit of the same device."""
-    if not unit_variance:
+    """Return shares of the total variance, with those of the factors, the largest first."""
+    if not added:
         return dict(sources)
-    own_share = variance / (variance + unit_variance)
-    shares = {name: share * own_share for name, share in sources.items()}
-    shares[UNIT_VARIATION] = 1.0 - own_share
+    total = variance + sum(added.values())
+    shares = {name: share * variance / total for name, share in sources.items()}
+    shares |= {name: part / total for name, part in added.items()}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -12,8 +12,13 @@ from __future__ import annotations
 
 from joulecast.records.blocks import fold_blocks
 from joulecast.records.codec import Json, Record, load_record
-from joulecast.records.estimate import Estimate, LayerEstimate
+from joulecast.records.estimate import BlockEstimate, Estimate, LayerEstimate
 from joulecast.records.hashing import stable_hash
+from joulecast.records.lazy_observations import (
+    LazyObservations,
+    ObservationSummary,
+    summarise_observations,
+)
 from joulecast.records.network import (
     JOINS,
     Input,
@@ -33,6 +38,9 @@ from joulecast.records.observation import (
     Profile,
     weakest_provenance,
 )
+from joulecast.records.reading_notes import list_reading_notes
+from joulecast.records.repeated_blocks import RepeatedBlock, find_repeated_blocks
+from joulecast.records.stored_fits import StoredFits, find_fit_count, merge_fits
 from joulecast.records.trial import (
     LOSSES,
     MODES,
@@ -57,6 +65,7 @@ __all__ = [
     "PROVENANCES",
     "STAGES",
     "UPSTREAMS",
+    "BlockEstimate",
     "Device",
     "Estimate",
     "Execution",
@@ -64,19 +73,28 @@ __all__ = [
     "Json",
     "Layer",
     "LayerEstimate",
+    "LazyObservations",
     "Network",
     "Observation",
+    "ObservationSummary",
     "Op",
     "Profile",
     "Record",
+    "RepeatedBlock",
     "Setup",
     "Size",
     "Sizes",
     "StepTotals",
+    "StoredFits",
     "Trial",
+    "find_fit_count",
+    "find_repeated_blocks",
     "fold_blocks",
+    "list_reading_notes",
     "load_record",
+    "merge_fits",
     "name_layout",
     "stable_hash",
+    "summarise_observations",
     "weakest_provenance",
 ]

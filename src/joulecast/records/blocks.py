@@ -30,6 +30,17 @@ def fold_blocks(network: Network) -> Network:
     return replace(network, layers=tuple(folded), groups=(), buildable=False)
 
 
+def find_common_path(names: Sequence[str]) -> str:
+    """Return the dotted path that all names begin with, or the first name."""
+    paths = [name.split(".") for name in names]
+    common = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common) or names[0]
+
+
 def _make_block(parts: tuple[Layer, ...]) -> Layer:
     structure = [
         [part.kind, [op.kind for op in part.tail], list(part.reads), part.join, *name_layout(part)]
@@ -44,16 +55,5 @@ def _make_block(parts: tuple[Layer, ...]) -> Layer:
         calls=first.calls,
         channels_last=first.channels_last,
         parts=parts,
-        name=_common_prefix([part.name for part in parts]),
+        name=find_common_path([part.name for part in parts]),
     )
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    """Return the dotted path that all names begin with, or the first name."""
-    paths = [name.split(".") for name in names]
-    common = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common) or names[0]

@@ -25,6 +25,24 @@ class LayerEstimate(Record):
 
 
 @dataclass(frozen=True)
+class BlockEstimate(Record):
+    """The energy of equal blocks in a step, such as the blocks of a transformer, all together.
+
+    Attributes:
+        name: Names of the first and the last one: ``h.0–23``.
+        count: Number of equal blocks.
+        layer_count: Number of layers in one of them.
+        starts: Index of each one's first layer in ``Estimate.layers``.
+    """
+
+    name: str
+    count: int
+    layer_count: int
+    energy_j: float
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Estimate(Record):
     """The energy of one step, with an interval and what it rests on.
 
@@ -40,6 +58,11 @@ class Estimate(Record):
         host_share: Share of the energy spent waiting for the host; None if it is not known.
         uncertainty_sources: Sources of the energy's variance, with their shares of it.
         duration_interval_s: Credible interval of the duration; None if it is not known.
+        blocks: Equal blocks among ``layers``, each group of them once.
+        device_memory_bytes: Memory of the device; 0 if it is not known.
+        runtime: Framework and version that the profile was made with (``torch-2.11.0``).
+        notes: What limits the estimate, in sentences: how the network was read, how far it reaches
+            beyond what was measured, whether it fits.
     """
 
     energy_j: float
@@ -57,3 +80,14 @@ class Estimate(Record):
     host_share: float | None = None
     uncertainty_sources: Mapping[str, float] = field(default_factory=dict)
     duration_interval_s: tuple[float, float] | None = None
+    blocks: tuple[BlockEstimate, ...] = ()
+    device_memory_bytes: int = 0
+    runtime: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits_memory(self) -> bool | None:
+        """Whether the step fits the device's memory; None if either size is not known."""
+        if not (self.peak_memory_bytes and self.device_memory_bytes):
+            return None
+        return self.peak_memory_bytes <= self.device_memory_bytes

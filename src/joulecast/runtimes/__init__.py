@@ -19,7 +19,7 @@ from joulecast.plugins import RUNTIME_GROUP, Plugins, load_plugins
 from joulecast.records import Device
 from joulecast.runtimes.base import Runtime, Step
 
-__all__ = ["BUILT_IN", "Runtime", "Step", "is_plugin", "open_runtime"]
+__all__ = ["BUILT_IN", "Runtime", "Step", "is_plugin", "is_simulated", "open_runtime"]
 
 
 def open_runtime(on: str, device_name: str = "") -> Runtime:
@@ -44,6 +44,11 @@ def open_runtime(on: str, device_name: str = "") -> Runtime:
 def is_plugin(on: str) -> bool:
     """Return whether a plug-in provides the runtime of a device."""
     return _name_of(on) in _load_plugins()
+
+
+def is_simulated(on: str) -> bool:
+    """Return whether a device is simulated."""
+    return _name_of(on) == "simulated"
 
 
 def _open_torch(on: str, device_name: str) -> Runtime:

@@ -84,6 +84,10 @@ class ComparisonRow:
                 "duration_s": self.estimate.duration_s,
             },
             "peak_memory_bytes": self.estimate.peak_memory_bytes,
+            "device_memory_bytes": self.estimate.device_memory_bytes,
+            "fits_memory": self.estimate.fits_memory,
+            "runtime": self.estimate.runtime,
+            "notes": list(self.estimate.notes),
             "unseen_share": self.estimate.unseen_share,
             "provenance": self.estimate.provenance,
         }

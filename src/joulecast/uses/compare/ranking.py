@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import Estimates, fit_profile
 from joulecast.fronts import find_front
-from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 
@@ -93,13 +93,14 @@ def _estimate_rows(
 
 def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
     """Return why an estimate must not be ranked, or an empty string."""
-    device, memory_bytes = profile.device.name, profile.device.memory_bytes
-    if memory_bytes and estimate.peak_memory_bytes > memory_bytes:
-        needed, available = format_bytes(estimate.peak_memory_bytes), format_bytes(memory_bytes)
+    device = profile.device.name
+    if estimate.fits_memory is False:
+        needed = format_bytes(estimate.peak_memory_bytes)
+        available = format_bytes(estimate.device_memory_bytes)
         return f"does not fit: needs about {needed}, but {device} has {available}"
     if estimate.unseen_share <= _MAX_UNSEEN_SHARE:
         return ""
-    seen = [one.trial.setup for one in profile.observations if one.trial.network.layers]
+    seen = [one for one, _ in summarise_observations(profile.observations).setups]
     for name in _COMPARED_FIELDS:
         known = dict.fromkeys(str(getattr(one, name)) for one in seen)
         value = str(getattr(setup, name))

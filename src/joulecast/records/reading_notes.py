@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulecast.records import Network, StepTotals
+from joulecast.records.network import Network, StepTotals
 from joulecast.units import format_share
 
 # Operators that are named one by one; the rest is only counted.
