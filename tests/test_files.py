@@ -1,8 +1,11 @@
 """Profile and network files: exact round trips, checked when read, written atomically."""
 
+import base64
+import hashlib
 import json
 import os
 import tempfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,17 @@ from joulecast.errors import FileError, InputError
 from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_network, read_profile, write_network, write_profile
 from joulecast.kinds import network_work, peak_memory
-from joulecast.records import Device, Network, Observation, Profile, Setup, Trial, fold_blocks
+from joulecast.records import (
+    Device,
+    Network,
+    Observation,
+    Profile,
+    Setup,
+    Trial,
+    find_fit_count,
+    fold_blocks,
+    summarise_observations,
+)
 from joulecast.testing import record_strategies as draw
 
 SEEN = Observation(Trial(make_family("lenet5"), Setup()), 1.5, device=Device("board"), covers="cpu")
@@ -62,12 +75,62 @@ def test_network_round_trip(path, family):
     assert read_network(str(path)).name == network.name
 
 
-def test_every_observation_and_layer_has_its_own_line(path):
-    write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
-    lines = path.read_text().splitlines()
-    assert sum('"energy_j"' in line for line in lines) == 2
+def test_every_layer_has_its_own_line(path):
     write_network(make_family("lenet5"), path)
     assert sum('"sizes"' in line for line in path.read_text().splitlines()) == 5
+
+
+def refuse(*args):
+    raise AssertionError("an observation was parsed")
+
+
+def test_reading_a_profile_parses_no_observation(path, monkeypatch):
+    write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, energy_j=2.0))), path)
+    monkeypatch.setattr(Observation, "from_dict", refuse)
+    profile = read_profile(path)
+    assert len(profile.observations) == 2
+    assert profile.fits["flops"] == {"slope": 0.1}
+    summary = summarise_observations(profile.observations)
+    assert (summary.count, summary.setups) == (2, ((Setup(), 2),))
+    with pytest.raises(AssertionError, match="parsed"):
+        list(profile.observations)
+
+
+def test_reading_a_fit_decodes_no_other(path, monkeypatch):
+    write_profile(replace(PROFILE, fits={"flops": {"slope": 0.1}, "forest": {"trees": 3}}), path)
+    profile = read_profile(path)
+    assert set(profile.fits) == {"flops", "forest"}
+    decoded, decompress = [], zlib.decompress
+    monkeypatch.setattr(zlib, "decompress", lambda text: decoded.append(text) or decompress(text))
+    assert profile.fits["forest"] == {"trees": 3}
+    assert profile.fits["forest"] == {"trees": 3}
+    assert len(decoded) == 1
+
+
+def test_file_keeps_what_each_fit_was_made_from(path):
+    fits = {"forest": {"trees": 3}}
+    write_profile(replace(PROFILE, observations=(SEEN,) * 4).add_fits(fits), path)
+    read = read_profile(path).fits
+    assert find_fit_count(read, "forest") == 4
+    # Of the fit that came without a count it is unknown.
+    assert find_fit_count(read, "flops") is None
+
+
+def write_version_1(path, profile):
+    """Write a profile as version 1 of the format did."""
+    data = profile.to_dict()
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    head = {"format": "joulecast-profile", "version": 1}
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps({**head, "sha256": digest, "profile": data}))
+
+
+@given(draw.profiles())
+def test_profile_of_version_1_is_still_read(profile):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        write_version_1(path, profile)
+        assert read_profile(path) == profile
 
 
 def test_profile_of_a_campaign_is_below_two_megabytes(path):
@@ -102,20 +165,21 @@ def test_changed_byte_is_detected(data):
             assert "\n" not in str(error)
 
 
-@given(st.integers(0, 2000))
-def test_truncated_file_is_damaged(length):
+@given(st.floats(0, 1))
+def test_truncated_file_is_damaged(share):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         write_profile(PROFILE, path)
-        path.write_bytes(path.read_bytes()[:length])
+        content = path.read_bytes().rstrip()
+        path.write_bytes(content[: int(share * (len(content) - 1))])
         assert "not JSON, or damaged" in read_error(read_profile, path)
 
 
 def test_newer_file_asks_for_an_upgrade(path):
     write_profile(PROFILE, path)
-    change(path, version=2)
+    change(path, version=3)
     message = read_error(read_profile, path)
-    assert "newer version of Joulecast (format 2; this one reads 1): upgrade" in message
+    assert "newer version of Joulecast (format 3; this one reads 2): upgrade" in message
 
 
 @pytest.mark.parametrize(
@@ -154,6 +218,10 @@ def test_missing_file_and_folder_are_named(path):
     assert "cannot be read" in read_error(read_network, path.parent)
 
 
+def read_observations(path):
+    return list(read_profile(path).observations)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -164,8 +232,61 @@ def test_missing_file_and_folder_are_named(path):
     ],
 )
 def test_profile_that_mixes_observations_is_refused(path, changes):
-    write_profile(replace(PROFILE, observations=(SEEN, replace(SEEN, **changes))), path)
+    mixed = replace(PROFILE, observations=(SEEN, replace(SEEN, **changes)))
+    with pytest.raises(InputError, match="observation 2"):
+        write_profile(mixed, path)
+    assert not path.exists()
+    write_version_1(path, mixed)
     assert "observation 2" in read_error(read_profile, path)
+    write_profile(replace(PROFILE, observations=(SEEN, SEEN)), path)
+    change_content(path, observations=pack([one.to_dict() for one in mixed.observations]))
+    assert "observation 2" in read_error(read_observations, path)
+
+
+def pack(data):
+    return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
+
+
+def change_content(path, **fields):
+    """Change fields of a profile file and its checksum."""
+    content = {**json.loads(path.read_text())["profile"], **fields}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    change(path, profile=content, sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        ("no base64!", "list of observations"),
+        ("bm8gemxpYg==", "list of observations"),
+        (3, "list of observations"),
+        (pack({}), "should have 1 observations"),
+        (pack([]), "should have 1 observations"),
+        (pack([{}]), "observation 1"),
+        (pack([3]), "observation 1"),
+    ],
+)
+def test_damaged_observations_are_named_when_they_are_read(path, packed, reason):
+    write_profile(PROFILE, path)
+    change_content(path, observations=packed)
+    assert read_profile(path).fits == PROFILE.fits
+    message = read_error(read_observations, path)
+    assert reason in message and "export it again" in message
+
+
+def test_damaged_fit_is_named_when_it_is_read(path):
+    write_profile(PROFILE, path)
+    change_content(path, fits={"flops": {"packed": "no base64!"}})
+    assert read_profile(path).observations == (SEEN,)
+    assert "fit of flops" in read_error(lambda path: read_profile(path).fits["flops"], path)
+
+
+@pytest.mark.parametrize("count", [-1, "one", None, True])
+def test_impossible_number_of_observations_is_damage(path, count):
+    write_profile(PROFILE, path)
+    summary = json.loads(path.read_text())["profile"]["summary"]
+    change_content(path, summary={**summary, "count": count})
+    assert "summary.count" in read_error(read_profile, path)
 
 
 def test_network_needs_no_checksum(path):

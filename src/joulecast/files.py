@@ -1,46 +1,82 @@
 """Read and write profiles and networks as JSON files.
 
-    {"format": "joulecast-profile", "version": 1, "sha256": "...", "profile": {...}}
+    {"format": "joulecast-profile", "version": 2, "sha256": "...", "profile": {...}}
     {"format": "joulecast-network", "version": 1, "sha256": "...", "network": {...}}
 
 The checksum is over the content as compact JSON with sorted keys, so it does not depend on the
 indentation. A profile must have one; a network may omit it, so that one can be written by hand.
-Writing is atomic: a temporary file is synced to disk and then moved into place. Each observation
-or layer has a line of its own, so that ``diff`` stays readable.
+Writing is atomic: a temporary file is synced to disk and then moved into place. Each layer of a
+network has a line of its own, so that ``diff`` stays readable.
+
+In a profile, the observations and each fit are packed: JSON, compressed by zlib, in base64. Reading
+the file leaves them packed; they are decoded when they are first used. Beside them stand a summary
+of the observations and the number of observations each fit was made from. The checksum covers all
+of it. Version 1 of the format, with observations and fits as plain JSON, is still read.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import FileError, InputError
 from joulecast.kinds import check_network
-from joulecast.records import Json, Network, Profile, StepTotals, load_record
+from joulecast.records import (
+    Device,
+    Json,
+    LazyObservations,
+    Network,
+    Observation,
+    ObservationSummary,
+    Profile,
+    Record,
+    StepTotals,
+    StoredFits,
+    find_fit_count,
+    load_record,
+    summarise_observations,
+)
+from joulecast.records.codec import omit_default
 
-VERSION = 1
+VERSIONS = {"profile": 2, "network": 1}
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile to a file, atomically."""
-    _write("profile", profile.to_dict(), Path(path))
+    """Write a profile to a file, atomically.
+
+    Raises:
+        InputError: The profile mixes observations of several profiles, or contains a number that is
+            not finite.
+    """
+    mixed = _explain_mixed(profile, profile.observations)
+    if mixed:
+        raise InputError(f"{mixed}; write them to files of their own")
+    _write("profile", _pack_profile(profile).to_dict(), Path(path))
 
 
 def read_profile(path: str | Path) -> Profile:
     """Return the profile in a file.
 
+    Its observations and fits are decoded when they are first used, which raises FileError as well
+    where they are damaged or mix several profiles.
+
     Raises:
-        FileError: The file is missing, damaged, not a profile, written by a newer version, or
-            mixes observations of several profiles.
+        FileError: The file is missing, damaged, not a profile, or written by a newer version.
     """
-    data = read_content("profile", Path(path))
-    profile: Profile = load_record(Profile, data, str(path))
-    _check_same_profile(profile, path)
-    return profile
+    envelope = _read_envelope("profile", Path(path))
+    data = _check_content("profile", envelope, Path(path))
+    if envelope["version"] == 1:
+        return _read_plain_profile(data, path)
+    return _unpack_profile(load_record(_PackedProfile, data, str(path)), path)
 
 
 def write_network(network: Network, path: str | Path) -> None:
@@ -55,7 +91,8 @@ def read_network(path: str | Path) -> Network:
         FileError: The file is missing, damaged, not a network, written by a newer version, or
             describes an impossible network.
     """
-    data = read_content("network", Path(path), needs_checksum=False)
+    envelope = _read_envelope("network", Path(path))
+    data = _check_content("network", envelope, Path(path), needs_checksum=False)
     try:
         network: Network = load_record(Network, data, str(path))
         _check_labels(network)
@@ -68,9 +105,110 @@ def read_network(path: str | Path) -> Network:
     return network
 
 
-def read_content(what: str, path: Path, *, needs_checksum: bool = True) -> Json:
-    """Return the checked content of a file, before it is made into a record."""
-    envelope = _read_envelope(what, path)
+# ---------------------------------------------------------------------------------------------
+# Packed profiles
+
+
+@dataclass(frozen=True)
+class _PackedFit(Record):
+    """A fit in a profile file, and the number of observations it was made from if known."""
+
+    packed: str
+    observation_count: int | None = omit_default(None)
+
+
+@dataclass(frozen=True)
+class _PackedProfile(Record):
+    """The content of a profile file."""
+
+    device: Device
+    runtime: str
+    covers: str
+    provenance: str
+    summary: ObservationSummary
+    observations: str
+    fits: Mapping[str, _PackedFit]
+
+
+def _pack_profile(profile: Profile) -> _PackedProfile:
+    return _PackedProfile(
+        profile.device,
+        profile.runtime,
+        profile.covers,
+        profile.provenance,
+        summarise_observations(profile.observations),
+        _pack([one.to_dict() for one in profile.observations]),
+        {
+            name: _PackedFit(_pack(data), find_fit_count(profile.fits, name))
+            for name, data in profile.fits.items()
+        },
+    )
+
+
+def _unpack_profile(file: _PackedProfile, path: str | Path) -> Profile:
+    count = file.summary.count
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise FileError(f"{path} is damaged (summary.count is {count!r}); export it again")
+    profile = Profile(file.device, file.runtime, file.covers, file.provenance)
+    parse = partial(_unpack_observations, file.observations, profile, count, str(path))
+    decoders = {
+        name: partial(_unpack, fit.packed, f"the fit of {name} in {path}")
+        for name, fit in file.fits.items()
+    }
+    counts = {name: fit.observation_count for name, fit in file.fits.items()}
+    known = {name: count for name, count in counts.items() if count is not None}
+    return replace(
+        profile,
+        observations=LazyObservations(count, parse, file.summary),
+        fits=StoredFits(decoders, known),
+    )
+
+
+def _unpack_observations(
+    packed: str, profile: Profile, count: int, path: str
+) -> tuple[Observation, ...]:
+    rows = _unpack(packed, f"the list of observations in {path}")
+    if not isinstance(rows, list) or len(rows) != count:
+        raise FileError(f"{path} is damaged (it should have {count} observations); export it again")
+    observations = tuple(
+        [
+            load_record(Observation, row, f"observation {number} in {path}")
+            for number, row in enumerate(rows, start=1)
+        ]
+    )
+    _check_same_profile(profile, observations, path)
+    return observations
+
+
+def _read_plain_profile(data: Json, path: str | Path) -> Profile:
+    """Return a profile of version 1, whose observations are plain JSON."""
+    profile: Profile = load_record(Profile, data, str(path))
+    _check_same_profile(profile, profile.observations, path)
+    return profile
+
+
+def _pack(data: Any) -> str:
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise InputError("the profile contains a number that is not finite") from error
+    return base64.b64encode(zlib.compress(text.encode(), level=9)).decode()
+
+
+def _unpack(packed: str, what: str) -> Any:
+    try:
+        text = zlib.decompress(base64.b64decode(packed, validate=True))
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (TypeError, ValueError, zlib.error, RecursionError) as error:
+        raise FileError(f"{what} is damaged ({_first_line(error)}); export it again") from error
+
+
+# ---------------------------------------------------------------------------------------------
+# Check
+
+
+def _check_content(what: str, envelope: Json, path: Path, *, needs_checksum: bool = True) -> Json:
+    """Return the content of a file if it has the checksum that the file states."""
     data = envelope.get(what)
     found = envelope.get("sha256")
     if not isinstance(data, dict) or (needs_checksum and found is None):
@@ -81,24 +219,30 @@ def read_content(what: str, path: Path, *, needs_checksum: bool = True) -> Json:
     return data
 
 
-# ---------------------------------------------------------------------------------------------
-# Check
+def _check_same_profile(
+    profile: Profile, observations: Sequence[Observation], path: str | Path
+) -> None:
+    mixed = _explain_mixed(profile, observations)
+    if mixed:
+        raise FileError(f"{path}: {mixed}; export it again")
 
 
-def _check_same_profile(profile: Profile, path: str | Path) -> None:
+def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str:
+    """Return which observation belongs to another profile; empty if none does."""
     # Hashing a key takes longer than comparing: most observations share one identity.
     checked = set()
-    for number, one in enumerate(profile.observations, start=1):
+    for number, one in enumerate(observations, start=1):
         identity = (one.device, one.runtime, one.covers, one.provenance)
         if identity in checked:
             continue
         own = Profile(*identity)
         if own.key != profile.key:
-            raise FileError(
-                f"{path} mixes profiles: observation {number} belongs to {_describe(own)}, the "
-                f"profile to {_describe(profile)}; export it again"
+            return (
+                f"observation {number} belongs to the profile of {_describe(own)}, the others to "
+                f"that of {_describe(profile)}"
             )
         checked.add(identity)
+    return ""
 
 
 def _check_labels(network: Network) -> None:
@@ -160,7 +304,7 @@ def _sync(folder: Path) -> None:
 def _format(what: str, data: Json) -> str:
     """Return the JSON with one line per field, and one per item in lists of records."""
     try:
-        head = {"format": f"joulecast-{what}", "version": VERSION, "sha256": _checksum(data)}
+        head = {"format": f"joulecast-{what}", "version": VERSIONS[what], "sha256": _checksum(data)}
     except ValueError as error:
         raise InputError(f"the {what} contains a number that is not finite") from error
     fields = ",\n".join(f"  {json.dumps(key)}: {_spread(data[key])}" for key in data)
@@ -192,10 +336,10 @@ def _read_envelope(what: str, path: Path) -> Json:
     version = envelope.get("version")
     if not isinstance(version, int) or version < 1:
         raise FileError(f"{path} is damaged (its version is {version!r}); export it again")
-    if version > VERSION:
+    if version > VERSIONS[what]:
         raise FileError(
             f"{path} was written by a newer version of Joulecast "
-            f"(format {version}; this one reads {VERSION}): upgrade"
+            f"(format {version}; this one reads {VERSIONS[what]}): upgrade"
         )
     return dict(envelope)
 

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import write_profile
-from joulecast.store import find_url, open_store, profile_key
-from joulecast.store.database import VERSION_TABLE, find_file
+from joulecast.store import open_store, profile_key
+from joulecast.store.database import VERSION_TABLE, find_file, find_url
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 
 NOBODY_UID = 65534
@@ -197,7 +197,7 @@ def test_full_disk_loses_nothing(store, place, no_profiles):
     for seen in kept:
         store.add_observation(seen)
     # SQLite's own size limit gives the same error as a full disk.
-    with store._engine.connect() as connection:
+    with store._database._engine.connect() as connection:
         pages = connection.scalar(sa.text("PRAGMA page_count"))
         connection.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
     large = make_observation(9, source="x" * 100_000)

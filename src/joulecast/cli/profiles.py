@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +21,7 @@ from joulecast.cli.terminal import (
 from joulecast.errors import InputError
 from joulecast.estimators import describe_fits
 from joulecast.files import read_profile, write_profile
-from joulecast.records import Profile, Setup
+from joulecast.records import Profile, Setup, summarise_observations
 from joulecast.store import ProfileSummary, open_store
 
 if TYPE_CHECKING:
@@ -134,18 +133,17 @@ def remove(device: str, store: str | None, json: bool) -> None:
 
 def describe_profile(profile: Profile) -> Json:
     """Return a profile as JSON values, without its single observations."""
-    # The empty network is the idle device, whose setup has no meaning.
-    trials = [one.trial for one in profile.observations if one.trial.network.layers]
-    setups = Counter(tuple(trial.setup.to_dict().items()) for trial in trials)
+    observed = summarise_observations(profile.observations)
     return {
         "key": profile.key,
         "device": profile.device.to_dict(),
         "runtime": profile.runtime,
         "covers": profile.covers,
         "provenance": profile.provenance,
-        "observations": len(profile.observations),
-        "device_seconds": sum(one.cost_s for one in profile.observations),
-        "setups": [{**dict(key), "observations": count} for key, count in setups.items()],
+        "observations": observed.count,
+        "units": dict(observed.units),
+        "device_seconds": observed.device_time_s,
+        "setups": [{**one.to_dict(), "observations": count} for one, count in observed.setups],
         "estimators": {
             name: [item.to_dict() for item in items]
             for name, items in describe_fits(profile).items()

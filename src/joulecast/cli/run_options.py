@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from joulecast.cli.bill import Bill, make_bill
 from joulecast.records import Estimate
 from joulecast.units import parse_energy
-from joulecast.uses.plan.run_forecast import BatteryForecast, will_finish
+
+if TYPE_CHECKING:
+    from joulecast.uses.plan.run_forecast import BatteryForecast
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class RunOptions:
         """Return whether the run finishes on the battery; None without a battery."""
         if self.battery is None:
             return None
+        # The modules of planning take a moment to import.
+        from joulecast.uses.plan.run_forecast import will_finish
+
         charge = 1.0 if self.charge_share is None else self.charge_share
         battery_j = parse_energy(self.battery)
         return will_finish(

@@ -13,39 +13,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
-from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
-from joulecast.estimators.baselines.whole_networks import (
-    ConstantEstimator,
-    FlopsEstimator,
-    LinearFlopsEstimator,
-    LinearWorkEstimator,
-)
 from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
-from joulecast.estimators.subtractive.estimator import (
-    BlockSubtractiveEstimator,
-    SubtractiveEstimator,
-)
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
 from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
-from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
 
+DEFAULT = "additive"
+
+
+def _import_later(module: str, name: str) -> Callable[[], Estimator]:
+    """Return a function that makes an estimator and imports its module only then."""
+
+    def make_estimator() -> Estimator:
+        estimator: Estimator = getattr(import_module(f"joulecast.estimators.{module}"), name)()
+        return estimator
+
+    return make_estimator
+
+
+# Importing all of them takes longer than an estimate with one.
 ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    AdditiveEstimator.name: AdditiveEstimator,
-    SubtractiveEstimator.name: SubtractiveEstimator,
-    BlockSubtractiveEstimator.name: BlockSubtractiveEstimator,
-    NeuralPowerEstimator.name: NeuralPowerEstimator,
-    FlopsEstimator.name: FlopsEstimator,
-    LinearFlopsEstimator.name: LinearFlopsEstimator,
-    LinearWorkEstimator.name: LinearWorkEstimator,
-    ConstantEstimator.name: ConstantEstimator,
+    "additive": _import_later("additive.estimator", "AdditiveEstimator"),
+    "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
+    "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
+    "neuralpower": _import_later("baselines.neuralpower", "NeuralPowerEstimator"),
+    "flops": _import_later("baselines.whole_networks", "FlopsEstimator"),
+    "flops-linear": _import_later("baselines.whole_networks", "LinearFlopsEstimator"),
+    "work-linear": _import_later("baselines.whole_networks", "LinearWorkEstimator"),
+    "constant": _import_later("baselines.whole_networks", "ConstantEstimator"),
 }
-DEFAULT = AdditiveEstimator.name
 
 FIRST_STEPS = "first steps may differ from the rest of the run"
 """Name of the uncertainty source that remains after the first steps of a run."""
@@ -168,16 +170,24 @@ def _load_plugins() -> Plugins:
 
 def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
     """Return the profile's stored fit, or a new one if there are new observations."""
-    count = sum(map(method.uses, profile.observations))
     stored = _load_stored(profile, method)
-    if stored is not None and count in (0, stored.observation_count):
+    if stored is not None and _is_current(profile, method, stored):
         return stored
-    if not count:
+    if not any(map(method.uses, profile.observations)):
         raise MissingError(
             f"the profile of {profile.device.name} holds nothing that {method.name} can learn "
             "from: run `joulecast profile NET` on that device first"
         )
     return method.fit(profile.observations)
+
+
+def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
+    """Return whether a fit was made from all observations that the profile has now."""
+    if find_fit_count(profile.fits, method.name) == len(profile.observations):
+        return True
+    # Without that number, or where it counts a store's own observations alone, they must be parsed.
+    count = sum(map(method.uses, profile.observations))
+    return count in (0, stored.observation_count)
 
 
 def _load_stored(profile: Profile, method: Estimator) -> Fitted | None:

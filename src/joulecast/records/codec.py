@@ -5,6 +5,7 @@ is written:
 
     int, float, str, bool, Any      as they are
     tuple[X, ...], tuple[X, Y]      a list
+    Sequence[X]                     a list; a tuple when it is read
     X | None                        null, or X
     Record                          an object
     Mapping[str, X]                 an object
@@ -22,7 +23,7 @@ library only: the device side carries this module.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -198,6 +199,8 @@ def _find_converter(hint: Any, direction: int) -> Convert | None:
         return _convert_optional(args, direction)
     if origin is tuple:
         return _convert_tuple(args, direction)
+    if origin is Sequence:
+        return _convert_tuple((*args, Ellipsis), direction)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _convert_mapping(args, direction)
     return None

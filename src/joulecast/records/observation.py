@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from joulecast.records.choices import check_choice
 from joulecast.records.codec import Json, Record, always_stored, not_stored, omit_default
 from joulecast.records.hashing import stable_hash
+from joulecast.records.stored_fits import StoredFits, merge_fits
 from joulecast.records.trial import Trial
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
@@ -84,6 +86,7 @@ class Profile(Record):
     A profile never mixes devices or power modes, runtimes, meter coverages or provenances.
 
     Attributes:
+        observations: They may be parsed only when they are first read (``LazyObservations``).
         fits: Each estimator's fitted parameters, as JSON.
         shipped: It came with the package, measured on another unit of the device.
     """
@@ -92,7 +95,7 @@ class Profile(Record):
     runtime: str
     covers: str
     provenance: str
-    observations: tuple[Observation, ...] = always_stored(default=())
+    observations: Sequence[Observation] = always_stored(default=())
     fits: Mapping[str, Any] = always_stored(default_factory=dict)
     shipped: bool = not_stored(False, compare=False)
 
@@ -103,6 +106,12 @@ class Profile(Record):
         ignored = ("memory_bytes", "unit")
         device: Json = {k: v for k, v in self.device.to_dict().items() if k not in ignored}
         return stable_hash([device, self.runtime, self.covers, self.provenance])
+
+    def add_fits(self, fits: Mapping[str, Any]) -> Profile:
+        """Return the profile with fits that were made from its present observations."""
+        counts = dict.fromkeys(fits, len(self.observations))
+        made = StoredFits({name: partial(fits.__getitem__, name) for name in fits}, counts)
+        return replace(self, fits=merge_fits(self.fits, made))
 
 
 def weakest_provenance(provenances: Iterable[str]) -> str:

@@ -11,7 +11,6 @@ alembic is slow to import, so it is imported only to create or change a schema.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from joulecast.errors import InputError, MissingError, StoreError
+from joulecast.store.places import IN_MEMORY, choose_place
 from joulecast.store.tables import METADATA
 
 HEAD = "0001"
@@ -47,10 +47,9 @@ _ADVICE = {
 
 def find_url(place: str | Path | None = None) -> sa.URL:
     """Return the URL of the store: ``place``, else JOULECAST_STORE, else in the data folder."""
-    chosen = str(place or os.environ.get("JOULECAST_STORE") or _default_path())
+    chosen = choose_place(place)
     if "://" not in chosen:
-        database = chosen if chosen == ":memory:" else str(Path(chosen).expanduser())
-        return sa.URL.create("sqlite", database=database)
+        return sa.URL.create("sqlite", database=chosen)
     try:
         url = sa.make_url(chosen)
         url.get_dialect()
@@ -63,19 +62,10 @@ def find_url(place: str | Path | None = None) -> sa.URL:
     return url
 
 
-def _default_path() -> Path:
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    try:
-        folder = data if data.is_absolute() else Path.home() / ".local/share"
-    except RuntimeError as error:
-        raise StoreError("there is no home folder: set JOULECAST_STORE to a path") from error
-    return folder / "joulecast" / "store.sqlite"
-
-
 def find_file(url: sa.URL) -> Path | None:
     """Return the file of a store; None for a server or for memory."""
-    database = str(url.database or ":memory:")
-    if url.get_backend_name() != "sqlite" or database == ":memory:":
+    database = str(url.database or IN_MEMORY)
+    if url.get_backend_name() != "sqlite" or database == IN_MEMORY:
         return None
     return Path(database[5:] if database.startswith("file:") else database)
 

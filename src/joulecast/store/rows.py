@@ -6,13 +6,26 @@ Records are stored as JSON text.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sa
 
 from joulecast.errors import FileError, InputError, StoreError
-from joulecast.records import Device, Json, Observation, Profile, load_record, stable_hash
+from joulecast.records import (
+    Device,
+    Json,
+    LazyObservations,
+    Observation,
+    Profile,
+    StoredFits,
+    load_record,
+    stable_hash,
+)
+from joulecast.store.summaries import ProfileSummary
 from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
 
 
@@ -20,41 +33,82 @@ class DamagedRowError(StoreError):
     """A row cannot be parsed."""
 
 
-def empty_profile(observation: Observation) -> Profile:
-    """Return the profile that an observation belongs to, without observations."""
-    one = observation
-    return Profile(one.device, one.runtime, one.covers, one.provenance)
+@contextmanager
+def name_store(place: str) -> Iterator[None]:
+    """Add the place of the store to the error for a damaged row."""
+    try:
+        yield
+    except DamagedRowError as error:
+        raise StoreError(f"in the store {place} {error}") from error
 
 
-def select_provenance(connection: sa.Connection, key: str) -> str | None:
-    """Return the provenance of a profile; None if the store does not have it."""
-    return connection.scalar(sa.select(PROFILES.c.provenance).where(PROFILES.c.key == key))
+def has_profile(connection: sa.Connection, key: str) -> bool:
+    """Return whether the store has a profile."""
+    query = sa.select(PROFILES.c.key).where(PROFILES.c.key == key)
+    return connection.scalar(query) is not None
 
 
-def select_profile(connection: sa.Connection, key: str) -> Profile | None:
-    """Return a profile without its observations; None if the store does not have it."""
+def select_profile(connection: sa.Connection, key: str, place: str) -> Profile | None:
+    """Return a profile without its observations; None if the store does not have it.
+
+    Fits are decoded when they are first used; ``place`` names the store if one is damaged.
+    """
     row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
     if row is None:
         return None
     device = _load(Device, row.device, f"the device of profile {key}")
-    fits = _select_fits(connection, key)
+    fits = _select_fits(connection, key, place)
     return Profile(device, row.runtime, row.covers, row.provenance, fits=fits)
 
 
-def select_observations(connection: sa.Connection, key: str) -> tuple[Observation, ...]:
-    """Return the observations of a profile, in the order they were added."""
+def select_observations(
+    connection: sa.Connection, key: str, place: str
+) -> tuple[LazyObservations, set[str]]:
+    """Return the observations of a profile, in the order they were added, and their runs.
+
+    They are parsed when they are first read; ``place`` names the store if one is damaged.
+    """
     rows = connection.execute(
-        sa.select(OBSERVATIONS.c.id, OBSERVATIONS.c.payload)
+        sa.select(OBSERVATIONS.c.id, OBSERVATIONS.c.payload, OBSERVATIONS.c.run)
         .where(OBSERVATIONS.c.profile_key == key)
         .order_by(OBSERVATIONS.c.id)
-    )
-    return tuple([_load(Observation, text, f"observation {row}") for row, text in rows])
+    ).all()
+    texts = [(row.id, row.payload) for row in rows]
+    parse = partial(_parse_observations, texts, place)
+    return LazyObservations(len(texts), parse), {row.run for row in rows}
 
 
 def count_observations(connection: sa.Connection, key: str) -> int:
     """Return how many observations of a profile are stored."""
     count = sa.select(sa.func.count()).where(OBSERVATIONS.c.profile_key == key)
     return connection.scalar(count) or 0
+
+
+def select_summaries(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
+    """Return summaries of all profiles in the store, in the order they were created."""
+    counts = (
+        sa.select(
+            OBSERVATIONS.c.profile_key,
+            sa.func.count().label("observation_count"),
+            sa.func.max(OBSERVATIONS.c.taken_at_s).label("taken_at_s"),
+        )
+        .group_by(OBSERVATIONS.c.profile_key)
+        .subquery()
+    )
+    query = (
+        sa.select(PROFILES, counts.c.observation_count, counts.c.taken_at_s)
+        .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
+        .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
+    )
+    fits = connection.execute(
+        sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s).order_by(
+            FITS.c.estimator
+        )
+    ).all()
+    return tuple(
+        _summarise_row(row, [fit for fit in fits if fit.profile_key == row.key])
+        for row in connection.execute(query)
+    )
 
 
 def insert_profile(connection: sa.Connection, profile: Profile, created_at_s: float) -> None:
@@ -115,13 +169,41 @@ def count_fitted(connection: sa.Connection, profile_key: str, estimator: str) ->
     return connection.scalar(count) or 0
 
 
-def _select_fits(connection: sa.Connection, key: str) -> dict[str, Json]:
+def _select_fits(connection: sa.Connection, key: str, place: str) -> StoredFits:
     rows = connection.execute(
-        sa.select(FITS.c.estimator, FITS.c.payload)
+        sa.select(FITS.c.estimator, FITS.c.payload, FITS.c.observation_count)
         .where(FITS.c.profile_key == key)
         .order_by(FITS.c.estimator)
+    ).all()
+    return StoredFits(
+        {row.estimator: partial(_parse_fit, row.payload, row.estimator, place) for row in rows},
+        {row.estimator: row.observation_count for row in rows},
     )
-    return {name: _parse(text, f"the fit of {name}") for name, text in rows}
+
+
+def _parse_fit(text: str, estimator: str, place: str) -> Any:
+    with name_store(place):
+        return _parse(text, f"the fit of {estimator}")
+
+
+def _parse_observations(texts: Sequence[tuple[int, str]], place: str) -> tuple[Observation, ...]:
+    with name_store(place):
+        return tuple([_load(Observation, text, f"observation {row}") for row, text in texts])
+
+
+def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
+    times = [row.created_at_s, row.taken_at_s or 0.0, *(fit.fitted_at_s for fit in fits)]
+    return ProfileSummary(
+        row.key,
+        row.device_name,
+        row.power_mode,
+        row.runtime,
+        row.covers,
+        row.provenance,
+        row.observation_count or 0,
+        tuple(fit.estimator for fit in fits),
+        max(times),
+    )
 
 
 def _is_fit(profile_key: str, estimator: str) -> sa.ColumnElement[bool]:

@@ -1,36 +1,30 @@
-"""Store observations and fits: every method of Store is one transaction."""
+"""Find profiles: those in a database and those that ship with the package.
+
+The database's library is imported only if there is a database: a machine that never measured has
+none, and its first estimate should not wait for it.
+"""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
-from joulecast.errors import InputError, MissingError, StoreError
-from joulecast.files import read_profile
-from joulecast.records import Json, Observation, Profile
-from joulecast.store import rows
-from joulecast.store.database import (
-    find_url,
-    make_memory_engine,
-    open_database,
-    wrap_errors,
-)
-from joulecast.store.summaries import (
-    ProfileSummary,
-    match_profiles,
-    select_summaries,
+from joulecast.errors import MissingError, StoreError
+from joulecast.records import Json, Observation, Profile, merge_fits
+from joulecast.store.places import choose_place, is_missing_file
+from joulecast.store.shipped import (
+    ShippedProfiles,
+    find_shipped_folder,
+    join_observations,
     summarise_shipped,
 )
-from joulecast.store.tables import PROFILES
+from joulecast.store.summaries import ProfileSummary, match_profiles
 
-SHIPPED = Path(__file__).parents[1] / "profiles"
+if TYPE_CHECKING:
+    from joulecast.store.profile_database import ProfileDatabase
 
 
 def open_store(
@@ -56,43 +50,35 @@ def open_store(
     Raises:
         StoreError: The store cannot be opened, or was written by a newer version of Joulecast.
     """
-    shipped = shipped or _find_shipped()
-    url = find_url(place)
-    name = url.render_as_string() if url.host else str(url.database or ":memory:")
-    with wrap_errors(name):
-        engine = open_database(url, create=create, wait_s=wait_s)
-    is_missing = engine is None
-    return Store(
-        engine or make_memory_engine(), name, is_missing=is_missing, now=now, shipped=shipped
-    )
+    profiles = ShippedProfiles(shipped or find_shipped_folder())
+    chosen = choose_place(place)
+    if not create and is_missing_file(chosen):
+        return Store(None, chosen, profiles)
+    from joulecast.store.profile_database import open_profile_database
+
+    database = open_profile_database(chosen, create=create, wait_s=wait_s, now=now)
+    return Store(database, database.place if database else chosen, profiles)
 
 
 def profile_key(observation: Observation) -> str:
     """Return the key of the profile that an observation belongs to."""
-    return rows.empty_profile(observation).key
+    one = observation
+    return Profile(one.device, one.runtime, one.covers, one.provenance).key
 
 
 class Store:
     """Profiles with their observations and fits; ``open_store`` returns one.
 
     Every method raises StoreError if the store cannot be read or written, and then leaves it
-    unchanged.
+    unchanged. Damaged observations and fits of a profile are reported when they are first read.
     """
 
     def __init__(
-        self,
-        engine: sa.Engine,
-        place: str,
-        *,
-        is_missing: bool = False,
-        now: Callable[[], float] = time.time,
-        shipped: Path = SHIPPED,
+        self, database: ProfileDatabase | None, place: str, shipped: ShippedProfiles
     ) -> None:
         self.place = place
-        self._engine = engine
-        self._is_missing = is_missing
-        self._now = now
-        self._shipped_folder = shipped
+        self._database = database
+        self._shipped = shipped
 
     def __enter__(self) -> Store:
         return self
@@ -102,14 +88,12 @@ class Store:
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""
-        self._engine.dispose()
+        if self._database:
+            self._database.close()
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation; it is on disk when this returns."""
-        profile = rows.empty_profile(observation)
-        with self._writing() as connection:
-            rows.insert_profile(connection, profile, self._now())
-            rows.insert_observation(connection, profile.key, observation)
+        self._require_database().add_observation(observation)
 
     def load_observations(self, profile_key: str) -> tuple[Observation, ...]:
         """Return the observations of a profile, in the order they were added.
@@ -118,40 +102,38 @@ class Store:
 
         Reading parses every observation. A long-running caller reads once and appends what it adds.
         """
-        with self._reading() as connection:
-            provenance = rows.select_provenance(connection, profile_key)
-            own = rows.select_observations(connection, profile_key)
-        return self._prepend_shipped(profile_key, provenance, own)
+        profile = self._find_profile(profile_key)
+        return tuple(profile.observations) if profile else ()
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
-        with self._writing() as connection:
-            self._check_profile(connection, profile_key)
-            count = rows.count_observations(connection, profile_key)
-            self._replace_fit(connection, profile_key, estimator, fitted, count)
+        database = self._require_database()
+        found = database.find_profile(profile_key)
+        shipped_count = 0
+        if found:
+            joined = self._join_shipped(*found)
+            shipped_count = len(joined.observations) - len(found[0].observations)
+        database.save_fit(profile_key, estimator, fitted, shipped_count)
 
     def load_profile(self, key: str) -> Profile:
         """Return a profile of the store, or one that ships with the package.
 
+        If it is in both, it has the observations of both, and the shipped fit of each estimator
+        that the store has no fit of.
+
         Raises:
             MissingError: There is no profile with this key.
         """
-        with self._reading() as connection:
-            profile = rows.select_profile(connection, key)
-            own = rows.select_observations(connection, key) if profile else ()
-        if profile is not None:
-            observations = self._prepend_shipped(key, profile.provenance, own)
-            return replace(profile, observations=observations)
-        if key not in self._shipped:
+        profile = self._find_profile(key)
+        if profile is None:
             raise MissingError(f"there is no profile {key!r}; see `joulecast profiles list`")
-        return self._shipped[key]
+        return profile
 
     def list_profiles(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles: those of the store by age, then shipped ones."""
-        with self._reading() as connection:
-            own = select_summaries(connection)
-        keys = {one.key for one in own}
-        shipped = [summarise_shipped(one) for key, one in self._shipped.items() if key not in keys]
+        own = self._database.list_profiles() if self._database else ()
+        keys, known = {one.key for one in own}, self._shipped.by_key
+        shipped = [summarise_shipped(one) for key, one in known.items() if key not in keys]
         return (*own, *shipped)
 
     def find_profile(
@@ -195,83 +177,29 @@ class Store:
 
         An imported fit replaces one of the same estimator unless that used more observations.
         """
-        count, key = len(profile.observations), profile.key
-        with self._writing() as connection:
-            rows.insert_profile(connection, profile, self._now())
-            for observation in profile.observations:
-                if profile_key(observation) != key:
-                    raise InputError(_explain_mixed(observation, profile))
-            new = sum(rows.insert_observation(connection, key, one) for one in profile.observations)
-            for estimator, fitted in profile.fits.items():
-                if count >= rows.count_fitted(connection, key, estimator):
-                    self._replace_fit(connection, key, estimator, fitted, count)
-        return new
+        return self._require_database().import_profile(profile)
 
     def remove_profile(self, key: str) -> None:
         """Remove a profile with its observations and fits; shipped profiles stay."""
-        with self._writing() as connection:
-            self._check_profile(connection, key)
-            connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
+        self._require_database().remove_profile(key)
 
-    @cached_property
-    def _shipped(self) -> dict[str, Profile]:
-        found = [read_profile(path) for path in sorted(self._shipped_folder.glob("*.json"))]
-        return {profile.key: replace(profile, shipped=True) for profile in found}
+    def _find_profile(self, key: str) -> Profile | None:
+        found = self._database.find_profile(key) if self._database else None
+        return self._join_shipped(*found) if found else self._shipped.by_key.get(key)
 
-    def _prepend_shipped(
-        self, key: str, provenance: str | None, own: tuple[Observation, ...]
-    ) -> tuple[Observation, ...]:
-        """Return shipped observations of the same profile before those of the store, each once."""
+    def _join_shipped(self, own: Profile, runs: set[str]) -> Profile:
+        """Return a profile of the database with what ships of the same profile."""
         # Only measured profiles ship, and reading them takes a moment.
-        if provenance not in (None, "measured") or key not in self._shipped:
+        shipped = self._shipped.by_key.get(own.key) if own.provenance == "measured" else None
+        if shipped is None:
             return own
-        return tuple(dict.fromkeys((*self._shipped[key].observations, *own)))
-
-    def _check_profile(self, connection: sa.Connection, key: str) -> None:
-        if rows.select_provenance(connection, key) is None:
-            raise MissingError(
-                f"the store {self.place} has no profile {key!r}; see `joulecast profiles list`"
-            )
-
-    def _replace_fit(
-        self, connection: sa.Connection, key: str, estimator: str, fitted: Json, count: int
-    ) -> None:
-        now_s = self._now()
-        rows.replace_fit(connection, key, estimator, fitted, count=count, fitted_at_s=now_s)
-
-    @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        try:
-            with wrap_errors(self.place), self._engine.connect() as connection:
-                yield connection
-        except rows.DamagedRowError as error:
-            raise StoreError(f"in the store {self.place} {error}") from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        if self._is_missing:
-            raise StoreError(f"there is no store at {self.place}: open it with create=True")
-        engine = self._engine.execution_options(writes=True)
-        with wrap_errors(self.place), engine.begin() as connection:
-            yield connection
-
-
-def _find_shipped() -> Path:
-    variable = os.environ.get("JOULECAST_PROFILES")
-    if not variable:
-        return SHIPPED
-    folder = Path(variable).expanduser()
-    if not folder.is_dir():
-        raise StoreError(
-            f"JOULECAST_PROFILES is {variable}, which is not a folder: create it, or unset it"
+        return replace(
+            own,
+            observations=join_observations(shipped.observations, own.observations, runs),
+            fits=merge_fits(shipped.fits, own.fits),
         )
-    return folder
 
-
-def _explain_mixed(observation: Observation, profile: Profile) -> str:
-    one = observation
-    return (
-        f"an observation of {one.device.name!r} ({one.runtime}, {one.covers}, "
-        f"{one.provenance}) does not belong to the profile of {profile.device.name!r} "
-        f"({profile.runtime}, {profile.covers}, {profile.provenance}): put it in another profile"
-    )
+    def _require_database(self) -> ProfileDatabase:
+        if self._database is None:
+            raise StoreError(f"there is no store at {self.place}: open it with create=True")
+        return self._database

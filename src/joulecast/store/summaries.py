@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError
-from joulecast.records import PROVENANCES, Profile
+from joulecast.records import PROVENANCES
 from joulecast.records.codec import Record
-from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
 
 MIN_KEY_LENGTH = 4
 
@@ -46,64 +42,6 @@ class ProfileSummary(Record):
     def __str__(self) -> str:
         parts = (self.device, self.power_mode, self.runtime, self.covers, self.provenance)
         return f"{self.key} ({', '.join(part for part in parts if part)})"
-
-
-def summarise_shipped(profile: Profile) -> ProfileSummary:
-    """Return the summary of a profile that ships with the package."""
-    return ProfileSummary(
-        profile.key,
-        profile.device.name,
-        profile.device.power_mode,
-        profile.runtime,
-        profile.covers,
-        profile.provenance,
-        len(profile.observations),
-        tuple(sorted(profile.fits)),
-        max((one.taken_at_s for one in profile.observations), default=0.0),
-        shipped=True,
-    )
-
-
-def select_summaries(connection: sa.Connection) -> tuple[ProfileSummary, ...]:
-    """Return summaries of all profiles in the store, in the order they were created."""
-    counts = (
-        sa.select(
-            OBSERVATIONS.c.profile_key,
-            sa.func.count().label("observation_count"),
-            sa.func.max(OBSERVATIONS.c.taken_at_s).label("taken_at_s"),
-        )
-        .group_by(OBSERVATIONS.c.profile_key)
-        .subquery()
-    )
-    query = (
-        sa.select(PROFILES, counts.c.observation_count, counts.c.taken_at_s)
-        .join(counts, counts.c.profile_key == PROFILES.c.key, isouter=True)
-        .order_by(PROFILES.c.created_at_s, PROFILES.c.key)
-    )
-    fits = connection.execute(
-        sa.select(FITS.c.profile_key, FITS.c.estimator, FITS.c.fitted_at_s).order_by(
-            FITS.c.estimator
-        )
-    ).all()
-    return tuple(
-        _summarise_row(row, [fit for fit in fits if fit.profile_key == row.key])
-        for row in connection.execute(query)
-    )
-
-
-def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
-    times = [row.created_at_s, row.taken_at_s or 0.0, *(fit.fitted_at_s for fit in fits)]
-    return ProfileSummary(
-        row.key,
-        row.device_name,
-        row.power_mode,
-        row.runtime,
-        row.covers,
-        row.provenance,
-        row.observation_count or 0,
-        tuple(fit.estimator for fit in fits),
-        max(times),
-    )
 
 
 def match_profiles(
