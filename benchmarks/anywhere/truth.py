@@ -49,7 +49,9 @@ class TruthRules:
     idle_s: float = 1.0
 
 
-TINY = TruthRules(warmup_steps=1, warmup_s=0.0, window_s=0.0, windows=1, most_windows=1, idle_s=0.0)
+TINY = TruthRules(
+    warmup_steps=1, warmup_s=0.0, window_s=0.0, windows=1, most_windows=1, pause_s=0.0, idle_s=0.0
+)
 """For a dry run."""
 
 
