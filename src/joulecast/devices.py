@@ -23,6 +23,8 @@ from joulecast.errors import InputError, MissingError
 from joulecast.records import Device
 
 _ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
+# What Linux calls the instructions on x86 and ARM.
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 # Parts of processor names that identify nothing.
 _NOISE = re.compile(
     r"\((?:R|TM|C)\)|@.*|\bw(?:ith|/)\s.*|\b[0-9]+-Core\b|\b(?:CPU|Processor|APU)\b", re.IGNORECASE
@@ -63,6 +65,12 @@ def parse_on(on: str) -> tuple[str, int | None]:
     if match is None or (match[1] == "cpu" and match[2]):
         raise InputError(f"there is no device {on!r}: give cpu or cuda:0")
     return match[1], None if match[1] == "cpu" else int(match[2] or 0)
+
+
+def multiplies_bf16(proc: Path = Path("/proc")) -> bool:
+    """Return whether this machine's processor has instructions for products of bf16."""
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", _read(proc / "cpuinfo"), re.MULTILINE)
+    return bool(flags) and not _BF16_FLAGS.isdisjoint(flags[0].split())
 
 
 def make_slug(name: str) -> str:

@@ -19,6 +19,7 @@ from joulecast.uses.prune_options import PruneOptions as PruneOptions
 from joulecast.uses.search_options import SearchOptions as SearchOptions
 
 DEFAULT_PROFILE_SECONDS = 600.0
+DEFAULT_ATLAS_SECONDS = 1800.0
 DEFAULT_PROBE_SECONDS = 20.0
 # Below, jobs would be planned with less than their estimates.
 LEAST_PLAN_CONFIDENCE = 0.5
@@ -73,6 +74,9 @@ class ProfileOptions:
             totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
             only what was never seen of the net.
         estimator: Name of the estimator to measure for.
+        atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
+            limit is given.
+        retry_refused: With ``atlas``, try again what the device refused in earlier runs.
     """
 
     points: int | None = None
@@ -80,12 +84,14 @@ class ProfileOptions:
     interval_share: float = 0.05
     acquisition: str = "target"
     estimator: str = "additive"
+    atlas: bool = False
+    retry_refused: bool = False
 
     @property
     def limit_s(self) -> float | None:
         """Longest duration in seconds; None where only ``points`` limits the campaign."""
         if self.points is None and self.seconds is None:
-            return DEFAULT_PROFILE_SECONDS
+            return DEFAULT_ATLAS_SECONDS if self.atlas else DEFAULT_PROFILE_SECONDS
         return self.seconds
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from joulecast.api.measurers import open_measurer
+from joulecast.api.measurers import lock_device, open_measurer
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import (
     DEFAULT_PROFILE_SECONDS,
@@ -14,7 +14,7 @@ from joulecast.api.options import (
     ProfileOptions,
     split_options,
 )
-from joulecast.errors import MissingError
+from joulecast.errors import InputError, MissingError
 from joulecast.records import Network, Profile, Setup
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PROBE_INTERVAL_SHARE = 0.005
 
 
 def profile(
-    net: Any,
+    net: Any = None,
     inputs: Any = None,
     *,
     setup: Setup | None = None,
@@ -36,7 +36,8 @@ def profile(
 ) -> Profile:
     """Measure layers like those of a net on a device and return the device's profile.
 
-    Every observation is stored at once, so an interrupted campaign resumes where it stopped.
+    Every observation is stored at once, so an interrupted campaign resumes where it stopped. With
+    ``atlas=True`` there is no net: layers of networks of all kinds are measured.
 
     Args:
         net: A name, a Network, or a module with ``inputs``; layers are profiled up to its widths.
@@ -47,16 +48,34 @@ def profile(
         on_progress: Called before every measurement and at the end.
         options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
             ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
-            ``estimator``.
+            ``estimator``, ``atlas``.
+
+    Raises:
+        InputError: Neither a net nor ``atlas`` is given, or both are.
+        MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     setup_options, measuring, profiling = split_options(
         profile, options, Setup, MeasureOptions, ProfileOptions
     )
+    chosen = ProfileOptions(**profiling)
+    if chosen.atlas:
+        given = [net, inputs, setup, input_shape]
+        if any(one is not None for one in given) or setup_options:
+            raise InputError(
+                "atlas=True draws its own networks and setups: leave net and setup out"
+            )
+        # One round of each: more trials tell more than more rounds.
+        from joulecast.api.atlas import profile_atlas
+
+        measured = MeasureOptions(**{"rounds": 1, **measuring})
+        return profile_atlas(measured, chosen, store, on_progress)[1]
+    if net is None:
+        raise InputError("no net is given: give one, or atlas=True to profile for any network")
     request = NetRequest(net, inputs, setup, input_shape, setup_options)
     return run_profiling(
         *request.resolve(),
         MeasureOptions(**measuring),
-        ProfileOptions(**profiling),
+        chosen,
         store,
         on_progress,
     )[1]
@@ -79,6 +98,9 @@ def run_profiling(
         profiling: What is measured, and when to stop.
         store: Path or URL of the store that receives every observation at once.
         on_progress: Called before every measurement and at the end.
+
+    Raises:
+        MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     from joulecast.campaign import run_campaign
     from joulecast.estimators import find_estimator
@@ -92,7 +114,11 @@ def run_profiling(
         profiling.interval_share,
         networks=net.members,
     )
-    with open_measurer(measuring) as measurer, open_store(store) as opened:
+    with (
+        open_measurer(measuring) as measurer,
+        lock_device(measuring.on),
+        open_store(store) as opened,
+    ):
         result = run_campaign(
             measurer,
             opened,

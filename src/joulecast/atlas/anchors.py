@@ -6,6 +6,8 @@ Sizes follow from what is assumed about the device, so that a step takes about t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from joulecast.atlas.device_scale import DeviceScale
 from joulecast.kinds import make_layer
 from joulecast.records import Setup, Trial
@@ -36,7 +38,12 @@ def make_anchor_trials(
     mode = "graph" if "graph" in modes else "eager"
     trials = [_make_product(scale, precision, mode) for precision in scale.flops_per_s]
     trials += [_make_copy(scale, mode), _make_tiny(mode)]
-    return tuple(trials)
+    return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
+
+
+def _limit_copies(trial: Trial, most: int) -> Trial:
+    copies = min(trial.execution.copies, most)
+    return replace(trial, execution=replace(trial.execution, copies=copies))
 
 
 def _make_product(scale: DeviceScale, precision: str, mode: str) -> Trial:

@@ -188,7 +188,8 @@ def _can_run(one: _SizedPiece, scale: DeviceScale) -> bool:
 def _isolate(one: _SizedPiece, scale: DeviceScale, mode: str) -> Trial:
     """Return the isolated trial, with as many copies as fit the device."""
     trial = make_isolated_trial(one.own.part, one.own.setup, mode)
-    copies = min(trial.execution.copies, int(scale.memory_bytes / one.memory_bytes))
+    fitting = int(scale.memory_bytes / one.memory_bytes)
+    copies = min(trial.execution.copies, scale.most_copies, fitting)
     return replace(trial, execution=replace(trial.execution, copies=copies))
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from joulecast.atlas.anchors import make_anchor_trials
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
 from joulecast.campaign.trial_log import TrialLog
+from joulecast.devices import multiplies_bf16
 from joulecast.errors import ContaminatedError
 from joulecast.kinds import network_work
 from joulecast.measurer import Measurer
-from joulecast.records import Observation, Trial
+from joulecast.records import Device, Observation, Trial
 
 # A simulated device may have no limit.
 _UNLIMITED_MEMORY_BYTES = 16 * GIB
@@ -40,9 +41,13 @@ class MeasuredPeaks:
 
 def find_scale(measurer: Measurer) -> DeviceScale:
     """Return what is assumed about a measurer's device before anything was measured."""
-    runtime = measurer.runtime
-    memory_bytes = runtime.device.memory_bytes or _UNLIMITED_MEMORY_BYTES
-    return assume_scale("graph" in runtime.modes, memory_bytes)
+    return assume_device_scale(measurer.runtime.device, measurer.runtime.modes)
+
+
+def assume_device_scale(device: Device, modes: tuple[str, ...]) -> DeviceScale:
+    """Return what is assumed about a device whose runtime has these modes."""
+    memory_bytes = device.memory_bytes or _UNLIMITED_MEMORY_BYTES
+    return assume_scale("graph" in modes, memory_bytes, has_bf16=multiplies_bf16())
 
 
 def measure_anchors(trials: TrialLog, precision: str) -> None:

@@ -26,8 +26,11 @@ from joulecast.kinds import network_work
 from joulecast.measurer import Measurer
 from joulecast.records import Observation
 
-ATLAS_SEED, ATLAS_NETWORKS = 20261116, 300
-"""They draw the population of every atlas, so that campaigns on one device continue each other."""
+ATLAS_SEED = 20261116
+"""Draws the population of every atlas, so that campaigns on one device continue each other."""
+
+# Networks of the population, for processors and for GPUs, which measure more trials in a second.
+_NETWORKS = {False: 120, True: 300}
 
 # The idle device is observed after this many trials, and scores are asked again.
 _IDLE_EVERY = 100
@@ -36,8 +39,8 @@ _IDLE_EVERY = 100
 _LONGEST_STEP_S = {False: 0.2, True: 0.5}
 # So many trials in a row that something disturbed end the campaign.
 _MOST_DISTURBED = 3
-# Doubtful trials that are measured again between two observations of the idle device.
-_REPEATS = 5
+# After this many trials, so many doubtful ones are measured again at most.
+_REPEAT_EVERY, _REPEATS = 20, 5
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,14 @@ class AtlasLimits:
         seconds: Stop after this time on the measurer's clock.
         points: Stop at this many trials, those of earlier runs and refused ones included.
         most_trials: How many trials the design has.
-        networks: Number of networks in the population.
+        networks: Number of networks in the population; chosen by the device if it is None.
         retries_refused: Try again what the device refused in earlier runs.
     """
 
     seconds: float | None = None
     points: int | None = None
     most_trials: int = MOST_TRIALS
-    networks: int = ATLAS_NETWORKS
+    networks: int | None = None
     retries_refused: bool = False
 
 
@@ -68,6 +71,7 @@ class AtlasRun:
         stopped: Why it ended.
         repeated: Doubtful trials that were measured again.
         disturbances: How often something disturbed a measurement, by name.
+        restarts: How often the measuring process had to be replaced.
     """
 
     profile_key: str
@@ -76,6 +80,7 @@ class AtlasRun:
     elapsed_s: float
     repeated: int = 0
     disturbances: Mapping[str, int] = field(default_factory=dict)
+    restarts: int = 0
 
 
 def run_atlas(
@@ -101,6 +106,8 @@ def run_atlas(
         ContaminatedError: Something disturbed several measurements in a row.
         DeviceLostError: The process can no longer use the device; another one can continue.
     """
+    if on_progress is not None:
+        on_progress(Progress(0, 0.0, 0.0, None, "planning what to measure"))
     campaign = _AtlasCampaign(measurer, log, limits, score)
     stopped = ""
     while not stopped:
@@ -117,9 +124,9 @@ def run_atlas(
 
 def plan_atlas(measurer: Measurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
     """Return all trials of an atlas of the measurer's device, in the order of the design."""
-    scale = find_scale(measurer)
-    population = draw_population(ATLAS_SEED, limits.networks, scale)
-    return list_trials(population, scale, measurer.runtime.modes, most=limits.most_trials)
+    scale, modes = find_scale(measurer), measurer.runtime.modes
+    population = draw_population(ATLAS_SEED, limits.networks or _NETWORKS["graph" in modes], scale)
+    return list_trials(population, scale, modes, most=limits.most_trials)
 
 
 class _AtlasCampaign:
@@ -143,26 +150,26 @@ class _AtlasCampaign:
         self._earlier = len(planned) - len(self._left)
         self._tried = self._disturbed = self._repeated = 0
         self._measured_scale: DeviceScale | None = None
+        self._planned_s = measurer.now()
 
     def choose_next(self) -> AtlasTrial | None:
         """Return the next trial, or None after the last one."""
-        if self._tried and self._tried % _IDLE_EVERY == 0:
+        if self._tried % _IDLE_EVERY == 0:
             self._left = order_remaining(self._left, self._trials.believed, self._score)
         while self._left:
-            if not self._is_too_slow(self._left[0]):
+            if self._is_time_over() or not self._is_too_slow(self._left[0]):
                 return self._left[0]
             self._left.pop(0)
         return None
 
     def find_stop_reason(self, one: AtlasTrial | None) -> str:
         """Return why to stop, or an empty string to go on."""
-        limits, elapsed_s = self._limits, self._find_elapsed_s()
+        limits = self._limits
         if one is None:
             return "every trial of the atlas was tried"
         if limits.points is not None and self._count_done() >= limits.points:
             return f"{limits.points} trials are done"
-        next_s = elapsed_s / self._tried if self._tried else 0.0
-        if limits.seconds is not None and elapsed_s + next_s > limits.seconds:
+        if self._is_time_over():
             return f"the budget of {limits.seconds:.0f} s is spent"
         return ""
 
@@ -176,7 +183,7 @@ class _AtlasCampaign:
         if self._limits.seconds is not None:
             limits_s.append(self._limits.seconds - elapsed_s)
         if self._tried:
-            limits_s.append((total - done) * elapsed_s / self._tried)
+            limits_s.append((total - done) * self._find_pace_s())
         left_s = max(0.0, min(limits_s)) if limits_s else None
         return Progress(done, 0.0, elapsed_s, left_s, reason, total)
 
@@ -194,12 +201,12 @@ class _AtlasCampaign:
         if self._tried % _IDLE_EVERY == 0:
             self._trials.measure_idle()
         self._tried += 1
-        if self._tried % _IDLE_EVERY == 0:
+        if self._tried % _REPEAT_EVERY == 0:
             self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
 
     def finish(self, stopped: str) -> AtlasRun:
         """Measure again what looks wrong, and return what was done."""
-        if self._tried:
+        if self._tried and not self._is_time_over():
             self._repeated += repeat_doubtful(self._trials, most=_REPEATS)
         disturbances = dict(self._measurer.disturbances)
         elapsed_s, new = self._find_elapsed_s(), self._trials.new
@@ -207,6 +214,15 @@ class _AtlasCampaign:
 
     def _count_done(self) -> int:
         return self._earlier + self._tried
+
+    def _is_time_over(self) -> bool:
+        """Return whether one more trial would take longer than the limit."""
+        limit_s = self._limits.seconds
+        return limit_s is not None and self._find_elapsed_s() + self._find_pace_s() > limit_s
+
+    def _find_pace_s(self) -> float:
+        """Return the seconds of one trial; 0 before the first."""
+        return (self._measurer.now() - self._planned_s) / self._tried if self._tried else 0.0
 
     def _find_elapsed_s(self) -> float:
         return self._measurer.now() - self._started_s
@@ -229,7 +245,11 @@ class _AtlasCampaign:
 
 
 def _describe(one: AtlasTrial | None) -> str:
+    """Return what is measured, for people."""
     if one is None:
         return ""
-    batch, what = one.trial.setup.batch, "energy" if one.with_energy else "time"
-    return f"{what} of {one.label}, batch {batch}"
+    setup, layers = one.trial.setup, one.trial.network.layers
+    what = "energy" if one.with_energy else "time"
+    # Labels of blocks are hashes.
+    name = f"a block of {len(layers)} layers {setup.precision}" if len(layers) > 1 else one.label
+    return f"{what} of {name}, batch {setup.batch}"

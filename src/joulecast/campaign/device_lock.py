@@ -24,11 +24,12 @@ except ImportError:  # not on Windows, where campaigns are not locked
 
 
 @contextmanager
-def hold_device(device: str, folder: Path | None = None) -> Iterator[int | None]:
+def hold_device(device: str, name: str = "", folder: Path | None = None) -> Iterator[int | None]:
     """Hold the lock of a device; yield the file to pass on to other processes, None without one.
 
     Args:
         device: Identifies the device on this machine.
+        name: What messages call it.
         folder: Folder of the locks; by default in the user's cache folder.
 
     Raises:
@@ -44,8 +45,8 @@ def hold_device(device: str, folder: Path | None = None) -> Iterator[int | None]
         except OSError as error:
             pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise MeasurementError(
-                f"another campaign is running on {device} (process {pid}): wait until it ends, or "
-                "stop it; what it measured is stored"
+                f"another campaign is running on {name or device} (process {pid}): wait until it "
+                "ends, or stop it; what it measured is stored"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -1,8 +1,8 @@
-"""``joulecast profile NET``: profile a device with layers like those of a net."""
+"""``joulecast profile NET``: profile a device with layers like those of a net, or for any net."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import SHARE
 from joulecast.cli.output import OutputOptions, write_result
+from joulecast.cli.print_atlas import describe_disturbances, print_atlas
 from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_campaign
 from joulecast.cli.setups import list_setup_options
@@ -25,9 +26,24 @@ from joulecast.cli.terminal import (
     label_provenance,
     make_console,
     plural,
+    print_notes,
 )
 from joulecast.records import Profile, Setup
 from joulecast.units import format_duration, format_shape, format_share
+
+# Options that say how NET is trained, or when enough is known about it.
+_NET_OPTIONS = (
+    "batch",
+    "input",
+    "optimizer",
+    "precision",
+    "loss",
+    "threads",
+    "inference",
+    "interval",
+    "acquisition",
+    "missing",
+)
 
 
 def make_profile_options(
@@ -39,7 +55,7 @@ def make_profile_options(
 
 
 @click.command()
-@click.argument("net")
+@click.argument("net", required=False)
 @options.net_options
 @options.measuring
 @collect(
@@ -49,7 +65,7 @@ def make_profile_options(
     click.option(
         "--seconds",
         type=click.FloatRange(0),
-        help="Stop after this time.  [default: 600, or --points]",
+        help="Stop after this time.  [default: 600, with --atlas 1800, or --points]",
     ),
     click.option(
         "--interval",
@@ -67,6 +83,10 @@ def make_profile_options(
         help="What to measure next: what lowers the uncertainty of NET most, or the paper's rule.",
     ),
     click.option("--missing", is_flag=True, help="Measure only layers of NET never seen before."),
+    click.option("--atlas", is_flag=True, help="Instead of NET: learn the device for any network."),
+    click.option(
+        "--retry-refused", is_flag=True, help="With --atlas: try again what the device refused."
+    ),
     options.estimator,
 )
 @options.store
@@ -80,11 +100,23 @@ def profile(
 ) -> None:
     """Measure layers like those of NET on a device, and fit its profile.
 
+    With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
+    to large language models, in the order in which they tell most.
+
     Layers and blocks are trained in isolation under a meter; the next one is always what lowers the
     uncertainty of NET most for its time. For a family (cnn5) that includes all narrower members.
     Where CUDA graphs hide the host, up to three whole nets are trained for a second as well. Every
     measurement is stored at once: after an interruption, the same command resumes.
     """
+    if profiling.atlas:
+        _check_atlas_options(request)
+        if not options.is_typed("rounds"):
+            # One round of each: more trials tell more than more rounds.
+            measuring = replace(measuring, rounds=1)
+        print_atlas(measuring, profiling, store, output)
+        return
+    if request.net is None:
+        raise click.UsageError("give a NET, or --atlas", click.get_current_context())
     net, setup = request.resolve()
     with show_campaign(profiling.points) as tell:
         result, learnt = run_profiling(net, setup, measuring, profiling, store, tell)
@@ -94,12 +126,26 @@ def profile(
     write_result(output, data, lambda: _print_result(result, learnt, command))
 
 
+def _check_atlas_options(request: NetRequest) -> None:
+    """Raise UsageError if options are given that mean nothing without a net."""
+    context = click.get_current_context()
+    if request.net is not None:
+        raise click.UsageError("give NET or --atlas, not both", context)
+    given = [name for name in _NET_OPTIONS if options.is_typed(name)]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise click.UsageError(
+            f"--atlas draws its own networks and setups: leave {option} out", context
+        )
+
+
 def describe_result(result: CampaignResult, profile: Profile) -> Json:
     """Return how a campaign ended as JSON values."""
     data = {key: value for key, value in asdict(result).items() if key != "profile_key"}
     return {
         **data,
         "skipped": list(result.skipped),
+        "disturbances": dict(result.disturbances),
         "provenance": profile.provenance,
         "profile": describe_profile(profile),
     }
@@ -126,6 +172,7 @@ def _print_result(result: CampaignResult, profile: Profile, command: str) -> Non
     provenance = describe_provenance(profile.provenance)
     console.print(f"Stopped because {result.stopped}. Provenance: {provenance}.\n")
     print_fits(console, profile)
+    print_notes(console, describe_disturbances(result.repeated, result.disturbances))
     for reason in result.skipped:
         console.print(f"Skipped: {reason}")
     # Not wrapped, so that it can be copied.

@@ -67,6 +67,21 @@ def show_campaign(points: int | None) -> Iterator[Callable[[Progress], None]]:
         yield tell
 
 
+@contextmanager
+def show_atlas() -> Iterator[Callable[[Progress], None]]:
+    """Yield the callback of a campaign of an atlas."""
+    with show_bar() as update:
+        yield lambda now: update(_share_passed(now), format_atlas(now), now.reason)
+
+
+def format_atlas(now: Progress) -> str:
+    """Return the trials that are done and the time left."""
+    if now.total is None:
+        return ""
+    left = "" if now.left_s is None else f"  {_format_left(now.left_s)} left"
+    return f"{now.points:,} of {now.total:,} trials{left}"
+
+
 def format_report(now: ProgressReport) -> str:
     """Return what an operation is doing and how much of it is done."""
     if float(now.total).is_integer() and now.total > 1:
@@ -97,6 +112,13 @@ def share_done(now: Progress, first: Progress, points: int | None) -> float | No
     if left_s is None:
         return None
     whole_s = now.elapsed_s + left_s
+    return now.elapsed_s / whole_s if whole_s else 0.0
+
+
+def _share_passed(now: Progress) -> float | None:
+    if now.left_s is None or now.total is None:
+        return None
+    whole_s = now.elapsed_s + now.left_s
     return now.elapsed_s / whole_s if whole_s else 0.0
 
 
