@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.base import Target
+from joulecast.estimators.base import Target, setup_key
 from joulecast.estimators.baselines.whole_networks import (
     ConstantEstimator,
     FlopsEstimator,
@@ -97,6 +97,16 @@ def test_each_setup_has_its_own_factor():
         for setup, factor in ((SETUP, 1e-9), (other, 5e-9))
     ]
     assert fitted.predict([network] * 2, [SETUP, other]).energy_j == pytest.approx(expected)
+
+
+def test_setup_with_too_few_networks_uses_the_line_of_all():
+    other = Setup(batch=64)
+    few = make_proportional(5e-9, setup=other)[:1]
+    fitted = LinearFlopsEstimator().fit(make_proportional(1e-9) + few)
+    alone = LinearFlopsEstimator().fit(few)
+    assert fitted.lines[setup_key(other)] == fitted.lines["*"] != alone.lines["*"]
+    found = fitted.predict([draw_networks(1)[0]], [other])
+    assert found.unseen_share == (0.0,)
 
 
 def test_line_recovers_an_offset():

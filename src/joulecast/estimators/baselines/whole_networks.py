@@ -5,10 +5,11 @@
     flops-linear    E = a·FLOPs + d
     work-linear     E = a·FLOPs + b·bytes + c·launches + d        a, b, c, d ≥ 0
 
-Fitted to the whole networks of a setup by non-negative least squares of relative errors; to
-everything if no whole network was measured, since small variants say little about networks. All
-four learn from the same few networks. The interval is as wide as the error on these networks, with
-one degree of freedom less for each coefficient.
+Fitted to the whole networks of a setup by non-negative least squares of relative errors; to those
+of all setups if a setup has fewer networks than there are coefficients; to everything if no whole
+network was measured, since small variants say little about networks. All four learn from the same
+few networks. The interval is as wide as the error on these networks, with one degree of freedom
+less for each coefficient.
 """
 
 from __future__ import annotations
@@ -94,16 +95,20 @@ class WholeNetworkEstimator:
         groups: dict[str, list[Observation]] = {ALL_SETUPS: used}
         for seen in used:
             groups.setdefault(setup_key(seen.trial.setup), []).append(seen)
-        lines = {
-            key: _fit_line(_prefer_networks(group), self.columns)
-            for key, group in sorted(groups.items())
-        }
+        common = _fit_line(_prefer_networks(used), self.columns)
+        lines = {key: self._fit_setup(group, common) for key, group in sorted(groups.items())}
         return FittedWorkLines(lines, len(used), self.version)
 
     def load(self, data: Json) -> FittedWorkLines:
         """Restore a fit from its JSON."""
         lines = {key: WorkLine.from_dict(row) for key, row in data["rows"].items()}
         return FittedWorkLines(lines, data["seen"], data["version"])
+
+    def _fit_setup(self, group: Sequence[Observation], common: WorkLine) -> WorkLine:
+        """Return the line of a setup, or the common one if it has too few networks for its own."""
+        networks = _prefer_networks(group)
+        count = len({seen.trial.key for seen in networks})
+        return _fit_line(networks, self.columns) if count >= len(self.columns) else common
 
 
 class ConstantEstimator(WholeNetworkEstimator):
