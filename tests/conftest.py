@@ -2,11 +2,14 @@
 
 import ast
 import os
+import tempfile
 from pathlib import Path
 
 # Before numpy and torch are imported: tests run in parallel, and threads that spin while they wait
 # for each other take twice the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests that run in parallel must not wait for each other's locks of this processor.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="joulecast-tests-")
 
 from hypothesis import HealthCheck, settings
 

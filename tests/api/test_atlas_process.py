@@ -1,11 +1,11 @@
 """Workers that measure an atlas: real ones, and scripts that die, hang or report errors."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_worker_stops_when_its_parent_was_killed(tmp_path, request_of):
 
 
 def count_observations(request):
-    if not os.path.exists(request.store):
+    if not Path(request.store).exists():
         return 0
     with open_store(request.store, create=False) as store:
         return sum(one.observation_count for one in store.list_profiles() if not one.shipped)
@@ -149,14 +149,13 @@ def count_observations(request):
 def find_workers(request):
     """Return the processes whose command line has the store of a request."""
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read()
+            words = (folder / "cmdline").read_bytes()
         except OSError:
             continue
         if b"atlas_worker" in words and request.store.encode() in words:
-            found.append(pid)
+            found.append(folder.name)
     return found
 
 

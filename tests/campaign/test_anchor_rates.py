@@ -1,0 +1,71 @@
+"""Anchors show the peaks of simulated devices, and are measured once."""
+
+import pytest
+
+from joulecast.campaign.anchor_rates import (
+    MeasuredPeaks,
+    apply_peaks,
+    find_scale,
+    list_anchors,
+    measure_anchors,
+    read_peaks,
+)
+from joulecast.campaign.trial_log import TrialLog
+from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
+
+
+class Memory:
+    def __init__(self):
+        self.observations = []
+
+    def add_observation(self, observation):
+        self.observations.append(observation)
+
+
+@pytest.fixture
+def trials():
+    device = make_simulated_device(7)
+    clock = MeasureClock(device.now, device.sleep, device.now)
+    with make_measurer(SimulatedRuntime(device), SimulatedMeter(device), clock=clock) as measurer:
+        yield TrialLog(measurer, Memory(), [])
+
+
+def test_anchors_of_one_precision_take_two_seconds_and_are_measured_once(trials):
+    started_s = trials.measurer.now()
+    measure_anchors(trials, "bf16")
+    assert trials.measurer.now() - started_s < 3.0
+    seen = trials.log.observations
+    assert {one.trial.setup.precision for one in seen} == {"bf16", "fp32"}
+    assert len(seen) == 3 and all(one.energy_j is None for one in seen)
+    assert trials.new == 0
+    measure_anchors(trials, "bf16")
+    assert len(trials.log.observations) == 3
+    measure_anchors(trials, "tf32")
+    assert len(trials.log.observations) == 4
+
+
+def test_unknown_precision_still_has_a_copy_and_a_launch(trials):
+    assert len(list_anchors(trials.measurer, "fp16")) == 2
+
+
+def test_peaks_are_read_from_anchors_only(trials):
+    measure_anchors(trials, "bf16")
+    scale, modes = find_scale(trials.measurer), trials.measurer.runtime.modes
+    peaks = read_peaks(trials.believed, scale, modes)
+    chip = trials.measurer.runtime.simulated.chip
+    assert peaks.flops_per_s.keys() == {"bf16"}
+    assert 1e12 < peaks.flops_per_s["bf16"] < 1e15
+    assert 1e10 < peaks.bytes_per_s < 1e13
+    assert 1e-7 < peaks.launch_s < 1e-4
+    assert read_peaks([], scale, modes) == MeasuredPeaks({})
+    assert chip.seed == 7
+
+
+def test_measured_rates_replace_assumed_ones(trials):
+    scale = find_scale(trials.measurer)
+    measured = apply_peaks(scale, MeasuredPeaks({"bf16": 1.0}, bytes_per_s=2.0))
+    assert measured.flops_per_s == {**scale.flops_per_s, "bf16": 1.0}
+    assert (measured.bytes_per_s, measured.launch_s) == (2.0, scale.launch_s)

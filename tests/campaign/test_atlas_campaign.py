@@ -1,0 +1,196 @@
+"""Atlases of simulated devices: they resume, remember refusals, keep their limits and repair."""
+
+import pytest
+
+from joulecast.campaign.anchor_rates import find_scale
+from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas
+from joulecast.errors import ContaminatedError, DeviceLostError, NotTrainingError
+from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
+from joulecast.store import open_store
+
+SMALL = {"networks": 3, "most_trials": 40}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def measurer():
+    with make_simulated_measurer() as opened:
+        yield opened
+
+
+def make_simulated_measurer(runtime=None, **options):
+    device = make_simulated_device(5, **options)
+    clock = MeasureClock(device.now, device.sleep, device.now)
+    own = (runtime or SimulatedRuntime)(device)
+    return make_measurer(own, SimulatedMeter(device), rounds=1, clock=clock)
+
+
+class RefusingRuntime(SimulatedRuntime):
+    """A device that refuses every fifth trial with an error."""
+
+    error: Exception = NotTrainingError("no weight moved")
+    count = 0
+
+    def prepare(self, trial):
+        type(self).count += 1
+        if self.count % 5 == 0:
+            raise self.error
+        return super().prepare(trial)
+
+
+class FragileRuntime(RefusingRuntime):
+    error = RuntimeError("CUDA error: misaligned address\nCompile with TORCH_USE_CUDA_DSA")
+
+
+def list_trials_of(store, key, *, refused=False):
+    seen = store.load_observations(key)
+    return [one.trial for one in seen if one.trial.network.layers and bool(one.refusal) == refused]
+
+
+def test_every_trial_is_measured_once_and_the_idle_device_too(measurer, store):
+    run = run_atlas(measurer, store, AtlasLimits(**SMALL))
+    assert run.stopped == "every trial of the atlas was tried"
+    refused = list_trials_of(store, run.profile_key, refused=True)
+    assert run.new + len(refused) == SMALL["most_trials"]
+    seen = store.load_observations(run.profile_key)
+    assert any(not one.trial.network.layers for one in seen)
+    assert any(one.energy_j for one in seen if one.trial.network.layers)
+    assert run_atlas(measurer, store, AtlasLimits(**SMALL)).new == 0
+
+
+class Killed(BaseException):
+    """An interruption that nothing catches."""
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_atlas_that_was_interrupted_resumes_where_it_stopped(measurer, store, after):
+    def interrupt(progress):
+        if progress.points == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_atlas(measurer, store, AtlasLimits(**SMALL), on_progress=interrupt)
+    told = []
+    run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_progress=told.append)
+    assert told[1].points == after
+    planned = [one.trial for one in plan_atlas(measurer, AtlasLimits(**SMALL))]
+    measured = list_trials_of(store, run.profile_key)
+    assert [planned.count(trial) for trial in measured] == [measured.count(t) for t in measured]
+
+
+def test_limits_of_time_and_trials_are_kept(measurer, store):
+    run = run_atlas(measurer, store, AtlasLimits(seconds=10.0, **SMALL))
+    assert "10 s" in run.stopped
+    # The last trial may take longer than the others did.
+    assert 5 < run.elapsed_s <= 12
+    run = run_atlas(measurer, store, AtlasLimits(points=30, **SMALL))
+    assert run.stopped == "30 trials are done"
+
+
+def test_progress_counts_trials_and_estimates_the_time_left(measurer, store):
+    told = []
+    run_atlas(measurer, store, AtlasLimits(seconds=1e6, **SMALL), on_progress=told.append)
+    assert told[0].reason == "planning what to measure"
+    assert [one.points for one in told[1:]] == list(range(SMALL["most_trials"] + 1))
+    assert {one.total for one in told[1:]} == {SMALL["most_trials"]}
+    assert told[1].left_s == pytest.approx(1e6)
+    assert told[20].left_s < 100
+    assert told[-1].left_s == 0.0
+    assert all("batch" in one.reason for one in told[1:-1])
+
+
+def test_refused_trials_are_remembered_and_can_be_retried(store):
+    with make_simulated_measurer(RefusingRuntime) as measurer:
+        run = run_atlas(measurer, store, AtlasLimits(**SMALL))
+        refused = list_trials_of(store, run.profile_key, refused=True)
+        assert len(refused) > 4
+    with make_simulated_measurer() as measurer:
+        assert run_atlas(measurer, store, AtlasLimits(**SMALL)).new == 0
+        again = run_atlas(measurer, store, AtlasLimits(retries_refused=True, **SMALL))
+    assert again.new > 4
+
+
+def test_trial_that_loses_the_device_is_remembered(store):
+    seen = []
+    with make_simulated_measurer(FragileRuntime) as measurer:
+        for _ in range(100):
+            try:
+                run = run_atlas(
+                    measurer,
+                    store,
+                    AtlasLimits(**SMALL),
+                    on_trial=lambda one: seen.append(one.trial),
+                )
+                break
+            except DeviceLostError as error:
+                assert "misaligned address" in str(error)
+                assert "\n" not in str(error)
+    refused = list_trials_of(store, run.profile_key, refused=True)
+    assert refused and all(seen.count(trial) == 1 for trial in refused)
+
+
+def test_trial_is_announced_before_it_is_measured(measurer, store):
+    told = []
+    run = run_atlas(measurer, store, AtlasLimits(**SMALL), on_trial=told.append)
+    assert len(told) == SMALL["most_trials"]
+    assert all(one.duration_s is None and one.device.name == "simulated-5" for one in told)
+    assert {one.trial for one in told} >= set(list_trials_of(store, run.profile_key))
+
+
+def test_disturbed_trial_is_no_refusal_and_constant_disturbance_ends_the_atlas(store):
+    with make_simulated_measurer() as measurer:
+        measurer.runtime.simulated.disturb("throttled", 1e9, start_s=6.0)
+        with pytest.raises(ContaminatedError, match="throttled"):
+            run_atlas(measurer, store, AtlasLimits(**SMALL))
+        assert measurer.disturbances["throttled"] > 3
+    with make_simulated_measurer() as measurer:
+        run = run_atlas(measurer, store, AtlasLimits(**SMALL))
+    assert run.stopped == "every trial of the atlas was tried"
+    refusals = [one.refusal for one in store.load_observations(run.profile_key) if one.refusal]
+    assert not any("throttled" in refusal for refusal in refusals)
+
+
+def test_score_orders_what_follows_the_base_design(measurer, store, monkeypatch):
+    monkeypatch.setattr("joulecast.atlas.guidance.BASE_TRIALS", 12)
+    limits = AtlasLimits(**SMALL)
+    run_atlas(measurer, store, AtlasLimits(points=20, **SMALL))
+    order = []
+
+    def prefer_large(trials, observations):
+        assert len(observations) >= 12
+        return [one.trial.setup.batch for one in trials]
+
+    run_atlas(
+        measurer, store, limits, score=prefer_large, on_trial=lambda one: order.append(one.trial)
+    )
+    batches = [trial.setup.batch for trial in order]
+    assert len(batches) == 20
+    assert batches == sorted(batches, reverse=True)
+
+
+def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypatch):
+    monkeypatch.setattr(
+        "joulecast.campaign.atlas_campaign._LONGEST_STEP_S", {True: 0.01, False: 0.01}
+    )
+    limits = AtlasLimits(networks=6)
+    planned = [one for one in plan_atlas(measurer, limits) if one.reason != "anchor"]
+    costs_s = {
+        one.trial: measurer.runtime.simulated.true_cost(one.trial).duration_s for one in planned
+    }
+    run = run_atlas(measurer, store, limits)
+    measured = [costs_s.get(one, 0.0) for one in list_trials_of(store, run.profile_key)]
+    assert max(costs_s.values()) > 0.1
+    # Layers do not reach the peaks.
+    assert 0.005 < max(measured) < 0.05
+
+
+def test_assumed_scale_fits_any_device(measurer):
+    assert find_scale(measurer).memory_bytes > 1e9
