@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+
+from joulecast.families import make_family
+from joulecast.files import write_network
+from joulecast.records import StepTotals
 
 NET = ("lenet5:3,5,9,11", "--devices", "sim")
 MANY = ("--batch", "4,8,16", "--optimizer", "sgd,adamw")
@@ -50,6 +55,25 @@ def test_text_shows_ranks_and_provenance(profiled, monkeypatch, columns):
     assert "(simulated)" in text and "the meter covers device" in text and "front" in text
     assert "probability that it takes less energy" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_rows_say_whether_they_fit_and_what_made_the_profile(shell, monkeypatch):
+    monkeypatch.setattr("joulecast.runtimes.installed.version", lambda name: "9.9.9")
+    words = ("compare", "cnn5", "--devices", "nvidia-h200", "--batch", "8,16,1000000")
+    rows = shell.json(*words)["rows"]
+    assert [row["fits_memory"] for row in rows] == [True, True, False]
+    assert all(row["runtime"] == "torch-2.11.0" for row in rows)
+    assert any("would not fit" in note for note in rows[-1]["notes"])
+    text = " ".join(shell(*words).stdout.split())
+    assert "does not fit: needs about" in text
+    assert text.count("made with torch 2.11.0, but torch 9.9.9 is installed here") == 1
+
+
+def test_notes_on_how_the_net_was_read_are_printed_once(profiled):
+    totals = StepTotals(1.0, 1.0, 1, notes=("Read with two samples.",))
+    write_network(replace(make_family(NET[0]), totals=totals), "net.json")
+    text = profiled("compare", "net.json", *NET[1:], "--batch", "4,8").stdout
+    assert text.count("Read with two samples.") == 1
 
 
 def test_unknown_devices_are_listed_and_none_at_all_is_an_error(profiled):

@@ -128,6 +128,20 @@ def test_blocks_have_the_same_work(shell):
         assert sum(layer["flops"]["total"] for layer in view["layers"]) == view["flops"]
 
 
+def test_equal_blocks_are_one_row(shell):
+    plain, folded = (
+        shell("inspect", "transformer:32,3", *words).stdout for words in ((), ("--blocks",))
+    )
+    assert folded.count("block of 9") == 1 and "block of 9 ×3" in folded
+    assert "block0–block2" in folded
+    totals = [
+        next(line.split() for line in text.splitlines() if line.startswith("all "))
+        for text in (plain, folded)
+    ]
+    assert totals[0] == totals[1]
+    assert "--blocks shows equal blocks as one row" in " ".join(plain.split())
+
+
 def test_without_pytorch_totals_are_sums_of_layers(shell, monkeypatch):
     monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
     monkeypatch.setattr("joulecast.api.inspect.has_torch", lambda: False)

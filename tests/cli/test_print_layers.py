@@ -100,3 +100,17 @@ def test_there_is_no_count_where_nothing_repeats(capsys, monkeypatch):
     lines = print_lines(capsys, monkeypatch, plain)
     assert lines[0].split() == ["layer", "kind", "energy", "share"]
     assert lines[2].split()[:6] == ["a", "conv2d", "3.00", "J", "75.0", "%"]
+
+
+def test_blocks_that_are_all_different_are_shown_as_layers():
+    estimate = make_estimate()
+    single = replace(estimate.blocks[0], count=1, starts=(1,))
+    rows = list_layer_rows(replace(estimate, blocks=(single,)))
+    assert not any(row.inner for row in rows)
+
+
+def test_long_names_keep_their_end(capsys, monkeypatch):
+    name = "encoder.layers.2.blocks.17.attention.output.dense"
+    estimate = make_estimate(LayerEstimate(name, "linear", 500.0))
+    lines = print_lines(capsys, monkeypatch, estimate)
+    assert any(line.startswith("….attention.output.dense ") for line in lines)

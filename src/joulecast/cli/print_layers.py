@@ -27,6 +27,7 @@ _MIN_OPENED_SHARE = 0.25
 # Rows with less are summed, as long as there are several.
 _MIN_ROW_SHARE = 0.001
 _BAR_WIDTH = 16
+_NAME_WIDTH = 26
 _SMALLEST_SHARE = 0.0005
 _INDENT = "  "
 
@@ -70,16 +71,17 @@ def print_layers(console: Console, estimate: Estimate, every: bool = False) -> N
 
 
 def list_layer_rows(estimate: Estimate) -> list[LayerRow]:
-    """Return the rows that take most energy, equal blocks as one, and the rest as one."""
+    """Return the rows that take most energy, and the rest as one.
+
+    Blocks are rows if some of them are equal; else their layers are.
+    """
+    blocks = estimate.blocks if any(block.count > 1 for block in estimate.blocks) else ()
     inside = {
-        start + at
-        for block in estimate.blocks
-        for start in block.starts
-        for at in range(block.layer_count)
+        start + at for block in blocks for start in block.starts for at in range(block.layer_count)
     }
     outside = [layer for at, layer in enumerate(estimate.layers) if at not in inside]
-    blocks = [_make_block_row(block, estimate.layers) for block in estimate.blocks]
-    rows = [*blocks, *map(_make_row, outside)]
+    rows = [_make_block_row(block, estimate.layers) for block in blocks]
+    rows += map(_make_row, outside)
     return _merge_small_rows(rows, TOP_ROWS, _MIN_ROW_SHARE * estimate.energy_j)
 
 
@@ -147,13 +149,25 @@ def _merge_small_rows(rows: Sequence[LayerRow], top: int, least_j: float = 0.0) 
 def _format_row(row: LayerRow, estimate: Estimate, indent: str = "") -> tuple[str, ...]:
     share = row.energy_j / estimate.energy_j if estimate.energy_j else 0.0
     return (
-        indent + row.name,
+        indent + _shorten_path(row.name, _NAME_WIDTH - len(indent)),
         row.kind,
         f"×{row.count}" if row.count > 1 else "",
         ("" if row.seen else "about ") + format_energy(row.energy_j),
         _format_percent(share),
         make_bar(share, _BAR_WIDTH),
     )
+
+
+def _shorten_path(name: str, size: int) -> str:
+    """Return a dotted name of at most ``size`` characters, without its beginning: ``….blocks.3``.
+
+    The end tells layers apart. A name whose last part alone is too long is left to the table.
+    """
+    if len(name) <= size:
+        return name
+    parts = name.split(".")
+    tails = (".".join(parts[at:]) for at in range(1, len(parts)))
+    return next((f"….{tail}" for tail in tails if len(tail) + 2 <= size), name)
 
 
 def _format_percent(share: float) -> str:

@@ -16,7 +16,7 @@ from joulecast.kinds import (
     output_shape,
     peak_memory,
 )
-from joulecast.records import Layer, Network, Op, Setup, find_repeated_blocks, list_reading_notes
+from joulecast.records import Layer, Network, Op, Setup, find_equal_blocks, list_reading_notes
 from joulecast.units import format_bytes, format_count, format_shape, format_share
 
 _STAGES = ("forward", "backward", "update")
@@ -76,7 +76,7 @@ def format_operator(op: Op) -> str:
 
 def _list_block_rows(shown: Network, network: Network, setup: Setup) -> list[tuple[str, ...]]:
     """Return a row for every layer of a folded network, equal blocks together as one."""
-    blocks = {start: block for block in find_repeated_blocks(network) for start in block.starts}
+    blocks = {start: block for block in find_equal_blocks(network) for start in block.starts}
     rows, start = [], 0
     for layer in shown.layers:
         block = blocks.get(start)

@@ -1,14 +1,14 @@
-"""Add up the energies of a network's equal blocks."""
+"""Add up the energies of a network's blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from joulecast.records import BlockEstimate, LayerEstimate, Network, find_repeated_blocks
+from joulecast.records import BlockEstimate, LayerEstimate, Network, find_equal_blocks
 
 
 def estimate_blocks(network: Network, layers: Sequence[LayerEstimate]) -> tuple[BlockEstimate, ...]:
-    """Return the energy of each group of equal blocks.
+    """Return the energy of blocks, equal ones together.
 
     Args:
         network: The network.
@@ -28,5 +28,5 @@ def estimate_blocks(network: Network, layers: Sequence[LayerEstimate]) -> tuple[
             ),
             block.starts,
         )
-        for block in find_repeated_blocks(network)
+        for block in find_equal_blocks(network)
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from joulecast.records.blocks import fold_blocks
 from joulecast.records.codec import Json, Record, load_record
+from joulecast.records.equal_blocks import EqualBlocks, find_equal_blocks
 from joulecast.records.estimate import BlockEstimate, Estimate, LayerEstimate
 from joulecast.records.hashing import stable_hash
 from joulecast.records.lazy_observations import (
@@ -39,7 +40,6 @@ from joulecast.records.observation import (
     weakest_provenance,
 )
 from joulecast.records.reading_notes import list_reading_notes
-from joulecast.records.repeated_blocks import RepeatedBlock, find_repeated_blocks
 from joulecast.records.stored_fits import StoredFits, find_fit_count, merge_fits
 from joulecast.records.trial import (
     LOSSES,
@@ -67,6 +67,7 @@ __all__ = [
     "UPSTREAMS",
     "BlockEstimate",
     "Device",
+    "EqualBlocks",
     "Estimate",
     "Execution",
     "Input",
@@ -80,15 +81,14 @@ __all__ = [
     "Op",
     "Profile",
     "Record",
-    "RepeatedBlock",
     "Setup",
     "Size",
     "Sizes",
     "StepTotals",
     "StoredFits",
     "Trial",
+    "find_equal_blocks",
     "find_fit_count",
-    "find_repeated_blocks",
     "fold_blocks",
     "list_reading_notes",
     "load_record",

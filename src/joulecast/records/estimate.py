@@ -30,7 +30,7 @@ class BlockEstimate(Record):
 
     Attributes:
         name: Names of the first and the last one: ``h.0–23``.
-        count: Number of equal blocks.
+        count: Number of equal blocks; 1 for a block that differs from all others.
         layer_count: Number of layers in one of them.
         starts: Index of each one's first layer in ``Estimate.layers``.
     """
@@ -58,7 +58,7 @@ class Estimate(Record):
         host_share: Share of the energy spent waiting for the host; None if it is not known.
         uncertainty_sources: Sources of the energy's variance, with their shares of it.
         duration_interval_s: Credible interval of the duration; None if it is not known.
-        blocks: Equal blocks among ``layers``, each group of them once.
+        blocks: The blocks that ``layers`` form, equal ones together.
         device_memory_bytes: Memory of the device; 0 if it is not known.
         runtime: Framework and version that the profile was made with (``torch-2.11.0``).
         notes: What limits the estimate, in sentences: how the network was read, how far it reaches

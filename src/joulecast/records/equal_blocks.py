@@ -10,8 +10,8 @@ from joulecast.records.network import Layer, Network
 
 
 @dataclass(frozen=True)
-class RepeatedBlock:
-    """Equal blocks of a network.
+class EqualBlocks:
+    """Blocks of a network that are equal; a block that differs from all others is alone.
 
     Attributes:
         name: Names of the first and the last one: ``h.0–23``, or ``h.0…22`` with others between.
@@ -29,8 +29,8 @@ class RepeatedBlock:
         return len(self.starts)
 
 
-def find_repeated_blocks(network: Network) -> tuple[RepeatedBlock, ...]:
-    """Return the blocks that a network has more than once, by the first one's position.
+def find_equal_blocks(network: Network) -> tuple[EqualBlocks, ...]:
+    """Return the blocks of a network, equal ones together, by the first one's position.
 
     Blocks are equal if their layers and the connections between these are. What a block reads from
     outside may be at any distance.
@@ -41,11 +41,10 @@ def find_repeated_blocks(network: Network) -> tuple[RepeatedBlock, ...]:
         block = _disconnect(network.layers[start:stop])
         positions.setdefault(block, []).append(position)
     return tuple(
-        RepeatedBlock(
+        EqualBlocks(
             _name_range(network, groups, found), tuple(groups[at][0] for at in found), len(block)
         )
         for block, found in positions.items()
-        if len(found) > 1
     )
 
 
@@ -64,6 +63,8 @@ def _name_range(
         find_common_path([layer.name or layer.kind for layer in network.layers[slice(*groups[at])]])
         for at in (positions[0], positions[-1])
     )
+    if len(positions) == 1:
+        return first
     is_consecutive = positions[-1] - positions[0] == len(positions) - 1
     return f"{first}{'–' if is_consecutive else '…'}{_strip_common_path(first, last)}"
 
