@@ -1,8 +1,11 @@
 """Test campaigns: observations are stored at once, nothing is measured twice, limits hold."""
 
+from dataclasses import replace
+
 import pytest
 
 from joulecast.campaign import find_profile_key, run_campaign
+from joulecast.campaign.anchor_rates import list_anchors
 from joulecast.errors import (
     ContaminatedError,
     MeasurementError,
@@ -12,6 +15,7 @@ from joulecast.errors import (
 )
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
+from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
@@ -94,6 +98,77 @@ def test_stored_observations_are_read_once(measurer, store, monkeypatch):
     result = profile(measurer, store, points=6)
     assert result.new == 6
     assert reads == [result.profile_key]
+
+
+class AnchoredEstimator:
+    """An estimator that wants the peaks of a device."""
+
+    def __init__(self):
+        self._own = find_estimator("subtractive")
+        self.uses, self.propose = self._own.uses, self._own.propose
+        self.fit, self.load = self._own.fit, self._own.load
+
+    name, version, uses_anchors = "subtractive", 1, True
+
+
+def test_peaks_are_measured_first_and_once_for_estimators_that_use_them(measurer, store):
+    result = run_campaign(measurer, store, AnchoredEstimator(), SMALL, points=4)
+    assert (result.points, result.new) == (4, 4)
+    measured = list_measured(store, result.profile_key)
+    anchors = list_anchors(measurer, SMALL.setup.precision)
+    assert tuple(measured[: len(anchors)]) == anchors
+    assert len(measured) == len(anchors) + 4
+    again = run_campaign(measurer, store, AnchoredEstimator(), SMALL, points=6)
+    assert (again.new, len(list_measured(store, again.profile_key))) == (2, len(anchors) + 6)
+
+
+def test_refused_peaks_do_not_end_a_campaign(store):
+    with make_simulated_measurer(memory_bytes=200_000) as measurer:
+        result = run_campaign(measurer, store, AnchoredEstimator(), SMALL, points=4)
+    assert result.new == 4
+    assert any("anchor" in reason for reason in result.skipped)
+
+
+def spoil(store, key, factor=4.0):
+    """Return a measured step that one slow window made far too slow, and all observations."""
+    seen = list(store.load_observations(key))
+    place = next(at for at, one in enumerate(seen) if one.trial.network.layers)
+    one = seen[place]
+    seen[place] = replace(
+        one,
+        duration_s=factor * one.duration_s,
+        energy_j=factor * one.energy_j,
+        duration_sd_s=0.5 * factor * one.duration_s,
+    )
+    return seen[place], seen
+
+
+def test_running_a_campaign_again_repairs_a_wrong_observation(measurer, store, tmp_path):
+    first = profile(measurer, store, points=12)
+    wrong, seen = spoil(store, first.profile_key)
+    with open_store(tmp_path / "spoilt.sqlite") as spoilt:
+        for one in seen:
+            spoilt.add_observation(one)
+        again = profile(measurer, spoilt, points=12)
+        assert (again.new, again.repeated) == (0, 1)
+        assert profile(measurer, spoilt, points=12).repeated == 0
+        believed = drop_contradicted(spoilt.load_observations(first.profile_key))
+        repaired = spoilt.load_profile(first.profile_key)
+    own = [one for one in believed if one.trial == wrong.trial]
+    assert wrong not in own
+    assert own[0].duration_s == pytest.approx(wrong.duration_s / 4.0, rel=0.1)
+    network = make_family("lenet5:3,4,16,8")
+    right = estimate_network(
+        store.load_profile(first.profile_key), network, SMALL.setup, "subtractive"
+    )
+    found = estimate_network(repaired, network, SMALL.setup, "subtractive")
+    assert found.energy_j == pytest.approx(right.energy_j, rel=0.1)
+
+
+def test_disturbances_are_reported(measurer, store):
+    measurer.runtime.simulated.disturb("throttled", 1.0, start_s=4.0)
+    result = profile(measurer, store, points=6)
+    assert result.disturbances["throttled"] >= 1
 
 
 class Killed(BaseException):

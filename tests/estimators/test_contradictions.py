@@ -1,4 +1,4 @@
-"""Observations of one trial that contradict each other: the majority is believed, then the latest."""
+"""Of observations that contradict each other, the majority is believed, then the latest."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Durations far from those of similar trials are implausible; a fit that judges is asked instead."""
+"""Durations far from those of similar trials are implausible, unless a fit judges."""
 
 from dataclasses import replace
 

@@ -18,6 +18,7 @@ from importlib import import_module
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
+from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
@@ -178,7 +179,7 @@ def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
             f"the profile of {profile.device.name} holds nothing that {method.name} can learn "
             "from: run `joulecast profile NET` on that device first"
         )
-    return method.fit(profile.observations)
+    return method.fit(drop_contradicted(profile.observations))
 
 
 def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
@@ -186,7 +187,7 @@ def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
     if find_fit_count(profile.fits, method.name) == len(profile.observations):
         return True
     # Without that number, or where it counts a store's own observations alone, they must be parsed.
-    count = sum(map(method.uses, profile.observations))
+    count = sum(map(method.uses, drop_contradicted(profile.observations)))
     return count in (0, stored.observation_count)
 
 
