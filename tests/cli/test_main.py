@@ -35,6 +35,17 @@ def test_import_joulecast_imports_nothing_heavy():
     assert imported_by("import joulecast") == set()
 
 
+def test_estimate_with_a_shipped_profile_needs_no_database(monkeypatch, tmp_path):
+    monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "none.sqlite"))
+    code = (
+        "from joulecast.cli.main import cli\n"
+        "words = ['estimate', 'lenet5', '--device', 'nvidia-h200', '--json']\n"
+        "try: cli.main(words, prog_name='joulecast')\n"
+        "except SystemExit as end: assert not end.code"
+    )
+    assert imported_by(code) == {"numpy"}
+
+
 def test_help_lists_every_command_under_its_heading(shell):
     text = shell("--help").stdout
     places = [text.index(f"{title}:") for title in COMMANDS]

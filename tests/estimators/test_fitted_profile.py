@@ -22,6 +22,7 @@ from joulecast.kinds import peak_memory
 from joulecast.records import (
     OWN_NET,
     Device,
+    LazyObservations,
     Network,
     Observation,
     Profile,
@@ -158,6 +159,40 @@ def test_stored_fit_is_used_until_there_are_new_observations(unfitted, monkeypat
     for observations in (unfitted.observations, ()):
         kept = replace(unfitted, fits={"subtractive": stored}, observations=observations)
         assert fit_profile(kept, "subtractive").fitted.to_dict() == stored
+
+
+def test_fit_that_counts_its_observations_is_used_without_parsing_them(unfitted):
+    def parse():
+        raise AssertionError("parsed")
+
+    fitted = find_estimator("flops").fit(unfitted.observations).to_dict()
+    lazy = LazyObservations(len(unfitted.observations), parse)
+    current = replace(unfitted, observations=lazy).add_fits({"flops": fitted})
+    estimate = estimate_network(current, NETS[0], SETUP, "flops")
+    assert estimate.provenance == "simulated"
+    one_more = replace(current, observations=LazyObservations(len(lazy) + 1, parse))
+    with pytest.raises(AssertionError, match="parsed"):
+        estimate_network(one_more, NETS[0], SETUP, "flops")
+
+
+def test_fit_with_another_count_is_used_if_nothing_it_could_learn_from_is_new(
+    unfitted, monkeypatch
+):
+    method = find_estimator("flops")
+    known = unfitted.add_fits({"flops": method.fit(unfitted.observations).to_dict()})
+    refused = replace(unfitted.observations[0], refusal="out of memory", energy_j=None)
+    assert not method.uses(refused)
+
+    def fit(self, observations):
+        raise AssertionError("fitted although there is nothing new")
+
+    monkeypatch.setattr(type(method), "fit", fit)
+    more = replace(known, observations=(*known.observations, refused))
+    assert fit_profile(more, "flops").fitted.to_dict() == known.fits["flops"]
+
+
+def test_names_of_estimators_are_those_of_their_classes():
+    assert {name: find_estimator(name).name for name in ESTIMATORS} == {n: n for n in ESTIMATORS}
 
 
 def test_fit_of_another_version_is_not_used(profile):

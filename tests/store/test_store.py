@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import write_profile
+from joulecast.records import Observation, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
 from joulecast.store.database import VERSION_TABLE, find_file, find_url
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
@@ -334,6 +336,83 @@ def test_profile_of_the_store_comes_before_a_shipped_one(place, shipped):
         assert store.find_profile("H2").observations == (other,)
         with pytest.raises(MissingError):
             store.remove_profile(profile_key(own))
+
+
+def refuse(*args):
+    raise AssertionError("an observation was parsed")
+
+
+def test_finding_a_profile_parses_no_observation(place, shipped, monkeypatch):
+    own = make_observation(4, board="H200", run="run 2")
+    with open_store(place, shipped=shipped) as store:
+        store.add_observation(own)
+        store.save_fit(profile_key(own), "forest", {"trees": 3})
+        with monkeypatch.context() as patch:
+            patch.setattr(Observation, "from_dict", refuse)
+            patch.setattr("joulecast.store.rows.load_record", refuse_observations)
+            found = store.find_profile("H200")
+            assert len(found.observations) == 2
+            assert found.fits["forest"] == {"trees": 3}
+            assert len(store.find_profile("Xavier").observations) == 1
+        assert found.observations == (make_observation(board="H200"), own)
+
+
+def refuse_observations(cls, *args):
+    return refuse() if cls is Observation else load_record(cls, *args)
+
+
+def test_shipped_fits_stand_in_for_those_the_store_lacks(place, shipped):
+    own = make_observation(4, board="H200", run="run 2")
+    write_profile(
+        make_profile(make_observation(board="H200")).add_fits({"flops": {}, "forest": {}}),
+        shipped / "H200.json",
+    )
+    with open_store(place, shipped=shipped) as store:
+        store.add_observation(own)
+        fits = store.find_profile("H200").fits
+        assert fits == {"flops": {}, "forest": {}}
+        assert find_fit_count(fits, "flops") == 1
+        store.save_fit(profile_key(own), "flops", {"slope": 2})
+        fits = store.find_profile("H200").fits
+        assert fits == {"flops": {"slope": 2}, "forest": {}}
+        # It was made from the shipped observation as well.
+        assert find_fit_count(fits, "flops") == 2
+        assert find_fit_count(fits, "forest") == 1
+
+
+def test_observation_that_ships_and_is_stored_counts_once(place, shipped):
+    same = make_observation(board="H200")
+    with open_store(place, shipped=shipped) as store:
+        store.import_profile(make_profile(same, make_observation(1, board="H200")))
+        found = store.find_profile("H200")
+        assert found.observations == (same, make_observation(1, board="H200"))
+        store.save_fit(found.key, "forest", {})
+        assert find_fit_count(store.load_profile(found.key).fits, "forest") == 2
+
+
+def test_damage_is_named_when_it_is_read(store, place):
+    seen = make_observation()
+    store.add_observation(seen)
+    store.save_fit(profile_key(seen), "flops", {"slope": 1})
+    connection = sqlite3.connect(place)
+    with connection:
+        connection.execute("UPDATE observations SET payload = '{'")
+        connection.execute("UPDATE fits SET payload = '{'")
+    connection.close()
+    profile = store.load_profile(profile_key(seen))
+    assert len(profile.observations) == len(profile.fits) == 1
+    with pytest.raises(StoreError, match="observation 1 is damaged") as caught:
+        list(profile.observations)
+    assert str(place) in one_line(caught)
+    with pytest.raises(StoreError, match="the fit of flops is damaged") as caught:
+        profile.fits["flops"]
+    assert str(place) in one_line(caught)
+
+
+def test_imported_fit_keeps_the_number_of_its_observations(store):
+    seen = make_profile(make_observation(), make_observation(1)).add_fits({"flops": {}})
+    store.import_profile(replace(seen, observations=seen.observations[:1]))
+    assert find_fit_count(store.load_profile(seen.key).fits, "flops") == 2
 
 
 def test_profiles_of_the_package_can_be_read():
