@@ -20,6 +20,8 @@ from joulecast.store import open_store
 Json = dict[str, Any]
 
 DEVICE = "nvidia-h200"
+UNNAMED = "unnamed"
+"""Unit of observations that do not say which card they are from."""
 
 
 def list_options(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
@@ -29,16 +31,13 @@ def list_options(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
 
 
 def read_network(
-    entry: BenchmarkNetwork, tiny: bool = False
-) -> tuple[Network, Setup, TrainingExample, float]:
-    """Read a module; return its network and setup, the example, and the seconds it took."""
-    example = entry.build(tiny=tiny)
+    entry: BenchmarkNetwork, example: TrainingExample, batch: int
+) -> tuple[Network, Setup, float]:
+    """Read a module; return its network, its setup and the seconds it took."""
     started_s = time.perf_counter()
     network = joulecast.inspect(example.module, example.inputs, **list_options(entry, example))
     seconds = time.perf_counter() - started_s
-    batch = entry.tiny_batch if tiny else entry.batch
-    setup = Setup(batch, precision=entry.precision, optimizer=entry.optimizer)
-    return network, setup, example, seconds
+    return network, Setup(batch, precision=entry.precision, optimizer=entry.optimizer), seconds
 
 
 def estimate_shipped(network: Network, setup: Setup, device: str | Profile = DEVICE) -> Json:
@@ -89,17 +88,16 @@ def list_rivals() -> list[str]:
 
 
 def estimate_probed(
-    entry: BenchmarkNetwork, on: str, seconds: float | None = None, tiny: bool = False
+    entry: BenchmarkNetwork, example: TrainingExample, on: str, seconds: float | None = None
 ) -> tuple[Json, list[Observation]]:
     """Probe a module's layers, with a new store, and estimate it; return the probes as well.
 
     Args:
         entry: The network.
+        example: Its module and inputs.
         on: Device that the probes run on.
         seconds: Longest duration of the probes; as long as Joulecast allows by default.
-        tiny: Use the small batch of a dry run.
     """
-    example = entry.build(tiny=tiny)
     options = list_options(entry, example)
     if seconds is not None:
         options["probe_seconds"] = seconds

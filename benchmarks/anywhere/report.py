@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -33,6 +34,8 @@ from joulecast.testing.commits import find_commit
 Json = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
+# How Joulecast names a card: digits of a hash.
+UNIT = re.compile("[0-9a-f]{8}")
 # Smaller groups are shown; their coverage and calibration are not judged.
 FEWEST = 10
 
@@ -137,15 +140,19 @@ def describe_network(name: str, found: Json, methods: list[str]) -> Json:
 
 
 def describe_cards(results: dict[str, Json]) -> Json:
-    """Return the cards of truth and profile, and whether they are all different."""
+    """Return the cards of truth and profile, and whether they are known to be different.
+
+    Early observations name their card in another way, or not at all: those cannot be compared.
+    """
     tested = {found["truth"].get("unit", "") for found in results.values()} - {""}
     made = {
         unit for one in results.values() for unit in one.get(SHIPPED, {}).get("profile_units", [])
     }
+    are_comparable = all(UNIT.fullmatch(unit) for unit in tested | made)
     return {
         "tested": sorted(tested),
         "profile": sorted(made),
-        "are_different": bool(tested and made) and not tested & made,
+        "are_different": bool(tested and made) and are_comparable and not tested & made,
     }
 
 
@@ -276,8 +283,8 @@ def show(value: float | None, pattern: str) -> str:
 
 
 def name_units(units: list[str]) -> str:
-    """Return the short names of cards."""
-    return ", ".join(unit.removeprefix("GPU-")[:8] for unit in units) or "an unnamed card"
+    """Return the names of cards."""
+    return ", ".join(units) or "an unnamed card"
 
 
 def format_table(titles: list[str], rows: list[list[str]], left: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from estimates import DEVICE, Rivals, estimate_shipped, sum_costs
+from estimates import DEVICE, UNNAMED, Rivals, estimate_shipped, sum_costs
 from result_files import RunFolder, open_folder
 
 import joulecast
@@ -50,7 +50,7 @@ def rescore_network(name: str, before: RunFolder, after: RunFolder, rivals: Riva
             after.add_stage(name, stage, results[stage])
     after.add_network(name, network, setup)
     found = catch(lambda: estimate_shipped(network, setup, profile))
-    units = sorted({one.device.unit for one in profile.observations if one.device.unit})
+    units = sorted({one.device.unit or UNNAMED for one in profile.observations})
     after.add_stage(name, "shipped", {**found, "profile_units": units, "commit": commit})
     after.add_stage(name, "rivals", rivals.estimate(network, setup))
     if name in before.probes:

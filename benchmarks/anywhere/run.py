@@ -33,6 +33,7 @@ import torch
 from development import DEVELOPMENT
 from estimates import (
     DEVICE,
+    UNNAMED,
     Rivals,
     estimate_probed,
     estimate_shipped,
@@ -40,7 +41,7 @@ from estimates import (
 )
 from networks import NETWORKS
 from result_files import RunFolder, open_folder
-from training_examples import BenchmarkNetwork
+from training_examples import BenchmarkNetwork, TrainingExample
 from truth import TINY, TruthRules, measure_truth
 
 import joulecast
@@ -101,6 +102,7 @@ class Runner:
     started_s: float
     meter: Meter | None = None
     rivals: Rivals | None = None
+    example: tuple[str, TrainingExample] | None = None
 
     def is_over(self) -> bool:
         """Return whether no stage may start any more."""
@@ -168,7 +170,8 @@ class Runner:
 
     def run_shipped(self, entry: BenchmarkNetwork) -> Json:
         """Read the module and estimate it from the shipped profile."""
-        network, setup, _, read_s = read_network(entry, self.args.tiny)
+        batch = self.folder.results[entry.name]["setup"]["batch"]
+        network, setup, read_s = read_network(entry, self.build_example(entry), batch)
         self.folder.add_network(entry.name, network, setup)
         found = estimate_shipped(network, setup, self.args.device)
         return {**found, "read_s": read_s, "profile_units": list_units(self.args.device)}
@@ -187,7 +190,7 @@ class Runner:
             self.meter.close()
             self.meter = None
         found, observations = estimate_probed(
-            entry, self.args.on, self.args.probe_seconds, self.args.tiny
+            entry, self.build_example(entry), self.args.on, self.args.probe_seconds
         )
         self.folder.add_probes(entry.name, observations)
         return found
@@ -197,6 +200,13 @@ class Runner:
         if self.rivals is None:
             self.rivals = Rivals(joulecast.load_profile(self.args.device))
         return self.rivals.estimate(*self.folder.load_network(entry.name))
+
+    def build_example(self, entry: BenchmarkNetwork) -> TrainingExample:
+        """Build the module on the processor, once for all stages of a network."""
+        if self.example is None or self.example[0] != entry.name:
+            self.example = None
+            self.example = entry.name, entry.build(tiny=self.args.tiny)
+        return self.example[1]
 
     def open_meter(self) -> Meter:
         """Return the open meter of the device."""
@@ -234,7 +244,7 @@ def find_unit(on: str) -> str:
 def list_units(device: str) -> list[str]:
     """Return the devices that a profile was measured on."""
     profile = joulecast.load_profile(device)
-    return sorted({one.device.unit for one in profile.observations if one.device.unit})
+    return sorted({one.device.unit or UNNAMED for one in profile.observations})
 
 
 def print_table(folder: RunFolder, table: tuple[BenchmarkNetwork, ...]) -> None:

@@ -70,6 +70,7 @@ def measure_truth(
     time.sleep(rules.idle_s)
     is_cuda = on.startswith("cuda")
     if is_cuda:
+        torch.cuda.init()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     set_precision(entry.precision)

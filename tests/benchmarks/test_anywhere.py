@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ SMALL = ("tabular_resnet", "pointnet", "conv_vae", "char_cnn", "awd_lstm", "dcn_
 @pytest.mark.parametrize("name", SMALL)
 def test_modules_are_read_completely(scripts, name):
     entry = find_entry(scripts, name)
-    network, setup, example, _ = scripts.estimates.read_network(entry, tiny=True)
+    example = entry.build(tiny=True)
+    network, setup, _ = scripts.estimates.read_network(entry, example, 2)
     assert setup == Setup(2, precision=entry.precision, optimizer=entry.optimizer)
     assert network.totals.params == sum(one.numel() for one in example.module.parameters())
     assert network.totals.unattributed_flops_share < 0.01
@@ -83,7 +85,8 @@ def test_modules_are_read_completely(scripts, name):
 def test_estimates_are_those_of_the_module(scripts):
     """The network is read once and estimated; a user gives the module and its loss."""
     entry = find_entry(scripts, "tabular_resnet")
-    network, setup, example, _ = scripts.estimates.read_network(entry, tiny=True)
+    example = entry.build(tiny=True)
+    network, setup, _ = scripts.estimates.read_network(entry, example, 2)
     profile = make_profile()
     found = scripts.estimates.estimate_shipped(network, setup, profile)
     options = scripts.estimates.list_options(entry, example)
@@ -96,6 +99,7 @@ def find_entry(scripts, name):
     return next(entry for entry in scripts.networks.NETWORKS if entry.name == name)
 
 
+@cache
 def make_profile():
     return joulecast.profile(
         "cnn5:4,4,4,4", on="simulated:5", batch=8, seconds=30, store=":memory:"
@@ -119,7 +123,8 @@ def test_probes_start_from_an_empty_store_and_are_counted(scripts, monkeypatch):
 
     monkeypatch.setattr(scripts.estimates, "joulecast", Namespace(estimate=probe))
     for _ in range(2):
-        found, observations = scripts.estimates.estimate_probed(entry, "cuda:0", 5.0, tiny=True)
+        example = entry.build(tiny=True)
+        found, observations = scripts.estimates.estimate_probed(entry, example, "cuda:0", 5.0)
         assert found["measuring_s"] == 2.5 and len(observations) == found["observations"] == 1
     assert seen[0] == seen[1]
 
@@ -264,13 +269,16 @@ def test_a_run_is_estimated_again_without_a_device(scripts, tmp_path):
 # Report
 
 
+TESTED, PROFILED = "0123abcd", "4567cdef"
+
+
 def make_estimate(energy_j, log_sd):
     factor = math.exp(1.959964 * log_sd)
     interval = [energy_j / factor, energy_j * factor]
     return {"energy_j": energy_j, "interval_j": interval, "level": 0.95, "duration_s": 0.1}
 
 
-def make_result(true_j, shipped_j, precision="bf16", power_w=500.0, unit="b"):
+def make_result(true_j, shipped_j, precision="bf16", power_w=500.0, unit=TESTED):
     return {
         "setup": {"batch": 8, "precision": precision, "optimizer": "sgd"},
         "about": {"domain": "vision"},
@@ -278,7 +286,7 @@ def make_result(true_j, shipped_j, precision="bf16", power_w=500.0, unit="b"):
             "energy_j": true_j, "duration_s": 0.1, "power_w": power_w, "energy_spread_share": 0.01,
             "unit": unit,
         },
-        "shipped": {**make_estimate(shipped_j, 0.1), "profile_units": ["a"]},
+        "shipped": {**make_estimate(shipped_j, 0.1), "profile_units": [PROFILED]},
         "probed": {**make_estimate(true_j * 1.01, 0.02), "measuring_s": 9.0, "unit": unit},
         "rivals": {"flops": make_estimate(2 * true_j, 0.5), "subtractive": {"error": "no curve"}},
     }  # fmt: skip
@@ -322,9 +330,14 @@ def test_goals_failures_and_cards_are_reported(scripts, results):
     assert goals["probed", "mape_percent"]
     failed = {(one["network"], one["stage"]) for one in summary["failures"]}
     assert failed == {("three", "probed"), ("four", "truth")}
-    assert summary["cards"] == {"tested": ["b"], "profile": ["a"], "are_different": True}
-    same = {"one": make_result(10.0, 11.0, unit="a")}
-    assert not scripts.report.make_summary(same)["cards"]["are_different"]
+    cards = {"tested": [TESTED], "profile": [PROFILED], "are_different": True}
+    assert summary["cards"] == cards
+
+
+@pytest.mark.parametrize("unit", [PROFILED, "3345", "unnamed"])
+def test_cards_that_are_equal_or_named_otherwise_are_not_called_different(scripts, unit):
+    results = {"one": make_result(10.0, 11.0, unit=unit)}
+    assert not scripts.report.make_summary(results)["cards"]["are_different"]
 
 
 def test_small_groups_are_not_judged(scripts):
