@@ -8,6 +8,7 @@ from torch import nn
 
 import joulecast
 from joulecast.cli.main import COMMANDS
+from joulecast.errors import InputError
 from joulecast.families import make_family
 from joulecast.files import write_network, write_profile
 
@@ -47,6 +48,30 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def profile(store):
     return joulecast.profile("lenet5:4,8,16,16", points=20, store=store, **SMALL)
+
+
+def test_an_atlas_needs_no_net(tmp_path, monkeypatch):
+    monkeypatch.setattr("joulecast.campaign.atlas_campaign._NETWORKS", {True: 3, False: 3})
+    options = {"atlas": True, "on": "simulated:7", "store": str(tmp_path / "atlas.sqlite")}
+    told = []
+    learnt = joulecast.profile(points=30, on_progress=told.append, **options)
+    assert learnt.device.name == "simulated-7" and "additive" in learnt.fits
+    assert all(one.count <= 1 for one in learnt.observations)
+    assert told[0].reason.startswith("planning") and told[-1].reason.startswith("fitting")
+    assert joulecast.estimate("lenet5", device=learnt, batch=4).energy_j > 0
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "part"),
+    [
+        ("lenet5", {"atlas": True}, "leave net"),
+        (None, {"atlas": True, "batch": 8}, "leave net"),
+        (None, {}, "atlas=True"),
+    ],
+)
+def test_a_net_or_an_atlas_is_given(net, options, part):
+    with pytest.raises(InputError, match=part):
+        joulecast.profile(net, on="simulated:7", **options)
 
 
 class Net(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulecast.api.measurers import open_measurer
+from joulecast.api.measurers import lock_device, open_measurer
 from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EvaluateOptions, MeasureOptions, split_options
 from joulecast.api.profiles import find_profile
@@ -73,11 +73,19 @@ def run_evaluation(
     store: str | None = None,
     on_progress: ReportProgress | None = None,
 ) -> Evaluation:
-    """Measure what the store does not hold yet, then evaluate."""
+    """Measure what the store does not hold yet, then evaluate.
+
+    Raises:
+        MeasurementError: Another campaign runs on the device.
+    """
     from joulecast.store import open_store
     from joulecast.uses.evaluate import evaluate as measure_and_evaluate
 
-    with open_measurer(measuring) as measurer, open_store(store) as opened:
+    with (
+        open_measurer(measuring) as measurer,
+        lock_device(measuring.on),
+        open_store(store) as opened,
+    ):
         return measure_and_evaluate(measurer, opened, plan, on_progress)
 
 

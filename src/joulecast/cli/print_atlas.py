@@ -27,9 +27,9 @@ from joulecast.units import format_count, format_duration, format_power
 _MOST_REASONS = 8
 _REASON_SIZE = 100
 _NAME_SIZE = len("matrix product, fp32")
-_ADVICE = {
-    "other load": "other programs used the device",
-    "throttled": "the device throttled",
+_CAUSES = {
+    "other load": "steps were slow at times, as if other programs used the device",
+    "throttled": "the device lowered its clocks, because of heat or its power supply",
 }
 
 
@@ -60,8 +60,8 @@ def describe_disturbances(repeated: int, disturbances: Mapping[str, int]) -> Ite
     if repeated:
         yield f"{plural(repeated, 'doubtful measurement')} repeated."
     for name, count in sorted(disturbances.items(), key=lambda item: -item[1]):
-        cause = f": {_ADVICE[name]}" if name in _ADVICE else ""
-        yield f"{plural(count, 'window')} measured again because of {name}{cause}."
+        cause = f" ({_CAUSES[name]})" if name in _CAUSES else ""
+        yield f"{plural(count, 'disturbed window')}: {name}{cause}."
 
 
 def _print_summary(result: AtlasResult, profile: Profile, name: str) -> None:
