@@ -17,18 +17,31 @@ _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
 # Updates: elements moved per parameter, elements kept besides weight and gradient, and launches per
 # weight tensor.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
+# A cast reads four bytes of each element and writes two, or the reverse.
+_CAST_BYTES = 6
 UPDATE_LAUNCHES = {name: launches for name, (_, _, launches) in _UPDATES.items()}
 
 
-def layer_work(layer: Layer, setup: Setup) -> StepWork:
-    """Return the work of a layer in one step: its operator and its tail, times its calls."""
+def layer_work(layer: Layer, setup: Setup, half_input: bool | None = None) -> StepWork:
+    """Return the work of a layer in one step: its operator and its tail, times its calls.
+
+    Args:
+        layer: The layer.
+        setup: How it is trained.
+        half_input: Whether its input is in half precision under autocast. Operators then work in
+            the precision they have under autocast, and casts count; None counts all of them in
+            half precision without casts.
+    """
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
+    if not is_half_precision(setup):
+        half_input = None
     training = setup.phase == "train"
     item_bytes = 2 if is_half_precision(setup) else 4
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
-    work = _chain_work((layer, *layer.tail), input_shape(layer), context, setup, layer.tied)
+    ops = (layer, *layer.tail)
+    work = _chain_work(ops, input_shape(layer), context, setup, layer.tied, half_input)
     if layer.transposed:
         copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
         work = replace(work, forward=work.forward + copied)
@@ -63,22 +76,58 @@ def peak_memory(network: Network, setup: Setup) -> int:
 
 
 def _chain_work(
-    ops: tuple[Op, ...], shape: Shape, context: WorkContext, setup: Setup, tied: bool
+    ops: tuple[Op, ...],
+    shape: Shape,
+    context: WorkContext,
+    setup: Setup,
+    tied: bool,
+    half: bool | None,
 ) -> StepWork:
     """Return the work of operators that follow each other."""
     op, rest = ops[0], ops[1:]
+    casts = NO_WORK, NO_WORK
+    if half is not None:
+        casts = _cast_work(op, shape, context, half)
+        half = _works_in_half(op, half)
+        context = replace(context, item_bytes=2 if half else WEIGHT_BYTES)
     work = _op_work(op, shape, context, setup, tied)
+    work = replace(work, forward=work.forward + casts[0], backward=work.backward + casts[1])
     if not rest:
         return work
     # After an operator whose weights train, or whose input gets a gradient, inputs get gradients.
     if not context.input_grad and context.trains and work.params:
         context = replace(context, input_grad=True)
     next_shape = find_kind(op.kind).out_shape(op.sizes, shape)
-    return work + _tail_work(rest, next_shape, context, setup, tied)
+    return work + _tail_work(rest, next_shape, context, setup, tied, half)
 
 
 # Networks of many widths repeat the same few tails on the same few shapes.
 _tail_work = lru_cache(maxsize=4096)(_chain_work)
+
+
+def _works_in_half(op: Op, half: bool) -> bool:
+    """Return whether autocast runs an operator in half precision."""
+    precision = find_kind(op.kind).autocast(op.sizes)
+    return half if precision == "input" else precision == "half"
+
+
+def _cast_work(op: Op, shape: Shape, context: WorkContext, half: bool) -> tuple[Work, Work]:
+    """Return the casts of an operator's input and weights under autocast, and of their gradients.
+
+    Weights are cast once a step, each by a kernel of its own.
+    """
+    kind = find_kind(op.kind)
+    if kind.is_view:
+        return NO_WORK, NO_WORK
+    works_in_half = _works_in_half(op, half)
+    inputs = weights = NO_WORK
+    if works_in_half != half and not kind.reads_tokens:
+        inputs = Work(0.0, float(context.batch * math.prod(shape) * _CAST_BYTES), 1)
+    if works_in_half and kind.autocast(op.sizes) == "half":
+        sizes = kind.params(op.sizes, shape)
+        weights = Work(0.0, float(sum(sizes) * _CAST_BYTES), len(sizes))
+    backward = inputs if context.input_grad else NO_WORK
+    return inputs + weights, backward + weights if context.trains else backward
 
 
 def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: bool) -> StepWork:

@@ -21,6 +21,8 @@ from joulecast.records import Sizes
 
 # Functions that autocast runs in full precision.
 _FULL_FUNCTIONS = ("softmax", "log_softmax", "softplus")
+# Functions that only move elements, and so do their gradients.
+_COPIES = ("copy", "pad", "roll", "reshape", "mean", "sum", "expand", "repeat")
 # A norm over fewer features leaves the layer before it nothing to learn.
 _LEAST_FEATURES = 4
 
@@ -94,11 +96,18 @@ def define_elementwise() -> Kind:
     def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         if not c.input_grad:
             return NO_WORK
-        inputs = c.batch * math.prod(shape) * s["inputs"]
-        outputs = c.batch * math.prod(out_shape(s, shape))
-        if s["fn"] == "add":
+        size = c.batch * math.prod(shape) * c.item_bytes
+        outputs = c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
+        fn, count = s["fn"], s["inputs"]
+        if fn == "add":
             return NO_WORK  # both inputs of a sum get its gradient unchanged
-        return Work(0.0, float(2 * inputs + outputs) * c.item_bytes * s["passes"], s["passes"])
+        if fn == "mul":
+            # The gradient of each input is a product of its own.
+            moved = float((count + 1) * size * count)
+            return Work(0.0, moved * s["passes"], count * s["passes"])
+        if fn in _COPIES or fn.startswith("concat"):
+            return Work(0.0, float(size + outputs) * s["passes"], s["passes"])
+        return Work(0.0, float(2 * count * size + outputs) * s["passes"], s["passes"])
 
     def autocast(s: Sizes) -> OutputPrecision:
         return "full" if s["fn"] in _FULL_FUNCTIONS else "input"
