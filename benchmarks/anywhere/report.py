@@ -247,8 +247,8 @@ def make_goal_table(goals: list[Json]) -> str:
 
 
 def make_network_table(networks: dict[str, Json]) -> str:
-    """Return every network with the errors of our estimates and of the FLOPs rivals."""
-    rivals = ("flops", "flops-linear")
+    """Return every network with the errors of our estimates and of rivals that count work."""
+    rivals = ("flops", "flops-linear", "work-linear")
     titles = ["network", "batch, precision, optimizer", "J per step", "ms", "W", "spread"]
     titles += ["shipped", "width", "z", "probed", "width", "z", "probes, s", *rivals]
     rows = []
