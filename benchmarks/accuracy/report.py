@@ -1,12 +1,12 @@
 """Write the tables and plots of the accuracy benchmark from stores, without a device.
 
-    python benchmarks/accuracy/report.py STORE ... [--outside OUT/test.json]
-    cd benchmarks/accuracy/results && python ../report.py observations-*.json.gz \\
-        --outside outside.json                                     scores published data again
+    python benchmarks/accuracy/report.py                                scores the kept observations
+    python benchmarks/accuracy/report.py STORE ... [--outside OUT/test.json]     scores other ones
 
-Each setting uses the source with most of its test nets. ``results/`` then contains
+Without stores, it scores what ``results/`` holds. Each setting uses the source with most of its
+test nets. ``results/`` then contains
 
-    summary.json    a row for each setting and estimator, and means       table.md   a short version
+    summary.json    a row for each setting and estimator, and groups      table.md   a short version
     nets.json       every test net, measured and estimated                accuracy.svg, .png
     observations-SETTING.json.gz   observations of the setting            error-shares.svg
     outside.json    the result of outside.py, unchanged
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from observation_files import read_profiles, write_packed
+from outside_baselines import add_baselines
 from rows import ESTIMATORS, SettingResult, list_judged, list_nets, make_rows
 from settings import BASELINE_SECONDS, BASELINES, OWN, OWN_SECONDS, SETTINGS, Setting
 from tables import make_markdown, print_summary
@@ -41,7 +42,7 @@ from joulecast.records import Observation, Profile, weakest_provenance
 from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import Evaluation, evaluate_stored, name_evaluation
 from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
-from joulecast.uses.evaluate.evaluation_plan import strip_probe
+from joulecast.uses.evaluate.evaluation_plan import name_campaign
 
 Json = dict[str, Any]
 
@@ -53,13 +54,17 @@ COST = "cost"
 def main() -> None:
     """Score, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("stores", type=Path, nargs="+", help="stores, or files of observations")
+    parser.add_argument("stores", type=Path, nargs="*", help="stores, or files of observations")
     parser.add_argument("--outside", type=Path, help="JSON that outside.py wrote")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    if not args.stores:
+        args.stores = sorted(RESULTS.glob("observations-*.json.gz"))
+        args.outside = args.outside or RESULTS / "outside.json"
     try:
-        results = evaluate_settings([one for file in args.stores for one in read_profiles(file)])
-        outside = json.loads(args.outside.read_text()) if args.outside else None
+        profiles = [one for file in args.stores for one in read_profiles(file)]
+        results = evaluate_settings(profiles)
+        outside = read_outside(args.outside, profiles) if args.outside else None
         args.out.mkdir(parents=True, exist_ok=True)
         summary = write_all(args.out, results, outside)
         if args.outside:
@@ -109,7 +114,7 @@ def evaluate_setting(profile: Profile, setting: Setting) -> SettingResult:
     log = open_log(profile, setting)
     results: list[Evaluation] = []
     for names, seconds in ((OWN, OWN_SECONDS), (BASELINES, BASELINE_SECONDS)):
-        measured = tuple(name for name in names if log.list_for(strip_probe(name)))
+        measured = tuple(name for name in names if log.list_for(name_campaign(name)))
         if measured:
             results.append(evaluate_stored(profile, setting.plan(measured, seconds)))
     if not results:
@@ -174,9 +179,15 @@ def describe_run(results: Sequence[SettingResult]) -> Json:
     }
 
 
+def read_outside(file: Path, profiles: Sequence[Profile]) -> Json:
+    """Return the result of outside.py, with baselines fitted to its other nets."""
+    return add_baselines(json.loads(file.read_text()), profiles)
+
+
 def copy_outside(file: Path, out: Path) -> None:
     """Copy the result of outside.py, and its observations if they are in the same folder."""
-    (out / "outside.json").write_bytes(file.read_bytes())
+    if (out / "outside.json").resolve() != file.resolve():
+        (out / "outside.json").write_bytes(file.read_bytes())
     observations = file.with_name(f"{file.stem}-profile.json")
     if observations.exists():
         write_packed(read_profile(observations), out / "observations-outside.json.gz")

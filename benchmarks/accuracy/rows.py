@@ -1,7 +1,8 @@
-"""Make the rows of the report: one for each setting and estimator, and means over settings.
+"""Make the rows of the report: one for each setting and estimator, and one for each group.
 
-A mean gives every setting the same weight. ``nets`` is a sum and ``max_percent`` a maximum. Nets
-outside the families are a separate group that no mean includes.
+A group scores the nets of all its settings together: its width is the median over nets, not a mean
+of medians. ``device_seconds`` is a mean over settings. Nets outside the families are a row of their
+own that no group includes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from settings import BASELINES, OWN, Setting
 from joulecast.figures import ScoredEstimate
 from joulecast.records import Profile
 from joulecast.uses.evaluate import EstimatorScore, Evaluation, NetResult
+from joulecast.uses.evaluate.scores import score_estimator
 
 Json = dict[str, Any]
 
@@ -34,12 +36,11 @@ FIELDS = (
     "noise_percent",
     "device_seconds",
 )
-_MEANS = tuple(name for name in FIELDS[5:] if name != "max_percent")
 ESTIMATORS = (*OWN, *BASELINES)
 OUTSIDE = "outside"
-# Names of the rows of means, and the settings that each averages.
+# Names of the rows of groups, and the settings of each.
 GROUPS = {"gpu-bound": ("gpu",), "host-bound": ("host",), "all": ("gpu", "host")}
-_RATIO_BASELINES = ("subtractive", "flops")
+_RATIO_BASELINES = ("subtractive", "work-linear", "flops-linear", "flops")
 _NET_FIELDS = ("name", "passes_j", "measured_j", "measured_s", "flops", "answers")
 
 
@@ -63,18 +64,16 @@ class SettingResult:
 
 
 def make_rows(results: Sequence[SettingResult], outside: Json | None = None) -> list[Json]:
-    """Return all rows: settings, nets outside the families, and means."""
+    """Return all rows: settings, nets outside the families, and groups."""
     rows = [
         _make_row(one.setting.family, one.setting.name, one.setting.bound, score.to_dict())
         for one in results
         for score in one.scores
     ]
-    means = [
-        row for group, bounds in GROUPS.items() for row in _average(rows, group, frozenset(bounds))
-    ]
+    groups = [row for name, bounds in GROUPS.items() for row in _pool(results, name, bounds)]
     outside_scores = outside["scores"] if outside else ()
     outside_rows = [_make_row(OUTSIDE, OUTSIDE, OUTSIDE, score) for score in outside_scores]
-    return [_round(row) for row in (*rows, *outside_rows, *means)]
+    return [_round(row) for row in (*rows, *outside_rows, *groups)]
 
 
 def find_row(rows: Iterable[Json], setting: str, estimator: str) -> Json | None:
@@ -120,42 +119,29 @@ def _make_row(family: str, setting: str, bound: str, score: Json) -> Json:
     return {name: score[name] for name in FIELDS}
 
 
-def _average(rows: Sequence[Json], group: str, bounds: frozenset[str]) -> list[Json]:
-    """Return the mean rows of a group, one for each estimator."""
-    members = [row for row in rows if row["bound"] in bounds]
-    bound = next(iter(bounds)) if len(bounds) == 1 else "all"
-    found = []
-    for name in dict.fromkeys(row["estimator"] for row in members):
-        own = [row for row in members if row["estimator"] == name]
-        mean = {
-            "family": "all",
-            "setting": group,
-            "bound": bound,
-            "estimator": name,
-            "nets": sum(row["nets"] for row in own),
-            "max_percent": max(row["max_percent"] for row in own),
-            **{field: _mean(row[field] for row in own) for field in _MEANS},
-        }
-        extra = {"ratios": _find_ratios(members)} if name == OWN[0] else {}
-        found.append({**{field: mean[field] for field in FIELDS}, **extra})
-    return found
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _pool(results: Sequence[SettingResult], group: str, bounds: Sequence[str]) -> list[Json]:
+    """Return the rows of a group, one for each estimator that all of its settings have."""
+    members = [one for one in results if one.setting.bound in bounds]
+    bound = bounds[0] if len(bounds) == 1 else "all"
+    scores = [{score.estimator: score for score in one.scores} for one in members]
+    names = [name for name in ESTIMATORS if members and all(name in own for own in scores)]
+    rows = []
+    for name in names:
+        device_seconds = fmean(own[name].device_seconds for own in scores)
+        points = sum(own[name].points for own in scores)
+        nets = [net for one in members for net in one.nets]
+        pooled = score_estimator(name, nets, device_seconds=device_seconds, points=points)
+        rows.append(_make_row("all", group, bound, pooled.to_dict()))
+    ratios = _find_ratios(rows)
+    return [{**row, "ratios": ratios} if row["estimator"] == OWN[0] else row for row in rows]
 
 
 def _find_ratios(rows: Sequence[Json]) -> dict[str, float]:
-    """Return the ratio of the baselines' mean error to ours, over settings that both have."""
-    found = {}
-    errors = {(row["setting"], row["estimator"]): row["mape_percent"] for row in rows}
-    for baseline in _RATIO_BASELINES:
-        both = [at for at, name in errors if name == baseline and (at, OWN[0]) in errors]
-        if both:
-            ours = fmean(errors[at, OWN[0]] for at in both)
-            found[baseline] = fmean(errors[at, baseline] for at in both) / ours
-    return found
+    """Return the ratios of the baselines' mean errors to ours."""
+    errors = {row["estimator"]: row["mape_percent"] for row in rows}
+    if OWN[0] not in errors:
+        return {}
+    return {name: errors[name] / errors[OWN[0]] for name in _RATIO_BASELINES if name in errors}
 
 
 def _round(value: Any) -> Any:

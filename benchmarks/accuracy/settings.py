@@ -18,7 +18,7 @@ DEVELOPMENT_NETS = 6
 OWN_SECONDS = 20.0
 BASELINE_SECONDS = 45.0
 OWN = ("additive", "additive" + NO_PROBE)
-BASELINES = ("subtractive", "flops", "neuralpower")
+BASELINES = ("subtractive", "neuralpower", "work-linear", "flops-linear", "flops", "constant")
 
 
 @dataclass(frozen=True)

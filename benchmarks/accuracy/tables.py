@@ -55,7 +55,7 @@ def make_markdown(rows: Sequence[Json]) -> str:
 
 
 def print_summary(summary: Json) -> None:
-    """Print the short table, then all columns of the means."""
+    """Print the short table, then all columns of the groups."""
     console = make_console()
     console.width = max(console.width, 120)
     rows = summary["rows"]
@@ -70,7 +70,7 @@ def print_summary(summary: Json) -> None:
         for row in means
         for values in [[row[name] for name in FIELDS[4:]]]
     ]
-    print_table(console, headings, cells, title="Means over settings")
+    print_table(console, headings, cells, title="All nets of a group")
     for row in means:
         for baseline, ratio in row.get("ratios", {}).items():
             text = (

@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Names = Sequence[str]
 
 OPS = ("conv3x3-bn-relu", "conv1x1-bn-relu", "maxpool3x3")
-FLOPS, BYTES, LAUNCHES, PARAMS = range(4)
+PARAMS = 3
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _predict_additive(
     return RunPrediction(totals.energy_j, totals.variance, totals.duration_s)
 
 
-def make_flops_method(name: str) -> Method:
+def make_baseline_method(name: str) -> Method:
     """Return a method that uses one of Joulecast's baselines."""
 
     def predict(run_data: RunData, learn: Names, test: Names) -> RunPrediction:
@@ -225,10 +225,11 @@ def _fit_costs(columns: Floats, values: Floats) -> Floats:
 METHODS: dict[str, Method] = {
     "additive": predict_additive,
     "additive, total seconds": predict_additive_total,
-    "flops": make_flops_method("flops"),
-    "flops-linear": make_flops_method("flops-linear"),
+    "constant": make_baseline_method("constant"),
+    "flops": make_baseline_method("flops"),
+    "flops-linear": make_baseline_method("flops-linear"),
     "params-linear": make_linear_method(PARAMS),
-    "physics-linear": make_linear_method(FLOPS, BYTES, LAUNCHES),
+    "work-linear": make_baseline_method("work-linear"),
     "quadratic": predict_quadratic,
     "gp": predict_gp,
     "gp, seconds first": predict_in_two_steps,

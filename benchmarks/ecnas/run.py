@@ -3,7 +3,8 @@
 The files are not part of the project; their folder is an argument. Methods are fitted to the runs
 of some nets and predict whole runs of all others.
 
-    python benchmarks/ecnas/run.py --data DIR                        all; finished draws are kept
+    python benchmarks/ecnas/run.py --data DIR                        what results/draws.json lacks
+    python benchmarks/ecnas/run.py --data DIR --again additive       additive of all draws once more
     python benchmarks/ecnas/run.py --data DIR --draws 2 --out DIR2   a quick run
 """
 
@@ -21,7 +22,7 @@ import random
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -46,8 +47,9 @@ DRAWS = 20
 TRANSFER_SIZES = (3, 5, 10)
 # Nets that the model of the first device is fitted to before it is transferred to the second.
 FIRST_DEVICE_NETS = 300
+SECOND_METHODS = ("additive", "work-linear", "flops-linear", "flops", "constant")
 LEVEL = 0.95
-PLOTTED = ("additive", "gp, seconds first", "physics-linear")
+PLOTTED = ("additive", "gp, seconds first", "work-linear")
 
 
 def main() -> None:
@@ -57,13 +59,14 @@ def main() -> None:
         sys.exit(f"no folder {args.data}: give the one that contains rtx6000.csv")
     args.out.mkdir(parents=True, exist_ok=True)
     draws_file = args.out / "draws.json"
-    done: list[Json] = json.loads(draws_file.read_text())["draws"] if draws_file.exists() else []
-    have = {found["draw"] for found in done}
-    todo = [draw for draw in range(args.draws) if draw not in have]
+    kept = read_draws(draws_file, args.again)
+    draws = [kept.get(draw, {"draw": draw}) for draw in range(args.draws)]
     with ProcessPoolExecutor(args.processes) as pool:
-        for found in pool.map(partial(run_draw, args.data), todo):
-            done = sorted([*done, found], key=lambda one: int(one["draw"]))
-            draws_file.write_text(format_json({"draws": done}))
+        for found in pool.map(partial(complete_draw, args.data), draws):
+            kept[found["draw"]] = found
+            # A draw that is not completed yet lacks scores; the next run computes them.
+            draws_file.write_text(format_json({"draws": [kept[draw] for draw in sorted(kept)]}))
+    done = [kept[draw] for draw in range(args.draws)]
     report = summarise(args.data, done)
     (args.out / "report.json").write_text(format_json(report))
     plot_errors(done, args.out / "nets-learnt.svg")
@@ -76,8 +79,22 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help=f"folder of {RUNS}, {TWO_GPUS}")
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--again", choices=["additive", "all"], help="compute these scores anew")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
+
+
+def read_draws(file: Path, again: str | None = None) -> dict[int, Json]:
+    """Return the kept draws by number, without scores of methods that are to be computed anew."""
+    if again == "all" or not file.exists():
+        return {}
+    kept = {found["draw"]: found for found in json.loads(file.read_text())["draws"]}
+    for found in kept.values():
+        for part in ("sizes", "carried"):
+            for scores in found.get(part, {}).values():
+                for name in [name for name in scores if again and name.startswith(again)]:
+                    del scores[name]
+    return kept
 
 
 @cache
@@ -103,18 +120,20 @@ def draw_nets(names: Names, draw: int, size: int) -> tuple[list[str], list[str]]
     return shuffled[:size], shuffled[size:]
 
 
-def run_draw(data: Path, draw: int) -> Json:
-    """Score every method at every size, and the transfer to the second device."""
-    run_data = load_runs(data / RUNS)
+def complete_draw(data: Path, kept: Json) -> Json:
+    """Score the methods that a draw lacks at every size, and the transfer to the second device."""
+    run_data, draw = load_runs(data / RUNS), kept["draw"]
     _, names = split_nets(list(run_data.nets))
     sizes: Json = {}
     for size in SIZES:
         learn, test = draw_nets(names, draw, size)
+        known = kept.get("sizes", {}).get(str(size), {})
         sizes[str(size)] = {
-            method: score_prediction(run_data, test, predict(run_data, learn, test))
+            method: known.get(method)
+            or score_prediction(run_data, test, predict(run_data, learn, test))
             for method, predict in METHODS.items()
         }
-    return {"draw": draw, "sizes": sizes, "carried": transfer(data, draw)}
+    return {"draw": draw, "sizes": sizes, "carried": transfer(data, draw, kept.get("carried", {}))}
 
 
 def score_prediction(run_data: RunData, test: Names, answer: RunPrediction) -> Json:
@@ -173,8 +192,8 @@ def predict_first_device(data: Path) -> dict[str, float]:
     return dict(zip(asked, predicted_j.tolist(), strict=True))
 
 
-def transfer(data: Path, draw: int) -> Json:
-    """Score ways to predict the second device from a few nets that ran there."""
+def transfer(data: Path, draw: int, kept: Json) -> Json:
+    """Score ways to predict the second device from a few nets that ran there, if not kept."""
     run_data = load_runs(data / TWO_GPUS)
     first = {name: [r for r in runs if "6000" in r.device] for name, runs in run_data.runs.items()}
     second = {name: [r for r in runs if "3060" in r.device] for name, runs in run_data.runs.items()}
@@ -186,20 +205,33 @@ def transfer(data: Path, draw: int) -> Json:
     found: Json = {}
     for size in TRANSFER_SIZES:
         learn, test = draw_nets(names, draw, size)
-        ways = {
-            "additive learnt on the RTX 6000, scaled": scale(
-                there, learn, test, predict_first_device(data)
-            ),
-            "one measured run on the RTX 6000, scaled": scale(there, learn, test, measured),
-            "mean of four measured runs there, scaled": scale(there, learn, test, averaged),
-            "additive learnt on the RTX 3060 alone": METHODS["additive"](there, learn, test),
-            "physics-linear on the RTX 3060 alone": METHODS["physics-linear"](there, learn, test),
-            "flops on the RTX 3060 alone": METHODS["flops"](there, learn, test),
+        scaled = partial(scale, there, learn, test)
+        ways: dict[str, Callable[[], RunPrediction]] = {
+            "additive learnt on the RTX 6000, scaled": partial(scale_first, data, scaled),
+            "one measured run on the RTX 6000, scaled": partial(scaled, measured),
+            "mean of four measured runs there, scaled": partial(scaled, averaged),
+            **{
+                name_alone(method): partial(METHODS[method], there, learn, test)
+                for method in SECOND_METHODS
+            },
         }
+        known = kept.get(str(size), {})
         found[str(size)] = {
-            way: score_prediction(there, test, answer) for way, answer in ways.items()
+            way: known.get(way) or score_prediction(there, test, predict())
+            for way, predict in ways.items()
         }
     return found
+
+
+def name_alone(method: str) -> str:
+    """Return the name of a method that is fitted to runs on the second device alone."""
+    learnt = " learnt" if method == "additive" else ""
+    return f"{method}{learnt} on the RTX 3060 alone"
+
+
+def scale_first(data: Path, scaled: Callable[[dict[str, float]], RunPrediction]) -> RunPrediction:
+    """Predict with one factor on what additive predicts for the first device."""
+    return scaled(predict_first_device(data))
 
 
 def scale(run_data: RunData, learn: Names, test: Names, known: dict[str, float]) -> RunPrediction:

@@ -110,7 +110,7 @@ def test_splits_keep_repeats_together_and_development_apart(bench):
 
 
 @pytest.mark.parametrize(
-    "method", ["additive", "physics-linear", "quadratic", "nearest", "flops-linear"]
+    "method", ["additive", "work-linear", "constant", "quadratic", "nearest", "flops-linear"]
 )
 def test_methods_predict_runs_from_runs(cells, bench, method):
     run_data = bench.group_runs(make_runs(cells))
@@ -133,3 +133,16 @@ def test_perfect_prediction_has_no_error(cells, bench):
     )
     assert score["mape"] == score["bias"] == score["p90"] == pytest.approx(0.0)
     assert score["inside"] == 100.0
+
+
+def test_kept_draws_lack_only_what_is_computed_anew(bench, tmp_path):
+    file = tmp_path / "draws.json"
+    assert bench.read_draws(file) == {}
+    scores = {"additive": {"mape": 1.0}, "additive, total seconds": {}, "flops": {"mape": 2.0}}
+    draw = {"draw": 3, "sizes": {"10": scores}, "carried": {"3": {"additive learnt": {}}}}
+    file.write_text(bench.format_json({"draws": [draw]}))
+    assert bench.read_draws(file) == {3: draw}
+    (found,) = bench.read_draws(file, "additive").values()
+    assert found["sizes"] == {"10": {"flops": {"mape": 2.0}}}
+    assert found["carried"] == {"3": {}}
+    assert bench.read_draws(file, "all") == {}
