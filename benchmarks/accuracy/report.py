@@ -10,6 +10,7 @@ test nets. ``results/`` then contains
     nets.json       every test net, measured and estimated                accuracy.svg, .png
     observations-SETTING.json.gz   observations of the setting            error-shares.svg
     outside.json    the result of outside.py, unchanged
+    summary-first.json   rows of additive when the test nets were first seen, never rewritten
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from observation_files import read_profiles, write_packed
 from outside_baselines import add_baselines
-from rows import ESTIMATORS, SettingResult, list_judged, list_nets, make_rows
+from rows import ESTIMATORS, SettingResult, list_first_rows, list_judged, list_nets, make_rows
 from settings import BASELINE_SECONDS, BASELINES, OWN, OWN_SECONDS, SETTINGS, Setting
 from tables import make_markdown, print_summary
 
@@ -47,6 +48,7 @@ from joulecast.uses.evaluate.evaluation_plan import name_campaign
 Json = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
+FIRST_SUMMARY = RESULTS / "summary-first.json"
 # Prefix of the roles of cost.py's observations.
 COST = "cost"
 
@@ -58,15 +60,17 @@ def main() -> None:
     parser.add_argument("--outside", type=Path, help="JSON that outside.py wrote")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    if not args.stores:
+    is_kept = not args.stores
+    if is_kept:
         args.stores = sorted(RESULTS.glob("observations-*.json.gz"))
         args.outside = args.outside or RESULTS / "outside.json"
     try:
         profiles = [one for file in args.stores for one in read_profiles(file)]
         results = evaluate_settings(profiles)
         outside = read_outside(args.outside, profiles) if args.outside else None
+        first = list_first_rows(json.loads(FIRST_SUMMARY.read_text())) if is_kept else ()
         args.out.mkdir(parents=True, exist_ok=True)
-        summary = write_all(args.out, results, outside)
+        summary = write_all(args.out, results, outside, first)
         if args.outside:
             copy_outside(args.outside, args.out)
     except (JoulecastError, OSError) as error:
@@ -149,9 +153,15 @@ def list_used(log: EvaluationLog) -> tuple[Observation, ...]:
 # Writing
 
 
-def write_all(out: Path, results: Sequence[SettingResult], outside: Json | None) -> Json:
+def write_all(
+    out: Path,
+    results: Sequence[SettingResult],
+    outside: Json | None,
+    first_rows: Sequence[Json] = (),
+) -> Json:
     """Write everything but the result of outside.py, and return the summary."""
-    rows, nets = make_rows(results, outside), list_nets(results, outside)
+    rows = [*make_rows(results, outside), *first_rows]
+    nets = list_nets(results, outside)
     summary = {**describe_run(results), "rows": rows}
     (out / "summary.json").write_text(spread_json(summary, "rows"))
     (out / "nets.json").write_text(spread_json({**describe_run(results), "nets": nets}, "nets"))

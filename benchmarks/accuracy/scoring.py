@@ -13,6 +13,7 @@ from typing import Any
 
 from net_pieces import NetPiece, find_piece
 from nets import Entry
+from outside_baselines import WHOLE_NET_BASELINES
 
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators import find_estimator
@@ -22,11 +23,12 @@ from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
 from joulecast.uses.evaluate.evaluation import EstimatorScore, NetEstimate, NetResult
 from joulecast.uses.evaluate.evaluation_log import PASSES, EvaluationLog
+from joulecast.uses.evaluate.evaluation_plan import strip_probe
 from joulecast.uses.evaluate.scores import compute_noise_percent, score_estimator
 
 Json = dict[str, Any]
 
-ESTIMATORS = ("additive", "additive-noprobe", "subtractive", "flops")
+ESTIMATORS = ("additive", "additive-noprobe", "subtractive", *WHOLE_NET_BASELINES)
 ENERGY_ROLE, PROBE_ROLE, HOST_ROLE = "additive", "additive.probe", "additive.host"
 # Roles that each variant of the additive estimator is fitted to, besides what was known before.
 # Issue times of structures are no probes of single layers, so both variants use them.
@@ -155,15 +157,16 @@ def share_device_seconds(case: Case, net: str) -> Json:
 def _score_estimator(
     case: Case, name: str, nets: Sequence[NetResult], parts: dict[str, Json], left_out: list[str]
 ) -> tuple[list[NetResult], EstimatorScore]:
-    method = find_estimator(name.split("-")[0])
+    method = find_estimator(strip_probe(name))
     fitted: Fitted | None = None
     estimated, points = list(nets), 0
     own = list_own_observations(case, name)
+    training: tuple[Observation, ...] = ()
     for place, net in enumerate(nets):
         training = _list_training(case, name, net.name, own)
         entry, network = _find_entry(case, net.name), case.networks[net.name]
         try:
-            if fitted is None or name == "flops":
+            if fitted is None or name in WHOLE_NET_BASELINES:
                 fitted, points = method.fit(training), sum(map(method.uses, training))
             prediction = fitted.predict([network], [entry.setup])
         except MissingError:
@@ -177,7 +180,8 @@ def _score_estimator(
     scored = [net for net in estimated if name in net.estimates]
     if not scored:
         raise MissingError("it estimated no net")
-    score = score_estimator(name, scored, device_seconds=_sum_cost_s(own), points=points)
+    spent_s = _sum_cost_s(training if name in WHOLE_NET_BASELINES else own)
+    score = score_estimator(name, scored, device_seconds=spent_s, points=points)
     return estimated, score
 
 
@@ -193,7 +197,7 @@ def _list_training(
     case: Case, name: str, net: str, own: tuple[Observation, ...]
 ) -> tuple[Observation, ...]:
     """Return the observations that an estimator is fitted to for a net."""
-    if name == "flops":
+    if name in WHOLE_NET_BASELINES:
         passed = tuple(one for role in PASSES for one in case.log.list_for(role))
         return tuple(one for one in (*case.others, *passed) if one.trial.network.name != net)
     return (*case.known, *own) if name in _ROLES else own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rows import ESTIMATORS, FIELDS, GROUPS, OUTSIDE, find_row
+from rows import ESTIMATORS, FIELDS, FIRST, GROUPS, OUTSIDE, find_row
 from settings import OWN
 
 from joulecast.cli.terminal import label_provenance, make_console, print_table
@@ -15,7 +15,8 @@ Json = dict[str, Any]
 
 def list_columns(rows: Sequence[Json]) -> list[str]:
     """Return the columns of the short table."""
-    names = [name for name in ESTIMATORS if any(row["estimator"] == name for row in rows)]
+    known = {row["estimator"] for row in rows}
+    names = [name for name in (FIRST, *ESTIMATORS) if name in known]
     return ["setting", "nets", "noise", *names, "coverage", "width", "device s"]
 
 
@@ -57,7 +58,7 @@ def make_markdown(rows: Sequence[Json]) -> str:
 def print_summary(summary: Json) -> None:
     """Print the short table, then all columns of the groups."""
     console = make_console()
-    console.width = max(console.width, 120)
+    console.width = max(console.width, 170)
     rows = summary["rows"]
     provenance = label_provenance(summary["provenance"])
     first, *others = list_columns(rows)

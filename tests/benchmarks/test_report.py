@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
@@ -13,7 +13,7 @@ from joulecast.errors import FileError, MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate import evaluate
 
-NAMES = ("settings", "observation_files", "rows", "tables", "report")
+NAMES = ("settings", "observation_files", "outside_baselines", "rows", "tables", "report")
 SECONDS = 8.0
 
 
@@ -90,28 +90,82 @@ def test_rows_have_exactly_their_fields(bench, results):
     assert outside_row["interval_width_percent"] == round(results[0].scores[0].width95_percent, 4)
 
 
-def test_means_weight_settings_equally_and_leave_out_outside_nets(bench, results):
+def test_groups_score_all_nets_of_their_settings_and_no_outside_nets(bench, results):
     spread_out = spread(bench, results[0])
     rows = bench.rows.make_rows(spread_out, make_outside(results[0]))
     for group, bounds in bench.rows.GROUPS.items():
-        settings = [one.setting.name for one in spread_out if one.setting.bound in bounds]
+        members = [one for one in spread_out if one.setting.bound in bounds]
+        nets = [net for one in members for net in one.nets]
         for name in bench.rows.ESTIMATORS[:2]:
-            own = [bench.rows.find_row(rows, setting, name) for setting in settings]
-            mean = bench.rows.find_row(rows, group, name)
-            for field in bench.rows.FIELDS[5:]:
-                fold = max if field == "max_percent" else fmean
-                assert mean[field] == pytest.approx(fold(row[field] for row in own), abs=1e-3)
-            assert mean["nets"] == sum(row["nets"] for row in own)
+            row = bench.rows.find_row(rows, group, name)
+            widths = [
+                100 * (high - low) / net.estimates[name].energy_j
+                for net in nets
+                for low, high in [net.estimates[name].interval95_j]
+            ]
+            assert row["interval_width_percent"] == pytest.approx(median(widths), abs=1e-3)
+            errors = [abs(net.estimates[name].energy_j / net.measured_j - 1) for net in nets]
+            assert row["mape_percent"] == pytest.approx(100 * fmean(errors), abs=1e-3)
+            assert row["nets"] == len(nets)
 
 
-def test_ratios_compare_settings_that_both_estimators_have(bench, results):
+def test_group_lacks_an_estimator_that_some_setting_lacks(bench, results):
     rows = bench.rows.make_rows(spread(bench, results[0]))
+    assert bench.rows.find_row(rows, "gpu-bound", "flops") is not None
+    assert bench.rows.find_row(rows, "all", "flops") is None
+    assert bench.rows.find_row(rows, "all", "constant") is not None
+
+
+def test_ratios_compare_mean_errors(bench, results):
+    rows = bench.rows.make_rows(results)
     ours, theirs = (
         next(score.mape_percent for score in results[0].scores if score.estimator == name)
-        for name in ("additive", "flops")
+        for name in ("additive", "work-linear")
     )
     ratios = bench.rows.find_row(rows, "all", "additive")["ratios"]
-    assert ratios == {"flops": pytest.approx(theirs / ours, rel=1e-3)}
+    assert set(ratios) == {"work-linear", "flops-linear", "flops"}
+    assert ratios["work-linear"] == pytest.approx(theirs / ours, rel=1e-3)
+
+
+def test_baselines_of_whole_nets_share_the_campaign_of_flops(bench, results):
+    scores = {score.estimator: score for score in results[0].scores}
+    names = bench.outside_baselines.WHOLE_NET_BASELINES
+    assert {scores[name].points for name in names} == {6}
+    assert len({scores[name].device_seconds for name in names}) == 1
+
+
+def test_first_judgement_is_a_column_of_its_own(bench, results, tmp_path):
+    first = bench.rows.list_first_rows({"rows": bench.rows.make_rows(results)})
+    summary = bench.report.write_all(tmp_path, results, None, first)
+    columns = bench.tables.list_columns(summary["rows"])
+    assert columns[3:5] == ["first judged", "additive"]
+    (cells, *_) = bench.tables.list_cells(summary["rows"])
+    assert cells[3] == cells[4]
+
+
+def test_outside_baselines_are_fitted_to_the_other_nets(bench, kept):
+    """One net of the table costs ten times as much as the others: nothing learns from it."""
+    log = bench.report.open_log(kept[1], bench.settings.SETTINGS[0])
+    passes = [one for role in ("test1", "test2") for one in log.list_for(role)]
+    odd = passes[0].trial.network.name
+    passes = [
+        replace(one, energy_j=10 * one.energy_j) if one.trial.network.name == odd else one
+        for one in passes
+    ]
+    names = dict.fromkeys(one.trial.network.name for one in passes)
+    nets = [{**OUTSIDE_NET, "name": name} for name in names]
+    outside = {"nets": nets, "scores": []}
+    profile = replace(kept[1], observations=tuple(passes))
+    found = bench.outside_baselines.add_baselines(outside, [profile])
+    estimates = {net["name"]: net["answers"] for net in found["nets"]}
+    lowest = min(answers["constant"]["energy_j"] for answers in estimates.values())
+    assert estimates[odd]["constant"]["energy_j"] == lowest
+    assert [score["estimator"] for score in found["scores"]] == list(
+        bench.outside_baselines.WHOLE_NET_BASELINES
+    )
+    assert all(set(OUTSIDE_NET["answers"]) < set(answers) for answers in estimates.values())
+    unknown = {"nets": [OUTSIDE_NET], "scores": []}
+    assert bench.outside_baselines.add_baselines(unknown, [profile]) == unknown
 
 
 def test_packed_observations_give_the_same_rows_as_the_store(bench, kept, results, tmp_path):
