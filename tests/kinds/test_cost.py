@@ -154,3 +154,45 @@ def test_tail_works_on_the_output_of_the_operator_before():
     with_tail = layer_work(replace(conv, tail=(relu,)), Setup())
     separate = layer_work(conv, Setup()) + layer_work(alone, Setup())
     assert with_tail == separate
+
+
+BF16 = Setup(batch=4, precision="bf16")
+
+
+def test_autocast_casts_inputs_weights_and_their_gradients():
+    linear = make_layer("linear", cin=32, cout=16, bias=0)
+    half, full = (layer_work(linear, BF16, half_input=half) for half in (True, False))
+    plain = layer_work(linear, BF16)
+    weights, inputs = 32 * 16 * 6, 4 * 32 * 6
+    assert half.forward.size_bytes - plain.forward.size_bytes == weights
+    assert full.forward.size_bytes - half.forward.size_bytes == inputs
+    assert full.backward.size_bytes - half.backward.size_bytes == inputs
+    assert full.forward.launches - plain.forward.launches == 2
+
+
+def test_operators_keep_the_precision_of_their_input_under_autocast():
+    relu = make_layer("elementwise", fn="relu", shape=(8, 8))
+    half, full = (layer_work(relu, BF16, half_input=half).total for half in (True, False))
+    assert full.size_bytes == 2 * half.size_bytes
+    assert full.launches == half.launches
+
+
+def test_layer_norm_works_in_full_precision_under_autocast():
+    norm = make_layer("layer_norm", shape=(7, 8), affine=0)
+    full = layer_work(norm, BF16, half_input=False).forward
+    half = layer_work(norm, BF16, half_input=True).forward
+    assert full.size_bytes == layer_work(norm, Setup(batch=4)).forward.size_bytes
+    assert half.size_bytes - full.size_bytes == 4 * 7 * 8 * 6
+
+
+def test_without_autocast_the_precision_of_the_input_changes_nothing():
+    linear = make_layer("linear", cin=32, cout=16)
+    assert layer_work(linear, Setup(), half_input=False) == layer_work(linear, Setup())
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs", "moves"), [("copy", 1, 2), ("concat", 1, 2), ("mul", 1, 2), ("mul", 2, 6)]
+)
+def test_gradients_of_copies_and_products(fn, inputs, moves):
+    layer = make_layer("elementwise", fn=fn, inputs=inputs, shape=(8, 8))
+    assert layer_work(layer, Setup(batch=4)).backward.size_bytes == moves * 4 * 64 * 4
