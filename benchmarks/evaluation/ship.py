@@ -50,7 +50,8 @@ def main() -> None:
     ordered = sorted(unique.values(), key=lambda one: one.taken_at_s)
     observations = tuple(map(tag_shipped, drop_repeats(ordered)))
     fits = {name: find_estimator(name).fit(observations).to_dict() for name in ESTIMATORS}
-    write_profile(replace(found[0], observations=observations, fits=fits), Path(out))
+    shipped = replace(found[0], observations=observations, fits={}).add_fits(fits)
+    write_profile(shipped, Path(out))
     print(f"{out}: {len(observations)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
 
 
