@@ -1,5 +1,5 @@
 #!/bin/sh
-# A first evaluation on a real NVIDIA GPU: four estimators on the same random nets of two families.
+# A first evaluation on a real NVIDIA GPU: estimators on the same random nets of two families.
 # Settings and seeds were written down here before anything was measured. What is measured is kept in
 # OUT/store.sqlite at once; run again, it goes on where it was, and with --offline it only judges.
 #
@@ -8,7 +8,7 @@
 set -e
 out=$1
 shift
-estimators=${ESTIMATORS:-additive,additive-noprobe,subtractive,neuralpower,flops}
+estimators=${ESTIMATORS:-additive,additive-noprobe,subtractive,neuralpower,work-linear,flops-linear,flops,constant}
 evaluate() {
     name=$1
     shift

@@ -13,7 +13,7 @@ from joulecast.errors import MissingError
 from joulecast.store import open_store
 from joulecast.uses.evaluate.campaign_budget import sum_work_s
 
-NAMES = ("settings", "observation_files", "rows", "tables", "report", "cost")
+NAMES = ("settings", "observation_files", "outside_baselines", "rows", "tables", "report", "cost")
 BUDGETS_S = (4.0, 10.0)
 
 

@@ -10,7 +10,7 @@ from joulecast.families import make_family
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog
 
-NAMES = ("nets", "net_pieces", "scoring", "outside_run", "outside")
+NAMES = ("nets", "net_pieces", "outside_baselines", "scoring", "outside_run", "outside")
 
 
 @pytest.fixture(scope="module")
