@@ -44,12 +44,14 @@ class AtlasTrial:
         with_energy: Whether its energy is measured, not only its duration.
         label: Kind and regime of the piece that it runs.
         reason: ``anchor``, ``piece`` or ``host``.
+        work: Work of one copy of the piece; none for anchors.
     """
 
     trial: Trial
     with_energy: bool
     label: str
     reason: str
+    work: Work = Work()
 
 
 def list_trials(
@@ -140,7 +142,8 @@ def _list_piece_trials(
         turn = _NEW_KIND_RANK if is_new else _KNOWN_KIND_RANK
         turn = _BLOCK_RANK if one.own.is_block else turn
         with_energy = point.rank % _ENERGY_EVERY == turn
-        yield AtlasTrial(_isolate(one, scale, mode), with_energy, piece.label, "piece")
+        trial = _isolate(one, scale, mode)
+        yield AtlasTrial(trial, with_energy, piece.label, "piece", _find_work(one))
 
 
 def _list_host_trials(pieces: Sequence[_SizedPiece], scale: DeviceScale) -> Iterator[AtlasTrial]:
@@ -159,7 +162,8 @@ def _list_host_trials(pieces: Sequence[_SizedPiece], scale: DeviceScale) -> Iter
             smallest[structure] = min(best, one, key=_order_by_size)
     for structure in sorted(smallest, key=lambda name: (-shares[name], name)):
         one = smallest[structure]
-        yield AtlasTrial(_isolate(one, scale, "eager"), False, one.own.piece.label, "host")
+        trial = _isolate(one, scale, "eager")
+        yield AtlasTrial(trial, False, one.own.piece.label, "host", _find_work(one))
 
 
 def _order_by_size(one: _SizedPiece) -> tuple[float, str]:
@@ -176,13 +180,17 @@ def _interleave(pieces: Iterator[AtlasTrial], hosts: Iterator[AtlasTrial]) -> It
 
 def _can_run(one: _SizedPiece, scale: DeviceScale) -> bool:
     """Return whether one copy of a piece trains, fits the device and takes little time."""
-    piece, precision, part = one.own.piece, one.own.setup.precision, one.own.part
+    precision, part = one.own.setup.precision, one.own.part
     if part.role == "output" and not any(layer.trains for layer in part.layers):
         return False  # nothing would train
     if precision not in scale.flops_per_s or one.memory_bytes > scale.memory_bytes:
         return False
-    work = Work(piece.flops, piece.size_bytes, piece.launches)
-    return scale.duration_s(work, precision) <= scale.longest_step_s
+    return scale.duration_s(_find_work(one), precision) <= scale.longest_step_s
+
+
+def _find_work(one: _SizedPiece) -> Work:
+    piece = one.own.piece
+    return Work(piece.flops, piece.size_bytes, piece.launches)
 
 
 def _isolate(one: _SizedPiece, scale: DeviceScale, mode: str) -> Trial:

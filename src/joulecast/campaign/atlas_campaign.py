@@ -22,7 +22,6 @@ from joulecast.campaign.campaign import Progress, find_profile_key
 from joulecast.campaign.doubtful_trials import repeat_doubtful
 from joulecast.campaign.trial_log import ObservationLog, TrialLog
 from joulecast.errors import ContaminatedError
-from joulecast.kinds import network_work
 from joulecast.measurer import Measurer
 from joulecast.records import Observation
 
@@ -232,8 +231,7 @@ class _AtlasCampaign:
         if one.reason == "anchor":
             return False
         scale = self._find_measured_scale()
-        work = network_work(one.trial.network, one.trial.setup).total
-        step_s = scale.duration_s(work, one.trial.setup.precision) * one.trial.execution.copies
+        step_s = scale.duration_s(one.work, one.trial.setup.precision) * one.trial.execution.copies
         return step_s > _LONGEST_STEP_S["graph" in self._measurer.runtime.modes]
 
     def _find_measured_scale(self) -> DeviceScale:

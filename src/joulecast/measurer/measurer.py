@@ -38,6 +38,7 @@ from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 _MAX_CHUNKS = 200
+_LONG_STEP_S = 0.5
 _ADVICE = {
     "other load": "close other programs on the device",
     "throttled": "let the device cool down, or lower its power limit",
@@ -254,8 +255,9 @@ class Measurer:
         valid = len(measured.valid_windows())
         if valid < self.rounds:
             return True
-        most = self.rounds + self.limits.confirmations
-        return valid < most and not measured.is_confirmed()
+        is_long = measured.step_times_s and measured.step_times_s[-1] > _LONG_STEP_S
+        extra = min(1, self.limits.confirmations) if is_long else self.limits.confirmations
+        return valid < self.rounds + extra and not measured.is_confirmed()
 
     def _check_retries(self, measured: TrialMeasurements) -> None:
         rejected = measured.count_rejected()

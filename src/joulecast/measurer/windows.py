@@ -38,7 +38,7 @@ class MeasureLimits:
             than the median divided by it.
         confirm_share: Steps of a result may take longer than the fastest seen by this share; above,
             more windows are measured. Steps on a shared processor easily differ by a fifth.
-        confirmations: How many more windows are measured at most.
+        confirmations: How many more windows are measured at most; one if steps take very long.
         retries: Rejected windows per trial before the measurement fails.
         recover_s: Pause after a rejected window, doubled each time up to eight times this.
     """
