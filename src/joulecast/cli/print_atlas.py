@@ -25,7 +25,7 @@ from joulecast.records import Profile
 from joulecast.units import format_count, format_duration, format_power
 
 _MOST_REASONS = 8
-_REASON_SIZE = 100
+_REASON_SIZE = 80
 _NAME_SIZE = len("matrix product, fp32")
 _CAUSES = {
     "other load": "steps were slow at times, as if other programs used the device",
@@ -73,7 +73,7 @@ def _print_summary(result: AtlasResult, profile: Profile, name: str) -> None:
     )
     provenance = describe_provenance(profile.provenance)
     console.print(f"Stopped because {run.stopped}. Provenance: {provenance}.\n")
-    for line in _list_rates(summary):
+    for line in _list_rates(summary, profile.provenance):
         console.print(line)
     print_notes(console, describe_disturbances(run.repeated, run.disturbances))
     print_notes(console, _describe_refusals(summary, run.restarts))
@@ -81,7 +81,7 @@ def _print_summary(result: AtlasResult, profile: Profile, name: str) -> None:
     console.print(f"Next: joulecast estimate NET --device {name}", soft_wrap=True)
 
 
-def _list_rates(summary: AtlasSummary) -> Iterator[str]:
+def _list_rates(summary: AtlasSummary, provenance: str) -> Iterator[str]:
     """Yield the measured peaks of the device, one on a line."""
     peaks = summary.peaks
     rows = [
@@ -92,7 +92,8 @@ def _list_rates(summary: AtlasSummary) -> Iterator[str]:
         rows.append(("copy", format_count(peaks.bytes_per_s, "B/s")))
     if peaks.launch_s is not None:
         rows.append(("empty launch", format_duration(peaks.launch_s)))
-    if summary.idle_power_w is not None:
+    # A modelled meter counts work only, so it knows nothing about an idle device.
+    if summary.idle_power_w is not None and provenance != "modelled":
         rows.append(("idle power", format_power(summary.idle_power_w)))
     for name, value in rows:
         yield f"{name:{_NAME_SIZE}}  {value}"

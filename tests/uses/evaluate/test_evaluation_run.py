@@ -41,6 +41,7 @@ class ExactEstimator:
 
     name = "exact"
     version = 1
+    uses_anchors = False
 
     def uses(self, observation):
         return bool(observation.trial.network.layers)
