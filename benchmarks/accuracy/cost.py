@@ -348,9 +348,9 @@ def score_store(args: argparse.Namespace) -> None:
     }
     observations = list_used(open_log(profile, setting))
     args.out.mkdir(parents=True, exist_ok=True)
-    write_packed(
-        replace(profile, observations=observations, fits={}), args.out / "observations-cost.json.gz"
-    )
+    kept = args.out / "observations-cost.json.gz"
+    if kept.resolve() != args.store.resolve():
+        write_packed(replace(profile, observations=observations, fits={}), kept)
     write_result(args.out, "cost", result)
 
 

@@ -25,7 +25,15 @@ from typing import Any
 
 from observation_files import read_profiles, write_packed
 from outside_baselines import add_baselines
-from rows import ESTIMATORS, SettingResult, list_first_rows, list_judged, list_nets, make_rows
+from rows import (
+    ESTIMATORS,
+    OUTSIDE,
+    SettingResult,
+    list_first_rows,
+    list_judged,
+    list_nets,
+    make_rows,
+)
 from settings import BASELINE_SECONDS, BASELINES, OWN, OWN_SECONDS, SETTINGS, Setting
 from tables import make_markdown, print_summary
 
@@ -62,7 +70,8 @@ def main() -> None:
     args = parser.parse_args()
     is_kept = not args.stores
     if is_kept:
-        args.stores = sorted(RESULTS.glob("observations-*.json.gz"))
+        names = [*(setting.name for setting in SETTINGS), OUTSIDE]
+        args.stores = [RESULTS / f"observations-{name}.json.gz" for name in names]
         args.outside = args.outside or RESULTS / "outside.json"
     try:
         profiles = [one for file in args.stores for one in read_profiles(file)]
@@ -71,8 +80,10 @@ def main() -> None:
         first = list_first_rows(json.loads(FIRST_SUMMARY.read_text())) if is_kept else ()
         args.out.mkdir(parents=True, exist_ok=True)
         summary = write_all(args.out, results, outside, first)
-        if args.outside:
-            copy_outside(args.outside, args.out)
+        if not is_kept:
+            keep_observations(args.out, results)
+            if args.outside:
+                copy_outside(args.outside, args.out)
     except (JoulecastError, OSError) as error:
         sys.exit(str(error))
     print_summary(summary)
@@ -159,19 +170,23 @@ def write_all(
     outside: Json | None,
     first_rows: Sequence[Json] = (),
 ) -> Json:
-    """Write everything but the result of outside.py, and return the summary."""
+    """Write tables, nets and plots, and return the summary."""
     rows = [*make_rows(results, outside), *first_rows]
     nets = list_nets(results, outside)
     summary = {**describe_run(results), "rows": rows}
     (out / "summary.json").write_text(spread_json(summary, "rows"))
     (out / "nets.json").write_text(spread_json({**describe_run(results), "nets": nets}, "nets"))
     (out / "table.md").write_text(make_markdown(rows))
-    for one in results:
-        write_packed(one.profile, out / f"observations-{one.setting.name}.json.gz")
     for name, plot in plot_all(summary, nets).items():
         save_svg(plot, out / f"{name}.svg")
         save_png(plot, out / f"{name}.png")
     return summary
+
+
+def keep_observations(out: Path, results: Sequence[SettingResult]) -> None:
+    """Write the observations of each setting; those that are kept already are never rewritten."""
+    for one in results:
+        write_packed(one.profile, out / f"observations-{one.setting.name}.json.gz")
 
 
 def describe_run(results: Sequence[SettingResult]) -> Json:
@@ -196,8 +211,7 @@ def read_outside(file: Path, profiles: Sequence[Profile]) -> Json:
 
 def copy_outside(file: Path, out: Path) -> None:
     """Copy the result of outside.py, and its observations if they are in the same folder."""
-    if (out / "outside.json").resolve() != file.resolve():
-        (out / "outside.json").write_bytes(file.read_bytes())
+    (out / "outside.json").write_bytes(file.read_bytes())
     observations = file.with_name(f"{file.stem}-profile.json")
     if observations.exists():
         write_packed(read_profile(observations), out / "observations-outside.json.gz")

@@ -123,8 +123,10 @@ def score_store(args: argparse.Namespace) -> None:
         if profile is None or not count_tests(profile, setting):
             raise MissingError(f"{args.store} has no {setting.name}: run rivals.py measure first")
         settings[setting.name] = score_budgets(profile, setting)
-        used = replace(profile, observations=list_used(open_log(profile, setting)), fits={})
-        write_packed(used, args.out / f"observations-rivals-{setting.name}.json.gz")
+        kept = args.out / f"observations-rivals-{setting.name}.json.gz"
+        if kept.resolve() != args.store.resolve():
+            used = list_used(open_log(profile, setting))
+            write_packed(replace(profile, observations=used, fits={}), kept)
     write_result(args.out / "rivals.json", settings, "measured")
 
 

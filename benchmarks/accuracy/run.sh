@@ -5,6 +5,7 @@
 #     SETTINGS=har,lstm sh benchmarks/accuracy/run.sh OUT SECONDS settings      these settings, or all of them
 #     TABLE=fresh sh benchmarks/accuracy/run.sh OUT SECONDS outside     nets outside families: fresh or test
 #     sh benchmarks/accuracy/run.sh OUT SECONDS cost          error over device seconds, setting cnn5
+#     SETTINGS=resnet-bf16 sh benchmarks/accuracy/run.sh OUT SECONDS rivals     the paper's method with blocks
 #     sh benchmarks/accuracy/run.sh OUT SECONDS wide          transformers up to width 1024, for the shipped profile
 set -e
 out=$1
@@ -27,6 +28,10 @@ outside)
 cost)
     python3 "$here/cost.py" measure "$out/cost.sqlite" --setting cnn5 --on cuda:0 --until "$seconds"
     ;;
+rivals)
+    python3 "$here/rivals.py" measure "$out/rivals.sqlite" --settings "${SETTINGS:-transformer-bf16,resnet-bf16}" \
+        --estimators "${ESTIMATORS:-subtractive-blocks,work-linear}" --seconds "${BUDGET:-268}"
+    ;;
 wide)
     for precision in bf16 tf32; do
         joulecast profile transformer:1024,2 --on cuda:0 --batch 32 --input 256 --precision $precision --optimizer adamw \
@@ -34,7 +39,7 @@ wide)
     done
     ;;
 *)
-    echo "settings, outside, cost or wide, not $what" >&2
+    echo "settings, outside, cost, rivals or wide, not $what" >&2
     exit 2
     ;;
 esac

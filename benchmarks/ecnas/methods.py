@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Names = Sequence[str]
 
 OPS = ("conv3x3-bn-relu", "conv1x1-bn-relu", "maxpool3x3")
-PARAMS = 3
+FLOPS, BYTES, LAUNCHES, PARAMS = range(4)
 
 
 @dataclass(frozen=True)
@@ -225,11 +225,12 @@ def _fit_costs(columns: Floats, values: Floats) -> Floats:
 METHODS: dict[str, Method] = {
     "additive": predict_additive,
     "additive, total seconds": predict_additive_total,
-    "constant": make_baseline_method("constant"),
+    "constant": make_linear_method(),
     "flops": make_baseline_method("flops"),
     "flops-linear": make_baseline_method("flops-linear"),
     "params-linear": make_linear_method(PARAMS),
-    "work-linear": make_baseline_method("work-linear"),
+    # The fit of Joulecast's baseline of this name, from work that is counted once per net.
+    "work-linear": make_linear_method(FLOPS, BYTES, LAUNCHES),
     "quadratic": predict_quadratic,
     "gp": predict_gp,
     "gp, seconds first": predict_in_two_steps,

@@ -45,6 +45,7 @@ STUDY = {
     "subtractive": {"B": 11.6, "R": 27.6},
     "flops from other nets": {"B": 34.0, "R": 51.0},
 }
+BASELINES = ("work-linear", "flops-linear", "flops", "constant")
 VARIANTS = ("in", "in2", "hid", "out")
 PROBES = ("tp", "tpiso")
 # An earlier meter, which read about 1 % low.
@@ -308,7 +309,13 @@ def score_family(rows: Sequence[Json], family: str) -> Json:
     return {
         "nets": len(nets),
         "measurements": sum(map(len, nets.values())),
-        "methods": {**methods, "flops from other nets": score_flops(family, measured_nets)},
+        "methods": {
+            **methods,
+            **{
+                f"{name} from other nets": score_baseline(name, family, measured_nets)
+                for name in BASELINES
+            },
+        },
         "left_out": {name: reason for name, reason in reasons.items() if reason},
     }
 
@@ -345,9 +352,9 @@ def score_method(
     return {**found, "by_net": by_net}
 
 
-def score_flops(family: str, measured_nets: dict[Network, Json]) -> Json:
-    """Score an estimate proportional to FLOPs, fitted to all other whole nets."""
-    estimator = find_estimator("flops")
+def score_baseline(name: str, family: str, measured_nets: dict[Network, Json]) -> Json:
+    """Score a baseline that is fitted to all other whole nets."""
+    estimator = find_estimator(name)
     observations = [
         Observation(Trial(net, SETUPS[family]), energy_j=measured["ej"], duration_s=measured["es"])
         for net, measured in measured_nets.items()
@@ -360,7 +367,7 @@ def score_flops(family: str, measured_nets: dict[Network, Json]) -> Json:
     return {
         "learnt_from": {"whole nets, all but the one": len(observations) - 1},
         **summarise(compared),
-        "study_mape_percent": STUDY["flops from other nets"].get(family),
+        "study_mape_percent": STUDY.get(f"{name} from other nets", {}).get(family),
         "by_net": compared,
     }
 

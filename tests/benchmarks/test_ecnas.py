@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from joulecast.estimators import find_estimator
 from joulecast.kinds import check_network, network_work
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "ecnas"
@@ -146,3 +147,13 @@ def test_kept_draws_lack_only_what_is_computed_anew(bench, tmp_path):
     assert found["sizes"] == {"10": {"flops": {"mape": 2.0}}}
     assert found["carried"] == {"3": {}}
     assert bench.read_draws(file, "all") == {}
+
+
+@pytest.mark.parametrize("name", ["constant", "work-linear", "flops-linear"])
+def test_linear_methods_are_the_baselines_of_their_names(cells, bench, name):
+    run_data = bench.group_runs(make_runs(cells))
+    names = sorted(run_data.nets)
+    fitted = find_estimator(name).fit(run_data.observe(names))
+    found = fitted.predict([run_data.nets[net] for net in names], [cells.SETUP] * len(names))
+    predicted_j = bench.METHODS[name](run_data, names, names).energy_j
+    assert predicted_j == pytest.approx(cells.STEPS * found.energy_j, rel=1e-6)
