@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fake_pynvml
-from joulecast.devices import detect_device, find_gpu, make_slug, parse_on, visible_gpu
+from joulecast.devices import (
+    detect_device,
+    find_gpu,
+    make_slug,
+    multiplies_bf16,
+    parse_on,
+    visible_gpu,
+)
 from joulecast.errors import InputError, MissingError
 
 
@@ -88,6 +95,20 @@ def test_system_without_information_still_has_a_name(tmp_path):
     device = detect_device("cpu", proc=tmp_path, system=tmp_path)
     assert device.name
     assert (device.memory_bytes, device.power_mode) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "has_bf16"),
+    [
+        ("flags\t\t: fpu avx2 avx512_bf16", True),
+        ("Features\t: fp asimd bf16", True),
+        ("flags\t\t: fpu avx2", False),
+        ("", False),
+    ],
+)
+def test_products_of_bf16_are_found_in_the_flags(tmp_path, line, has_bf16):
+    write(tmp_path / "cpuinfo", f"processor\t: 0\n{line}\n")
+    assert multiplies_bf16(tmp_path) is has_bf16
 
 
 def test_this_machine_is_a_device():

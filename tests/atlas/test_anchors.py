@@ -46,6 +46,14 @@ def test_anchors_run_as_graphs_where_the_runtime_has_them() -> None:
         assert {trial.execution.mode for trial in trials} == {expected}
 
 
+def test_processor_has_few_copies_and_bf16_only_if_it_multiplies_it() -> None:
+    with_bf16 = make_anchor_trials(assume_scale(False, 4 * GIB))
+    without = make_anchor_trials(assume_scale(False, 4 * GIB, has_bf16=False))
+    assert {trial.execution.copies for trial in with_bf16} == {2}
+    assert {trial.setup.precision for trial in with_bf16} == {"fp32", "bf16"}
+    assert {trial.setup.precision for trial in without} == {"fp32"}
+
+
 def test_anchors_of_a_processor_run() -> None:
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     for trial in make_anchor_trials(assume_scale(False, 4 * GIB)):

@@ -165,6 +165,17 @@ def test_running_a_campaign_again_repairs_a_wrong_observation(measurer, store, t
     assert found.energy_j == pytest.approx(right.energy_j, rel=0.1)
 
 
+def test_probe_repairs_nothing(measurer, store):
+    """It is short, and its user waits for it."""
+    target = replace(SMALL, acquisition="probe")
+    first = profile(measurer, store, points=12)
+    _, seen = spoil(store, first.profile_key)
+    with open_store(":memory:") as spoilt:
+        for one in seen:
+            spoilt.add_observation(one)
+        assert profile(measurer, spoilt, target).repeated == 0
+
+
 def test_disturbances_are_reported(measurer, store):
     measurer.runtime.simulated.disturb("throttled", 1.0, start_s=4.0)
     result = profile(measurer, store, points=6)

@@ -369,6 +369,17 @@ def test_a_load_that_outlasts_all_windows_shows_in_the_spread():
     assert seen.duration_sd_s > 0.2 * seen.duration_s
 
 
+def test_refusal_names_the_device_and_has_no_values():
+    simulated = make_noiseless_device()
+    with make_simulated_measurer(simulated, run="monday") as measurer:
+        refused = measurer.make_refusal(CNN, "it does not fit")
+    assert (refused.trial, refused.refusal, refused.run) == (CNN, "it does not fit", "monday")
+    assert refused.device == SimulatedRuntime(simulated).device
+    assert (refused.energy_j, refused.duration_s, refused.issue_s, refused.count) == (
+        None, None, None, 0,
+    )  # fmt: skip
+
+
 def test_faults_are_counted_by_name():
     simulated = make_noiseless_device()
     simulated.disturb("throttled", 1.5)

@@ -23,8 +23,12 @@ from joulecast.campaign.doubtful_trials import repeat_doubtful
 from joulecast.campaign.trial_log import ObservationLog, TrialLog
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
+from joulecast.estimators.plausibility import JudgingFit
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Profile
+
+# Doubtful trials are measured again for at most this share of a campaign's time, or this long.
+_REPAIR_SHARE, _LEAST_REPAIR_S = 0.1, 10.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,10 @@ def run_campaign(
         if stopped or proposal.trial is None:
             break
         _measure_proposed(trials, proposal)
-    fitted, repeated = _fit_and_repair(estimator, trials)
+    repair_s = max(_LEAST_REPAIR_S, _REPAIR_SHARE * (seconds or elapsed_s))
+    # A probe is short, and its user waits for it.
+    repair_s = 0.0 if target.acquisition == "probe" else repair_s
+    fitted, repeated = _repair_and_fit(estimator, trials, repair_s)
     log.save_fit(key, estimator.name, fitted.to_dict())
     return CampaignResult(
         key,
@@ -156,11 +163,18 @@ def _measure_proposed(trials: TrialLog, proposal: Proposal) -> None:
         trials.measure_idle()
 
 
-def _fit_and_repair(estimator: Estimator, trials: TrialLog) -> tuple[Fitted, int]:
-    """Fit, measure again what looks wrong, and fit again if anything was; count what was."""
+def _repair_and_fit(estimator: Estimator, trials: TrialLog, repair_s: float) -> tuple[Fitted, int]:
+    """Measure again what looks wrong, and fit; count what was. A fit that judges may doubt more."""
+    if not repair_s:
+        return fit_estimator(estimator, trials.believed, trials.skipped), 0
+    until_s = trials.measurer.now() + repair_s
+    repeated = repeat_doubtful(trials, until_s=until_s)
     fitted = fit_estimator(estimator, trials.believed, trials.skipped)
-    repeated = repeat_doubtful(trials, fitted)
-    return (fit_estimator(estimator, trials.believed) if repeated else fitted), repeated
+    if isinstance(fitted, JudgingFit):
+        doubted = repeat_doubtful(trials, fitted, until_s=until_s)
+        if doubted:
+            return fit_estimator(estimator, trials.believed), repeated + doubted
+    return fitted, repeated
 
 
 def _find_stop_reason(

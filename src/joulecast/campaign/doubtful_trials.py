@@ -45,7 +45,10 @@ def list_doubtful(
 
 
 def repeat_doubtful(
-    trials: TrialLog, fitted: Fitted | None = None, most: int = MOST_REPEATED
+    trials: TrialLog,
+    fitted: Fitted | None = None,
+    most: int = MOST_REPEATED,
+    until_s: float | None = None,
 ) -> int:
     """Measure doubtful trials again; return how many were.
 
@@ -53,9 +56,12 @@ def repeat_doubtful(
         trials: The observations of a campaign.
         fitted: A fit to them.
         most: How many are repeated at most.
+        until_s: Start no more of them after this moment on the measurer's clock.
     """
     unit, before, count = trials.measurer.runtime.device.unit, trials.new, 0
     for one in list_doubtful(trials.stored, unit, fitted)[:most]:
+        if until_s is not None and trials.measurer.now() > until_s:
+            break
         try:
             done = trials.measure(one.trial, one.energy_j is not None, "doubtful, measured again")
         except ContaminatedError as error:

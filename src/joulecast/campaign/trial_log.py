@@ -8,7 +8,7 @@ stored as refused, so that the next process does not try it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,12 @@ from joulecast.errors import (
     NetError,
 )
 from joulecast.estimators.base import Json
-from joulecast.estimators.contradictions import agree, drop_contradicted, is_comparable
+from joulecast.estimators.contradictions import (
+    agree,
+    drop_contradicted,
+    is_comparable,
+    make_quick_key,
+)
 from joulecast.measurer import Measurer
 from joulecast.records import Observation, Trial
 
@@ -68,6 +73,9 @@ class TrialLog:
     def __post_init__(self) -> None:
         self.believed = list(drop_contradicted(self.stored))
         self.refused = [one for one in self.stored if one.refusal]
+        self._by_key: dict[Hashable, list[Observation]] = {}
+        for one in self.stored:
+            self._by_key.setdefault(make_quick_key(one.trial), []).append(one)
 
     def measure(self, trial: Trial, with_energy: bool, reason: str) -> Observation | None:
         """Measure and store a trial; return None if the device refuses it.
@@ -103,18 +111,21 @@ class TrialLog:
         """Store an observation."""
         is_repeat = any(self._find_earlier(observation.trial))
         self.log.add_observation(observation)
-        self.stored.append(observation)
+        self._remember(observation)
         if is_repeat and observation.trial.network.layers:
             self.believed = list(drop_contradicted(self.stored))
         else:
             self.believed.append(observation)
 
     def _find_earlier(self, trial: Trial) -> Iterator[Observation]:
-        probe = self.measurer.make_refusal(trial, "")
-        for one in self.stored:
-            is_same = one.trial.setup == trial.setup and is_comparable(one, probe)
-            if is_same and not one.refusal:
+        own = self.measurer.make_refusal(trial, "")
+        for one in self._by_key.get(make_quick_key(trial), ()):
+            if not one.refusal and is_comparable(one, own):
                 yield one
+
+    def _remember(self, observation: Observation) -> None:
+        self.stored.append(observation)
+        self._by_key.setdefault(make_quick_key(observation.trial), []).append(observation)
 
     def _refuse(self, trial: Trial, reason: str, error: Exception) -> None:
         text = " ".join(str(error).split())[:_LONGEST_REASON]
@@ -124,7 +135,7 @@ class TrialLog:
         is_lost = _is_device_lost(error)
         if self.keeps_refusals or is_lost:
             self.log.add_observation(refusal)
-            self.stored.append(refusal)
+            self._remember(refusal)
         if is_lost:
             raise DeviceLostError(
                 f"{self.measurer.runtime.device.name} failed at {reason} ({refusal.refusal}); "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from joulecast.records import Observation
+from joulecast.records import Observation, Trial
 
 AGREEMENT = 1.5
 """Factor between two measurements of one trial that still agree.
@@ -25,7 +25,7 @@ def drop_contradicted(observations: Sequence[Observation]) -> tuple[Observation,
     measured = [one for one in observations if not one.refusal]
     groups: dict[Hashable, list[int]] = {}
     for index, one in enumerate(measured):
-        groups.setdefault(_make_quick_key(one), []).append(index)
+        groups.setdefault(make_quick_key(one.trial), []).append(index)
     dropped: set[int] = set()
     for group in groups.values():
         if len(group) > 1:
@@ -46,17 +46,17 @@ def is_comparable(one: Observation, other: Observation) -> bool:
     return not is_imported and one.source == other.source and one.trial == other.trial
 
 
+def make_quick_key(trial: Trial) -> Hashable:
+    """Return what equal trials have in common, without hashing every layer of the network."""
+    network, layers = trial.network, trial.network.layers
+    first = (layers[0].kind, tuple(layers[0].sizes.items())) if layers else ()
+    return trial.setup, trial.execution, network.input.shape, len(layers), first
+
+
 def _are_near(one: float | None, other: float | None) -> bool:
     if not one or not other:
         return True  # nothing to compare
     return max(one, other) <= AGREEMENT * min(one, other)
-
-
-def _make_quick_key(one: Observation) -> Hashable:
-    """Return what equal trials have in common, without hashing every layer of the network."""
-    network, layers = one.trial.network, one.trial.network.layers
-    first = (layers[0].kind, tuple(layers[0].sizes.items())) if layers else ()
-    return one.trial.setup, one.trial.execution, network.input.shape, len(layers), first
 
 
 def _find_contradicted(measured: Sequence[Observation], group: Sequence[int]) -> set[int]:
