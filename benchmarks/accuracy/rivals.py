@@ -1,7 +1,7 @@
 """Give the paper's method blocks as layers, and the device time that the paper gave it.
 
     python benchmarks/accuracy/rivals.py measure STORE --settings transformer-bf16   on cuda:0
-    python benchmarks/accuracy/rivals.py score STORE                  results/rivals.json, a table
+    python benchmarks/accuracy/rivals.py score STORE ...              results/rivals.json, a table
     python benchmarks/accuracy/rivals.py simulate --seeds 1510-1512   results/rivals-simulated.json
 
 The reference is the setting's test nets, measured before and after the campaigns. Each method has
@@ -77,8 +77,8 @@ def parse_arguments() -> argparse.Namespace:
     measure.set_defaults(work=measure_store)
     score = parts.add_parser("score", help="write scores from a store")
     score.set_defaults(work=score_store)
-    for part in (measure, score):
-        part.add_argument("store", type=Path)
+    measure.add_argument("store", type=Path)
+    score.add_argument("stores", type=Path, nargs="+", help="stores, or packed observations")
     simulate = parts.add_parser("simulate", help="do the same on simulated devices")
     simulate.add_argument("--seeds", default="1510-1512", type=parse_seeds)
     simulate.set_defaults(work=simulate_devices)
@@ -115,18 +115,22 @@ def measure_store(args: argparse.Namespace) -> None:
 
 def score_store(args: argparse.Namespace) -> None:
     """Score a store or packed observations and write the results."""
-    profiles = read_profiles(args.store)
+    sources = [(file, one) for file in args.stores for one in read_profiles(file)]
     args.out.mkdir(parents=True, exist_ok=True)
     settings: Json = {}
     for setting in list_settings(args):
-        profile = max(profiles, key=lambda one: count_tests(one, setting), default=None)
-        if profile is None or not count_tests(profile, setting):
-            raise MissingError(f"{args.store} has no {setting.name}: run rivals.py measure first")
+        measured = [one for one in sources if count_tests(one[1], setting)]
+        if not measured:
+            print(f"{setting.name} is left out: it was not measured", file=sys.stderr)
+            continue
+        file, profile = max(measured, key=lambda one: count_tests(one[1], setting))
         settings[setting.name] = score_budgets(profile, setting)
         kept = args.out / f"observations-rivals-{setting.name}.json.gz"
-        if kept.resolve() != args.store.resolve():
+        if kept.resolve() != file.resolve():
             used = list_used(open_log(profile, setting))
             write_packed(replace(profile, observations=used, fits={}), kept)
+    if not settings:
+        raise MissingError("no setting was measured: run rivals.py measure first")
     write_result(args.out / "rivals.json", settings, "measured")
 
 

@@ -59,18 +59,18 @@ def test_smaller_budgets_use_the_beginning_of_a_campaign(bench, kept):
 
 
 def test_scores_and_observations_are_written(bench, kept, tmp_path, capsys):
-    args = Namespace(store=kept[0], out=tmp_path, settings="transformer-bf16")
+    args = Namespace(stores=[kept[0]], out=tmp_path, settings="transformer-bf16,resnet-bf16")
     bench.rivals.score_store(args)
     assert "subtractive-blocks" in capsys.readouterr().out
     written = json.loads((tmp_path / "rivals.json").read_text())
-    args.store = tmp_path / "observations-rivals-transformer-bf16.json.gz"
+    args.stores = [tmp_path / "observations-rivals-transformer-bf16.json.gz"]
     bench.rivals.score_store(args)
     again = json.loads((tmp_path / "rivals.json").read_text())
     assert again["settings"] == written["settings"]
 
 
 def test_setting_that_was_not_measured_is_one_clear_error(bench, kept, tmp_path):
-    args = Namespace(store=kept[0], out=tmp_path, settings="resnet-bf16")
+    args = Namespace(stores=[kept[0]], out=tmp_path, settings="resnet-bf16")
     with pytest.raises(MissingError, match=r"rivals\.py measure"):
         bench.rivals.score_store(args)
 
