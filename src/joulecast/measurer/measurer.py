@@ -38,7 +38,6 @@ from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 _MAX_CHUNKS = 200
-_LONG_STEP_S = 0.5
 _ADVICE = {
     "other load": "close other programs on the device",
     "throttled": "let the device cool down, or lower its power limit",
@@ -166,7 +165,7 @@ class Measurer:
     @contextmanager
     def _running(self, measured: TrialMeasurements, warm_s: float) -> Iterator[Step]:
         """Yield a warm step, close it whatever happens, and record its cost."""
-        started_s = self.now()
+        started_s = measured.begun_s = self.now()
         step = self.runtime.prepare(measured.trial)
         try:
             measured.step_times_s.append(self._warm_up(step, warm_s))
@@ -255,9 +254,9 @@ class Measurer:
         valid = len(measured.valid_windows())
         if valid < self.rounds:
             return True
-        is_long = measured.step_times_s and measured.step_times_s[-1] > _LONG_STEP_S
-        extra = min(1, self.limits.confirmations) if is_long else self.limits.confirmations
-        return valid < self.rounds + extra and not measured.is_confirmed()
+        is_late = self.now() - measured.begun_s > self.limits.confirm_s
+        most = self.rounds + self.limits.confirmations
+        return valid < most and not is_late and not measured.is_confirmed()
 
     def _check_retries(self, measured: TrialMeasurements) -> None:
         rejected = measured.count_rejected()

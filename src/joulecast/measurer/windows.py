@@ -38,7 +38,8 @@ class MeasureLimits:
             than the median divided by it.
         confirm_share: Steps of a result may take longer than the fastest seen by this share; above,
             more windows are measured. Steps on a shared processor easily differ by a fifth.
-        confirmations: How many more windows are measured at most; one if steps take very long.
+        confirmations: How many more windows are measured at most.
+        confirm_s: None of them begins later than this after the trial was begun.
         retries: Rejected windows per trial before the measurement fails.
         recover_s: Pause after a rejected window, doubled each time up to eight times this.
     """
@@ -54,6 +55,7 @@ class MeasureLimits:
     outlier_share: float = 1.0
     confirm_share: float = 0.25
     confirmations: int = 4
+    confirm_s: float = 8.0
     retries: int = 5
     recover_s: float = 0.25
 
@@ -75,6 +77,7 @@ class TrialMeasurements:
         step_times_s: Seconds per step at the end of each warm-up.
         issues_s: Host seconds to issue one step.
         cost_s: Device time used, warm-ups included.
+        begun_s: When its last preparation began, on the clock of windows.
     """
 
     trial: Trial
@@ -84,6 +87,7 @@ class TrialMeasurements:
     issues_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     cost_s: float = 0.0
+    begun_s: float = 0.0
 
     def valid_windows(self) -> list[MeasuredWindow]:
         """Return windows without a fault whose step time is near the median."""
