@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.gp import linalg
-from joulecast.gp.kernels import add_matern52, matern52, matern52_with_gradient
+from joulecast.gp.kernels import matern52, matern52_with_gradient
 
 
 def test_kernel_and_gradient_do_not_depend_on_the_size_of_strips(monkeypatch):
@@ -26,13 +26,11 @@ def test_gradient_is_the_derivative_by_squared_distance():
     assert gradient[0, 1:] == pytest.approx(-2.0 * difference, rel=1e-4)
 
 
-def test_kernel_is_added_with_its_variance_and_constant():
-    rng = np.random.default_rng(3)
-    one, two = rng.normal(size=(4, 2)), rng.normal(size=(3, 2))
-    cov = np.ones((4, 3))
-    add_matern52(cov, one, two, variance=2.0, constant=0.5)
-    squares = ((one[:, None] - two[None]) ** 2).sum(axis=2)
-    assert cov == pytest.approx(1.5 + 2.0 * matern52(squares))
+def test_kernel_among_points_is_that_of_their_distances():
+    points = np.random.default_rng(3).normal(size=(6, 3)) + 9.0
+    kernel, _ = matern52_with_gradient(points, np.empty((2, 6, 6)))
+    squares = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+    assert kernel == pytest.approx(matern52(squares), abs=1e-6)
 
 
 def test_matern_decreases_from_one():

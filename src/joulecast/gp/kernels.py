@@ -39,25 +39,13 @@ def matern52(squared_distances: Floats) -> Floats:
     return squares
 
 
-def add_matern52(
-    cov: Floats, left: Floats, right: Floats, variance: float, constant: float = 0.0
-) -> None:
-    """Add ``constant + variance * matern52`` between two sets of scaled points to ``cov``."""
-    one, two = _factor_squared_distances(left, right)
-    for rows in iterate_strips(len(left), len(right)):
-        kernel = matern52(one[rows] @ two)
-        kernel *= variance
-        kernel += constant
-        cov[rows] += kernel
-
-
 def matern52_with_gradient(points: Floats, workspace: Floats) -> tuple[Floats, Floats]:
     """Return the kernel M among scaled points, and -2·dM/d(d²).
 
     Both are written into ``workspace``, 2 x P x P: reusing memory is faster than allocating it.
     """
     size = len(points)
-    one, two = _factor_squared_distances(points, points)
+    one, two = _factor_squared_distances(points)
     kernel, gradient = workspace
     for rows in iterate_strips(size, size):
         squares = one[rows] @ two[:, rows.start :]
@@ -76,10 +64,8 @@ def matern52_with_gradient(points: Floats, workspace: Floats) -> tuple[Floats, F
     return kernel, gradient
 
 
-def _factor_squared_distances(left: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Return two matrices whose product is the squared distances."""
-    center = right.mean(axis=0) if len(right) else 0.0
-    a, b = left - center, right - center
-    squares_a, squares_b = (a**2).sum(axis=1), (b**2).sum(axis=1)
-    one = np.column_stack([-2.0 * a, squares_a, np.ones(len(a))])
-    return one, np.vstack([b.T, np.ones(len(b)), squares_b])
+def _factor_squared_distances(points: Floats) -> tuple[Floats, Floats]:
+    """Return two matrices whose product is the squared distances among points."""
+    centered = points - points.mean(axis=0)
+    squares, ones = (centered**2).sum(axis=1), np.ones(len(points))
+    return np.column_stack([-2.0 * centered, squares, ones]), np.vstack([centered.T, ones, squares])

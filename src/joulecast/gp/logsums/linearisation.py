@@ -3,6 +3,10 @@
 f_i(z) = ln Σ_p A_ip·exp(z_p)
 w_ip   = A_ip·exp(z̄_p) / Σ_q A_iq·exp(z̄_q)
 f(z)   ≈ f(z̄) + w·(z - z̄)
+E f    ≈ f(z̄) + b,  b = ½·(Σ_p w_p·v_p - s²)
+
+with v the variances of z and s² that of w·z: the expectation of the second-order expansion. A sum
+of many uncertain inputs is above the sum of their medians, by what of their variance averages out.
 """
 
 from __future__ import annotations
@@ -51,13 +55,13 @@ def linearise(
         log_variance: Their variance v, P; zero if left out.
         sum_variance: Variance s² of the linearised sums, N; zero if left out.
     """
-    center = log_values if log_variance is None else log_values + 0.5 * log_variance
-    log_totals = log_sums(counts, center)
-    terms = np.log(counts.weight) + center[counts.column]
+    log_totals = log_sums(counts, log_values)
+    terms = np.log(counts.weight) + log_values[counts.column]
     weight = np.exp(terms - log_totals[counts.row])
     weights = WeightedSums(counts.size, counts.row, counts.column, weight)
-    expected = log_totals if sum_variance is None else log_totals - 0.5 * sum_variance
-    return LinearSums(weights, expected - weights.total(log_values))
+    if log_variance is not None and sum_variance is not None:
+        log_totals = log_totals + 0.5 * (weights.total(log_variance) - sum_variance)
+    return LinearSums(weights, log_totals - weights.total(log_values))
 
 
 def log_sums(counts: WeightedSums, log_values: Floats) -> Floats:

@@ -4,10 +4,10 @@ C = W·K·Wᵀ + U + diag(σ_n² + v) = L·Lᵀ   covariance of the linearised o
 r = y - E f - W·(μ - z̄)                  their residuals
 z | y  ~  N(μ + k·C⁻¹·r, K - |L⁻¹·kᵀ|²)   k the prior covariance of z with the observations
 
-z̄ starts at the prior mean, or at an earlier posterior mean, and becomes the posterior mean in a few
-steps. The first is a Gauss-Newton step; later ones linearise around the posterior, its variances
-included (iterated posterior linearisation), so that observed sums and predicted ones mean the same.
-Where every observation has a single input, the first step is exact.
+z̄ starts at the prior mean and becomes the posterior mean in a few Gauss-Newton steps, the later
+ones damped. What uncertainty adds to the expectation of a sum is taken from the first of them, so
+that observed sums and predicted ones mean the same. Where every observation has a single input, the
+first step is exact.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
 from joulecast.gp.weighted_sums import WeightedSums
 
-_MAX_STEPS = 4
+# Steps in all; those that are not damped; and those after which variances are kept.
+_MAX_STEPS, _FULL_STEPS, _VARIANCE_STEPS = 12, 3, 3
+_DAMPING = 0.6
 # A step changes no log value by more than this: far from z̄ the linearisation says little.
 _MAX_CHANGE = 1.5
-# Steps end when no log value of a sum changes by more than this: the linearisation is then off by
-# at most half its square.
-_TOLERANCE = 0.02
+# Steps end when no linearised sum changes by more than this.
+_TOLERANCE = 0.003
 # Rows of a triangular product made at once.
 _TILE = 64
 
@@ -147,25 +148,33 @@ def _find_posterior(cov: _ObservationCovariance, start: Floats) -> LogSumPosteri
     posterior = cov.condition(linearise(counts, log_values))
     if not len(in_sums):
         return posterior
-    # Variances hardly change after the first step.
     log_variance, sum_variance = np.zeros(cov.inputs.size), np.zeros(counts.size)
-    half, weights = cov.row_covariance(posterior.linear), posterior.linear.weights
-    log_variance[in_sums] = _left_variance(
-        posterior.inverse_factor,
-        half[:, in_sums],
-        np.full(len(in_sums), cov.hyper.prior_variance),
-    )
-    own_cov = weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
-    sum_variance[several] = _left_variance(
-        posterior.inverse_factor, own_cov[:, several], own_cov[several, several]
-    )
-    for _ in range(_MAX_STEPS - 1):
-        change = posterior.log_values - log_values
-        log_values = log_values + np.clip(change, -_MAX_CHANGE, _MAX_CHANGE)
-        posterior = cov.condition(linearise(counts, log_values, log_variance, sum_variance))
-        if np.abs(posterior.log_values - log_values)[in_sums].max() < _TOLERANCE:
+    for step in range(_MAX_STEPS):
+        change = np.clip(posterior.log_values - log_values, -_MAX_CHANGE, _MAX_CHANGE)
+        log_values = log_values + change * (1.0 if step < _FULL_STEPS else _DAMPING)
+        if step < _VARIANCE_STEPS:
+            log_variance, sum_variance = _find_variances(cov, posterior, in_sums, several)
+        linear = linearise(counts, log_values, log_variance, sum_variance)
+        moved = np.abs(linear.evaluate(log_values) - posterior.linear.evaluate(log_values))
+        posterior = cov.condition(linear)
+        if moved.max() < _TOLERANCE and step >= _VARIANCE_STEPS:
             break
     return posterior
+
+
+def _find_variances(
+    cov: _ObservationCovariance, posterior: LogSumPosterior, in_sums: Ints, several: Ints
+) -> tuple[Floats, Floats]:
+    """Return the posterior variances of inputs that occur in sums, and of these sums."""
+    log_variance = np.zeros(cov.inputs.size)
+    sum_variance = np.zeros(posterior.sums.size)
+    half, weights = cov.row_covariance(posterior.linear), posterior.linear.weights
+    prior_variance = np.full(len(in_sums), cov.hyper.prior_variance)
+    factor = posterior.inverse_factor
+    log_variance[in_sums] = _left_variance(factor, half[:, in_sums], prior_variance)
+    own_cov = weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
+    sum_variance[several] = _left_variance(factor, own_cov[:, several], own_cov[several, several])
+    return log_variance, sum_variance
 
 
 def _move(weights: WeightedSums, observations: LogObservations) -> WeightedSums:

@@ -1,14 +1,9 @@
 """Predict inputs, combinations of log values, and totals.
 
-    m, v      posterior mean and variance of each log value
-    M         = Σ_p A_p·exp(m_p + v_p/2)                    mean of a sum
-    w̃_p       = A_p·exp(m_p + v_p/2) / M                    its linearisation
-    s²        = w̃·Σ·w̃ᵀ                                      its log variance
-    ln total  ~ N(ln M - s²/2 + E u, s² + discrepancy u)    log-normal with the mean of the sum
-
-The mean of a sum of log-normals is exact, its variance that of the linearisation. Sums of many
-uncertain inputs are above the sum of their medians; the logarithm of the sum of medians would be
-too low by half the variance that averages out.
+m, v      posterior mean and variance of each log value
+w, b      linearisation of a sum around m, and what uncertainty adds (``linearisation``)
+s²        = w·Σ·wᵀ                                      log variance of the sum
+ln total  ~ N(ln Σ_p A_p·exp(m_p) + b + E u, s² + discrepancy u)
 """
 
 from __future__ import annotations
@@ -76,17 +71,14 @@ class LogPrediction:
 def predict_inputs(
     posterior: LogSumPosterior, inputs: LogInputs, with_variance: bool = True
 ) -> LogPrediction:
-    """Return the posterior of each input; without variances three times as fast.
-
-    No mean exceeds the input's cap.
-    """
+    """Return the posterior of each input; without variances three times as fast."""
     log_mean, log_variance = np.empty(inputs.size), np.zeros(inputs.size)
     for index, mean, cov in _iterate_inputs(posterior, inputs):
         log_mean[index] = mean
         if with_variance:
             explained = multiply_triangular(posterior.inverse_factor, cov)
             log_variance[index] = _subtract_squares(posterior.hyper.prior_variance, explained.T)
-    return _cap_means(inputs, log_mean, log_variance)
+    return LogPrediction(log_mean, log_variance)
 
 
 def predict_log_totals(
@@ -112,19 +104,12 @@ def predict_log_totals(
     )
 
 
-def predict_total_means(
-    posterior: LogSumPosterior,
-    inputs: LogInputs,
-    counts: WeightedSums,
-    with_variance: bool = True,
-) -> tuple[Floats, LogPrediction]:
-    """Return the means of sums over inputs, without discrepancies, and the posterior of inputs.
-
-    Without variances it is three times as fast, and returns sums of medians: too low by the factor
-    exp(v/2) of each input.
-    """
-    prediction = predict_inputs(posterior, inputs, with_variance)
-    return counts.total(prediction.mean), prediction
+def predict_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
+    """Return the posterior mean of the discrepancy of each sum."""
+    if not len(sums.structures.row):
+        return np.zeros(sums.size)
+    cov = discrepancy_covariance(posterior.hyper, sums, posterior.sums)
+    return matvec(cov, posterior.row_weights)
 
 
 def predict_combinations(
@@ -170,7 +155,7 @@ def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPr
         log_mean[index] = mean
         explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
     log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
-    return _cap_means(inputs, log_mean, log_variance), explained
+    return LogPrediction(log_mean, log_variance), explained
 
 
 def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
@@ -181,7 +166,7 @@ def explain_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
 
 def linearise_totals(counts: WeightedSums, prediction: LogPrediction) -> WeightedSums:
     """Return the weights w̃ of sums over predicted inputs."""
-    return linearise(counts, prediction.log_mean, prediction.log_variance).weights
+    return linearise(counts, prediction.log_mean).weights
 
 
 def linearise_prediction(
@@ -207,11 +192,11 @@ def _predict_chunk(
         own_prior = np.diag(prior)
     else:
         own_prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
-    log_mean = np.log(sums.counts.total(prediction.mean))
-    log_mean -= 0.5 * _subtract_squares(own_prior, explained)
+    sum_variance = _subtract_squares(own_prior, explained)
+    linear = linearise(sums.counts, prediction.log_mean, prediction.log_variance, sum_variance)
+    log_mean = linear.evaluate(prediction.log_mean)
     if len(sums.structures.row):
-        discrepancy = discrepancy_covariance(posterior.hyper, sums, posterior.sums)
-        log_mean += matvec(discrepancy, posterior.row_weights)
+        log_mean += predict_discrepancies(posterior, sums)
         own_prior = own_prior + discrepancy_variance(posterior.hyper, sums)
         explained += explain_discrepancies(posterior, sums)
     log_variance = _subtract_squares(own_prior, explained)
@@ -226,13 +211,6 @@ def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: Weig
     cov = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
     half = weights.pattern.matmul(weights.weight, cov)
     return weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
-
-
-def _cap_means(inputs: LogInputs, log_mean: Floats, log_variance: Floats) -> LogPrediction:
-    """Return the posterior of inputs with no mean above its cap."""
-    if inputs.log_caps is not None:
-        log_mean = np.minimum(log_mean, inputs.log_caps - 0.5 * log_variance)
-    return LogPrediction(log_mean, log_variance)
 
 
 def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floats:
