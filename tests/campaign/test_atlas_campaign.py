@@ -2,6 +2,7 @@
 
 import pytest
 
+from joulecast.campaign import find_profile_key
 from joulecast.campaign.anchor_rates import find_scale
 from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas
 from joulecast.errors import ContaminatedError, DeviceLostError, NotTrainingError
@@ -156,6 +157,16 @@ def test_disturbed_trial_is_no_refusal_and_constant_disturbance_ends_the_atlas(s
     assert run.stopped == "every trial of the atlas was tried"
     refusals = [one.refusal for one in store.load_observations(run.profile_key) if one.refusal]
     assert not any("throttled" in refusal for refusal in refusals)
+
+
+def test_time_probes_do_not_hide_a_device_that_is_shared(store):
+    """Only the meter notices another program, and it is asked for every fifth trial."""
+    with make_simulated_measurer() as measurer:
+        measurer.runtime.simulated.disturb("other load", 1e9, start_s=12.0)
+        with pytest.raises(ContaminatedError, match="close other programs"):
+            run_atlas(measurer, store, AtlasLimits(networks=3))
+        key = find_profile_key(measurer)
+    assert len(list_trials_of(store, key)) > 10
 
 
 def test_score_orders_what_follows_the_base_design(measurer, store, monkeypatch):

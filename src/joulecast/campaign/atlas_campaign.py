@@ -36,7 +36,7 @@ _IDLE_EVERY = 100
 # A step that would take longer at the measured peaks is left out, on processors and on GPUs. Layers
 # of processors reach a smaller share of them.
 _LONGEST_STEP_S = {False: 0.2, True: 0.5}
-# So many trials in a row that something disturbed end the campaign.
+# So many trials with energy in a row that something disturbed end the campaign.
 _MOST_DISTURBED = 3
 # After this many trials, so many doubtful ones are measured again at most.
 _REPEAT_EVERY, _REPEATS = 20, 5
@@ -191,7 +191,8 @@ class _AtlasCampaign:
         self._left.pop(0)
         try:
             self._trials.measure(one.trial, one.with_energy, one.label)
-            self._disturbed = 0
+            # Only a meter sees other programs and throttling, so times alone prove nothing.
+            self._disturbed = 0 if one.with_energy else self._disturbed
         except ContaminatedError:
             # The device is to blame, not the trial: a later run tries it again.
             self._disturbed += 1
