@@ -36,7 +36,7 @@ from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.cli.terminal import make_console, print_table
 from joulecast.errors import JoulecastError, MissingError
-from joulecast.records import Profile
+from joulecast.records import Profile, weakest_provenance
 from joulecast.store import open_store
 from joulecast.testing.commits import find_commit
 from joulecast.uses.evaluate import EvaluationPlan, evaluate, evaluate_stored
@@ -118,6 +118,7 @@ def score_store(args: argparse.Namespace) -> None:
     sources = [(file, one) for file in args.stores for one in read_profiles(file)]
     args.out.mkdir(parents=True, exist_ok=True)
     settings: Json = {}
+    used: list[Profile] = []
     for setting in list_settings(args):
         measured = [one for one in sources if count_tests(one[1], setting)]
         if not measured:
@@ -127,11 +128,13 @@ def score_store(args: argparse.Namespace) -> None:
         settings[setting.name] = score_budgets(profile, setting)
         kept = args.out / f"observations-rivals-{setting.name}.json.gz"
         if kept.resolve() != file.resolve():
-            used = list_used(open_log(profile, setting))
-            write_packed(replace(profile, observations=used, fits={}), kept)
+            own = list_used(open_log(profile, setting))
+            write_packed(replace(profile, observations=own, fits={}), kept)
+        used.append(profile)
     if not settings:
         raise MissingError("no setting was measured: run rivals.py measure first")
-    write_result(args.out / "rivals.json", settings, "measured")
+    provenance = weakest_provenance(one.provenance for one in used)
+    write_result(args.out / "rivals.json", settings, provenance)
 
 
 def score_budgets(profile: Profile, setting: Setting) -> list[Json]:

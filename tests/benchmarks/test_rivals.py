@@ -63,6 +63,7 @@ def test_scores_and_observations_are_written(bench, kept, tmp_path, capsys):
     bench.rivals.score_store(args)
     assert "subtractive-blocks" in capsys.readouterr().out
     written = json.loads((tmp_path / "rivals.json").read_text())
+    assert written["provenance"] == "simulated"
     args.stores = [tmp_path / "observations-rivals-transformer-bf16.json.gz"]
     bench.rivals.score_store(args)
     again = json.loads((tmp_path / "rivals.json").read_text())
