@@ -18,10 +18,10 @@ class CallEstimator:
         has_costs = bool(observation.energy_j and observation.duration_s)
         return has_costs and observation.trial.execution.is_user_step and _count(observation) > 0
 
-    def propose(self, target, observations):
+    def propose(self, target, observations, fitted=None):
         return Proposal(None, 0.0, "it uses what others measured")
 
-    def fit(self, observations):
+    def fit(self, observations, fitted=None):
         used = [seen for seen in observations if self.uses(seen)]
         if not used:
             raise MissingError("no step was measured: profile a net first")

@@ -78,7 +78,9 @@ class RandomAcquisition:
         self.inner, self.seed, self.bounds_first = inner, seed, bounds_first
         self.name, self.version = inner.name, inner.version
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return a random trial; equal observations give equal trials."""
         done = {observation.trial.key for observation in observations}
         points = sum(map(self.inner.uses, observations))
@@ -104,7 +106,7 @@ class RandomAcquisition:
         """Return whether the inner estimator can learn from an observation."""
         return self.inner.uses(observation)
 
-    def fit(self, observations: Sequence[Observation]) -> Fitted:
+    def fit(self, observations: Sequence[Observation], fitted: Fitted | None = None) -> Fitted:
         """Fit the inner estimator."""
         return self.inner.fit(observations)
 

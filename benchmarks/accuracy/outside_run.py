@@ -273,6 +273,10 @@ class SharedCampaignLog:
         """Return the observations of the campaigns of all nets."""
         return [one for tag in self._tags for one in self._log.list_for(tag)]
 
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return nothing: campaigns start afresh."""
+        return None
+
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Discard the fit: scoring fits the estimator again."""
 
@@ -284,14 +288,16 @@ class NetBudgetEstimator(BudgetedEstimator):
         super().__init__(method, seconds)
         self._run, self._role = run, role
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return the estimator's proposal until the net's device time is spent."""
         self._run.check_time_left()
         if is_budget_spent(self._run.log.list_for(self._role), self._seconds):
             return Proposal(None, 0.0, f"the {self._seconds:.0f} s of this net are spent")
         return self._estimator.propose(target, observations)
 
-    def fit(self, observations: Sequence[Observation]) -> Fitted:
+    def fit(self, observations: Sequence[Observation], fitted: Fitted | None = None) -> Fitted:
         """Return an empty fit: the estimator is fitted later, when no device waits for it."""
         return cast(Fitted, NoFit())
 

@@ -78,6 +78,10 @@ class MemoryLog:
         """Return all observations."""
         return self.stored
 
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return nothing: campaigns start afresh."""
+        return None
+
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Discard the fit: estimators are fitted again for every budget."""
 

@@ -150,7 +150,7 @@ def test_stored_fit_is_used_until_there_are_new_observations(unfitted, monkeypat
     stored = method.fit(unfitted.observations).to_dict()
     fewer = method.fit(unfitted.observations[:20]).to_dict()
 
-    def fit(self, observations):
+    def fit(self, observations, fitted=None):
         raise AssertionError("fitted although there is a fit")
 
     stale = fit_profile(replace(unfitted, fits={"subtractive": fewer}), "subtractive")
@@ -183,7 +183,7 @@ def test_fit_with_another_count_is_used_if_nothing_it_could_learn_from_is_new(
     refused = replace(unfitted.observations[0], refusal="out of memory", energy_j=None)
     assert not method.uses(refused)
 
-    def fit(self, observations):
+    def fit(self, observations, fitted=None):
         raise AssertionError("fitted although there is nothing new")
 
     monkeypatch.setattr(type(method), "fit", fit)

@@ -137,7 +137,7 @@ def _list_piece_trials(
     for point in design:
         one = pieces[point.index]
         piece = one.own.piece
-        kind = piece.label.partition(f" {piece.flop_class}")[0]
+        kind = piece.kind
         is_new = first_labels.setdefault(kind, piece.label) == piece.label
         turn = _NEW_KIND_RANK if is_new else _KNOWN_KIND_RANK
         turn = _BLOCK_RANK if one.own.is_block else turn

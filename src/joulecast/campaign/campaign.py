@@ -15,6 +15,7 @@ out for the rest of the campaign. If the device refuses all trials, the first re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -109,10 +110,12 @@ def run_campaign(
     target = replace(target, modes=measurer.runtime.modes)
     started_s = measurer.now()
     trials = TrialLog(measurer, log, list(log.load_observations(key)))
+    fitted = _load_fit(log, key, estimator)
     if estimator.uses_anchors:
         measure_anchors(trials, target.setup.precision)
     while True:
-        proposal = estimator.propose(target, [*trials.believed, *trials.refused])
+        proposal = estimator.propose(target, [*trials.believed, *trials.refused], fitted)
+        fitted = proposal.fitted or fitted
         elapsed_s = measurer.now() - started_s
         stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, trials.new)
         share = proposal.uncertainty_share
@@ -122,11 +125,9 @@ def run_campaign(
             on_progress(Progress(proposal.points, share, elapsed_s, left_s, reason))
         if stopped or proposal.trial is None:
             break
-        _measure_proposed(trials, proposal)
-    repair_s = max(_LEAST_REPAIR_S, _REPAIR_SHARE * (seconds or elapsed_s))
-    # A probe is short, and its user waits for it.
-    repair_s = 0.0 if target.acquisition == "probe" else repair_s
-    fitted, repeated = _repair_and_fit(estimator, trials, repair_s)
+        _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
+    repair_s = _find_repair_time(target, seconds or elapsed_s)
+    fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
     log.save_fit(key, estimator.name, fitted.to_dict())
     return CampaignResult(
         key,
@@ -142,11 +143,21 @@ def run_campaign(
 
 
 def fit_estimator(
-    estimator: Estimator, believed: Sequence[Observation], skipped: Sequence[str] = ()
+    estimator: Estimator,
+    believed: Sequence[Observation],
+    skipped: Sequence[str] = (),
+    fitted: Fitted | None = None,
 ) -> Fitted:
-    """Fit an estimator; if nothing was measured, raise the device's first refusal."""
+    """Fit an estimator; if nothing was measured, raise the device's first refusal.
+
+    Args:
+        estimator: The estimator.
+        believed: The observations.
+        skipped: Trials that the device refused, with the reasons.
+        fitted: An earlier fit to start from.
+    """
     try:
-        return estimator.fit(believed)
+        return estimator.fit(believed, fitted)
     except MissingError as error:
         if not skipped:
             raise
@@ -155,25 +166,47 @@ def fit_estimator(
         ) from error
 
 
-def _measure_proposed(trials: TrialLog, proposal: Proposal) -> None:
+def _load_fit(log: ObservationLog, profile_key: str, estimator: Estimator) -> Fitted | None:
+    data = log.load_fit(profile_key, estimator.name)
+    if data is None or data.get("version", 1) != estimator.version:
+        return None
+    return estimator.load(data)
+
+
+def _find_repair_time(target: Target, campaign_s: float) -> float:
+    """Return how long doubtful trials are measured again; a probe's user waits for it."""
+    if target.acquisition == "probe":
+        return 0.0
+    return max(_LEAST_REPAIR_S, _REPAIR_SHARE * campaign_s)
+
+
+def _measure_proposed(trials: TrialLog, proposal: Proposal, until_s: float) -> None:
+    """Measure a proposed trial, or all probes, which no further proposal would change."""
     assert proposal.trial is not None
+    for probe in proposal.probes:
+        if trials.measurer.now() < until_s:
+            trials.measure(probe, False, proposal.reason)
+    if proposal.probes:
+        return
     done = trials.measure(proposal.trial, proposal.with_energy, proposal.reason)
     if done is not None and trials.new == 1:
         # After the first load, when clock rates are up as they are between steps.
         trials.measure_idle()
 
 
-def _repair_and_fit(estimator: Estimator, trials: TrialLog, repair_s: float) -> tuple[Fitted, int]:
+def _repair_and_fit(
+    estimator: Estimator, trials: TrialLog, repair_s: float, fitted: Fitted | None
+) -> tuple[Fitted, int]:
     """Measure again what looks wrong, and fit; count what was. A fit that judges may doubt more."""
     if not repair_s:
-        return fit_estimator(estimator, trials.believed, trials.skipped), 0
+        return fit_estimator(estimator, trials.believed, trials.skipped, fitted), 0
     until_s = trials.measurer.now() + repair_s
     repeated = repeat_doubtful(trials, until_s=until_s)
-    fitted = fit_estimator(estimator, trials.believed, trials.skipped)
+    fitted = fit_estimator(estimator, trials.believed, trials.skipped, fitted)
     if isinstance(fitted, JudgingFit):
         doubted = repeat_doubtful(trials, fitted, until_s=until_s)
         if doubted:
-            return fit_estimator(estimator, trials.believed), repeated + doubted
+            return fit_estimator(estimator, trials.believed, (), fitted), repeated + doubted
     return fitted, repeated
 
 

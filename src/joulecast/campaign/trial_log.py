@@ -44,6 +44,9 @@ class ObservationLog(Protocol):
     def add_observation(self, observation: Observation) -> None:
         """Store an observation permanently."""
 
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return an estimator's fit to a profile, from which a campaign may start."""
+
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store an estimator's fit to a profile."""
 

@@ -21,7 +21,7 @@ from joulecast.cli.terminal import (
     plural,
     print_notes,
 )
-from joulecast.estimators.additive.device_model import UNTIMED_LAYERS
+from joulecast.estimators.additive.device_model import DURATIONS
 from joulecast.estimators.estimate_notes import explain_memory
 from joulecast.records import Estimate, Profile, Setup, summarise_observations
 from joulecast.units import (
@@ -188,7 +188,7 @@ def _explain_interval(result: Estimate) -> list[str]:
         return []
     parts = ", ".join(f"{name} ({format_share(share)})" for name, share in sources)
     text = f"Sources of uncertainty: {parts}."
-    untimed = result.uncertainty_sources.get(UNTIMED_LAYERS, 0.0)
+    untimed = result.uncertainty_sources.get(DURATIONS, 0.0)
     if untimed < _MIN_UNTIMED_SHARE:
         return [text]
     half = math.log(result.interval_j[1] / result.energy_j)

@@ -123,7 +123,7 @@ def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:
     components: dict[str, tuple[FitComponent, ...]] = {}
     for name in profile.fits:
         try:
-            fitted = _load_stored(profile, find_estimator(name))
+            fitted = load_fit(profile, find_estimator(name))
         except (InputError, MissingError):
             fitted = None
         components[name] = fitted.describe() if fitted else ()
@@ -171,7 +171,7 @@ def _load_plugins() -> Plugins:
 
 def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
     """Return the profile's stored fit, or a new one if there are new observations."""
-    stored = _load_stored(profile, method)
+    stored = load_fit(profile, method)
     if stored is not None and _is_current(profile, method, stored):
         return stored
     if not any(map(method.uses, profile.observations)):
@@ -179,7 +179,7 @@ def _fit_or_load(profile: Profile, method: Estimator) -> Fitted:
             f"the profile of {profile.device.name} holds nothing that {method.name} can learn "
             "from: run `joulecast profile NET` on that device first"
         )
-    return method.fit(drop_contradicted(profile.observations))
+    return method.fit(drop_contradicted(profile.observations), stored)
 
 
 def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
@@ -191,7 +191,8 @@ def _is_current(profile: Profile, method: Estimator, stored: Fitted) -> bool:
     return count in (0, stored.observation_count)
 
 
-def _load_stored(profile: Profile, method: Estimator) -> Fitted | None:
+def load_fit(profile: Profile, method: Estimator) -> Fitted | None:
+    """Return a profile's stored fit of an estimator; None if there is none of its version."""
     data = profile.fits.get(method.name)
     if data is None or data.get("version", 1) != method.version:
         return None

@@ -78,6 +78,7 @@ class Proposal:
         with_energy: Whether to measure energy; if not, timing the trial is enough (a probe).
         probes: All trials that have to be timed for the target's networks, whatever the next one
             shows; filled only if the target's acquisition is ``probe``.
+        fitted: The fit that the proposal is based on, from which the next one may start.
     """
 
     trial: Trial | None
@@ -86,6 +87,7 @@ class Proposal:
     points: int = 0
     with_energy: bool = True
     probes: tuple[Trial, ...] = ()
+    fitted: Fitted | None = None
 
 
 @dataclass(frozen=True)
@@ -189,11 +191,20 @@ class Estimator(Protocol):
     def uses(self, observation: Observation) -> bool:
         """Return whether the estimator can learn from an observation."""
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
-        """Return the most useful trial to measure next; equal inputs give equal proposals."""
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
+        """Return the most useful trial to measure next; equal inputs give equal proposals.
 
-    def fit(self, observations: Sequence[Observation]) -> Fitted:
-        """Fit the estimator.
+        Args:
+            target: What profiling is for.
+            observations: What was measured so far.
+            fitted: An earlier fit to some of them, to start from; estimators that fit fast
+                ignore it.
+        """
+
+    def fit(self, observations: Sequence[Observation], fitted: Fitted | None = None) -> Fitted:
+        """Fit the estimator, starting from an earlier fit to some of the observations if given.
 
         Raises:
             MissingError: The observations are too few to fit anything.

@@ -133,7 +133,7 @@ def define_grouped_linear() -> Kind:
         forward=forward,
         backward=backward,
         params=params,
-        autocast=lambda s: "half" if s["half"] else "full",
+        autocast=lambda s: "half" if s.get("half") else "full",
         copy_transposed=copy_input,
     )
 

@@ -97,6 +97,19 @@ class Kind:
         return self.spatial_dims > 0
 
     @property
+    def operator_class(self) -> str:
+        """The class of operators that use a device alike: what bounds them, how they saturate."""
+        if self.is_recurrent:
+            return "recurrent"
+        if self.is_convolution:
+            return "convolution"
+        if self.packs_inputs or "heads" in self.sizes:
+            return "attention"
+        if self.reads_tokens:
+            return "embedding"
+        return "matmul" if self.inner_width else "elementwise"
+
+    @property
     def has_head_dim(self) -> bool:
         """Whether its sizes give the dimension of attention heads."""
         return "head_dim" in self.sizes

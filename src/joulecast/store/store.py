@@ -105,6 +105,11 @@ class Store:
         profile = self._find_profile(profile_key)
         return tuple(profile.observations) if profile else ()
 
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return an estimator's fit to a profile, its own or the shipped one; None without one."""
+        profile = self._find_profile(profile_key)
+        return profile.fits.get(estimator) if profile else None
+
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store what an estimator fitted to the observations of a profile."""
         database = self._require_database()

@@ -46,7 +46,7 @@ class ExactEstimator:
     def uses(self, observation):
         return bool(observation.trial.network.layers)
 
-    def propose(self, target, observations):
+    def propose(self, target, observations, fitted=None):
         tried = {one.trial.key for one in observations}
         trials = tuple(Trial(network, target.setup) for network in target.networks)
         left = [trial for trial in trials if trial.key not in tried]
@@ -54,7 +54,7 @@ class ExactEstimator:
         probes = trials if target.acquisition == "probe" else ()
         return Proposal(left[0] if left else None, 0.0, reason, probes=probes)
 
-    def fit(self, observations):
+    def fit(self, observations, fitted=None):
         if not any(map(self.uses, observations)):
             raise MissingError("no observations: measure a network first")
         return FittedExact(any(one.energy_j is None for one in observations))

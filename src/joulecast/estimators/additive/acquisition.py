@@ -8,9 +8,9 @@
        measurement that most reduces the mean relative variance of the totals per device second
 
 The variance that a measurement would leave needs no measurement, only its covariance with the
-totals (``gp.variance_reduction``). The paper's rule is also available: the piece with the largest
-standard deviation, whatever the networks need. Profiling stops when the totals are known within the
-target's share, or when nothing that can be measured would help.
+totals (``gp.logsums.measurement_value``). The paper's rule is also available: the piece with the
+largest standard deviation, whatever the networks need. Profiling stops when the totals are known
+within the target's share, or when nothing that can be measured would help.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.decompose import (
-    choose_sum_error_sd_share,
-    decompose_observations,
-    select_related,
-)
 from joulecast.estimators.additive.device_model import (
     HOST_TIME,
     AdditiveModel,
     NetworkTotals,
+    predict_durations,
+    predict_powers,
     predict_totals,
 )
-from joulecast.estimators.additive.encode import encode_counts
+from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
     TargetPieces,
@@ -43,14 +41,28 @@ from joulecast.estimators.additive.target_pieces import (
     list_probes,
     read_target,
 )
-from joulecast.estimators.base import Proposal, Target
-from joulecast.gp.fitting import MANY_OBSERVATIONS
-from joulecast.gp.variance_reduction import predict_measurements
+from joulecast.estimators.base import Fitted, Proposal, Target
+from joulecast.gp.linalg import Floats
+from joulecast.gp.logsums.log_inputs import LogSums
+from joulecast.gp.logsums.measurement_value import expected_variance_reduction
 from joulecast.records import Observation, Trial
 from joulecast.units import format_share
 from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part
 
-FitModel = Callable[[Sequence[Observation]], AdditiveModel]
+
+class FittedModel(Fitted, Protocol):
+    """A fit with the model that proposals need."""
+
+    @property
+    def model(self) -> AdditiveModel:
+        """The fitted processes."""
+
+    @property
+    def sum_error_sd_share(self) -> float:
+        """Standard deviation of a total around the sum of its layers, as a share."""
+
+
+FitModel = Callable[[Sequence[Observation], Fitted | None], FittedModel]
 
 MEASUREMENTS_PER_KIND = 2
 # Device time of a measurement with energy and of a probe, in seconds, if none was made yet.
@@ -86,13 +98,26 @@ class _Costs:
     duration_s: float = 1.0
 
 
-def propose_trial(target: Target, observations: Sequence[Observation], fit: FitModel) -> Proposal:
-    """Return the most useful trial, or the reason why there is none."""
-    observations = _select_related(target, observations)
+def propose_trial(
+    target: Target,
+    observations: Sequence[Observation],
+    fit: FitModel,
+    fitted: Fitted | None = None,
+) -> Proposal:
+    """Return the most useful trial, or the reason why there is none.
+
+    Args:
+        target: What profiling is for.
+        observations: What was measured or refused.
+        fit: Fits the estimator to observations, starting from an earlier fit.
+        fitted: An earlier fit, if there is one.
+    """
     pieces = read_target(target, observations)
     if target.acquisition == "probe":
         probe = _propose_probe(target, pieces, observations)
-        return probe if probe.trial else _propose_after_probes(target, pieces, observations, fit)
+        if probe.trial:
+            return replace(probe, fitted=fitted)
+        return _propose_after_probes(target, pieces, lambda: fit(observations, fitted))
     hosts = list_host_trials(target, observations)
     count = pieces.observation_count
     for turn in range(MEASUREMENTS_PER_KIND):
@@ -106,12 +131,22 @@ def propose_trial(target: Target, observations: Sequence[Observation], fit: FitM
     if target.acquisition == "missing":
         return _propose_probe(target, pieces, observations)
     try:
-        model = fit(observations)
+        found = fit(observations, fitted)
     except MissingError as error:
         return Proposal(None, 1.0, str(error), count)
-    totals = _predict_target(model, pieces, observations)
-    costs = _read_costs(observations)
-    return _propose_best(target, pieces, model, totals, costs, hosts.optional)
+    totals = predict_totals(found.model, pieces.networks, found.sum_error_sd_share)
+    state = _State(pieces, found.model, totals)
+    proposal = _propose_best(target, state, _read_costs(observations), hosts.optional)
+    return replace(proposal, fitted=found)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is known about a target: its pieces, the fitted model, and totals of its networks."""
+
+    pieces: TargetPieces
+    model: AdditiveModel
+    totals: NetworkTotals
 
 
 def _propose_probe(
@@ -133,47 +168,41 @@ def _propose_probe(
 
 
 def _propose_after_probes(
-    target: Target, pieces: TargetPieces, observations: Sequence[Observation], fit: FitModel
+    target: Target, pieces: TargetPieces, fit: Callable[[], FittedModel]
 ) -> Proposal:
     """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
     count = pieces.observation_count
     stop = Proposal(None, 0.0, "every layer of the network was timed", count)
     try:
-        model = fit(observations)
+        fitted = fit()
     except MissingError:
         return stop
-    totals = _predict_target(model, pieces, observations)
+    totals = predict_totals(fitted.model, pieces.networks, fitted.sum_error_sd_share)
     uncertainty = _measure_uncertainty(totals)
-    by_totals = replace(target, acquisition="target")
-    measurements = _list_measurements(by_totals, pieces, model, totals, _Costs())
+    state = _State(pieces, fitted.model, totals)
+    measurements = _list_measurements(replace(target, acquisition="target"), state, _Costs())
     best = max(measurements, key=lambda one: one.reduction, default=None)
     variance = _mean_relative_variance(totals)
     is_done = uncertainty <= target.uncertainty_share
     if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
-        return replace(stop, uncertainty_share=uncertainty)
+        return replace(stop, uncertainty_share=uncertainty, fitted=fitted)
     trial, what = _isolate(target, pieces, best.key, with_energy=True)
     reason = f"{what} (reduces the variance by {format_share(best.reduction / variance)})"
-    return Proposal(trial, uncertainty, reason, count)
+    return Proposal(trial, uncertainty, reason, count, fitted=fitted)
 
 
-def _propose_best(
-    target: Target,
-    pieces: TargetPieces,
-    model: AdditiveModel,
-    totals: NetworkTotals,
-    costs: _Costs,
-    host: Trial | None,
-) -> Proposal:
+def _propose_best(target: Target, state: _State, costs: _Costs, host: Trial | None) -> Proposal:
     """Propose the measurement with the highest score, of a piece or of the host."""
+    pieces, totals = state.pieces, state.totals
     count, uncertainty = pieces.observation_count, _measure_uncertainty(totals)
     if uncertainty <= target.uncertainty_share:
         reason = f"the networks are known within {format_share(target.uncertainty_share)}"
         return Proposal(None, uncertainty, reason, count)
-    measurements = _list_measurements(target, pieces, model, totals, costs)
+    measurements = _list_measurements(target, state, costs)
     best = max(measurements, key=lambda one: one.score, default=None)
     variance = _mean_relative_variance(totals)
     rival = 0.0 if best is None else best.score * costs.duration_s
-    by_host = _host_reduction(target, model, totals)
+    by_host = _host_reduction(target, state.model, totals)
     if host is not None and by_host > max(rival, _MIN_REDUCTION * variance):
         return _propose_host(host, uncertainty, count, with_energy=False)
     if best is None:
@@ -192,35 +221,60 @@ def _propose_best(
     return Proposal(trial, uncertainty, f"{what} ({why})", count, best.with_energy)
 
 
-def _list_measurements(
-    target: Target,
-    pieces: TargetPieces,
-    model: AdditiveModel,
-    totals: NetworkTotals,
-    costs: _Costs,
-) -> list[_Measurement]:
+def _list_measurements(target: Target, state: _State, costs: _Costs) -> list[_Measurement]:
     """Return all useful measurements of isolated pieces with their scores."""
-    distinct, sums = encode_counts(pieces.networks)
-    inputs = model.encoder.encode(distinct, None, model.duration.training_index)
-    durations = predict_measurements(model.duration.fitted, inputs, sums)
-    inputs = model.encoder.encode(distinct, durations.mean, model.energy.training_index)
-    energies = predict_measurements(model.energy.fitted, inputs, sums)
-    by_duration = durations.variance_reduction(totals.marginal_power_w / totals.energy_j)
-    by_energy = energies.variance_reduction(1.0 / totals.energy_j) + by_duration
-    if target.acquisition != "target":
+    pieces = state.pieces
+    if target.acquisition == "target":
+        by_energy, by_duration = _find_reductions(state)
+    else:
         # The paper's rule: wherever the standard deviation is largest, at any cost.
-        found = energies if target.acquisition == "energy" else durations
-        by_energy, by_duration = np.sqrt(found.variance), np.zeros(len(distinct))
-        costs = _Costs()
+        by_energy = _find_piece_sds(state, target.acquisition)
+        by_duration, costs = np.zeros(len(pieces.pieces)), _Costs()
     return [
         _Measurement(piece.key, with_energy, reduction / cost_s, reduction)
-        for at, piece in enumerate(distinct)
+        for at, piece in enumerate(pieces.pieces)
         for with_energy, reduction, cost_s in (
             (True, float(by_energy[at]), costs.energy_s),
             (False, float(by_duration[at]), costs.duration_s),
         )
         if reduction > 0 and pieces.lacks(piece.key, with_energy)
     ]
+
+
+def _find_reductions(state: _State) -> tuple[Floats, Floats]:
+    """Return what each piece's energy or duration takes off the mean relative variance."""
+    model, totals, targets = state.model, state.totals, len(state.pieces.networks)
+    candidates = [{piece: 1.0} for piece in state.pieces.pieces]
+    is_network = [True] * targets + [False] * len(candidates)
+    sums = encode_sums([*state.pieces.networks, *candidates], is_network)
+    durations = predict_durations(model.encoder, model.duration, sums)
+    powers = predict_powers(model, sums, durations.leaf)
+    found = []
+    for process in (durations, powers):
+        first, last = _split_sums(process.log_sums, targets)
+        reduction = expected_variance_reduction(process.posterior, process.inputs, first, last)
+        found.append(reduction)
+    by_time = totals.grad_time_j / totals.energy_j
+    by_power = totals.device_energy_j / totals.energy_j
+    by_duration = np.mean(by_time[:, None] ** 2 * found[0], axis=0)
+    return by_duration + np.mean(by_power[:, None] ** 2 * found[1], axis=0), by_duration
+
+
+def _find_piece_sds(state: _State, quantity: str) -> Floats:
+    """Return the standard deviation of each piece's energy in J, or of its duration in s."""
+    model = state.model
+    candidates = [{piece: 1.0} for piece in state.pieces.pieces]
+    sums = encode_sums(candidates, [False] * len(candidates))
+    durations = predict_durations(model.encoder, model.duration, sums)
+    if quantity == "time":
+        return np.sqrt(durations.variance)
+    powers = predict_powers(model, sums, durations.leaf)
+    variance = powers.logs.log_variance + durations.logs.log_variance
+    return np.asarray(durations.total * powers.total * np.sqrt(np.expm1(variance)))
+
+
+def _split_sums(sums: LogSums, first: int) -> tuple[LogSums, LogSums]:
+    return sums.take(np.arange(first)), sums.take(np.arange(first, sums.size))
 
 
 def _propose_host(trial: Trial, uncertainty: float, count: int, with_energy: bool) -> Proposal:
@@ -238,14 +292,6 @@ def _isolate(
     return trial, f"{quantity} of {describe_part(part)}"
 
 
-def _select_related(target: Target, observations: Sequence[Observation]) -> Sequence[Observation]:
-    """Return what shows kinds of the target if there is very much: every choice needs a fit."""
-    if len(observations) <= MANY_OBSERVATIONS:
-        return observations
-    labels = {piece.label for piece in read_target(target, ()).pieces}
-    return select_related(observations, labels)
-
-
 def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
     """Return a piece of a kind that was measured at most ``turn`` times, at a quartile of work."""
     groups: dict[str, list[Piece]] = {}
@@ -259,13 +305,6 @@ def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
             quartile = (0.75, 0.25)[turn]
             return keys[round(quartile * (len(keys) - 1))]
     return None
-
-
-def _predict_target(
-    model: AdditiveModel, pieces: TargetPieces, observations: Sequence[Observation]
-) -> NetworkTotals:
-    sum_error_sd_share = choose_sum_error_sd_share(decompose_observations(observations))
-    return predict_totals(model, pieces.networks, sum_error_sd_share)
 
 
 def _measure_uncertainty(totals: NetworkTotals) -> float:

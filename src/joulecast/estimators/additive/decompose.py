@@ -9,7 +9,7 @@ of its source once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -83,39 +83,20 @@ def is_step(observation: Observation) -> bool:
 
 
 def decompose_observations(observations: Iterable[Observation]) -> list[DecomposedObservation]:
-    """Return all usable observations; networks keep the blocks that were measured in isolation.
+    """Return all usable observations.
 
     A user's own module may do more than its layers show. It updates its own estimate
     (``measured_networks``) and is left out here, so that no layer takes up the difference.
     """
     usable = [one for one in observations if is_step(one) and one.source != OWN_NET]
-    labels = _list_isolated_labels(usable)
     decomposed = []
     for one in usable:
-        counts = _count_pieces(one, labels, one.trial.execution.copies)
+        counts = _count_pieces(one, one.trial.execution.copies)
         if counts:
             if is_imported_run(one):
                 counts[make_overhead_piece(one.source)] = 1.0 / one.trial.execution.steps
             decomposed.append(_decompose(one, counts))
     return decomposed
-
-
-def select_related(observations: Sequence[Observation], labels: Set[str]) -> Sequence[Observation]:
-    """Return the observations of any of these labels, those without layers, and the latest one.
-
-    All of them if those contain no energy: other labels are the best guess then.
-    """
-    isolated_labels = _list_isolated_labels(observations)
-    latest = max(observations, key=lambda one: one.taken_at_s, default=None)
-    related = [
-        one
-        for one in observations
-        if one is latest
-        or not one.trial.network.layers
-        or any(piece.label in labels for piece in _count_pieces(one, isolated_labels))
-    ]
-    has_energy = any(one.energy_j for one in related if is_step(one))
-    return related if has_energy else observations
 
 
 def is_imported_run(observation: Observation) -> bool:
@@ -148,20 +129,12 @@ def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> fl
     return MIXED_TIME_SUM_ERROR_SD_SHARE
 
 
-def _list_isolated_labels(observations: Iterable[Observation]) -> set[str]:
-    """Return the labels that were measured in isolation: blocks of these stay whole."""
-    parts = [(one, read_isolated_part(one.trial)) for one in observations if is_step(one)]
-    return {make_piece(part, one.trial.setup).label for one, part in parts if part}
-
-
-def _count_pieces(
-    observation: Observation, isolated_labels: Set[str], copies: float = 1.0
-) -> dict[Piece, float]:
+def _count_pieces(observation: Observation, copies: float) -> dict[Piece, float]:
     trial = observation.trial
     part = read_isolated_part(trial)
     if part is not None:
         return {make_piece(part, trial.setup): float(copies)}
-    return count_pieces(split_pieces(trial.network, trial.setup, isolated_labels), copies)
+    return count_pieces(split_pieces(trial.network, trial.setup), copies)
 
 
 def _decompose(observation: Observation, counts: Mapping[Piece, float]) -> DecomposedObservation:

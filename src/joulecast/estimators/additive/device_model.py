@@ -1,53 +1,45 @@
 """The fitted model of a device, and its predictions for networks given by their pieces.
 
-d    = duration of a piece on the device        D = Σ d
-g    = energy of a piece on the device          G = Σ g
+d    = duration of a leaf on the device          D = Σ d
+p    = power of a leaf on the device             G = Σ d·p, its energy
 T, E = duration and energy of an eager step, which may wait for the host (``host_time``)
+
+The power of a sum is the mean of its leaves' powers over time: Σ d·p / D. The logarithms of D and
+of this mean are predicted by two processes, ln G is their sum. A longer duration means lower
+rates, so that powers fall with durations: the elasticity of G in D is less than 1.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import PieceEncoder, encode_counts
+from joulecast.estimators.additive.encode import PieceEncoder, PieceSums, encode_sums
 from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
-from joulecast.gp.conditioning import FittedProcess
-from joulecast.gp.inputs import Inputs
 from joulecast.gp.linalg import Floats
-from joulecast.gp.prediction import SumPrediction, predict_sum_means, predict_sums
+from joulecast.gp.logsums.local_rows import condition_for
+from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
+from joulecast.gp.logsums.totals import (
+    LogPrediction,
+    posterior_elasticities,
+    predict_discrepancies,
+    predict_inputs,
+    predict_log_totals,
+)
 from joulecast.gp.weighted_sums import WeightedSums
 
 # Sources of the variance of an energy, as estimates show them.
-UNSEEN_KINDS = "kinds never measured"
-UNSEEN_SIZES = "sizes between those measured"
-UNTIMED_LAYERS = "layers not timed"
+POWERS = "power of its layers"
+DURATIONS = "layers not timed"
 HOST_TIME = "host time"
 NON_ADDITIVITY = "noise and non-additivity"
-# Relative standard deviation of FLOPs in a precision that was never measured.
-_UNSEEN_PRECISION_SD_SHARE = 0.6
-# Relative standard deviation of a layer that was not timed, per e-fold by which padding its tiles
-# increases its FLOPs. Smooth residuals are overconfident about layers with mostly empty tiles.
-_PADDING_SD_SHARE = 0.12
-
-
-@dataclass(frozen=True)
-class PieceProcess:
-    """A Gaussian process and the pieces that its training data contain, in order."""
-
-    pieces: tuple[Piece, ...]
-    fitted: FittedProcess
-
-    @cached_property
-    def training_index(self) -> dict[str, int]:
-        """Training input of each piece, by key."""
-        return {piece.key: at for at, piece in enumerate(self.pieces)}
+# Step of the logarithm of durations by which elasticities are found.
+_LOG_STEP = 0.2
 
 
 @dataclass(frozen=True)
@@ -58,15 +50,17 @@ class AdditiveModel:
         mode: ``graph`` if pieces replay graphs, so that host and device time are separate; else
             ``eager``: durations contain both.
         idle_w: Power of the idle device.
-        duration: Durations of pieces on the device.
-        energy: Energies of pieces on the device.
+        unit: The unit of the device to estimate for; empty for any.
+        duration: Durations of leaves on the device.
+        power: Powers of leaves on the device.
     """
 
     mode: str
     idle_w: float
+    unit: str
     encoder: PieceEncoder
-    duration: PieceProcess
-    energy: PieceProcess
+    duration: FittedLogSums
+    power: FittedLogSums
     host_time: HostTimeModel
 
     @property
@@ -74,11 +68,32 @@ class AdditiveModel:
         """Whether host and device time are separate."""
         return self.mode == "graph"
 
+
+@dataclass(frozen=True)
+class DeviceTotals:
+    """Sums of leaves on the device alone.
+
+    Attributes:
+        sums: The sums.
+        duration: Durations of leaves and sums.
+        power: Powers of leaves and sums.
+        elasticity: Derivative of the logarithm of each energy by that of its duration.
+    """
+
+    sums: PieceSums
+    duration: SumPrediction
+    power: SumPrediction
+    elasticity: Floats
+
     @property
-    def marginal_power_w(self) -> float:
-        """Energy of one more second on the device, in watts."""
-        column = len(self.encoder.flop_classes) + 2
-        return float(np.exp(self.energy.fitted.thetas[:, column]).mean())
+    def energy_j(self) -> Floats:
+        """Energies of the sums."""
+        return np.asarray(self.duration.total * self.power.total)
+
+    @property
+    def leaf_j(self) -> Floats:
+        """Energies of the leaves."""
+        return np.asarray(self.duration.leaf * self.power.leaf)
 
 
 @dataclass(frozen=True)
@@ -90,11 +105,8 @@ class NetworkTotals:
         device_energy_j: Energy of the device alone.
         covariance: Joint covariance of the energies without the error of sums, n x n; None unless
             requested.
-        pieces: Distinct pieces of all networks, p.
-        sums: The networks as sums over these pieces.
-        piece_energy_j: Energy of each piece in isolation, p.
-        in_network_factor: Energy of pieces within each network over that in isolation, n.
-        marginal_power_w: Energy of one more second on the device, for each network, n.
+        device: The device alone.
+        grad_time_j: Derivative of each energy by the logarithm of the time on the device.
         variance_by_source: Variance of each network's energy by source.
         duration_var: Variance of each network's duration.
     """
@@ -103,11 +115,8 @@ class NetworkTotals:
     device_energy_j: Floats
     duration_s: Floats
     covariance: Floats | None
-    pieces: tuple[Piece, ...]
-    sums: WeightedSums
-    piece_energy_j: Floats
-    in_network_factor: Floats
-    marginal_power_w: Floats
+    device: DeviceTotals
+    grad_time_j: Floats
     variance_by_source: dict[str, Floats]
     duration_var: Floats
 
@@ -133,47 +142,37 @@ def predict_totals(
         joint: Whether to return the joint covariance of the energies.
         unattributed_calls: Calls of each network's host that are in no piece; none by default.
     """
-    pieces, sums = encode_counts(networks)
-    busy = predict_durations(model.encoder, model.duration, pieces, sums, joint)
-    inputs = model.encoder.encode(pieces, busy.input_mean, model.energy.training_index)
-    device = predict_sums(model.energy.fitted, inputs, sums, joint)
+    device = predict_device(model, networks, joint)
+    busy_s = device.duration.total
     host = _predict_host_times(model, networks, unattributed_calls)
-    steps = _predict_steps(model, host, _count_launches(pieces, sums), busy.mean, device.mean)
-    waiting_w = model.idle_w * (steps.grad_device - steps.includes_idle_power)
-    marginal_power_w = model.marginal_power_w + waiting_w
-    padding_sd_s = _find_padding_sd(model, pieces, busy.input_mean)
-    padding_var = sums.sum_entries((sums.weight * padding_sd_s[sums.column]) ** 2)
-    unseen_precision_j = _find_unseen_precision_sd(model, pieces, sums, device.input_mean)
-    unseen_kind_var = _find_unseen_kind_var(model, pieces, inputs, sums)
-    unseen_kind_var = np.minimum(unseen_kind_var, device.variance)
+    steps = _predict_steps(model, host, _count_launches(device.sums), busy_s)
+    energy_j = device.energy_j + model.idle_w * (steps.duration_s - busy_s)
+    # Of a step that the host binds, more time on the device is less waiting for the host.
+    waiting_j = model.idle_w * (steps.grad_device - 1.0) * busy_s
+    grad_time_j = np.maximum(device.elasticity * device.energy_j + waiting_j, 0.0)
     host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.launch_gap_sd_s
     sources = {
-        UNSEEN_KINDS: unseen_precision_j**2 + unseen_kind_var,
-        UNSEEN_SIZES: np.maximum(device.variance - unseen_kind_var, 0.0),
-        UNTIMED_LAYERS: marginal_power_w**2 * (busy.variance + padding_var),
+        POWERS: device.energy_j**2 * np.expm1(device.power.logs.log_variance),
+        DURATIONS: grad_time_j**2 * np.expm1(device.duration.logs.log_variance),
         HOST_TIME: host_j**2 + gap_j**2,
-        NON_ADDITIVITY: (sum_error_sd_share * steps.energy_j) ** 2,
+        NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
     }
     covariance = None
-    if device.covariance is not None and busy.covariance is not None:
-        padding = sums.to_matrix(len(pieces)) * padding_sd_s
-        duration_cov = busy.covariance + padding @ padding.T
-        covariance = device.covariance + duration_cov * np.outer(marginal_power_w, marginal_power_w)
-        for shared_j in (host_j, gap_j, unseen_precision_j):
+    by_time, by_power = device.duration.logs.log_covariance, device.power.logs.log_covariance
+    if by_time is not None and by_power is not None:
+        covariance = np.outer(device.energy_j, device.energy_j) * np.expm1(by_power)
+        covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
+        for shared_j in (host_j, gap_j):
             covariance += np.outer(shared_j, shared_j)
-    idle_j = (1.0 - steps.includes_idle_power) * model.idle_w * busy.input_mean
     return NetworkTotals(
-        energy_j=steps.energy_j,
-        device_energy_j=device.mean if steps.includes_idle_power else steps.energy_j,
+        energy_j=energy_j,
+        device_energy_j=device.energy_j,
         duration_s=steps.duration_s,
         covariance=covariance,
-        pieces=pieces,
-        sums=sums,
-        piece_energy_j=device.input_mean + idle_j,
-        in_network_factor=device.mean / sums.total(device.input_mean),
-        marginal_power_w=marginal_power_w,
+        device=device,
+        grad_time_j=grad_time_j,
         variance_by_source=sources,
-        duration_var=steps.duration_var(busy.variance + padding_var, sum_error_sd_share),
+        duration_var=steps.duration_var(device.duration.variance, sum_error_sd_share),
     )
 
 
@@ -182,26 +181,114 @@ def predict_total_means(
     networks: Sequence[Mapping[Piece, float]],
     unattributed_calls: Sequence[float] = (),
 ) -> Floats:
-    """Return the energies of ``predict_totals`` in half its time, without any variance."""
-    pieces, sums = encode_counts(networks)
-    inputs = model.encoder.encode(pieces, None, model.duration.training_index)
-    busy_s, piece_s = predict_sum_means(model.duration.fitted, inputs, sums)
-    inputs = model.encoder.encode(pieces, piece_s, model.energy.training_index)
-    device_j, _ = predict_sum_means(model.energy.fitted, inputs, sums)
+    """Return about the energies of ``predict_totals``: sums of medians, for ranking."""
+    sums = encode_sums(networks)
+    inputs = model.encoder.encode_durations(sums.leaves)
+    posterior = condition_for(model.duration, inputs)
+    leaf_s = _predict_medians(posterior, inputs)
+    log_sums = sums.make_log_sums(leaf_s)
+    busy_s = log_sums.counts.total(leaf_s) * np.exp(predict_discrepancies(posterior, log_sums))
+    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
+    posterior = condition_for(model.power, inputs)
+    leaf_w = _predict_medians(posterior, inputs)
+    log_sums = weigh_by_time(sums.make_log_sums(leaf_s, [model.unit] * sums.size), leaf_s)
+    power_w = log_sums.counts.total(leaf_w) * np.exp(predict_discrepancies(posterior, log_sums))
+    device_j = busy_s * np.minimum(power_w, model.encoder.power_limit_w)
     host = _predict_host_times(model, networks, unattributed_calls)
-    return _predict_steps(model, host, _count_launches(pieces, sums), busy_s, device_j).energy_j
+    steps = _predict_steps(model, host, _count_launches(sums), busy_s)
+    return np.asarray(device_j + model.idle_w * (steps.duration_s - busy_s))
+
+
+def predict_device(
+    model: AdditiveModel, networks: Sequence[Mapping[Piece, float]], joint: bool = False
+) -> DeviceTotals:
+    """Return durations and powers of sums over pieces on the device alone."""
+    sums = encode_sums(networks)
+    durations = predict_durations(model.encoder, model.duration, sums, joint)
+    powers = predict_powers(model, sums, durations.leaf, joint)
+    encode, factor = model.encoder.encode_powers, np.exp(0.5 * _LOG_STEP)
+    lower, upper = (encode(sums.leaves, durations.leaf * ratio) for ratio in (1.0 / factor, factor))
+    by_leaf = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
+    leaf_j = durations.leaf * powers.leaf
+    elasticity = sums.counts.total(leaf_j * by_leaf) / sums.counts.total(leaf_j)
+    return DeviceTotals(sums, durations, powers, elasticity)
+
+
+@dataclass(frozen=True)
+class SumPrediction:
+    """A process at the leaves of sums, and the sums.
+
+    Attributes:
+        posterior: The process that they were predicted with.
+        inputs: The leaves as inputs of it.
+        log_sums: The sums over these inputs.
+        leaf: Medians at the leaves.
+        logs: Posterior of the logarithms of the sums.
+    """
+
+    posterior: LogSumPosterior
+    inputs: LogInputs
+    log_sums: LogSums
+    leaf: Floats
+    logs: LogPrediction
+
+    @property
+    def total(self) -> Floats:
+        """Medians of the sums."""
+        return np.asarray(np.exp(self.logs.log_mean))
+
+    @property
+    def variance(self) -> Floats:
+        """Variances of the sums."""
+        return np.asarray(self.total**2 * np.expm1(self.logs.log_variance))
 
 
 def predict_durations(
     encoder: PieceEncoder,
-    process: PieceProcess,
-    pieces: Sequence[Piece],
-    sums: WeightedSums,
+    process: FittedLogSums | LogSumPosterior,
+    sums: PieceSums,
     joint: bool = False,
 ) -> SumPrediction:
-    """Return durations of sums over pieces on the device."""
-    inputs = encoder.encode(pieces, None, process.training_index)
-    return predict_sums(process.fitted, inputs, sums, joint)
+    """Return durations of sums over leaves on the device.
+
+    Args:
+        encoder: Encodes leaves.
+        process: The process of durations, or what it was conditioned on already.
+        sums: The sums.
+        joint: Whether to return their joint covariance.
+    """
+    inputs = encoder.encode_durations(sums.leaves)
+    posterior = condition_for(process, inputs) if isinstance(process, FittedLogSums) else process
+    leaf_s = _predict_medians(posterior, inputs)
+    log_sums = sums.make_log_sums(leaf_s)
+    logs = predict_log_totals(posterior, inputs, log_sums, joint)
+    return SumPrediction(posterior, inputs, log_sums, leaf_s, logs)
+
+
+def predict_powers(
+    model: AdditiveModel, sums: PieceSums, leaf_s: Floats, joint: bool = False
+) -> SumPrediction:
+    """Return mean powers of sums over leaves, given the durations of the leaves."""
+    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
+    posterior = condition_for(model.power, inputs)
+    leaf_w = _predict_medians(posterior, inputs)
+    log_sums = weigh_by_time(sums.make_log_sums(leaf_s, [model.unit] * sums.size), leaf_s)
+    logs = predict_log_totals(posterior, inputs, log_sums, joint)
+    limit = np.log(model.encoder.power_limit_w)
+    logs = replace(logs, log_mean=np.minimum(logs.log_mean, limit))
+    return SumPrediction(posterior, inputs, log_sums, leaf_w, logs)
+
+
+def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
+    return np.asarray(np.exp(predict_inputs(posterior, inputs, with_variance=False).log_mean))
+
+
+def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:
+    """Return sums over durations as means over time."""
+    counts = sums.counts
+    cost = counts.weight * durations_s[counts.column]
+    share = cost / counts.sum_entries(cost)[counts.row]
+    return replace(sums, counts=WeightedSums(counts.size, counts.row, counts.column, share))
 
 
 @dataclass(frozen=True)
@@ -210,15 +297,12 @@ class _EagerSteps:
 
     Attributes:
         grad_device: Derivative of the duration with respect to device time.
-        includes_idle_power: 1 if device energies contain the idle power of the busy time, else 0.
         host_sd_s: Standard deviation of the duration from host time.
         launch_gap_sd_s: Standard deviation of the duration from pauses between launches.
     """
 
-    energy_j: Floats
     duration_s: Floats
     grad_device: Floats
-    includes_idle_power: float
     host_sd_s: Floats
     launch_gap_sd_s: Floats
 
@@ -230,7 +314,7 @@ class _EagerSteps:
 
 
 def _predict_steps(
-    model: AdditiveModel, host: Floats, launches: Floats, busy_s: Floats, device_j: Floats
+    model: AdditiveModel, host: Floats, launches: Floats, busy_s: Floats
 ) -> _EagerSteps:
     """Return steps whose device may wait for the host.
 
@@ -239,21 +323,14 @@ def _predict_steps(
         host: Time to issue each step and its standard deviation, n x 2.
         launches: Kernels of each step.
         busy_s: Time of each step on the device.
-        device_j: Energy of each step on the device.
     """
-    launch_gap_s, launch_gap_sd_s = model.host_time.launch_gap_s, model.host_time.launch_gap_sd_s
-    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + launch_gap_s * launches)
     if not model.has_host_time:
-        duration_s, grad_host, grad_device = busy_s, np.zeros(len(busy_s)), np.ones(len(busy_s))
-    # Energies of graphs contain the idle power of the busy time; eager pieces come without it.
-    includes_idle_power = float(model.has_host_time)
+        nothing = np.zeros(len(busy_s))
+        return _EagerSteps(busy_s, np.ones(len(busy_s)), nothing, nothing)
+    gap_s, gap_sd_s = model.host_time.launch_gap_s, model.host_time.launch_gap_sd_s
+    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + gap_s * launches)
     return _EagerSteps(
-        energy_j=device_j + model.idle_w * (duration_s - includes_idle_power * busy_s),
-        duration_s=duration_s,
-        grad_device=grad_device,
-        includes_idle_power=includes_idle_power,
-        host_sd_s=grad_host * host[:, 1],
-        launch_gap_sd_s=grad_device * includes_idle_power * launch_gap_sd_s * launches,
+        duration_s, grad_device, grad_host * host[:, 1], grad_device * gap_sd_s * launches
     )
 
 
@@ -268,39 +345,5 @@ def _predict_host_times(
     return np.array(times, float).reshape(len(networks), 2)
 
 
-def _count_launches(pieces: Sequence[Piece], sums: WeightedSums) -> Floats:
-    return sums.total(np.array([piece.launches for piece in pieces], float))
-
-
-def _find_padding_sd(model: AdditiveModel, pieces: Sequence[Piece], piece_s: Floats) -> Floats:
-    """Return the standard deviation of each duration from tiles that are mostly padding."""
-    timed = model.duration.training_index
-    log_padding = [
-        math.log(piece.padded_flops / piece.flops)
-        if piece.key not in timed and piece.flops
-        else 0.0
-        for piece in pieces
-    ]
-    return np.asarray(_PADDING_SD_SHARE * np.array(log_padding) * piece_s)
-
-
-def _find_unseen_precision_sd(
-    model: AdditiveModel, pieces: Sequence[Piece], sums: WeightedSums, piece_j: Floats
-) -> Floats:
-    """Return the standard deviation of each energy from precisions that were never measured."""
-    measured = {piece.flop_class for piece in model.energy.pieces}
-    is_unseen = np.array([piece.flop_class not in measured for piece in pieces], float)
-    return _UNSEEN_PRECISION_SD_SHARE * sums.total(piece_j * is_unseen)
-
-
-def _find_unseen_kind_var(
-    model: AdditiveModel, pieces: Sequence[Piece], inputs: Inputs, sums: WeightedSums
-) -> Floats:
-    """Return the variance of each energy from labels that were never measured."""
-    measured = {piece.label for piece in model.energy.pieces}
-    unseen = np.flatnonzero([piece.label not in measured for piece in pieces])
-    piece_var = np.zeros(len(pieces))
-    if len(unseen):
-        single = WeightedSums.of_single_inputs(len(unseen))
-        piece_var[unseen] = predict_sums(model.energy.fitted, inputs.take(unseen), single).variance
-    return sums.sum_entries(sums.weight**2 * piece_var[sums.column])
+def _count_launches(sums: PieceSums) -> Floats:
+    return sums.counts.total(np.array([leaf.launches for leaf in sums.leaves], float))

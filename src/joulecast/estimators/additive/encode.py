@@ -1,204 +1,260 @@
-"""Encode pieces and observations as arrays of the Gaussian processes.
+"""Encode pieces, and sums over their leaves, as arrays of the processes.
 
-Basis functions are FLOPs by class (precision and phase) and bytes; for durations also padded FLOPs
-and launches, for energies seconds: those of short launches, which leave most of the device idle,
-and those beyond, busy ones. Each source of imported runs adds one for its overhead.
+    durations   basis: launches, FLOPs by precision, bytes            d = the roofline's sum
+    powers      basis: 1, share of time beyond that of short launches, achieved over peak FLOP rate
+                by precision, achieved over peak byte rate
+
+Overheads of imported runs have a basis function each. Names are numbered by hashes, so that numbers
+mean the same in every fit and on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 
 import numpy as np
 
-from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.pieces import AXES, OVERHEAD_PREFIX, Piece
-from joulecast.estimators.base import UNIT_SD_SHARE
-from joulecast.gp.hyperparameters import HyperPrior
-from joulecast.gp.inputs import Inputs, TrainingData
+from joulecast.estimators.additive.piece_points import AXES
+from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.additive.roofline import Roofline
 from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.records import PRECISIONS
+from joulecast.records.codec import Record
 
-# From few FLOPs per second to many.
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-# Launches are short up to this factor of the shortest one, and up to this many seconds.
-_SHORT_FACTOR, _MAX_SHORT_S = 4.0, 10e-6
+DURATION_AXES = tuple(range(len(AXES) + 1))
+"""Columns of points that durations depend on: those of pieces, and whether FLOPs or bytes bound."""
+
+POWER_AXES = tuple(range(len(AXES) + 4))
+"""Columns of points that powers depend on: achieved rates, then those of durations."""
+
+# FLOPs and bytes that differ by more than this in logarithm: only one of them matters.
+_MAX_LOG_RATIO = 4.0
+# Launches are short up to this factor of an empty one: most of the device idles meanwhile.
+_SHORT_LAUNCHES = 4.0
+# Rates below this share of the peak are alike: something else bounds the piece.
+_LEAST_UTILISATION = 0.02
+# Structures of a block: its label, its kind, any block, itself.
+_STRUCTURES = 4
+# Discrepancies that all whole networks have in common, and all sums of a unit of the device, over
+# that of a structure.
+_NETWORK_WEIGHT, _UNIT_WEIGHT = 0.4, 1.5
 
 
 @dataclass(frozen=True)
-class PieceEncoder:
-    """Encodes pieces as inputs of the processes.
+class PieceEncoder(Record):
+    """Encodes leaves as inputs of the processes.
 
     Attributes:
-        labels: Labels of the observed pieces, in order.
-        flop_classes: Their FLOP classes, in order.
-        short_launch_s: Duration on the device up to which a launch leaves most of the device idle.
+        roofline: Costs of the device at best.
+        overheads: Kinds of overheads, each of which has a basis function of its own.
+        power_limit_w: What the device never draws more than.
     """
 
-    labels: tuple[str, ...]
-    flop_classes: tuple[str, ...]
-    short_launch_s: float = 0.0
+    roofline: Roofline
+    overheads: tuple[str, ...]
+    power_limit_w: float
 
-    @property
-    def overhead_labels(self) -> tuple[str, ...]:
-        """Labels of overheads, each of which has a basis function of its own."""
-        return tuple(label for label in self.labels if label.startswith(OVERHEAD_PREFIX))
+    def encode_durations(self, leaves: Sequence[Piece]) -> LogInputs:
+        """Return leaves as inputs of the process of durations."""
+        work = _Work.of(leaves)
+        basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
+        basis = self._add_overheads(leaves, basis)
+        return _make_inputs(leaves, basis, self._find_points(work))
 
-    def encode(
-        self,
-        pieces: Sequence[Piece],
-        durations_s: Floats | None = None,
-        training_index: Mapping[str, int] | None = None,
-    ) -> Inputs:
-        """Return pieces as inputs of the duration process, or with durations of the energy process.
+    def encode_powers(self, leaves: Sequence[Piece], durations_s: Floats) -> LogInputs:
+        """Return leaves of given durations as inputs of the process of powers."""
+        work = _Work.of(leaves)
+        flop_s = np.array([self.roofline.flop_s[name] for name in PRECISIONS])
+        compute = work.flops_by_precision * flop_s / durations_s[:, None]
+        memory = work.size_bytes * self.roofline.byte_s / durations_s
+        busy = 1.0 - np.minimum(
+            _SHORT_LAUNCHES * self.roofline.launch_s * work.launches / durations_s, 1.0
+        )
+        basis = np.column_stack([np.ones(len(leaves)), busy, compute, memory])
+        basis = self._add_overheads(leaves, basis)
+        used = np.column_stack([compute.sum(axis=1), memory, busy])
+        points = np.column_stack([np.log(_LEAST_UTILISATION + used), self._find_points(work)])
+        caps = np.full(len(leaves), np.log(self.power_limit_w))
+        return _make_inputs(leaves, basis, points, caps)
+
+    def _add_overheads(self, leaves: Sequence[Piece], basis: Floats) -> Floats:
+        """Return the basis with that of overheads, which do no other work."""
+        if not self.overheads:
+            return basis
+        kinds = np.array([leaf.kind for leaf in leaves])
+        own = (kinds[:, None] == np.array(self.overheads)).astype(float)
+        is_work = 1.0 - own.sum(axis=1, keepdims=True)
+        return np.column_stack([basis * is_work, own])
+
+    def _find_points(self, work: _Work) -> Floats:
+        flop_s = np.array([self.roofline.flop_s[name] for name in PRECISIONS])
+        compute_s = work.flops_by_precision @ flop_s
+        memory_s = self.roofline.byte_s * work.size_bytes
+        log_ratio = np.log(compute_s + 1e-12) - np.log(memory_s + 1e-12)
+        return np.column_stack([work.points, np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)])
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Work of leaves as arrays."""
+
+    launches: Floats
+    flops_by_precision: Floats
+    size_bytes: Floats
+    points: Floats
+
+    @classmethod
+    def of(cls, leaves: Sequence[Piece]) -> _Work:
+        flops = np.zeros((len(leaves), len(PRECISIONS)))
+        columns = [PRECISIONS.index(leaf.precision) if leaf.precision else 0 for leaf in leaves]
+        flops[np.arange(len(leaves)), columns] = [leaf.padded_flops for leaf in leaves]
+        return cls(
+            np.array([max(leaf.launches, 1) for leaf in leaves], float),
+            flops,
+            np.array([leaf.size_bytes for leaf in leaves], float),
+            np.array([leaf.point for leaf in leaves], float).reshape(len(leaves), len(AXES)),
+        )
+
+
+@dataclass(frozen=True)
+class PieceSums:
+    """Networks, or observations, as sums over distinct leaves.
+
+    Attributes:
+        leaves: The distinct leaves.
+        blocks: The distinct blocks, and layers of several operators.
+        size: Number of sums.
+        row: Sum of each entry, ascending.
+        leaf: Leaf of each entry.
+        block: Block that each entry belongs to; -1 for a leaf outside of blocks.
+        count: How often the sum contains the leaf.
+        identities: Identity of each sum: equal numbers are the same sum.
+        is_network: Whether each sum is a network rather than an isolated piece.
+    """
+
+    leaves: tuple[Piece, ...]
+    blocks: tuple[Piece, ...]
+    size: int
+    row: Ints
+    leaf: Ints
+    block: Ints
+    count: Floats
+    identities: Ints
+    is_network: Floats
+
+    @cached_property
+    def counts(self) -> WeightedSums:
+        """How often each sum contains each leaf."""
+        return _merge_entries(self.size, self.row, self.leaf, self.count)
+
+    def make_log_sums(self, durations_s: Floats, units: Sequence[str] = ()) -> LogSums:
+        """Return the sums with the share of each structure in them, given durations of leaves.
+
+        The structure of a block, or of a layer of several operators, shows as four: its operators,
+        these in any precision, any block or layer, and itself. Networks have a discrepancy in
+        common and each its own; sums of one unit of the device have one in common.
 
         Args:
-            pieces: The pieces.
-            durations_s: Their durations on the device.
-            training_index: Training inputs of the process, by the keys of their pieces.
+            durations_s: Durations of the leaves.
+            units: Unit that each sum is of; empty names, or none at all, for any unit.
         """
-        basis = self._make_basis(pieces, durations_s)
-        shared_points = _find_throughputs(pieces, durations_s)
-        for column, label in enumerate(
-            self.overhead_labels, start=basis.shape[1] - len(self.overhead_labels)
-        ):
-            mine = np.array([piece.label == label for piece in pieces], bool)
-            basis[mine] = 0.0
-            basis[mine, column] = 1.0
-            # An overhead does no work: its throughput is far from that of all layers.
-            shared_points[mine] = 0.0
-        points = np.array([piece.point for piece in pieces]).reshape(len(pieces), len(AXES))
-        index = None
-        if training_index is not None:
-            index = np.array([training_index.get(piece.key, -1) for piece in pieces], int)
-        return Inputs(basis, self._number_labels(pieces), points, shared_points, index)
-
-    def _make_basis(self, pieces: Sequence[Piece], durations_s: Floats | None) -> Floats:
-        classes, at = len(self.flop_classes), np.arange(len(pieces))
-        flop_class = self._number_flop_classes(pieces)
-        size = 2 * classes + 2 if durations_s is None else classes + 3
-        basis = np.zeros((len(pieces), size + len(self.overhead_labels)))
-        basis[at, flop_class] = [piece.flops for piece in pieces]
-        size_bytes = [piece.size_bytes for piece in pieces]
-        launches = np.array([piece.launches for piece in pieces])
-        if durations_s is None:
-            basis[at, classes + flop_class] = [piece.padded_flops for piece in pieces]
-            basis[:, size - 2], basis[:, size - 1] = size_bytes, launches
-        else:
-            short_s = np.minimum(durations_s, self.short_launch_s * launches)
-            basis[:, size - 3] = size_bytes
-            basis[:, size - 2], basis[:, size - 1] = short_s, durations_s - short_s
-        return basis
-
-    def _number_flop_classes(self, pieces: Sequence[Piece]) -> Ints:
-        """Return the FLOP class of each piece; an unseen one counts as the nearest precision."""
-        numbers = {name: at for at, name in enumerate(self.flop_classes)}
-        for unseen in {piece.flop_class for piece in pieces} - numbers.keys():
-            rank = _rank_precision(unseen)
-            distances = [abs(_rank_precision(name) - rank) for name in self.flop_classes]
-            numbers[unseen] = distances.index(min(distances)) if distances else 0
-        return np.array([numbers[piece.flop_class] for piece in pieces], int)
-
-    def _number_labels(self, pieces: Sequence[Piece]) -> Ints:
-        """Return labels as numbers; each unseen one gets a new number."""
-        numbers = {label: at for at, label in enumerate(self.labels)}
-        return np.array([numbers.setdefault(piece.label, len(numbers)) for piece in pieces], int)
+        cost = self.count * durations_s[self.leaf]
+        total = np.bincount(self.row, cost, self.size)
+        inside = np.flatnonzero(self.block >= 0)
+        share = cost[inside] / total[self.row[inside]]
+        table = np.array([_number_structures(block) for block in self.blocks], np.int64)
+        table = table.reshape(len(self.blocks), _STRUCTURES)
+        networks = np.flatnonzero(self.is_network)
+        own_units = np.array([at for at, unit in enumerate(units) if unit], np.int64)
+        unit_numbers = np.array([number_name(f"unit {units[at]}") for at in own_units], np.int64)
+        row = [np.repeat(self.row[inside], _STRUCTURES), networks, networks, own_units]
+        column = [
+            table[self.block[inside]].ravel(),
+            np.full(len(networks), number_name("networks")),
+            self.identities[networks],
+            unit_numbers,
+        ]
+        weight = [
+            np.repeat(share, _STRUCTURES),
+            np.full(2 * len(networks), _NETWORK_WEIGHT),
+            np.full(len(own_units), _UNIT_WEIGHT),
+        ]
+        structures = _merge_entries(self.size, *map(np.concatenate, (row, column, weight)))
+        return LogSums(self.counts, structures, self.identities)
 
 
-def make_encoder(decomposed: Sequence[DecomposedObservation]) -> PieceEncoder:
-    """Return an encoder of all labels and FLOP classes that were observed."""
-    pieces = {piece for one in decomposed for piece in one.counts}
-    labels = {piece.label for piece in pieces}
-    classes = {piece.flop_class for piece in pieces if piece.flop_class}
-    return PieceEncoder(tuple(sorted(labels)), tuple(sorted(classes)))
-
-
-def find_short_launch_duration(decomposed: Sequence[DecomposedObservation]) -> float:
-    """Return the duration up to which a launch leaves most of the device idle.
-
-    Recurrent layers fuse most of the launches that are counted for them, and are left out.
-    """
-    launches_s = [
-        one.duration_s / one.launches
-        for one in decomposed
-        if one.duration_s and one.launches and not any(piece.is_recurrent for piece in one.counts)
-    ]
-    return min(_SHORT_FACTOR * min(launches_s, default=0.0), _MAX_SHORT_S)
-
-
-def list_pieces(decomposed: Sequence[DecomposedObservation]) -> tuple[Piece, ...]:
-    """Return the distinct pieces by label, whatever the order of the observations."""
-    pieces = {piece for one in decomposed for piece in one.counts}
-    return tuple(sorted(pieces, key=lambda piece: (piece.label, piece.key)))
-
-
-def make_training_data(
-    decomposed: Sequence[DecomposedObservation],
-    pieces: Sequence[Piece],
-    values: Sequence[float],
-    relative_variance: Sequence[float],
-) -> TrainingData:
-    """Return observations as sums over pieces, with independent errors."""
-    index = {piece: at for at, piece in enumerate(pieces)}
-    counts = np.zeros((len(decomposed), len(pieces)))
-    for row, one in enumerate(decomposed):
-        for piece, count in one.counts.items():
-            counts[row, index[piece]] = count
-    none = np.zeros((len(decomposed), 0))
-    return TrainingData(
-        counts, np.array(values, float), np.array(relative_variance, float), none, none
+def encode_sums(
+    counts: Sequence[Mapping[Piece, float]], is_network: Sequence[bool] | None = None
+) -> PieceSums:
+    """Return sums over pieces as sums over their leaves; networks if nothing else is said."""
+    leaves: dict[Piece, int] = {}
+    blocks: dict[Piece, int] = {}
+    row, leaf_at, block_at, count = [], [], [], []
+    flags = [True] * len(counts) if is_network is None else is_network
+    for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
+        for piece, times in own.items():
+            block = blocks.setdefault(piece, len(blocks)) if piece.leaves else -1
+            for leaf, repeats in piece.own_leaves if in_network else piece.leaves_alone:
+                row.append(at)
+                leaf_at.append(leaves.setdefault(leaf, len(leaves)))
+                block_at.append(block)
+                count.append(times * repeats)
+    return PieceSums(
+        tuple(leaves),
+        tuple(blocks),
+        len(counts),
+        np.array(row, np.int64),
+        np.array(leaf_at, np.int64),
+        np.array(block_at, np.int64),
+        np.array(count, float),
+        np.array([_identify(own) for own in counts], np.int64),
+        np.array(flags, bool),
     )
 
 
-def make_unit_loadings(decomposed: Sequence[DecomposedObservation], unit: str) -> Floats:
-    """Return the loadings of errors that observations of each other unit share, N x U."""
-    others = sorted({one.unit for one in decomposed} - {unit})
-    rows = [[UNIT_SD_SHARE * (one.unit == other) for other in others] for one in decomposed]
-    return np.array(rows, float).reshape(len(decomposed), len(others))
+@lru_cache(maxsize=65536)
+def number_name(name: str) -> int:
+    """Return a number for a name, the same on every machine."""
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
-def make_discrepancy_loadings(
-    decomposed: Sequence[DecomposedObservation],
-    data: TrainingData,
-    inputs: Inputs,
-    prior: HyperPrior,
-    discrepancy_sd: float,
-) -> Floats:
-    """Return the loadings of the discrepancies of sums: labels by their prior mean, N x L."""
-    costs = inputs.basis @ prior.medians[: inputs.basis.shape[1]]
-    by_label = np.zeros((len(decomposed), int(inputs.labels.max(initial=-1)) + 1))
-    is_sum = np.array([not one.is_isolated for one in decomposed], float)
-    row, column = np.nonzero(data.counts * is_sum[:, None])
-    np.add.at(by_label, (row, inputs.labels[column]), data.counts[row, column] * costs[column])
-    shares = by_label / np.maximum(by_label.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(discrepancy_sd * np.sqrt(shares))
+def _make_inputs(
+    leaves: Sequence[Piece], basis: Floats, points: Floats, caps: Floats | None = None
+) -> LogInputs:
+    groups = [(number_name(leaf.operator_class), number_name(leaf.kind)) for leaf in leaves]
+    return LogInputs(
+        basis,
+        points,
+        np.array(groups, np.int64).reshape(len(leaves), 2),
+        np.array([number_name(leaf.regime) for leaf in leaves], np.int64),
+        np.array([number_name(leaf.key) for leaf in leaves], np.int64),
+        caps,
+    )
 
 
-def encode_counts(
-    networks: Sequence[Mapping[Piece, float]],
-) -> tuple[tuple[Piece, ...], WeightedSums]:
-    """Return the distinct pieces of networks, by label, and the networks as sums over them."""
-    found = dict.fromkeys(piece for counts in networks for piece in counts)
-    pieces = tuple(sorted(found, key=lambda piece: piece.label))
-    index = {piece: at for at, piece in enumerate(pieces)}
-    lengths = np.array([len(counts) for counts in networks], int)
-    row = np.repeat(np.arange(len(networks)), lengths)
-    column = np.array([index[piece] for counts in networks for piece in counts], int)
-    weight = np.array([count for counts in networks for count in counts.values()], float)
-    return pieces, WeightedSums(len(networks), row, column, weight)
+def _identify(counts: Mapping[Piece, float]) -> int:
+    if len(counts) == 1:
+        return number_name(next(iter(counts)).key)
+    return number_name(" ".join(sorted(f"{piece.key} {count}" for piece, count in counts.items())))
 
 
-def _rank_precision(flop_class: str) -> int:
-    """Return the rank of a class's precision; the same precision in another phase is nearest."""
-    return _PRECISIONS.index(flop_class.split()[0]) if flop_class else 0
+def _number_structures(block: Piece) -> list[int]:
+    every = "blocks" if block.is_block else "layers"
+    return [number_name(name) for name in (block.label, block.kind, every, block.key)]
 
 
-def _find_throughputs(pieces: Sequence[Piece], durations_s: Floats | None) -> Floats:
-    """Return the logarithms of FLOPs and bytes per second; none for durations."""
-    if durations_s is None:
-        return np.zeros((len(pieces), 0))
-    size_bytes = np.array([piece.size_bytes for piece in pieces])
-    flops = np.maximum([piece.flops for piece in pieces], 0.1 * size_bytes)
-    work = np.maximum(np.column_stack([flops, size_bytes]), 1.0)
-    return np.asarray(np.log(work / np.maximum(durations_s, 1e-12)[:, None]))
+def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:
+    """Return sums in which each row has at most one entry of a column."""
+    order = np.lexsort((column, row))
+    row, column, weight = row[order], column[order], weight[order]
+    is_first = np.ones(len(row), bool)
+    is_first[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
+    group = np.cumsum(is_first) - 1
+    merged = np.asarray(np.bincount(group, weight, int(is_first.sum())), float)
+    return WeightedSums(size, row[is_first], column[is_first], merged)

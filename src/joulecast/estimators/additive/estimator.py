@@ -1,22 +1,26 @@
-"""The additive estimator: the energy of a network is the sum over its isolated layers and blocks.
+"""The additive estimator: the energy of a network is the sum over its layers.
 
-    F, B, n    FLOPs, bytes and kernel launches of a piece; k, l, c, a, b, v, w fitted coefficients
-    duration   d = (k·F + l·B + c·n)·(1 + residual)             from every piece timed on the device
-    energy     g = (a·F + b·B + v·s + w·(d - s))·(1 + residual) s: d up to a short launch each
-    device     G = Σ g,  D = Σ d                                the device alone
-    step       E = G + P0·(T - D)                               a step: waiting draws P0
+    F, B, n    FLOPs, bytes and launches of a leaf, one layer under a setup
+    duration   d = (n·t0 + F/peak + B/bandwidth)·exp(residual)          from every piece timed
+    power      p = (P + Q·F/(d·peak) + R·B/(d·bandwidth))·exp(residual) from those with energy
+    device     D = Σ d,  G = Σ d·p                                      the device alone
+    step       E = G + P0·(T - D)                                       a step: waiting draws P0
 
-The cost of a layer is jagged in its sizes, but given its duration its energy is smooth: energy is
-measured at few sizes, duration at all sizes of the networks to estimate.
+Rates are the best that the device was seen to reach; residuals are Gaussian processes over the
+sizes of layers, shared by kinds and precisions (``gp.logsums``). Repeated blocks and whole networks
+are observations of sums. Given its duration the power of a layer is smooth, so energy is measured
+at few sizes, duration at many.
 
     pieces             split a network into pieces
     decompose          observations as sums over pieces
-    encode, priors     pieces and observations as arrays, priors of their processes
-    host_calls         durations of the host's calls
+    roofline           the best rates of the device
+    encode, processes  pieces and sums as arrays; the processes of durations and powers
+    host_call_times    durations of the host's calls
     host_time          T from the host and the device
-    model_fit          fit the model of a device
+    model_fit          fit the model of a device, or condition it on further observations
     device_model       the fitted model of a device, and its predictions
     layer_energies     energy by layer
+    measured_kinds     what was measured of each kind, and how far estimates reach beyond it
     measured_networks  networks that were measured as a whole
     imported_runs      whole runs of imported logs
     target_pieces, acquisition   what to measure next
@@ -25,7 +29,6 @@ measured at few sizes, duration at all sizes of the networks to estimate.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,54 +47,85 @@ from joulecast.estimators.additive.device_model import (
     predict_totals,
 )
 from joulecast.estimators.additive.layer_energies import attribute_energies
+from joulecast.estimators.additive.measured_kinds import (
+    MeasuredKind,
+    find_unseen_shares,
+    note_extrapolation,
+    summarise_kinds,
+)
 from joulecast.estimators.additive.measured_networks import (
     MeasuredNetwork,
     find_measured,
     summarise_networks,
     update_prediction,
 )
-from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.model_fit import (
+    fit_model,
+    identify_observations,
+    update_model,
+)
 from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.base import (
     FitComponent,
+    Fitted,
     Json,
     Prediction,
     Proposal,
     Target,
     equicorrelated_covariance,
 )
-from joulecast.gp.linalg import Floats
+from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
 from joulecast.records import LayerEstimate, Network, Observation, Setup
+
+# Hyper-parameters are fitted again when there are this many times as many observations.
+_REFIT_FACTOR = 1.5
 
 
 class AdditiveEstimator:
-    """Sum of isolated layers and blocks: energy from few of them, duration from many."""
+    """Sum over layers: energy from few of them, duration from many."""
 
     name = "additive"
     version = FIT_VERSION
-    uses_anchors = False
+    uses_anchors = True
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a whole step with an energy or a duration."""
         return is_step(observation)
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return the trial that tells most about the target's networks for its device time."""
-        return propose_trial(target, observations, fit_model)
+        return propose_trial(target, observations, self.fit, fitted)
 
-    def fit(self, observations: Sequence[Observation]) -> FittedAdditive:
-        """Fit the processes of duration and energy, and the model of host time."""
-        model = fit_model(observations)
-        stored = StoredFit.from_model(
+    def fit(
+        self, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> FittedAdditive:
+        """Fit the processes of duration and power, and the model of host time.
+
+        Hyper-parameters of an earlier fit are kept, and the model is conditioned on the further
+        observations, until there are half as many again.
+        """
+        identities = identify_observations(observations)
+        earlier = fitted if isinstance(fitted, FittedAdditive) else None
+        if earlier is not None and np.array_equal(identities, earlier.identities):
+            return earlier
+        if earlier is not None and _can_extend(earlier, identities):
+            model = update_model(earlier.model, observations, earlier.identities)
+            fitted_count = earlier.fitted_count
+        else:
+            model, fitted_count = fit_model(observations), len(identities)
+        decomposed = decompose_observations(observations)
+        return FittedAdditive(
             model,
-            observation_count=sum(map(self.uses, observations)),
-            sum_error_sd_share=choose_sum_error_sd_share(decompose_observations(observations)),
-            measured_networks=summarise_networks(observations, model.encoder.labels),
-            kind_counts=_count_kinds(model),
+            choose_sum_error_sd_share(decomposed),
+            summarise_networks(observations),
+            summarise_kinds(decomposed),
+            fitted_count,
+            identities,
         )
-        # Through JSON, so that a fresh fit and a stored one agree to the last digit.
-        return self.load(stored.to_dict())
 
     def load(self, data: Json) -> FittedAdditive:
         """Restore a fit from its JSON."""
@@ -100,8 +134,9 @@ class AdditiveEstimator:
             stored.restore_model(),
             stored.sum_error_sd_share,
             stored.measured_networks,
-            stored.observation_count,
-            stored.kind_counts,
+            stored.measured_kinds,
+            stored.fitted_count,
+            stored.identities.unpack(),
         )
 
 
@@ -114,14 +149,22 @@ class FittedAdditive:
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
         measured_networks: Measurements of whole networks, by the hash of their pieces.
-        kind_counts: Numbers of isolated pieces with energy and with duration, by kind.
+        measured_kinds: What was measured of each label.
+        fitted_count: Number of observations that hyper-parameters were fitted to.
+        identities: Identities of all observations that the model is conditioned on.
     """
 
     model: AdditiveModel
     sum_error_sd_share: float
     measured_networks: Mapping[str, MeasuredNetwork]
-    observation_count: int
-    kind_counts: Mapping[str, Mapping[str, int]]
+    measured_kinds: Mapping[str, MeasuredKind]
+    fitted_count: int
+    identities: Ints
+
+    @property
+    def observation_count(self) -> int:
+        """Number of observations it was fitted to."""
+        return len(self.identities)
 
     def predict(
         self,
@@ -132,33 +175,34 @@ class FittedAdditive:
         per_layer: bool = False,
     ) -> Prediction:
         """Sum over the pieces of each network, with the joint covariance of what they share."""
-        pieces, calls = self._split(networks, setups)
+        pairs = list(zip(networks, setups, strict=True))
+        pieces, calls = _split(pairs)
         counts = list(map(count_pieces, pieces))
         totals = predict_totals(self.model, counts, self.sum_error_sd_share, joint, calls)
         cov = totals.covariance
         if cov is not None:
-            pairs = list(zip(networks, setups, strict=True))
             cov = cov + equicorrelated_covariance(pairs, self.sum_error_sd_share * totals.energy_j)
         layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         if per_layer:
-            layers = attribute_energies(self.model, networks, pieces, totals)
+            layers = attribute_energies(pairs, pieces, totals, self.measured_kinds)
         prediction = Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(totals.variance if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
             layers=layers,
-            unseen_share=_find_unseen_shares(self.model, totals),
+            unseen_share=find_unseen_shares(self.measured_kinds, totals.device),
             device_energy_j=totals.device_energy_j,
             uncertainty_sources=_rank_sources(totals),
             duration_sd_s=np.sqrt(totals.duration_var),
+            notes=note_extrapolation(self.measured_kinds, totals.device) if per_layer else (),
         )
         measured = find_measured(self.measured_networks, pieces)
         return update_prediction(prediction, measured) if any(measured) else prediction
 
     def predict_means(self, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
-        """Return the mean energies of ``predict``, in half its time."""
-        pieces, calls = self._split(networks, setups)
+        """Return the mean energies of ``predict``, in a fraction of its time."""
+        pieces, calls = _split(list(zip(networks, setups, strict=True)))
         if any(find_measured(self.measured_networks, pieces)):
             return self.predict(networks, setups).energy_j
         return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
@@ -166,28 +210,43 @@ class FittedAdditive:
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the observed kinds, with how many pieces of each were measured in isolation."""
         return tuple(
-            FitComponent(label, counts["joules"], counts["seconds"])
-            for label, counts in self.kind_counts.items()
+            FitComponent(label, kind.energy_points, kind.duration_points)
+            for label, kind in self.measured_kinds.items()
         )
 
     def to_dict(self) -> Json:
         """Return JSON from which ``AdditiveEstimator.load`` restores the fit."""
-        return StoredFit.from_model(
-            self.model,
-            self.observation_count,
-            self.sum_error_sd_share,
-            self.measured_networks,
-            self.kind_counts,
+        model = self.model
+        return StoredFit(
+            version=FIT_VERSION,
+            fitted_count=self.fitted_count,
+            identities=PackedArray.pack(self.identities),
+            sum_error_sd_share=self.sum_error_sd_share,
+            measured_networks=self.measured_networks,
+            measured_kinds=self.measured_kinds,
+            mode=model.mode,
+            idle_w=model.idle_w,
+            unit=model.unit,
+            encoder=model.encoder,
+            duration=StoredLogSums.from_fitted(model.duration),
+            power=StoredLogSums.from_fitted(model.power),
+            host_time=model.host_time,
         ).to_dict()
 
-    def _split(
-        self, networks: Sequence[Network], setups: Sequence[Setup]
-    ) -> tuple[list[tuple[PlacedPiece, ...]], list[float]]:
-        """Return the pieces of each network, and the host's calls that are in none."""
-        labels = set(self.model.encoder.labels)
-        pairs = list(zip(networks, setups, strict=True))
-        pieces = [split_pieces(network, setup, labels) for network, setup in pairs]
-        return pieces, [_count_unattributed_calls(*pair) for pair in pairs]
+
+def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
+    """Return whether an earlier fit's observations are all there, and not too many new ones."""
+    has_all = bool(np.isin(earlier.identities, identities).all())
+    return has_all and len(identities) < _REFIT_FACTOR * earlier.fitted_count
+
+
+def _split(
+    pairs: Sequence[tuple[Network, Setup]],
+) -> tuple[list[tuple[PlacedPiece, ...]], list[float]]:
+    """Return the pieces of each network, and the host's calls that are in none."""
+    return [split_pieces(*pair) for pair in pairs], [
+        _count_unattributed_calls(*pair) for pair in pairs
+    ]
 
 
 def _count_unattributed_calls(network: Network, setup: Setup) -> float:
@@ -195,32 +254,6 @@ def _count_unattributed_calls(network: Network, setup: Setup) -> float:
     if network.totals is None:
         return 0.0
     return network.totals.between * (1.0 if setup.phase == "train" else 0.5)
-
-
-def _count_kinds(model: AdditiveModel) -> dict[str, dict[str, int]]:
-    """Return the numbers of distinct isolated pieces with energy and with duration, by label."""
-    energies, durations = (
-        Counter(process.pieces[at].label for at in _list_isolated(process.fitted.data.counts))
-        for process in (model.energy, model.duration)
-    )
-    return {
-        label: {"joules": energies[label], "seconds": durations[label]}
-        for label in model.encoder.labels
-    }
-
-
-def _list_isolated(counts: Floats) -> set[int]:
-    """Return the pieces that an observation shows alone."""
-    rows = np.flatnonzero(np.count_nonzero(counts, axis=1) == 1)
-    return set(np.nonzero(counts[rows])[1].tolist())
-
-
-def _find_unseen_shares(model: AdditiveModel, totals: NetworkTotals) -> tuple[float, ...]:
-    """Return the share of each network's device energy in kinds that were never measured."""
-    measured = {piece.label for piece in model.energy.pieces}
-    is_unseen = np.array([piece.label not in measured for piece in totals.pieces], float)
-    whole_j = np.maximum(totals.sums.total(totals.piece_energy_j), 1e-300)
-    return tuple((totals.sums.total(totals.piece_energy_j * is_unseen) / whole_j).tolist())
 
 
 def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:

@@ -1,7 +1,7 @@
 """Predict whole runs as an imported log would report them.
 
     E = steps·Σ g + overhead             a run from that source, start-up and evaluation included
-    y = E·(1 + ε),  ε ~ N(0, noise²)     one run: repeats differ
+    y = E·exp(ε),  ε ~ N(0, noise²)      one run: repeats differ
 
 `predict` gives the cost of a step, wherever it runs. A comparison with runs of the same log also
 needs their overhead, and how far one run is from the next.
@@ -17,7 +17,11 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.device_model import predict_totals
 from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.additive.pieces import count_pieces, make_overhead_piece, split_pieces
+from joulecast.estimators.additive.pieces import (
+    count_pieces,
+    make_overhead_piece,
+    split_pieces,
+)
 from joulecast.gp.linalg import Floats
 from joulecast.records import Network, Setup
 
@@ -54,20 +58,19 @@ def predict_runs(
         MissingError: The fit contains no run from that source.
     """
     model, overhead = fitted.model, make_overhead_piece(source)
-    labels = set(model.encoder.labels)
-    if overhead.label not in labels:
+    if overhead.kind not in model.encoder.overheads:
         raise MissingError(
             f"the fit contains no run from {source!r}: import some of its runs first"
         )
     counts = [
-        {**count_pieces(split_pieces(network, setup, labels)), overhead: 1.0 / steps}
+        {**count_pieces(split_pieces(network, setup)), overhead: 1.0 / steps}
         for network in networks
     ]
     totals = predict_totals(model, counts, fitted.sum_error_sd_share)
-    noise_sds = [draw.hyper.noise_sd for draw in model.energy.fitted.draws]
+    noise_var = model.power.hyper.noise_sd**2 + model.duration.hyper.noise_sd**2
     return RunTotals(
         steps * totals.energy_j,
         steps * np.sqrt(totals.variance),
         steps * totals.duration_s,
-        float(np.sqrt(np.mean(np.square(noise_sds)))),
+        float(np.sqrt(noise_var)),
     )

@@ -2,64 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from joulecast.estimators.additive.device_model import AdditiveModel, NetworkTotals
-from joulecast.estimators.additive.pieces import PlacedPiece
-from joulecast.kinds import layer_work
-from joulecast.records import Layer, LayerEstimate, Network, Setup
-from joulecast.variants import unfold_blocks
+from joulecast.estimators.additive.device_model import NetworkTotals
+from joulecast.estimators.additive.pieces import Piece, PlacedPiece, make_piece
+from joulecast.records import LayerEstimate, Network, Setup
+from joulecast.variants import Part, unfold_blocks
 
 
 def attribute_energies(
-    model: AdditiveModel,
-    networks: Sequence[Network],
+    networks: Sequence[tuple[Network, Setup]],
     pieces: Sequence[Sequence[PlacedPiece]],
     totals: NetworkTotals,
+    measured_labels: Collection[str],
 ) -> tuple[tuple[LayerEstimate, ...], ...]:
     """Return the energy of each layer of each network.
 
     A layer has its own energy on the device, and a share of waiting for the host by its launches.
 
     Args:
-        model: The fitted model.
-        networks: The networks.
+        networks: The networks with their setups.
         pieces: Pieces of each network.
         totals: Totals of all networks.
+        measured_labels: Labels that were measured.
     """
-    keys = (piece.key for piece in totals.pieces)
-    piece_j = dict(zip(keys, totals.piece_energy_j.tolist(), strict=True))
-    measured = {piece.label for piece in model.energy.pieces}
+    device = totals.device
+    leaf_j = dict(zip(device.sums.leaves, device.leaf_j.tolist(), strict=True))
     found = []
-    for at, (network, placed) in enumerate(zip(networks, pieces, strict=True)):
+    for at, ((network, setup), placed) in enumerate(zip(networks, pieces, strict=True)):
         launches = sum(one.piece.launches * one.count for one in placed)
         waiting_j = float(totals.energy_j[at] - totals.device_energy_j[at]) / max(launches, 1)
+        isolated_j = sum(_sum_leaves(one.piece, leaf_j) * one.count for one in placed)
+        factor = float(totals.device_energy_j[at]) / max(isolated_j, 1e-300)
         layers = [
             LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls)
             for leaf in unfold_blocks(network.layers)
         ]
         for one in placed:
-            device_j = piece_j[one.piece.key] * float(totals.in_network_factor[at])
-            energy_j = (device_j + one.piece.launches * waiting_j) * one.count
-            seen = one.piece.label in measured
-            for index, share in _share_piece(one):
-                layers[index] = replace(layers[index], energy_j=energy_j * share, seen=seen)
+            energy_j = factor * _sum_leaves(one.piece, leaf_j) + one.piece.launches * waiting_j
+            is_seen = all(leaf.label in measured_labels for leaf, _ in one.piece.own_leaves)
+            for index, share in _share_piece(one, setup, leaf_j):
+                own_j = energy_j * one.count * share
+                layers[index] = replace(layers[index], energy_j=own_j, seen=is_seen)
         found.append(tuple(layers))
     return tuple(found)
 
 
-def _share_piece(placed: PlacedPiece) -> list[tuple[int, float]]:
-    """Return the layers of a piece by index, with their share of its bytes."""
-    layers, start = placed.placed_part.layers, placed.placed_part.index
-    if len(layers) == 1:
+def _sum_leaves(piece: Piece, leaf_j: dict[Piece, float]) -> float:
+    return sum(leaf_j[leaf] * count for leaf, count in piece.own_leaves)
+
+
+def _share_piece(
+    placed: PlacedPiece, setup: Setup, leaf_j: dict[Piece, float]
+) -> list[tuple[int, float]]:
+    """Return the layers of a piece by index, with their share of its energy."""
+    part, start = placed.placed_part.part, placed.placed_part.index
+    if len(part.layers) == 1:
         return [(start, 1.0)]
-    sizes = [_count_bytes(layer) for layer in layers]
-    total = sum(sizes) or 1.0
-    return [(start + at, size / total) for at, size in enumerate(sizes)]
-
-
-@lru_cache(maxsize=8192)
-def _count_bytes(layer: Layer) -> float:
-    return layer_work(layer, Setup()).total.size_bytes
+    own = [make_piece(Part("hidden", (layer,), part.half_input), setup) for layer in part.layers]
+    # A layer of a block may differ from the leaf that was read off it only in its input's
+    # precision, and pooling at the end of a network is no leaf: bytes stand in for their energy.
+    known_j = {leaf.key: leaf_j[leaf] for leaf in leaf_j}
+    per_byte = _sum_leaves(placed.piece, leaf_j) / max(placed.piece.size_bytes, 1.0)
+    energies = [known_j.get(one.key, per_byte * one.size_bytes) for one in own]
+    total = sum(energies) or 1.0
+    return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]

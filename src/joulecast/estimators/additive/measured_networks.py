@@ -9,7 +9,7 @@ the measurement, as far as that is more certain.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,22 +39,15 @@ class MeasuredNetwork(Record):
     duration_s: float
 
 
-def summarise_networks(
-    observations: Iterable[Observation], labels: Collection[str]
-) -> dict[str, MeasuredNetwork]:
-    """Return the measured networks by the hash of their pieces.
-
-    Args:
-        observations: All observations.
-        labels: Labels that were measured, by which networks are split into pieces.
-    """
+def summarise_networks(observations: Iterable[Observation]) -> dict[str, MeasuredNetwork]:
+    """Return the measured networks by the hash of their pieces."""
     groups: dict[str, list[Observation]] = {}
     for one in observations:
         trial = one.trial
         # An imported run is not the cost of a step: it contains start-up and evaluation.
         is_step = trial.execution.is_user_step and not is_imported_run(one)
         if trial.network.layers and is_step and one.energy_j and one.duration_s:
-            pieces = split_pieces(trial.network, trial.setup, labels)
+            pieces = split_pieces(trial.network, trial.setup)
             groups.setdefault(hash_pieces(pieces), []).append(one)
     return {name: _summarise(group) for name, group in sorted(groups.items())}
 

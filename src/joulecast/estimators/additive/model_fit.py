@@ -1,15 +1,17 @@
-"""Fit the model of a device to observations.
+"""Fit the model of a device to observations, or condition it on further ones.
 
-Where a runtime captures graphs, pieces are graph replays, which no host delays, and eager steps
-enter the energy process as E - P0·(T - D). Where it does not, pieces are eager, E - P0·T adds up
-and so does T: exactly so where the host waits for every operator, as on a CPU. Which of both holds
-is a property of the device, read from its observations.
+Where a runtime captures graphs, pieces are graph replays, which no host delays, and of an eager
+step E - P0·(T - D) is the device's energy. Where it does not, pieces are eager and durations
+contain the host. Which of both holds is a property of the device, read from its observations.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.decompose import (
@@ -17,49 +19,43 @@ from joulecast.estimators.additive.decompose import (
     decompose_observations,
     find_idle_power,
     find_latest_unit,
+    is_step,
 )
 from joulecast.estimators.additive.device_model import (
     AdditiveModel,
-    PieceProcess,
+    SumPrediction,
     predict_durations,
+    weigh_by_time,
 )
 from joulecast.estimators.additive.encode import (
     PieceEncoder,
-    encode_counts,
-    find_short_launch_duration,
-    list_pieces,
-    make_discrepancy_loadings,
-    make_encoder,
-    make_training_data,
-    make_unit_loadings,
+    PieceSums,
+    encode_sums,
+    number_name,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.hyperpriors import choose_priors, make_hyperprior
-from joulecast.gp.fitting import DRAW_COUNT, fit_process
-from joulecast.gp.prediction import SumPrediction
+from joulecast.estimators.additive.pieces import OVERHEAD
+from joulecast.estimators.additive.processes import define_durations, define_powers
+from joulecast.estimators.additive.roofline import find_roofline
+from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.map_fit import fit_logsums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.relinearisation import extend_fitted
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
 
 # An eager step tells nothing about the device if the device's share of its energy is below this.
 _MIN_DEVICE_SHARE = 0.15
-# Likewise on devices without graphs, if the share above idle power is below this.
-_MIN_ABOVE_IDLE_SHARE = 0.01
-# Relative standard deviation of whole networks around the sum of their pieces that is common to all
-# networks of the same kinds.
-_DISCREPANCY_SD = 0.02
+# A power limit that is not known is assumed to be this much above the largest power observed.
+_LIMIT_FACTOR = 1.1
+# An overhead of imported runs is about this share of one.
+_OVERHEAD_SHARE = 0.1
+_POWER_LIMIT = re.compile(r"limit (\d+(?:\.\d+)?) ?W")
 
 
-@dataclass(frozen=True)
-class _DeviceEnergy:
-    """The part of an observed energy that adds up over pieces, and its relative variance."""
-
-    observation: DecomposedObservation
-    energy_j: float
-    relative_var: float
-
-
-def fit_model(observations: Sequence[Observation], draw_count: int = DRAW_COUNT) -> AdditiveModel:
-    """Fit the processes of duration and energy, and the model of host time.
+def fit_model(observations: Sequence[Observation]) -> AdditiveModel:
+    """Fit the processes of duration and power, and the model of host time.
 
     Raises:
         MissingError: No layer was timed, or no energy was measured.
@@ -71,102 +67,214 @@ def fit_model(observations: Sequence[Observation], draw_count: int = DRAW_COUNT)
         raise MissingError(
             "no energy of any layer was measured on this device: run `joulecast profile NET` there"
         )
-    idle_w = find_idle_power(observations) or 0.0
-    encoder = make_encoder(decomposed)
-    duration = _fit_durations(timed, encoder, draw_count)
-    if mode == "graph":
-        # Eager durations contain the host, so that short ones tell nothing about the device.
-        encoder = replace(encoder, short_launch_s=find_short_launch_duration(timed))
-    pieces, sums = encode_counts([one.counts for one in decomposed])
-    busy = predict_durations(encoder, duration, pieces, sums)
-    unit = find_latest_unit(observations)
-    host_time = fit_host_time(decomposed, busy.mean, busy.variance, unit)
-    energies = _find_device_energies(decomposed, busy, mode, idle_w)
-    fit = _EnergyFit(encoder, duration, unit, idle_w if mode == "graph" else None, draw_count)
-    return AdditiveModel(mode, idle_w, encoder, duration, fit.run(energies), host_time)
+    idle_w, unit = find_idle_power(observations) or 0.0, find_latest_unit(observations)
+    encoder = _make_encoder(timed, decomposed, observations)
+    duration = _fit_durations(timed, encoder)
+    busy = predict_durations(encoder, condition_logsums(duration), _encode(decomposed))
+    host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
+    powers = _find_powers(decomposed, busy, mode, idle_w)
+    power = _fit_powers(powers, encoder, duration, idle_w)
+    return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time)
+
+
+def update_model(
+    model: AdditiveModel, observations: Sequence[Observation], known: Ints
+) -> AdditiveModel:
+    """Return the model conditioned on further observations, its hyper-parameters unchanged.
+
+    Args:
+        model: The fitted model.
+        observations: All observations.
+        known: Identities of those that the model is conditioned on.
+    """
+    seen = set(known.tolist())
+    new = [one for one in observations if is_step(one) and _identify(one) not in seen]
+    decomposed = sorted(decompose_observations(new), key=_sort_key)
+    model = replace(
+        model,
+        unit=find_latest_unit(observations),
+        idle_w=find_idle_power(observations) or model.idle_w,
+        duration=_extend_durations(model, decomposed),
+    )
+    if not decomposed:
+        return model
+    busy = predict_durations(model.encoder, model.duration, _encode(decomposed))
+    powers = _find_powers(decomposed, busy, model.mode, model.idle_w)
+    model = replace(model, power=_extend_powers(model, powers))
+    if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
+        eager = [one for one in decompose_observations(observations) if one.mode == "eager"]
+        busy = predict_durations(model.encoder, model.duration, _encode(eager))
+        host_time = fit_host_time(eager, busy.total, busy.variance, model.unit)
+        model = replace(model, host_time=host_time)
+    return model
+
+
+def identify_observations(observations: Sequence[Observation]) -> Ints:
+    """Return the identities of all usable observations, in order."""
+    return np.unique(np.array([_identify(one) for one in observations if is_step(one)], np.int64))
+
+
+def _identify(one: Observation) -> int:
+    values = one.trial.key, one.run, one.taken_at_s, one.energy_j, one.duration_s
+    return number_name(" ".join(map(str, values)))
 
 
 def _sort_key(one: DecomposedObservation) -> tuple[str, float, float]:
     return one.trial_key, one.energy_j or 0.0, one.duration_s or 0.0
 
 
-def _fit_durations(
-    decomposed: Sequence[DecomposedObservation], encoder: PieceEncoder, draw_count: int
-) -> PieceProcess:
-    pieces = list_pieces(decomposed)
-    values = [one.duration_s or 0.0 for one in decomposed]
-    variances = [one.duration_relative_var for one in decomposed]
-    data = make_training_data(decomposed, pieces, values, variances)
-    inputs = encoder.encode(pieces)
-    prior, _ = choose_priors(decomposed)
-    hyperprior = make_hyperprior(inputs, data, prior, len(encoder.overhead_labels))
-    return PieceProcess(pieces, fit_process(inputs, data, hyperprior, draw_count))
+def _make_encoder(
+    timed: Sequence[DecomposedObservation],
+    decomposed: Sequence[DecomposedObservation],
+    observations: Sequence[Observation],
+) -> PieceEncoder:
+    overheads = {
+        piece.kind for one in decomposed for piece in one.counts if piece.operator_class == OVERHEAD
+    }
+    modes = {one.device.power_mode for one in observations}
+    limits_w = [float(found[1]) for mode in modes if (found := _POWER_LIMIT.search(mode))]
+    powers_w = [
+        one.energy_j / one.duration_s for one in decomposed if one.energy_j and one.duration_s
+    ]
+    limit_w = max(limits_w) if limits_w else _LIMIT_FACTOR * max(powers_w)
+    return PieceEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
+
+
+def _encode(decomposed: Sequence[DecomposedObservation]) -> PieceSums:
+    return encode_sums(
+        [one.counts for one in decomposed], [not one.is_isolated for one in decomposed]
+    )
+
+
+def _fit_durations(timed: Sequence[DecomposedObservation], encoder: PieceEncoder) -> FittedLogSums:
+    sums = _encode(timed)
+    inputs = encoder.encode_durations(sums.leaves)
+    is_imported = all(one.is_imported for one in timed)
+    process = define_durations(encoder, _guess_overhead_s(timed), is_imported)
+    costs = np.array([cost for cost, _ in process.coefficients])
+    return fit_logsums(process, inputs, _observe_durations(timed, sums, inputs.basis @ costs))
+
+
+def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
+    """Return a share of the median run; a step contains the overhead of its share of a run."""
+    runs_s = [
+        (one.duration_s or 0.0) / count
+        for one in timed
+        for piece, count in one.counts.items()
+        if piece.operator_class == OVERHEAD
+    ]
+    return _OVERHEAD_SHARE * float(np.median(runs_s)) if runs_s else 1.0
+
+
+def _observe_durations(
+    timed: Sequence[DecomposedObservation], sums: PieceSums, leaf_s: Floats
+) -> LogObservations:
+    values_s = np.array([one.duration_s or 0.0 for one in timed])
+    known = np.array([one.duration_relative_var for one in timed])
+    return LogObservations(sums.make_log_sums(leaf_s), np.log(values_s), known, _stratify(timed))
+
+
+def _stratify(decomposed: Sequence[DecomposedObservation]) -> Ints:
+    names = [next(iter(one.counts)).label if one.is_isolated else "networks" for one in decomposed]
+    return np.array(list(map(number_name, names)), np.int64)
 
 
 @dataclass(frozen=True)
-class _EnergyFit:
-    """What the fit of energies depends on besides them.
+class _ObservedPower:
+    """The mean power of the device while it ran an observation, and its relative variance."""
 
-    Attributes:
-        unit: The unit of the device to estimate for.
-        idle_w: Power of the idle device; None if durations contain the host.
-    """
-
-    encoder: PieceEncoder
-    duration: PieceProcess
-    unit: str
-    idle_w: float | None
-    draw_count: int
-
-    def run(self, energies: Sequence[_DeviceEnergy]) -> PieceProcess:
-        """Return the fitted process of energies."""
-        decomposed = [one.observation for one in energies]
-        pieces = list_pieces(decomposed)
-        single = WeightedSums.of_single_inputs(len(pieces))
-        durations = predict_durations(self.encoder, self.duration, pieces, single)
-        inputs = self.encoder.encode(pieces, durations.input_mean)
-        values, variances = (
-            [one.energy_j for one in energies],
-            [one.relative_var for one in energies],
-        )
-        data = make_training_data(decomposed, pieces, values, variances)
-        _, prior = choose_priors(decomposed)
-        overhead_count = len(self.encoder.overhead_labels)
-        hyperprior = make_hyperprior(inputs, data, prior, overhead_count, self.idle_w or 0.0)
-        # If durations contain the host, sums are off by more (``additivity_error``), and not alike.
-        sd = 0.0 if self.idle_w is None else _DISCREPANCY_SD
-        discrepancies = make_discrepancy_loadings(decomposed, data, inputs, hyperprior, sd)
-        units = make_unit_loadings(decomposed, self.unit)
-        data = replace(data, discrepancy_loadings=discrepancies, unit_loadings=units)
-        return PieceProcess(pieces, fit_process(inputs, data, hyperprior, self.draw_count, sd))
+    observation: DecomposedObservation
+    power_w: float
+    relative_var: float
 
 
-def _find_device_energies(
-    decomposed: Sequence[DecomposedObservation], busy: SumPrediction, mode: str, idle_w: float
-) -> list[_DeviceEnergy]:
-    """Return the part of each energy that adds up over pieces.
-
-    Raises:
-        MissingError: All energies belong to the host.
-    """
-    min_share = _MIN_DEVICE_SHARE if mode == "graph" else _MIN_ABOVE_IDLE_SHARE
-    found = []
-    for one, busy_s, busy_var in zip(decomposed, busy.mean, busy.variance, strict=True):
-        if not one.energy_j or not one.duration_s:
-            continue
-        idle_s, idle_var = 0.0, 0.0
-        if mode == "eager":
-            idle_s = one.duration_s
-        elif one.mode == "eager":
-            idle_s, idle_var = max(0.0, one.duration_s - float(busy_s)), float(busy_var)
-        energy_j = one.energy_j - idle_w * idle_s
-        if energy_j > min_share * one.energy_j:
-            own_var = one.energy_relative_var * (one.energy_j / energy_j) ** 2
-            relative_var = own_var + idle_w**2 * idle_var / energy_j**2
-            found.append(_DeviceEnergy(one, energy_j, relative_var))
-    if not found:
+def _fit_powers(
+    powers: Sequence[_ObservedPower],
+    encoder: PieceEncoder,
+    duration: FittedLogSums,
+    idle_w: float,
+) -> FittedLogSums:
+    own = [one.observation for one in powers]
+    if not own:
         raise MissingError(
             "all energy measured on this device belongs to its host: run `joulecast profile NET` "
             "there"
         )
+    sums = _encode(own)
+    leaf_s = predict_durations(encoder, condition_logsums(duration), sums).leaf
+    inputs = encoder.encode_powers(sums.leaves, leaf_s)
+    overhead_w = float(np.median([one.power_w for one in powers]))
+    is_imported = all(one.is_imported for one in own)
+    process = define_powers(encoder, idle_w, overhead_w, is_imported)
+    return fit_logsums(process, inputs, _observe_powers(powers, sums, leaf_s))
+
+
+def _observe_powers(
+    powers: Sequence[_ObservedPower], sums: PieceSums, leaf_s: Floats
+) -> LogObservations:
+    own = [one.observation for one in powers]
+    log_sums = sums.make_log_sums(leaf_s, [one.unit for one in own])
+    values_w = np.array([one.power_w for one in powers])
+    known = np.array([one.relative_var for one in powers])
+    return LogObservations(weigh_by_time(log_sums, leaf_s), np.log(values_w), known, _stratify(own))
+
+
+def _find_powers(
+    decomposed: Sequence[DecomposedObservation], busy: SumPrediction, mode: str, idle_w: float
+) -> list[_ObservedPower]:
+    """Return the mean power of the device during each observation with energy."""
+    found = []
+    for one, busy_s, busy_var in zip(decomposed, busy.total, busy.variance, strict=True):
+        if not one.energy_j or not one.duration_s:
+            continue
+        energy_j, device_s, relative_var = one.energy_j, one.duration_s, one.energy_relative_var
+        if mode == "graph" and one.mode == "eager":
+            device_s = min(float(busy_s), one.duration_s)
+            energy_j = one.energy_j - idle_w * (one.duration_s - device_s)
+            if energy_j < _MIN_DEVICE_SHARE * one.energy_j:
+                continue
+            # With the duration, both the energy and what it is divided by change.
+            share = 1.0 - idle_w * device_s / energy_j
+            relative_var *= (one.energy_j / energy_j) ** 2
+            relative_var += float(busy_var) / device_s**2 * share**2
+        found.append(_ObservedPower(one, energy_j / device_s, relative_var))
     return found
+
+
+def _extend_durations(
+    model: AdditiveModel, decomposed: Sequence[DecomposedObservation]
+) -> FittedLogSums:
+    timed = [one for one in decomposed if one.mode == model.mode and one.duration_s]
+    if not timed:
+        return model.duration
+    sums = _encode(timed)
+    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
+    inputs = model.encoder.encode_durations(sums.leaves)
+    return _extend(model.duration, inputs, _observe_durations(timed, sums, leaf_s))
+
+
+def _extend_powers(model: AdditiveModel, powers: Sequence[_ObservedPower]) -> FittedLogSums:
+    if not powers:
+        return model.power
+    sums = _encode([one.observation for one in powers])
+    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
+    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
+    return _extend(model.power, inputs, _observe_powers(powers, sums, leaf_s))
+
+
+def _extend(
+    fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
+) -> FittedLogSums:
+    """Return the process with further observations of inputs, some of which it may contain."""
+    size = fitted.inputs.size
+    order = np.argsort(fitted.inputs.identities, kind="stable")
+    place = np.searchsorted(fitted.inputs.identities[order], inputs.identities)
+    found = order[np.minimum(place, size - 1)]
+    is_known = fitted.inputs.identities[found] == inputs.identities
+    column = np.where(is_known, found, size + np.cumsum(~is_known) - 1)
+    counts = observations.sums.counts
+    moved = WeightedSums(counts.size, counts.row, column[counts.column], counts.weight)
+    sums = LogSums(moved, observations.sums.structures, observations.sums.identities)
+    return extend_fitted(
+        fitted, inputs.take(np.flatnonzero(~is_known)), replace(observations, sums=sums)
+    )

@@ -2,56 +2,59 @@
 
     Network ──split──▶ Part (a layer, or a repeated block) + Setup ──▶ Piece
 
-A piece's **label** is its kind under one regime (precision, phase, threads); residuals are shared
-within it. Its **point** x is the same six numbers for every kind, all logarithms, so that no kind
-needs rules of its own: positions, input and output channels per position, FLOPs and bytes over
-them, and the alignment of its matrix products. Tails, kernels, strides, groups and missing
-gradients all show in FLOPs and bytes.
+A block is the sum of its **leaves**, the operators of its layers; so is a layer with a tail or a
+loss, and an operator is its own leaf. A piece's **label** is its kind under one regime (precision,
+phase, threads), its **point** what the residual of its duration depends on (``piece_points``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
+from joulecast.estimators.additive.layer_operators import (
+    count_fork_work,
+    gives_half,
+    has_tail,
+    list_operators,
+    share_moved_alone,
+)
+from joulecast.estimators.additive.piece_points import (
+    AXES,
+    count_executed_flops,
+    find_loss_point,
+    find_point,
+)
 from joulecast.kinds import (
     HOST_CALLS,
     Work,
     add_host_calls,
-    channel_axis,
     count_host_calls,
     find_kind,
-    input_shape,
     is_half_precision,
     layer_work,
     loss_work,
     output_shape,
 )
 from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
-from joulecast.records.codec import add_codec
 from joulecast.records.operand_order import order_branches
 from joulecast.variants import (
     BLOCK,
     Part,
     PlacedPart,
+    make_isolated_network,
     match_precision,
     split_blocks,
     split_network,
 )
 
-AXES = ("positions", "input channels", "output channels", "flops", "bytes", "alignment")
 OVERHEAD_PREFIX = "overhead of "
-# Channels that matrix units process at once, about: products of fewer cost as much.
-TILE = 16
+OVERHEAD = "overhead"
+"""Operator class of what an imported run pays once."""
 # FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
 _FLOPS_PER_BYTE = 100.0
-# Matrix products run best with rows in multiples of this many numbers; distance of those that do
-# not, per factor of two.
-_ALIGNED_ROW = 8
-_ALIGNMENT_SCALE = 0.4
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,24 @@ class Piece:
 
     Attributes:
         key: Identity: equal pieces have equal keys, on every machine.
-        label: Its kind and regime.
-        flop_class: Precision and phase: FLOPs of one class cost alike.
+        kind: Kinds of its layers, or a hash of a block's operators.
+        regime: Precision, phase and threads.
+        precision: Its precision, on which the peak rate of the device depends.
+        operator_class: Its first layer's class of operators, or ``block``.
         structure: Hash of its operators without sizes, which decide how long the host issues it.
-        padded_flops: FLOPs with all channels rounded up to whole tiles.
+        padded_flops: FLOPs that run: with channels rounded up to tiles, without what is masked.
+        launches: Kernels of forward and backward; the update of all weights takes very few.
         point: Its coordinates, one for each of AXES.
         host_calls: Number of host calls, one for each type in HOST_CALLS.
-        is_recurrent: It is a recurrent layer, which fuses most of the launches counted for it.
+        leaves: Of a block, or a layer of several operators, its leaves with how often it runs each.
+        alone_bytes: Bytes that it moves alone, as it is measured: its inputs are one tensor then.
     """
 
     key: str
-    label: str = field(compare=False)
-    flop_class: str = field(compare=False)
+    kind: str = field(compare=False)
+    regime: str = field(compare=False)
+    precision: str = field(compare=False)
+    operator_class: str = field(compare=False)
     structure: str = field(compare=False)
     flops: float = field(compare=False)
     padded_flops: float = field(compare=False)
@@ -79,7 +88,30 @@ class Piece:
     launches: int = field(compare=False)
     point: tuple[float, ...] = field(compare=False)
     host_calls: tuple[float, ...] = field(compare=False)
-    is_recurrent: bool = field(default=False, compare=False)
+    leaves: tuple[tuple[Piece, float], ...] = field(default=(), compare=False)
+    alone_bytes: float = field(default=0.0, compare=False)
+
+    @property
+    def label(self) -> str:
+        """Its kind and regime."""
+        return f"{self.kind} {self.regime}" if self.regime else self.kind
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a repeated block rather than a layer."""
+        return self.operator_class == BLOCK
+
+    @property
+    def own_leaves(self) -> tuple[tuple[Piece, float], ...]:
+        """Its leaves; of a single operator, itself."""
+        return self.leaves or ((self, 1.0),)
+
+    @property
+    def leaves_alone(self) -> tuple[tuple[Piece, float], ...]:
+        """Its leaves as they are measured; in a block, inputs are different tensors even then."""
+        if self.is_block:
+            return self.own_leaves
+        return tuple((_run_alone(leaf), count) for leaf, count in self.own_leaves)
 
 
 @dataclass(frozen=True)
@@ -107,60 +139,42 @@ def make_piece(part: Part, setup: Setup) -> Piece:
     part = match_precision(part, setup)
     if part.role == BLOCK:
         part = replace(part, layers=order_branches(part.layers))
-    works = [layer_work(layer, setup).total for layer in part.layers]
+    works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
     work = _add_work(part, setup, works)
     operators = _list_operators(part)
     layers = [layer.to_dict() for layer in part.layers]
-    flop_class, regime = _name_regime(setup)
-    is_leaf = part.role != BLOCK
+    is_block = part.role == BLOCK
+    padded_flops = sum(map(count_executed_flops, part.layers, works))
     return Piece(
         key=stable_hash(
             [layers, part.role == "output", part.half_input, _select_setup(part, setup)]
         ),
-        label=f"{_name_kind(part, operators)} {regime}",
-        flop_class=flop_class,
+        kind=_name_kind(part, operators),
+        regime=_name_regime(setup),
+        precision=setup.precision,
+        operator_class=BLOCK if is_block else _find_class(part.layers[0]),
         structure=_hash_structure(part, operators, setup),
         flops=work.flops,
-        padded_flops=sum(map(_pad_flops, part.layers, works)),
+        padded_flops=padded_flops,
         size_bytes=work.size_bytes,
         launches=work.launches,
-        point=_find_point(part, setup, work),
+        point=find_point(part, setup, work, padded_flops),
         host_calls=_sum_calls(part, setup),
-        is_recurrent=is_leaf and find_kind(part.layers[0].kind).is_recurrent,
+        leaves=_split_block(part, setup) if is_block else _split_layer(part, setup),
+        alone_bytes=work.size_bytes * _share_moved_alone(part.layers[0], setup),
     )
 
 
 def make_overhead_piece(source: str) -> Piece:
     """Return what every imported run of a source pays once: start-up and evaluation."""
-    label = OVERHEAD_PREFIX + source
+    name = OVERHEAD_PREFIX + source
     calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
-    return Piece(label, label, "", label, 0.0, 0.0, 0.0, 0, origin, calls)
+    return Piece(name, name, "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
 
 
-def split_pieces(
-    network: Network, setup: Setup, measured_labels: Collection[str]
-) -> tuple[PlacedPiece, ...]:
-    """Return the pieces of a network's step, with whole blocks where their label was measured.
-
-    Args:
-        network: The network.
-        setup: How it is trained.
-        measured_labels: Labels that were measured. A block of another label is opened, as long as
-            that reveals a measured one.
-    """
-    pieces = list(_place_pieces(split_blocks(network), setup))
-    if all(one.piece.label in measured_labels or not one.is_block for one in pieces):
-        return tuple(pieces)
-    leaves = {leaf.index: leaf for leaf in split_network(network)}
-    found: list[PlacedPiece] = []
-    for one in pieces:
-        start = one.placed_part.index
-        span = range(start, start + len(one.placed_part.layers))
-        opened = list(_place_pieces([leaves[at] for at in span if at in leaves], setup))
-        is_unseen = one.is_block and one.piece.label not in measured_labels
-        helps = any(leaf.piece.label in measured_labels for leaf in opened)
-        found += opened if is_unseen and helps else [one]
-    return tuple(found)
+def split_pieces(network: Network, setup: Setup) -> tuple[PlacedPiece, ...]:
+    """Return the pieces of a network's step, repeated blocks whole."""
+    return tuple(_place_pieces(split_blocks(network), setup))
 
 
 def count_pieces(pieces: Iterable[PlacedPiece], times: float = 1.0) -> dict[Piece, float]:
@@ -213,23 +227,89 @@ def _sum_calls(part: Part, setup: Setup) -> tuple[float, ...]:
     return calls[0] + loss_work(output_shape(part.layers[-1]), setup).launches, *calls[1:]
 
 
-def _pad_flops(layer: Layer, work: Work) -> float:
-    """Return FLOPs with channels rounded up to tiles: narrow layers leave most of a tile empty."""
-    flops = work.flops
-    if layer.sizes.get("groups", 1) > 1:
-        return flops
-    for name in find_kind(layer.kind).aligned_widths:
-        width = int(layer.sizes[name])
-        flops *= TILE * math.ceil(width / TILE) / width
-    return flops
+def _split_block(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
+    """Return the operators of a block, none of which is a loss."""
+    leaves: dict[Piece, float] = {}
+    for placed in split_network(make_isolated_network(part)):
+        for layer in placed.part.layers:
+            piece = make_piece(Part("hidden", (layer,), placed.part.half_input), setup)
+            for leaf, repeats in piece.own_leaves:
+                if leaf.flops or leaf.size_bytes:
+                    leaves[leaf] = leaves.get(leaf, 0.0) + placed.calls * repeats
+    return tuple(leaves.items())
+
+
+def _split_layer(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
+    """Return the operators of layers and the loss; nothing of a single operator."""
+    has_loss = part.role == "output"
+    if len(part.layers) == 1 and not has_loss and not has_tail(part.layers[0]):
+        return ()
+    leaves: dict[Piece, float] = {}
+    half = part.half_input
+    for layer in part.layers:
+        for operator, half_input in list_operators(layer, half):
+            leaf = make_piece(Part("hidden", (operator,), half_input), setup)
+            if leaf.flops or leaf.size_bytes:
+                leaves[leaf] = leaves.get(leaf, 0.0) + 1.0
+            half = gives_half(operator, half_input)
+    if has_loss and setup.phase == "train":
+        leaves[_make_loss_piece(output_shape(part.layers[-1]), setup)] = 1.0
+    return tuple(leaves.items())
+
+
+@lru_cache(maxsize=4096)
+def _make_loss_piece(shape: tuple[int, ...], setup: Setup) -> Piece:
+    work = loss_work(shape, setup)
+    kind = "cross_entropy loss" if setup.loss == "own" else f"{setup.loss} loss"
+    channels = shape[-1] if shape else 1
+    rows = setup.batch * math.prod(shape) / channels
+    return Piece(
+        key=stable_hash([kind, list(shape), setup.batch, _name_regime(setup)]),
+        kind=kind,
+        regime=_name_regime(setup),
+        precision=setup.precision,
+        operator_class="elementwise",
+        structure=kind,
+        flops=0.0,
+        padded_flops=0.0,
+        size_bytes=work.size_bytes,
+        launches=work.launches,
+        point=find_loss_point(rows, channels, work.size_bytes),
+        host_calls=(float(work.launches), *(0.0,) * (len(HOST_CALLS) - 1)),
+        alone_bytes=work.size_bytes,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _run_alone(leaf: Piece) -> Piece:
+    """Return an operator as it is measured, alone."""
+    if leaf.alone_bytes == leaf.size_bytes:
+        return leaf
+    return replace(leaf, key=f"{leaf.key} alone", size_bytes=leaf.alone_bytes)
+
+
+def _share_moved_alone(layer: Layer, setup: Setup) -> float:
+    return share_moved_alone(layer, _has_gradient(layer, setup))
+
+
+def _has_gradient(layer: Layer, setup: Setup) -> bool:
+    return setup.phase == "train" and layer.input_grad
+
+
+def _count_work(layer: Layer, setup: Setup, half_input: bool) -> Work:
+    """Return the work of a layer; one update of all weights together launches next to nothing."""
+    work = layer_work(layer, setup, half_input)
+    fork = count_fork_work(layer, work.forward) if _has_gradient(layer, setup) else Work()
+    launches = work.forward.launches + work.backward.launches
+    return replace(work.total, launches=launches) + fork
 
 
 @lru_cache(maxsize=256)
-def _name_regime(setup: Setup) -> tuple[str, str]:
-    """Return what decides the cost of a FLOP, and all that decides which residuals are shared."""
-    flop_class = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
-    regime = flop_class + (f" {setup.threads} threads" if setup.threads else "")
-    return flop_class, regime + (" benchmark" if setup.cudnn_benchmark else "")
+def _name_regime(setup: Setup) -> str:
+    """Return what of a setup decides which residuals are shared."""
+    regime = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
+    regime += f" {setup.threads} threads" if setup.threads else ""
+    return regime + (" benchmark" if setup.cudnn_benchmark else "")
 
 
 def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
@@ -237,10 +317,28 @@ def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
     if part.role == BLOCK:
         return f"block:{_hash(operators)[:8]}"
     names = [
-        " ".join([str(layer.sizes.get("fn", layer.kind)), *_name_memory_format(layer)])
+        " ".join([_name_operator(layer), *_name_groups(layer), *_name_memory_format(layer)])
         for layer in part.layers
     ]
     return "+".join([*names, "loss"] if part.role == "output" else names)
+
+
+def _name_operator(layer: Layer) -> str:
+    return str(layer.sizes.get("fn", layer.kind))
+
+
+def _find_class(layer: Layer) -> str:
+    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
+    name = find_kind(layer.kind).operator_class
+    return " ".join(["grouped", name]) if _name_groups(layer) else name
+
+
+def _name_groups(layer: Layer) -> tuple[str, ...]:
+    """Return a name for grouped convolutions: libraries have kernels of their own for them."""
+    groups = layer.sizes.get("groups", 1)
+    if groups == 1 or not find_kind(layer.kind).is_convolution:
+        return ()
+    return ("depthwise",) if groups == layer.sizes["cin"] else ("grouped",)
 
 
 def _name_memory_format(layer: Layer) -> tuple[str, ...]:
@@ -270,50 +368,3 @@ def _list_tail(tail: Sequence[Op]) -> tuple[str, ...]:
 
 # Layers of all sizes share a few structures.
 _hash = lru_cache(maxsize=4096)(stable_hash)
-
-
-def _find_point(part: Part, setup: Setup, work: Work) -> tuple[float, ...]:
-    first = part.layers[0]
-    in_shape, out_shape = input_shape(first), output_shape(part.layers[-1])
-    in_channels = max(1, in_shape[channel_axis(first)] if in_shape else 1)
-    positions = setup.batch * math.prod(in_shape) / in_channels
-    out_channels = setup.batch * math.prod(out_shape) / positions
-    elements = positions * (in_channels + out_channels)
-    products = positions * in_channels * max(out_channels, 1e-3)
-    return (
-        math.log(positions),
-        math.log(in_channels),
-        math.log(max(out_channels, 1e-3)),
-        math.log(1.0 + work.flops / products),
-        math.log(1.0 + work.size_bytes / elements),
-        _measure_alignment(part),
-    )
-
-
-def _measure_alignment(part: Part) -> float:
-    """Return how aligned the widths of matrix products are: 0 if one is odd, most at eights.
-
-    Products whose rows do not fill 16 bytes take other kernels; some kinds pad rows themselves.
-    """
-    widths = [
-        int(layer.sizes[name])
-        for layer, kind in ((layer, find_kind(layer.kind)) for layer in part.layers)
-        if not kind.pads_widths
-        for name in kind.aligned_widths
-    ]
-    least = min((math.gcd(width, _ALIGNED_ROW) for width in widths), default=_ALIGNED_ROW)
-    return _ALIGNMENT_SCALE * math.log2(least)
-
-
-def _encode_piece(piece: Piece) -> list[Any]:
-    values = list(vars(piece).values())[:-1]
-    return [list(value) if isinstance(value, tuple) else value for value in values]
-
-
-def _decode_piece(values: Sequence[Any]) -> Piece:
-    fields: list[Any] = [tuple(one) if isinstance(one, list) else one for one in values]
-    return Piece(*fields)
-
-
-# In JSON a piece is a list: profiles contain thousands. Recurrence matters while fitting only.
-add_codec(Piece, _encode_piece, _decode_piece)

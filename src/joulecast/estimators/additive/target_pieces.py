@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import (
     Piece,
-    PlacedPiece,
     count_pieces,
     make_piece,
     split_pieces,
 )
 from joulecast.estimators.base import Target
 from joulecast.records import Network, Observation, Trial
-from joulecast.variants import Part, make_isolated_trial, read_isolated_part, split_blocks
+from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
 # Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
 HOST_NETWORKS = 3
@@ -61,7 +60,7 @@ class TargetPieces:
 
 def read_target(target: Target, observations: Iterable[Observation]) -> TargetPieces:
     """Return the pieces of a target's networks, and which of them were measured."""
-    placed = [_split_network(network, target) for network in _list_networks(target)]
+    placed = [split_pieces(network, target.setup) for network in _list_networks(target)]
     parts = {one.piece.key: one.placed_part.part for pieces in placed for one in pieces}
     pieces = {one.piece.key: one.piece for pieces in placed for one in pieces}
     measured, timed, refused = set(), set(), set()
@@ -156,12 +155,6 @@ def find_host_probe(
 
 def _list_networks(target: Target) -> tuple[Network, ...]:
     return target.networks or (target.network,)
-
-
-def _split_network(network: Network, target: Target) -> tuple[PlacedPiece, ...]:
-    """Return a network's pieces with whole blocks: what it repeats is what is profiled."""
-    labels = {make_piece(one.part, target.setup).label for one in split_blocks(network)}
-    return split_pieces(network, target.setup, labels)
 
 
 def _list_host_trials(target: Target) -> list[Trial]:

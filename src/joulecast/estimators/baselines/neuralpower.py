@@ -41,6 +41,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.additivity_error import POLYNOMIAL_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
+    Fitted,
     Json,
     Prediction,
     Proposal,
@@ -80,13 +81,17 @@ class NeuralPowerEstimator:
         """Return whether an observation is an eager stage of a layer, with energy and duration."""
         return _read_measured(observation) is not None
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return every type of layer at sizes that fill its range, stage by stage."""
         if target.acquisition == "probe":
             return decline_probes(self.name)
         return propose_stage(target, observations)
 
-    def fit(self, observations: Sequence[Observation]) -> FittedNeuralPower:
+    def fit(
+        self, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> FittedNeuralPower:
         """Fit polynomials for every type, and rates for what has none."""
         points = [point for seen in observations if (point := _read_measured(seen))]
         if not points:

@@ -25,6 +25,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.base import (
     ALL_SETUPS,
     FitComponent,
+    Fitted,
     Floats,
     Json,
     Prediction,
@@ -69,7 +70,9 @@ class WholeNetworkEstimator:
             return False
         return bool(observation.duration_s and _count_observed(observation)[_FLOPS])
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return the first whole networks of the target: a few coefficients need no more."""
         if target.acquisition == "probe":
             return decline_probes(self.name)
@@ -85,7 +88,9 @@ class WholeNetworkEstimator:
         reason = f"{name}, one of {len(wanted)} whole networks"
         return Proposal(missing[0], 1.0, reason, points)
 
-    def fit(self, observations: Sequence[Observation]) -> FittedWorkLines:
+    def fit(
+        self, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> FittedWorkLines:
         """Fit energy and duration, for each setup and for all of them."""
         used = [seen for seen in observations if self.uses(seen)]
         if not used:

@@ -22,6 +22,7 @@ from joulecast.errors import MissingError
 from joulecast.estimators.additivity_error import SUBTRACTED_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
+    Fitted,
     Json,
     Prediction,
     Proposal,
@@ -64,7 +65,9 @@ class SubtractiveEstimator:
         """Return whether an observation is a variant, run as a whole eager step."""
         return any(read_point(observation, name, self.partition) for name in QUANTITIES)
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return the bounds of every curve, then the point of largest variance."""
         if target.acquisition == "probe":
             return decline_probes(self.name)
@@ -74,18 +77,20 @@ class SubtractiveEstimator:
         curves = self._fit_curves(own, quantity)
         return propose_point(target, own, curves, self.partition)
 
-    def fit(self, observations: Sequence[Observation]) -> FittedSubtractive:
+    def fit(
+        self, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> FittedSubtractive:
         """Fit curves of energy and duration, and rates for layers without a curve."""
-        fitted = {name: self._fit_curves(observations, name) for name in QUANTITIES}
-        if not fitted["energy"]:
+        by_quantity = {name: self._fit_curves(observations, name) for name in QUANTITIES}
+        if not by_quantity["energy"]:
             raise MissingError(
                 "no energy of a variant was measured on this device: profile the net there first"
             )
         curves: dict[str, Json] = {}
-        for quantity, found in fitted.items():
+        for quantity, found in by_quantity.items():
             for key, curve in sorted(found.items()):
                 curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
-        rates = {name: fit_rates(_list_profiled(found)) for name, found in fitted.items()}
+        rates = {name: fit_rates(_list_profiled(found)) for name, found in by_quantity.items()}
         count = sum(map(self.uses, observations))
         return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.partition)
 

@@ -31,15 +31,17 @@ class BudgetedEstimator:
         """Return whether the estimator can learn from an observation."""
         return self._estimator.uses(observation)
 
-    def propose(self, target: Target, observations: Sequence[Observation]) -> Proposal:
+    def propose(
+        self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
+    ) -> Proposal:
         """Return the estimator's proposal until the budget is spent; probes are not limited."""
         if target.acquisition != "probe" and is_budget_spent(observations, self._seconds):
             return Proposal(None, 0.0, f"the budget of {self._seconds:.0f} s is spent")
-        return self._estimator.propose(target, observations)
+        return self._estimator.propose(target, observations, fitted)
 
-    def fit(self, observations: Sequence[Observation]) -> Fitted:
+    def fit(self, observations: Sequence[Observation], fitted: Fitted | None = None) -> Fitted:
         """Fit the estimator."""
-        return self._estimator.fit(observations)
+        return self._estimator.fit(observations, fitted)
 
     def load(self, data: Json) -> Fitted:
         """Restore a fit from its JSON."""

@@ -76,5 +76,9 @@ class CampaignObservations:
         """Store an observation permanently."""
         self._log.add(observation)
 
+    def load_fit(self, profile_key: str, estimator: str) -> Json | None:
+        """Return nothing: each campaign of an evaluation starts afresh."""
+        return None
+
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Discard the fit: a fit to a part of the observations must not replace the profile's."""

@@ -1,0 +1,114 @@
+"""What was measured of each kind: how many pieces, and how large the largest one was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.estimators.additive.decompose import DecomposedObservation
+from joulecast.estimators.additive.device_model import DeviceTotals
+from joulecast.estimators.additive.pieces import OVERHEAD, Piece
+from joulecast.gp.linalg import Floats
+from joulecast.records.codec import Record
+
+# Sizes beyond the largest measured ones, and shares of the energy, that are worth a note.
+_MIN_FACTOR, _MIN_SHARE = 2.0, 0.05
+
+
+@dataclass(frozen=True)
+class MeasuredKind(Record):
+    """Measurements of one label.
+
+    Attributes:
+        energy_points: Distinct pieces measured in isolation, with energy.
+        duration_points: Likewise, with duration.
+        largest_flops: FLOPs of the largest leaf that any observation contains.
+        largest_bytes: Bytes of the leaf that moves most.
+    """
+
+    energy_points: int = 0
+    duration_points: int = 0
+    largest_flops: float = 0.0
+    largest_bytes: float = 0.0
+
+
+def summarise_kinds(decomposed: Iterable[DecomposedObservation]) -> dict[str, MeasuredKind]:
+    """Return what was measured of each label; blocks count as a label of their own."""
+    energies: dict[str, set[str]] = {}
+    durations: dict[str, set[str]] = {}
+    leaves: dict[str, set[Piece]] = {}
+    for one in decomposed:
+        for piece in one.counts:
+            if one.is_isolated:
+                durations.setdefault(piece.label, set()).add(piece.key)
+                if one.energy_j:
+                    energies.setdefault(piece.label, set()).add(piece.key)
+            for leaf, _ in piece.own_leaves:
+                leaves.setdefault(leaf.label, set()).add(leaf)
+    return {
+        label: MeasuredKind(
+            len(energies.get(label, ())),
+            len(durations.get(label, ())),
+            max((leaf.flops for leaf in leaves.get(label, ())), default=0.0),
+            max((leaf.size_bytes for leaf in leaves.get(label, ())), default=0.0),
+        )
+        for label in sorted(durations.keys() | leaves.keys())
+    }
+
+
+def find_unseen_shares(
+    measured: Mapping[str, MeasuredKind], device: DeviceTotals
+) -> tuple[float, ...]:
+    """Return the share of each network's energy in labels that were never measured."""
+    sums = device.sums
+    leaf_j = device.leaf_j
+    is_unseen = np.array([leaf.label not in measured for leaf in sums.leaves], float)
+    return tuple((sums.counts.total(leaf_j * is_unseen) / sums.counts.total(leaf_j)).tolist())
+
+
+def note_extrapolation(
+    measured: Mapping[str, MeasuredKind], device: DeviceTotals
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each network how far it reaches beyond measured sizes, and into unseen kinds."""
+    sums, leaf_j = device.sums, device.leaf_j
+    factors = np.array([_find_factor(measured, leaf) for leaf in sums.leaves])
+    total_j = sums.counts.total(leaf_j)
+    notes: list[list[str]] = [[] for _ in range(sums.size)]
+    counts = sums.counts
+    for row in range(sums.size):
+        own = counts.column[counts.row == row]
+        weight = counts.weight[counts.row == row]
+        notes[row] = _note_network(sums.leaves, factors, own, weight * leaf_j[own] / total_j[row])
+    return tuple(map(tuple, notes))
+
+
+def _find_factor(measured: Mapping[str, MeasuredKind], leaf: Piece) -> float:
+    """Return how many times larger a leaf is than the largest of its label; infinite if unseen."""
+    known = measured.get(leaf.label)
+    if known is None:
+        return 1.0 if leaf.operator_class == OVERHEAD else np.inf
+    by_flops = leaf.flops / known.largest_flops if known.largest_flops else 1.0
+    return max(by_flops, leaf.size_bytes / max(known.largest_bytes, 1.0))
+
+
+def _note_network(
+    leaves: Sequence[Piece], factors: Floats, own: Floats, shares: Floats
+) -> list[str]:
+    by_label: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for at, share in zip(own.tolist(), shares.tolist(), strict=True):
+        if factors[at] >= _MIN_FACTOR:
+            label = leaves[at].label
+            by_label[label] = by_label.get(label, 0.0) + share
+            largest[label] = max(largest.get(label, 0.0), float(factors[at]))
+    notes = []
+    for label, share in sorted(by_label.items(), key=lambda item: -item[1]):
+        if share < _MIN_SHARE:
+            continue
+        if np.isinf(largest[label]):
+            notes.append(f"{label} was never measured: estimated from similar operators")
+        else:
+            notes.append(f"extrapolated {largest[label]:.0f}x beyond the largest measured {label}")
+    return notes
