@@ -58,5 +58,5 @@ def predict(fitted, networks, setup=SETUP):
     return fitted.predict(networks, [setup] * len(networks))
 
 
-def count_network(network, model, setup=SETUP):
-    return count_pieces(split_pieces(network, setup, set(model.encoder.labels)))
+def count_network(network, setup=SETUP):
+    return count_pieces(split_pieces(network, setup))

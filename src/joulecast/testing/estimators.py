@@ -88,6 +88,12 @@ class EstimatorContract:
     tolerance_share = 1e-6
     """Largest relative difference between predictions that should agree up to rounding."""
 
+    means_tolerance_share = 1e-9
+    """Largest relative difference of ``predict_means`` from the energies of ``predict``."""
+
+    restart_tolerance_share = 1e-6
+    """Largest relative difference between a fit from scratch and one that starts from another."""
+
     _fitted: ClassVar[Fitted | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -164,7 +170,25 @@ class EstimatorContract:
         networks = draw_networks(4)
         setups = [SETUP] * len(networks)
         expected = self.fit().predict(networks, setups).energy_j
-        assert predict_means(self.fit(), networks, setups) == pytest.approx(expected, rel=1e-9)
+        assert predict_means(self.fit(), networks, setups) == pytest.approx(
+            expected, rel=self.means_tolerance_share
+        )
+
+    def test_fit_may_start_from_an_earlier_one(self) -> None:
+        """A campaign fits after every measurement; the result is about that of a fit from scratch.
+
+        An earlier fit to the same observations changes nothing.
+        """
+        seen, networks = make_observations(), draw_networks(4)
+        setups = [SETUP] * len(networks)
+        estimator = self.make_estimator()
+        some = [observation for at, observation in enumerate(seen) if at % 10]
+        extended = estimator.fit(seen, estimator.fit(some))
+        expected = self.fit().predict(networks, setups).energy_j
+        share = self.restart_tolerance_share
+        assert extended.predict(networks, setups).energy_j == pytest.approx(expected, rel=share)
+        assert extended.observation_count == self.fit().observation_count
+        assert estimator.fit(seen, self.fit()).to_dict() == self.fit().to_dict()
 
     def test_covariance_is_valid(self) -> None:
         """It is symmetric and positive semi-definite, and equal networks have equal errors."""
@@ -230,6 +254,8 @@ class EstimatorContract:
         known = {observation.trial.key for observation in seen}
         assert one.trial is None or one.trial.key not in known
         assert not one.probes or (acquisition == "probe" and one.trial in one.probes)
+        again = self.make_estimator().propose(target, seen, one.fitted)
+        assert (again.trial, again.reason) == (one.trial, one.reason)
 
 
 def _scale(seen: Observation, factor: float) -> Observation:

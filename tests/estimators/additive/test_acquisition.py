@@ -14,14 +14,11 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive import acquisition
-from joulecast.estimators.additive.acquisition import propose_trial
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.pieces import make_piece, split_pieces
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
-from joulecast.records import MODES, Observation, Trial
+from joulecast.records import MODES, Observation
 from joulecast.variants import make_isolated_trial, read_isolated_part, split_blocks
 
 
@@ -33,8 +30,10 @@ def make_target(count, **options):
 def follow_proposals(device, target, limit=60):
     """Measure what the estimator proposes; return proposals and observations."""
     estimator, observations, proposals = AdditiveEstimator(), [observe_idle(device)], []
+    fitted = None
     while len(observations) < limit:
-        proposal = estimator.propose(target, observations)
+        proposal = estimator.propose(target, observations, fitted)
+        fitted = proposal.fitted
         proposals.append(proposal)
         if proposal.trial is None:
             break
@@ -73,39 +72,8 @@ def test_refused_trial_is_not_proposed_again():
     assert second.trial.key != first.trial.key
 
 
-def test_other_kinds_are_left_out_if_there_are_many_observations(device, observations, monkeypatch):
-    target = make_target(8, uncertainty_share=0.0)
-    # With host times of all networks, the choice needs a fit.
-    hosts = [observe_step(device, Trial(one, SETUP)) for one in target.networks]
-    related = [*observations[: len(observations) // 2], *hosts]
-    parts = observe_parts(device, [make_family("lstm")])
-    unrelated = [one for one in parts if one.trial.network.layers[0].kind == "lstm"]
-    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
-    fitted_to = []
-
-    def fit(observations):
-        fitted_to.append(list(observations))
-        return fit_model(observations)
-
-    without, among = (
-        propose_trial(target, some, fit) for some in (related, [*related, *unrelated])
-    )
-    assert unrelated and without.trial is not None and among == without
-    assert fitted_to == [related, related]
-
-
-def test_refused_trial_stays_refused_if_there_are_many_observations(device, monkeypatch):
-    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
-    target, estimator = make_target(3), AdditiveEstimator()
-    unrelated = observe_parts(device, [make_family("lstm")])
-    first = estimator.propose(target, unrelated)
-    second = estimator.propose(target, [*unrelated, Observation(first.trial)])
-    assert second.trial is not None and second.trial.key != first.trial.key
-
-
-def test_probing_proposes_energies_of_kinds_without_any(device, monkeypatch):
+def test_probing_proposes_energies_of_kinds_without_any(device):
     """All layers were timed, but only other kinds were measured with energy."""
-    monkeypatch.setattr(acquisition, "MANY_OBSERVATIONS", 0)
     network = draw_networks(1, seed=3)[0]
     timed = [
         observe_step(device, make_isolated_trial(placed.part, SETUP, mode), energy=False)
@@ -139,7 +107,7 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
     structures = [make_piece(read_isolated_part(one.trial), SETUP).structure for one in eager]
     assert len(set(structures)) == len(structures) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)
-    pieces = split_pieces(network, SETUP, ())
+    pieces = split_pieces(network, SETUP)
     assert set(structures) == {one.piece.structure for one in pieces}
 
 

@@ -18,14 +18,12 @@ from joulecast.estimators.additive.decompose import (
     find_idle_power,
     find_latest_unit,
     is_step,
-    select_related,
 )
 from joulecast.estimators.additive.pieces import make_overhead_piece
 from joulecast.estimators.additivity_error import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
-from joulecast.families import make_family
 from joulecast.records import OWN_NET, Execution, Observation, Trial
 
 
@@ -78,13 +76,3 @@ def test_latest_unit_is_the_one_to_estimate_for(observations):
     own = observe_on_unit(observations[:1], "own", 1.0, 1e6)
     assert find_latest_unit([*own, *other]) == "own"
     assert find_latest_unit([]) == ""
-
-
-def test_related_observations_show_the_labels(device, observations):
-    lstm = observe_parts(device, [make_family("lstm")])
-    labels = {piece.label for one in decompose_observations(lstm) for piece in one.counts}
-    latest = replace(observations[0], taken_at_s=1e9)
-    related = select_related([*observations[1:], *lstm, latest], labels)
-    layers = [one for one in related if one.trial.network.layers]
-    assert latest in layers and all(one in layers for one in lstm)
-    assert len(layers) < len(observations)

@@ -1,88 +1,119 @@
-"""Pieces and observations as arrays."""
+"""Pieces and sums over their leaves as arrays."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from additive_examples import SETUP, count_network, draw_networks, observe_on_unit
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.encode import (
-    encode_counts,
-    find_short_launch_duration,
-    list_pieces,
-    make_encoder,
-    make_training_data,
-    make_unit_loadings,
-)
-from joulecast.estimators.additive.pieces import make_overhead_piece
-from joulecast.estimators.base import UNIT_SD_SHARE
+from additive_examples import SETUP, count_network, draw_networks
+from joulecast.estimators.additive.encode import PieceEncoder, encode_sums, number_name
+from joulecast.estimators.additive.pieces import make_overhead_piece, make_piece
+from joulecast.families import make_family
+from joulecast.kinds import make_layer
+from joulecast.variants import Part
 
 
 @pytest.fixture(scope="module")
-def decomposed(observations):
-    return decompose_observations(observations)
+def encoder(model):
+    return model.encoder
 
 
-def test_networks_become_sums_over_distinct_pieces(model):
-    networks = [count_network(network, model) for network in draw_networks(3, seed=1)]
-    pieces, sums = encode_counts([*networks, {}])
-    assert len(set(pieces)) == len(pieces)
-    matrix = sums.to_matrix(len(pieces))
+@pytest.fixture(scope="module")
+def leaves():
+    return encode_sums([count_network(make_family("transformer:64,2"))]).leaves
+
+
+def sum_leaves(counts):
+    found = {}
+    for piece, count in counts.items():
+        for leaf, repeats in piece.own_leaves:
+            found[leaf] = found.get(leaf, 0.0) + count * repeats
+    return found
+
+
+def test_networks_become_sums_over_distinct_leaves():
+    networks = [count_network(network) for network in draw_networks(3, seed=1)]
+    networks.append(count_network(make_family("transformer:64,2")))
+    sums = encode_sums([*networks, {}])
+    assert len(set(sums.leaves)) == len(sums.leaves)
+    matrix = sums.counts.to_matrix(len(sums.leaves))
     for row, counts in zip(matrix, [*networks, {}], strict=True):
-        assert {pieces[at]: row[at] for at in np.flatnonzero(row)} == counts
+        found = {sums.leaves[at]: row[at] for at in np.flatnonzero(row)}
+        assert found == pytest.approx(sum_leaves(counts))
+    assert any(piece.is_block for piece in sums.blocks)
+    assert all(piece.leaves for piece in sums.blocks)
 
 
-def test_unseen_precision_counts_as_the_nearest_one(model):
+def test_isolated_sum_moves_less_than_it_does_in_a_network():
+    """Two inputs of a sum are one tensor if it runs alone."""
+    layer = make_layer("elementwise", fn="add", inputs=2, shape=(64, 8, 8))
+    piece = make_piece(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
+    inside, alone = (encode_sums([{piece: 1.0}], [flag]).leaves for flag in (True, False))
+    assert sum(leaf.size_bytes for leaf in alone) < sum(leaf.size_bytes for leaf in inside)
+
+
+def test_identities_tell_sums_apart_in_any_order():
+    one, two = (count_network(network) for network in draw_networks(2, seed=1))
+    backwards = dict(reversed(one.items()))
+    identities = encode_sums([one, backwards, two]).identities
+    assert identities[0] == identities[1] != identities[2]
+
+
+def test_numbers_of_names_are_the_same_on_every_machine():
+    assert number_name("networks") == 7911472207318826337
+    assert number_name("networks") != number_name("network")
+
+
+def test_flops_count_in_their_own_precision(encoder):
     network = draw_networks(1, seed=1)[0]
-    encoder = replace(model.encoder, flop_classes=("bf16", "fp32"))
-    seen, unseen = (
-        list(count_network(network, model, replace(SETUP, precision=precision)))
-        for precision in ("bf16", "fp16")
-    )
-    assert (encoder.encode(unseen).basis[:, :2] > 0).tolist() == (
-        encoder.encode(seen).basis[:, :2] > 0
-    ).tolist()
+    used = []
+    for precision in ("bf16", "fp16"):
+        counts = count_network(network, replace(SETUP, precision=precision))
+        basis = encoder.encode_durations(encode_sums([counts]).leaves).basis
+        used.append(set(np.flatnonzero(basis.any(axis=0)).tolist()))
+    # Launches and bytes are common, FLOPs are not.
+    assert len(used[0]) == len(used[1]) == 3
+    assert len(used[0] & used[1]) == 2
 
 
-def test_overhead_has_one_basis_function_of_its_own(decomposed):
+def test_overhead_has_one_basis_function_of_its_own(encoder, leaves):
     overhead = make_overhead_piece("log")
-    encoder = make_encoder([*decomposed, replace(decomposed[0], counts={overhead: 0.01})])
-    pieces = [overhead, *list_pieces(decomposed[:3])]
-    for durations_s in (None, np.ones(len(pieces))):
-        basis = encoder.encode(pieces, durations_s).basis
-        assert basis[0].tolist() == [0.0] * (basis.shape[1] - 1) + [1.0]
-        assert not basis[1:, -1].any()
+    own = PieceEncoder(encoder.roofline, (overhead.kind,), encoder.power_limit_w)
+    inputs = [
+        own.encode_durations([overhead, *leaves]),
+        own.encode_powers([overhead, *leaves], np.ones(1 + len(leaves))),
+    ]
+    for one in inputs:
+        assert one.basis[0].tolist() == [0.0] * (one.basis.shape[1] - 1) + [1.0]
+        assert not one.basis[1:, -1].any()
+        assert one.basis[1:, :-1].any(axis=1).all()
 
 
-def test_durations_are_split_into_short_launches_and_the_rest(decomposed):
-    pieces = list_pieces(decomposed)
-    durations_s = np.linspace(1e-6, 1e-3, len(pieces))
-    encoder = replace(make_encoder(decomposed), short_launch_s=1e-5)
-    short_s, busy_s = encoder.encode(pieces, durations_s).basis[:, -2:].T
-    assert short_s + busy_s == pytest.approx(durations_s)
-    assert (short_s <= 1e-5 * np.array([piece.launches for piece in pieces]) + 1e-18).all()
+def test_powers_depend_on_achieved_rates(encoder, leaves):
+    """Half the duration is twice the rate."""
+    durations_s = np.full(len(leaves), 1e-3)
+    slow, fast = (encoder.encode_powers(leaves, durations_s * factor) for factor in (1.0, 0.5))
+    assert fast.basis[:, 2:] == pytest.approx(2.0 * slow.basis[:, 2:])
+    assert (slow.basis[:, 0] == fast.basis[:, 0]).all()
+    assert np.exp(slow.log_caps) == pytest.approx(encoder.power_limit_w)
 
 
-def test_recurrent_layers_do_not_define_short_launches(decomposed):
-    fast = replace(decomposed[0], duration_s=1e-9)
-    (piece,) = fast.counts
-    recurrent = replace(fast, counts={replace(piece, is_recurrent=True): 1.0})
-    others = decomposed[1:]
-    assert find_short_launch_duration([recurrent, *others]) == find_short_launch_duration(others)
-    assert find_short_launch_duration([fast, *others]) < find_short_launch_duration(others)
+def test_short_launches_leave_the_device_idle(encoder, leaves):
+    launches = np.array([max(leaf.launches, 1) for leaf in leaves])
+    shortest_s = encoder.roofline.launch_s * launches
+    busy = [encoder.encode_powers(leaves, times * shortest_s).basis[:, 1] for times in (1, 1000)]
+    assert not busy[0].any()
+    assert (busy[1] > 0.99).all()
 
 
-def test_training_data_reproduce_the_counts(decomposed):
-    pieces = list_pieces(decomposed)
-    size = len(decomposed)
-    data = make_training_data(decomposed, pieces, [1.0] * size, [0.0] * size)
-    for row, one in zip(data.counts, decomposed, strict=True):
-        assert {pieces[at]: row[at] for at in np.flatnonzero(row)} == one.counts
-
-
-def test_units_other_than_the_own_one_have_a_factor(observations):
-    other = observe_on_unit(observations[:2], "other", 1.0, 0.0)
-    own = observe_on_unit(observations[:1], "own", 1.0, 1.0)
-    factors = make_unit_loadings(decompose_observations([*other, *own]), "own")
-    assert factors.tolist() == [[UNIT_SD_SHARE], [UNIT_SD_SHARE], [0.0]]
+def test_structures_have_their_share_of_a_sum(leaves):
+    """A network's discrepancy is its own, and one that all networks have."""
+    sums = encode_sums([count_network(make_family("transformer:64,2"))])
+    structures = sums.make_log_sums(np.ones(len(sums.leaves))).structures
+    weights = dict(zip(structures.column.tolist(), structures.weight.tolist(), strict=True))
+    assert number_name("networks") in weights and int(sums.identities[0]) in weights
+    is_block = np.array([piece.is_block for piece in sums.blocks])
+    count = sums.count[sums.block >= 0] * is_block[sums.block[sums.block >= 0]]
+    assert weights[number_name("blocks")] == pytest.approx(count.sum() / sums.count.sum())
+    on_unit = sums.make_log_sums(np.ones(len(sums.leaves)), ["mine"]).structures
+    assert number_name("unit mine") in on_unit.column.tolist()

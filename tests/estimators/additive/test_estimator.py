@@ -19,7 +19,7 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
+from joulecast.estimators.additive.device_model import DURATIONS, HOST_TIME, POWERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
 from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
@@ -44,6 +44,8 @@ from joulecast.variants import make_isolated_trial, split_blocks
 class TestContract(EstimatorContract):
     unseen_setup = Setup(batch=10, precision="bf16")
     tolerance_share = 1e-4
+    means_tolerance_share = 0.05
+    restart_tolerance_share = 0.03
 
     def make_estimator(self):
         return AdditiveEstimator()
@@ -95,14 +97,18 @@ def test_json_round_trip_is_exact(fitted):
     assert (one.energy_sd_j == two.energy_sd_j).all()
 
 
-def test_means_alone_equal_those_of_the_prediction(fitted):
-    networks = draw_networks(5, seed=6)
+def test_means_alone_are_near_those_of_the_prediction(fitted):
+    """They are sums of medians, which rank networks in the same way."""
+    networks = draw_networks(12, seed=6)
     means_j = fitted.predict_means(networks, [SETUP] * len(networks))
-    assert means_j == pytest.approx(predict(fitted, networks).energy_j, rel=1e-12)
+    energy_j = predict(fitted, networks).energy_j
+    assert means_j == pytest.approx(energy_j, rel=0.06)
+    assert np.corrcoef(np.log(means_j), np.log(energy_j))[0, 1] > 0.999
 
 
 def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
-    networks = draw_networks(12, seed=21)
+    """Under the same hyper-parameters; a new fit may learn that it was too certain."""
+    networks = draw_networks(4, seed=21)
     target = Target(make_family(FAMILY), SETUP, networks=tuple(networks), modes=MODES)
     probes = list_probes(target, read_target(target, observations))
     assert probes
@@ -111,7 +117,9 @@ def test_probes_reduce_error_and_uncertainty(device, observations, fitted):
     assert not list_probes(target, read_target(target, probed))
     truth_j = np.array(true_energies(device, networks))
     before = predict(fitted, networks)
-    after = predict(AdditiveEstimator().fit(probed), networks)
+    extended = AdditiveEstimator().fit(probed, fitted)
+    assert extended.fitted_count == fitted.fitted_count
+    after = predict(extended, networks)
     errors = [np.abs(one.energy_j / truth_j - 1).mean() for one in (before, after)]
     assert errors[1] < errors[0]
     assert after.energy_sd_j.mean() < before.energy_sd_j.mean()
@@ -133,10 +141,12 @@ def test_estimate_of_a_measured_network_moves_to_the_measurement(device, observa
 def test_unseen_kind_has_a_wide_interval_and_is_named(device, fitted):
     network = make_family("transformer:64,2")
     prediction = predict(fitted, [network])
-    assert prediction.unseen_share[0] > 0.9
-    assert prediction.energy_sd_j[0] > 0.2 * prediction.energy_j[0]
+    assert 0.3 < prediction.unseen_share[0] < 1.0
+    known = predict(fitted, draw_networks(1, seed=2))
+    sd_shares = [one.energy_sd_j[0] / one.energy_j[0] for one in (known, prediction)]
+    assert sd_shares[1] > 2.0 * sd_shares[0]
     largest = next(iter(prediction.uncertainty_sources[0]))
-    assert largest in (UNSEEN_KINDS, UNTIMED_LAYERS, HOST_TIME)
+    assert largest in (DURATIONS, HOST_TIME, POWERS)
     assert 0.2 < prediction.energy_j[0] / true_energies(device, [network])[0] < 5
 
 
@@ -146,7 +156,7 @@ def test_unseen_precision_has_a_wide_interval(fitted):
     unseen = predict(fitted, [network], replace(SETUP, precision="bf16"))
     assert unseen.unseen_share[0] == pytest.approx(1.0)
     known_share, unseen_share = (one.energy_sd_j[0] / one.energy_j[0] for one in (known, unseen))
-    assert unseen_share > 0.5 > known_share
+    assert unseen_share > 0.3 > 3.0 * known_share
 
 
 def test_device_energy_is_separate_from_waiting_for_the_host():
@@ -226,6 +236,41 @@ def test_variants_of_the_paper_are_fitted_to(device):
     assert np.abs(prediction.energy_j / truth_j - 1).mean() < 0.2
 
 
+def test_hyper_parameters_are_kept_until_there_are_half_as_many_observations_again(
+    device, observations, fitted
+):
+    estimator, thetas = AdditiveEstimator(), (fitted.model.duration.theta, fitted.model.power.theta)
+    parts = observe_parts(device, draw_networks(8, seed=77), energy=True)
+    few, many = ([*observations, *parts[:count]] for count in (10, 30))
+    extended = estimator.fit(few, fitted)
+    assert extended.observation_count == fitted.observation_count + 10
+    assert extended.fitted_count == fitted.observation_count
+    kept = extended.model.duration.theta, extended.model.power.theta
+    assert all((one == two).all() for one, two in zip(kept, thetas, strict=True))
+    again = estimator.fit(many, extended)
+    assert again.observation_count >= 1.5 * fitted.observation_count
+    assert again.fitted_count == again.observation_count
+    assert (again.model.duration.theta != thetas[0]).any()
+
+
+def test_extended_fit_predicts_nearly_what_a_new_one_does(device, observations, fitted):
+    networks = draw_networks(3, seed=77)
+    more = [*observations, *observe_parts(device, networks)]
+    estimator, others = AdditiveEstimator(), [*networks, *draw_networks(6, seed=78)]
+    extended, anew = (predict(estimator.fit(more, one), others) for one in (fitted, None))
+    assert extended.energy_j == pytest.approx(anew.energy_j, rel=0.05)
+    assert extended.duration_s == pytest.approx(anew.duration_s, rel=0.05)
+    truth_j = true_energies(device, networks)
+    assert extended.energy_j[: len(networks)] == pytest.approx(truth_j, rel=0.05)
+
+
+def test_fit_that_lacks_an_observation_is_not_extended(observations, fitted):
+    """What was forgotten must not stay in the fit."""
+    estimator = AdditiveEstimator()
+    fewer = [one for one in observations if one.energy_j][3:]
+    assert estimator.fit(fewer, fitted).to_dict() == estimator.fit(fewer).to_dict()
+
+
 def test_own_module_does_not_change_other_networks(device, observations, fitted):
     """It may do more than its layers show, which costs no other network anything."""
     own, others = draw_networks(1, seed=33)[0], draw_networks(5, seed=34)
@@ -279,7 +324,7 @@ def test_observations_of_another_unit_are_adjusted_to_this_one(observations):
 def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observations):
     """Durations of one's own unit without energies do not make everything cheaper."""
     estimator, networks = AdditiveEstimator(), draw_networks(6, seed=61)
-    many = [*observe_parts(device, draw_networks(60, seed=5)), observe_idle(device)]
+    many = [*observe_parts(device, draw_networks(25, seed=5)), observe_idle(device)]
     timed = [replace(one, energy_j=None) for one in observations if one.trial.network.layers]
     own = observe_on_unit(timed, "own", 1.0, 1e6)
     fitted = estimator.fit([*observe_on_unit(many, "other", 1.0, 0.0), *own])
@@ -290,7 +335,6 @@ def test_energies_of_another_unit_are_used_if_there_are_no_others(device, observ
 PREDICT = """
 import json, sys
 before = set(sys.modules)
-from joulecast.estimators.additive.device_model import HOST_TIME, UNSEEN_KINDS, UNTIMED_LAYERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.families import make_family
 from joulecast.records import Setup

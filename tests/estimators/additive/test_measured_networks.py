@@ -36,12 +36,12 @@ def test_prediction_moves_by_the_ratio_of_variances():
     assert [one[0].energy_j for one in updated.layers] == pytest.approx([11.0, 10.0])
 
 
-def test_whole_eager_steps_are_summarised(device, model):
+def test_whole_eager_steps_are_summarised(device):
     network = draw_networks(1, seed=3)[0]
-    run, labels = observe_step(device, Trial(network, SETUP)), model.encoder.labels
+    run = observe_step(device, Trial(network, SETUP))
     graphs = observe_parts(device, [network])
-    measured = summarise_networks([run, run, *graphs], labels)
-    pieces = split_pieces(network, SETUP, labels)
+    measured = summarise_networks([run, run, *graphs])
+    pieces = split_pieces(network, SETUP)
     assert list(measured) == [hash_pieces(pieces)]
     (found,) = find_measured(measured, [pieces])
     assert found.energy_j == pytest.approx(run.energy_j)

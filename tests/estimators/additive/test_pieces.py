@@ -16,6 +16,7 @@ from joulecast.variants import Part, curve_key, describe_part, split_blocks, spl
 CONV = make_layer(
     "conv2d", (make_op("batch_norm"),), cin=8, cout=16, space=(9, 9), kernel=3, padding=1
 )
+RELU = make_op("elementwise", fn="relu")
 FLAGS = ("channels_last", "channels_last_weights")
 
 
@@ -82,14 +83,43 @@ def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
         check_layer(layer)
 
 
-def test_blocks_stay_whole_if_their_label_was_measured() -> None:
+def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
-    block = make_piece(split_blocks(network)[1].part, setup)
-    leaf = make_piece(split_network(network)[1].part, setup)
-    whole = split_pieces(network, setup, {block.label})
-    opened = split_pieces(network, setup, {leaf.label})
-    assert sum(one.is_block for one in whole) == 2
-    assert not any(one.is_block for one in opened)
+    blocks = [one.piece for one in split_pieces(network, setup) if one.is_block]
+    assert len(blocks) == 2
+    opened: dict[str, float] = {}
+    for placed in split_network(network):
+        if make_piece(placed.part, setup).flops and placed.part.role == "hidden":
+            for leaf, count in make_piece(placed.part, setup).own_leaves:
+                opened[leaf.kind] = opened.get(leaf.kind, 0.0) + count
+    inside: dict[str, float] = {}
+    for block in blocks:
+        for leaf, count in block.leaves:
+            assert not leaf.leaves
+            inside[leaf.kind] = inside.get(leaf.kind, 0.0) + count
+    assert inside["linear"] == opened["linear"]
+    assert inside["sdpa"] == opened["sdpa"] == 2
+
+
+def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
+    part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
+    piece = make_piece(part, Setup(batch=2))
+    assert [leaf.kind for leaf, _ in piece.own_leaves] == ["linear", "relu", "cross_entropy loss"]
+    inference = make_piece(part, Setup(batch=2, phase="inference"))
+    assert [leaf.kind for leaf, _ in inference.own_leaves] == ["linear", "relu"]
+
+
+def test_single_operator_is_its_own_leaf() -> None:
+    piece = make_piece(Part("hidden", (make_layer("linear", cin=8, cout=4),)), Setup())
+    assert piece.own_leaves == ((piece, 1.0),)
+
+
+@pytest.mark.parametrize(("groups", "kind"), [(1, "conv2d"), (4, "grouped"), (8, "depthwise")])
+def test_grouped_convolutions_are_a_kind_of_their_own(groups: int, kind: str) -> None:
+    layer = make_layer("conv2d", cin=8, cout=8, space=(9, 9), kernel=3, groups=groups)
+    piece = make_piece(Part("hidden", (layer,)), Setup())
+    assert kind in piece.label
+    assert ("grouped" in piece.operator_class) == (groups > 1)
 
 
 def test_weights_that_are_called_again_are_updated_once() -> None:
@@ -98,7 +128,7 @@ def test_weights_that_are_called_again_are_updated_once() -> None:
     wide = make_layer("linear", cin=512, cout=512)
     output = make_layer("linear", cin=512, cout=10)
     network = Network((replace(wide, calls=8), output), Input((512,)))
-    first = split_pieces(network, setup, ())[0]
+    first = split_pieces(network, setup)[0]
     work = layer_work(wide, setup)
     expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
     # Products hardly count beside the update.
@@ -114,7 +144,7 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
     tied = Network((table, head), Input((64,), tokens))
     untied = replace(tied, layers=(table, replace(head, tied=False)))
     counts = [
-        [one.count for one in split_pieces(network, setup, ()) if one.piece.flops > 1e9]
+        [one.count for one in split_pieces(network, setup) if one.piece.flops > 1e9]
         for network in (tied, untied)
     ]
     assert counts[1] == [1.0]
@@ -125,7 +155,7 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
 def test_layer_without_work_is_not_a_piece() -> None:
     view = make_layer("view", shape=(4, 4), out=(16,))
     network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
-    pieces = split_pieces(network, Setup(batch=2, phase="inference"), ())
+    pieces = split_pieces(network, Setup(batch=2, phase="inference"))
     assert [one.piece.label for one in pieces] == ["linear fp32 inference"]
 
 

@@ -81,7 +81,7 @@ def _guess_flop_s(precision: str, by_precision: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True)
 class _Row:
-    """Work and duration of an observation; launches without those of recurrent layers."""
+    """Work and duration of an observation; launches that its duration tells about."""
 
     duration_s: float
     flops: Mapping[str, float]
@@ -102,6 +102,9 @@ def _sum_work(observation: DecomposedObservation) -> _Row:
             size_bytes += times * leaf.size_bytes
             # A recurrent layer fuses most of the launches that are counted for it.
             launches += times * leaf.launches * (leaf.operator_class != "recurrent")
+    # What a run pays once would pass for the duration of its launches.
+    if any(piece.operator_class == OVERHEAD for piece in observation.counts):
+        launches = 0.0
     return _Row(observation.duration_s or 0.0, flops, size_bytes, launches)
 
 

@@ -1,0 +1,73 @@
+"""What was measured of each kind, and how far estimates reach beyond it."""
+
+import pytest
+
+from additive_examples import SETUP, count_network, draw_networks, observe_parts, observe_step
+from joulecast.estimators.additive.decompose import decompose_observations
+from joulecast.estimators.additive.device_model import predict_device
+from joulecast.estimators.additive.measured_kinds import (
+    find_unseen_shares,
+    note_extrapolation,
+    summarise_kinds,
+)
+from joulecast.families import make_family
+from joulecast.kinds import make_layer
+from joulecast.records import Input, Network, Trial
+
+
+@pytest.fixture(scope="module")
+def kinds(observations):
+    return summarise_kinds(decompose_observations(observations))
+
+
+def predict(model, *networks):
+    return predict_device(model, [count_network(network) for network in networks])
+
+
+def linear_network(width):
+    return Network((make_layer("linear", cin=width, cout=width),), Input((width,)))
+
+
+def test_distinct_pieces_are_counted(device):
+    networks = draw_networks(3, seed=1)
+    parts = observe_parts(device, networks)
+    timed = [one for one in observe_parts(device, draw_networks(1, seed=2), energy=False)]
+    found = summarise_kinds(decompose_observations([*parts, *parts, *timed]))
+    for label in ("conv2d fp32", "linear+loss fp32"):
+        own = [one for one in parts if label in list_labels(one)]
+        assert found[label].energy_points == len(own) > 0
+        assert found[label].duration_points > found[label].energy_points
+
+
+def list_labels(observation):
+    (one,) = decompose_observations([observation])
+    return {piece.label for piece in one.counts}
+
+
+def test_whole_networks_show_sizes_but_no_points(device):
+    network = draw_networks(1, seed=2)[0]
+    run = observe_step(device, Trial(network, SETUP))
+    found = summarise_kinds(decompose_observations([run]))
+    convolution = found["conv2d fp32"]
+    assert convolution.energy_points == convolution.duration_points == 0
+    assert convolution.largest_flops > 0 and convolution.largest_bytes > 0
+
+
+def test_unseen_share_is_that_of_unmeasured_labels(model, kinds):
+    shares = find_unseen_shares(
+        kinds, predict(model, draw_networks(1, seed=5)[0], make_family("transformer:64,2"))
+    )
+    assert shares[0] == 0.0
+    assert 0.1 < shares[1] < 1.0
+    assert find_unseen_shares({}, predict(model, draw_networks(1, seed=5)[0])) == (1.0,)
+
+
+def test_kinds_that_were_never_measured_are_noted(model, kinds):
+    (notes,) = note_extrapolation(kinds, predict(model, make_family("lstm")))
+    assert "lstm fp32 was never measured: estimated from similar operators" in notes
+
+
+def test_sizes_beyond_measured_ones_are_noted(model, kinds):
+    small, large = note_extrapolation(kinds, predict(model, *map(linear_network, (64, 16384))))
+    assert not any("linear" in one for one in small)
+    assert any(one.startswith("extrapolated") and "linear fp32" in one for one in large)
