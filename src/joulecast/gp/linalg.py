@@ -59,6 +59,15 @@ def cholesky_with_inverse(matrix: Floats) -> tuple[Floats, Floats]:
     return _solve_with_jitter(_factorise, matrix)
 
 
+def factorise_covariance(matrix: Floats) -> Floats:
+    """Return the lower Cholesky factor of a covariance, in as many threads as BLAS takes.
+
+    Raises:
+        numpy.linalg.LinAlgError: The matrix is not positive definite, even with jitter.
+    """
+    return np.asarray(_solve_with_jitter(np.linalg.cholesky, matrix))
+
+
 def invert_covariance(matrix: Floats) -> tuple[Floats, float]:
     """Return the inverse of a covariance and half its log determinant.
 
@@ -114,10 +123,14 @@ class SparsityPattern:
 
 def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
     """Return what ``solve`` returns, with as little jitter as makes the matrix definite."""
-    scale = float(np.diag(matrix).mean())
+    diagonal = np.diag(matrix).copy()
+    scale = float(diagonal.mean())
     for share in _JITTERS:
+        if share:
+            matrix = matrix.copy()
+            matrix[np.diag_indices_from(matrix)] = diagonal + share * scale
         with suppress(np.linalg.LinAlgError):
-            return solve(matrix + share * scale * np.eye(len(matrix)))
+            return solve(matrix)
     raise np.linalg.LinAlgError("the covariance is not positive definite, even with jitter")
 
 

@@ -37,3 +37,20 @@ def test_large_and_small_values_do_not_overflow():
     found = log_sums(counts, np.array([1000.0, -1000.0, -2000.0]))
     assert found == pytest.approx([1000.0 + np.log(2.0), -2000.0])
     assert log_sums(WeightedSums(1, *np.zeros((2, 0), int), np.zeros(0)), np.zeros(1))[0] == -np.inf
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_expectation_of_a_sum_agrees_with_monte_carlo(is_shared):
+    """Independent deviations average out and raise the sum; a common one does not."""
+    rng, size, sd = np.random.default_rng(3), 12, 0.3
+    counts = WeightedSums(1, np.zeros(size, int), np.arange(size), rng.uniform(1.0, 3.0, size))
+    values = rng.normal(size=size)
+    weight = linearise(counts, values).weights.weight
+    sum_variance = sd**2 * (1.0 if is_shared else (weight**2).sum())
+    linear = linearise(counts, values, np.full(size, sd**2), np.array([sum_variance]))
+    noise = sd * rng.normal(size=(100_000, 1 if is_shared else size))
+    drawn = np.log(np.exp(values + noise) @ counts.weight)
+    found, plain = linear.evaluate(values)[0], log_sums(counts, values)[0]
+    assert found == pytest.approx(drawn.mean(), abs=0.004)
+    assert found - plain == pytest.approx(0.0 if is_shared else 0.03, abs=0.015)
+    assert np.sqrt(sum_variance) == pytest.approx(drawn.std(), rel=0.05)

@@ -8,11 +8,12 @@ import pytest
 from joulecast.gp.logsums import local_rows
 from joulecast.gp.logsums.local_rows import (
     condition_for,
-    condition_locally,
+    condition_on_rows,
+    find_rows,
     select_rows,
 )
 from joulecast.gp.logsums.log_inputs import LogSums
-from joulecast.gp.logsums.posterior import condition_logsums
+from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs
@@ -27,8 +28,7 @@ def test_all_rows_are_selected_if_they_are_few(fitted):
     new = draw_inputs(np.random.default_rng(1), 20, first_identity=1000)
     assert (select_rows(fitted, new, limit=500) == np.arange(360)).all()
     exact = predict_inputs(condition_logsums(fitted), new)
-    local = predict_inputs(condition_locally(fitted, new, limit=360), new)
-    assert local.log_mean == pytest.approx(exact.log_mean, abs=1e-12)
+    assert len(find_rows(fitted, new)) == 360
     assert predict_inputs(condition_for(fitted, new), new).log_mean == pytest.approx(
         exact.log_mean, abs=1e-12
     )
@@ -37,12 +37,27 @@ def test_all_rows_are_selected_if_they_are_few(fitted):
 def test_local_conditioning_is_close_to_exact(fitted):
     new = draw_inputs(np.random.default_rng(2), 10, first_identity=1000)
     exact = predict_inputs(condition_logsums(fitted), new)
-    local = predict_inputs(condition_locally(fitted, new, limit=200), new)
+    local = predict_inputs(condition_logsums(fitted, select_rows(fitted, new, limit=200)), new)
     assert np.sqrt(np.mean((local.log_mean - exact.log_mean) ** 2)) < 0.03
     ratio = np.sqrt(local.log_variance / exact.log_variance)
     assert np.median(ratio) < 1.05
     # Fewer observations never make a prediction more certain.
     assert 1.0 - 1e-6 < ratio.min() <= ratio.max() < 1.15
+
+
+def test_many_observations_give_exact_means_and_local_variances(fitted, monkeypatch):
+    monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 100)
+    monkeypatch.setattr(local_rows, "LOCAL_ROWS", 120)
+    kept = linearise_observations(fitted)
+    new = draw_inputs(np.random.default_rng(2), 10, first_identity=1000)
+    posterior = condition_for(kept, new)
+    assert 100 < posterior.sums.size <= 120
+    exact, local = (predict_inputs(each, new) for each in (condition_logsums(kept), posterior))
+    assert local.log_mean == pytest.approx(exact.log_mean, abs=1e-8)
+    ratio = np.sqrt(local.log_variance / exact.log_variance)
+    assert 1.0 - 1e-6 < ratio.min() <= ratio.max() < 1.25
+    everything = condition_on_rows(kept, np.arange(360))
+    assert everything.full_mean is None
 
 
 def test_every_input_gets_its_rows(fitted, monkeypatch):

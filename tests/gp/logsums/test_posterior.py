@@ -1,14 +1,18 @@
-"""Conditioning on sums, by Gauss-Newton steps."""
+"""Conditioning on sums."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums import posterior as posterior_module
 from joulecast.gp.logsums.linearisation import log_sums
 from joulecast.gp.logsums.log_inputs import LogObservations, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
+    condition_logsums,
+    correct_row_weights,
+    linearise_observations,
+)
 from joulecast.gp.logsums.prior_covariance import log_prior_covariance
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.totals import predict_inputs
@@ -16,31 +20,28 @@ from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs, draw_values, make_process
 
 
-def test_posterior_mean_reproduces_observed_sums(monkeypatch):
-    """After enough steps the sums of the posterior means are the observed ones, within noise."""
-    monkeypatch.setattr(posterior_module, "_MAX_STEPS", 20)
-    monkeypatch.setattr(posterior_module, "_TOLERANCE", 1e-9)
-    fitted, _ = draw_fitted(np.random.default_rng(0), structure_sd=(1e-3, 0.1), sum_sd=(1e-3, 0.1))
-    posterior = condition_logsums(fitted)
-    totals = log_sums(posterior.sums.counts, posterior.log_values)
-    assert totals == pytest.approx(fitted.observations.log_values, abs=0.06)
+def scale_sds(process, factor):
+    """Return the process with the standard deviations of all terms multiplied."""
+    terms = []
+    for term in process.terms:
+        sds = [
+            None if one is None else (factor * one[0], one[1])
+            for one in (term.shared_sd, term.regime_sd)
+        ]
+        terms.append(replace(term, shared_sd=sds[0], regime_sd=sds[1]))
+    return replace(process, terms=tuple(terms))
 
 
-def test_few_steps_are_nearly_as_good_as_many(monkeypatch):
-    rng = np.random.default_rng(1)
-    fitted, _ = draw_fitted(rng)
-    new = draw_inputs(rng, 20, first_identity=100)
-    few = predict_inputs(condition_logsums(fitted), new)
-    monkeypatch.setattr(posterior_module, "_MAX_STEPS", 30)
-    monkeypatch.setattr(posterior_module, "_TOLERANCE", 1e-10)
-    many = predict_inputs(condition_logsums(fitted), new)
-    assert few.log_mean == pytest.approx(many.log_mean, abs=0.02)
+@pytest.mark.parametrize(("factor", "tolerance"), [(1.0, 0.3), (0.5, 0.2)])
+def test_posterior_of_sums_agrees_with_importance_sampling(factor, tolerance):
+    """Two inputs of which only the sum is known: the mean of one, by weighted draws.
 
-
-def test_posterior_of_sums_agrees_with_importance_sampling():
-    """Two inputs of which only the sum is known: the mean of one, by weighted draws."""
+    What is known of each alone is skewed, which a normal distribution cannot be: the standard
+    deviation of the larger one is 25 % too small where that of the prior is 0.7, and 15 % at 0.35.
+    """
     rng = np.random.default_rng(3)
     process = make_process(noise_sd=(0.05, 0.1), structure_sd=(1e-3, 0.1), sum_sd=(1e-3, 0.1))
+    process = scale_sds(process, factor)
     inputs = draw_inputs(rng, 2)
     values = draw_values(rng, process, inputs)
     counts = WeightedSums(1, np.zeros(2, int), np.arange(2), np.array([1.0, 3.0]))
@@ -55,9 +56,8 @@ def test_posterior_of_sums_agrees_with_importance_sampling():
     weight = np.exp(-0.5 * ((totals - observed) / 0.05) ** 2)
     expected = weight @ draws / weight.sum()
     assert found.log_mean == pytest.approx(expected, abs=0.05)
-    # What is known of each alone is skewed, which a normal distribution cannot be.
     sd = np.sqrt(weight @ (draws - expected) ** 2 / weight.sum())
-    assert np.sqrt(found.log_variance) == pytest.approx(sd, rel=0.2)
+    assert np.sqrt(found.log_variance) == pytest.approx(sd, rel=tolerance)
 
 
 def test_some_observations_condition_as_if_there_were_no_others():
@@ -69,3 +69,36 @@ def test_some_observations_condition_as_if_there_were_no_others():
     only = replace(fitted, observations=fitted.observations.take(rows))
     two = predict_inputs(condition_logsums(only), new)
     assert one.log_mean == pytest.approx(two.log_mean, abs=1e-12)
+
+
+def test_row_weights_give_the_means_of_all_observations():
+    rng = np.random.default_rng(5)
+    fitted = linearise_observations(draw_fitted(rng)[0])
+    new = draw_inputs(rng, 10, first_identity=100)
+    posterior = condition_logsums(fitted)
+    assert fitted.row_weights == pytest.approx(posterior.row_weights, rel=1e-6, abs=1e-8)
+    exact = predict_inputs(posterior, new)
+    assert fitted.mean.predict(new) == pytest.approx(exact.log_mean, abs=1e-9)
+    some = replace(condition_logsums(fitted, np.arange(10)), full_mean=fitted.mean)
+    found = predict_inputs(some, new)
+    assert found.log_mean == pytest.approx(exact.log_mean, abs=1e-9)
+    assert (found.log_variance >= exact.log_variance - 1e-12).all()
+    medians = predict_inputs(some, new, with_variance=False)
+    assert medians.log_mean == pytest.approx(exact.log_mean, abs=1e-9)
+
+
+def test_without_row_weights_there_is_no_mean_of_all_observations():
+    fitted = draw_fitted(np.random.default_rng(6))[0]
+    assert fitted.mean is None
+    assert correct_row_weights(fitted, np.arange(3)) is fitted
+
+
+def test_corrected_row_weights_solve_the_equations_of_their_rows():
+    """From zeros, correcting all rows is solving all equations at once."""
+    fitted = linearise_observations(draw_fitted(np.random.default_rng(7))[0])
+    start = replace(fitted, row_weights=np.zeros(fitted.observations.size))
+    found = correct_row_weights(start, np.arange(fitted.observations.size))
+    assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)
+    wrong = fitted.row_weights + np.where(np.arange(fitted.observations.size) < 8, 1.0, 0.0)
+    found = correct_row_weights(replace(fitted, row_weights=wrong), np.arange(8))
+    assert found.row_weights == pytest.approx(fitted.row_weights, rel=1e-6, abs=1e-8)

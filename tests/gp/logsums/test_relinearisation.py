@@ -32,10 +32,10 @@ def test_kept_linearisation_predicts_the_same(fitted):
 
 def test_local_linearisation_is_close_to_exact(fitted, monkeypatch):
     exact = keep_linearisation(fitted)
-    for module in (local_rows, relinearisation):
-        monkeypatch.setattr(module, "MAX_EXACT_ROWS", 100)
+    monkeypatch.setattr(relinearisation, "_MAX_JOINT_ROWS", 100)
     monkeypatch.setattr(relinearisation, "_BATCH", 20)
     local = keep_linearisation(fitted)
+    assert local.row_weights is None
     assert local.linear.weights.weight == pytest.approx(exact.linear.weights.weight, abs=0.05)
     assert predict(local).log_mean == pytest.approx(predict(exact).log_mean, abs=0.02)
 
@@ -57,6 +57,24 @@ def test_further_observations_are_conditioned_on(fitted):
     assert one.log_mean == pytest.approx(two.log_mean, abs=0.02)
     seen = predict_inputs(condition_logsums(kept), new.take(np.arange(3)))
     assert seen.log_mean == pytest.approx(np.log([2e-3, 3e-3, 4e-3]), abs=0.1)
+
+
+def test_means_of_many_observations_follow_further_ones(fitted, monkeypatch):
+    """Row weights are corrected for the new observations and those near them alone."""
+    monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 100)
+    monkeypatch.setattr(local_rows, "LOCAL_ROWS", 120)
+    rng = np.random.default_rng(4)
+    new, size = draw_inputs(rng, 6, first_identity=500), fitted.inputs.size
+    counts = WeightedSums(4, np.array([0, 1, 2, 3, 3, 3]), size + np.arange(6), np.ones(6))
+    sums = replace(LogSums.of_counts(counts), identities=900 + np.arange(4))
+    known = LogObservations(sums, np.log([2e-3, 3e-3, 4e-3, 8e-3]), np.full(4, 1e-5))
+    kept = keep_linearisation(fitted)
+    extended = extend_fitted(kept, new, known)
+    assert len(extended.row_weights) == extended.observations.size
+    exact = predict_inputs(condition_logsums(extended), new).log_mean
+    before = kept.mean.predict(new)
+    assert np.abs(exact - before).max() > 0.3
+    assert extended.mean.predict(new) == pytest.approx(exact, abs=0.03)
 
 
 def test_appended_inputs_keep_caps_only_if_all_have_them():

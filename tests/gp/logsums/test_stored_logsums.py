@@ -24,6 +24,7 @@ def test_restored_process_predicts_the_same():
     )
     assert (one.log_mean == two.log_mean).all()
     assert (one.log_variance == two.log_variance).all()
+    assert (restored.row_weights == fitted.row_weights).all()
     assert (restored.observations.strata == fitted.observations.strata).all()
 
 
@@ -31,7 +32,7 @@ def test_optional_arrays_are_left_out():
     fitted, _ = draw_fitted(np.random.default_rng(1))
     fitted = replace(fitted, observations=replace(fitted.observations, strata=None))
     data = StoredLogSums.from_fitted(fitted).to_dict()
-    assert not {"strata", "log_caps", "weights", "offsets"} & set(data)
+    assert not {"strata", "log_caps", "weights", "offsets", "row_weights"} & set(data)
     assert StoredLogSums.from_dict(data).restore().linear is None
 
 

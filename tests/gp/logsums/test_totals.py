@@ -13,9 +13,9 @@ from joulecast.gp.logsums.prior_mean import elasticities, prior_log_mean
 from joulecast.gp.logsums.totals import (
     posterior_elasticities,
     predict_combinations,
+    predict_discrepancies,
     predict_inputs,
     predict_log_totals,
-    predict_total_means,
 )
 from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs, draw_sums, make_process
@@ -119,10 +119,6 @@ def test_totals_agree_with_monte_carlo():
     assert found.mean == pytest.approx(drawn.mean(axis=0), rel=0.02)
     assert found.log_mean == pytest.approx(np.log(drawn).mean(axis=0), abs=0.03)
     assert found.log_variance == pytest.approx(np.log(drawn).var(axis=0), rel=0.15)
-    means, inputs = predict_total_means(posterior, new, counts)
-    assert means == pytest.approx(drawn.mean(axis=0), rel=0.02)
-    medians, _ = predict_total_means(posterior, new, counts, with_variance=False)
-    assert medians == pytest.approx(counts.total(np.exp(inputs.log_mean)))
 
 
 def test_estimates_scale_with_all_values():
@@ -157,6 +153,9 @@ def test_discrepancy_of_a_structure_is_learnt():
     again = predict_log_totals(posterior, fitted.inputs, LogSums(one, share, np.array([99])))
     assert again.log_mean - plain.log_mean == pytest.approx(0.1, abs=0.03)
     other = WeightedSums(1, np.zeros(1, int), np.ones(1, int), np.ones(1))
+    discrepancy = predict_discrepancies(posterior, LogSums(one, share, np.array([99])))
+    assert again.log_mean - plain.log_mean == pytest.approx(discrepancy, abs=1e-12)
+    assert predict_discrepancies(posterior, LogSums.of_counts(one)) == 0.0
     unseen = predict_log_totals(posterior, fitted.inputs, LogSums(one, other, np.array([99])))
     assert unseen.log_mean == pytest.approx(plain.log_mean, abs=1e-12)
     assert unseen.log_variance > again.log_variance > plain.log_variance
@@ -181,14 +180,26 @@ def test_elasticities_follow_basis_and_points():
     assert np.abs(fine - by_mean).max() > 0.01
 
 
-def test_no_mean_exceeds_its_cap():
+def test_caps_bind_the_prior_mean_alone():
+    """Observations above a cap are believed; where there are none, no mean is far above it."""
     rng = np.random.default_rng(9)
+    fitted, _ = draw_fitted(rng, several=0)
+    caps = prior_log_mean(fitted.inputs, fitted.hyper.coefficients) - 0.5
+    capped = replace(fitted, inputs=replace(fitted.inputs, log_caps=caps))
+    found = predict_inputs(condition_logsums(capped), capped.inputs)
+    data = capped.observations
+    observed = data.log_values - np.log(data.sums.counts.weight)
+    assert (observed > caps[data.sums.counts.column]).any()
+    assert found.log_mean[data.sums.counts.column] == pytest.approx(observed, abs=0.06)
+    few = replace(capped, observations=data.take(np.zeros(1, int)))
+    few.observations.log_variance[:] = 1e6
+    assert (predict_inputs(condition_logsums(few), few.inputs).log_mean < caps + 1e-3).all()
+
+
+def test_means_without_variances_are_the_same():
+    rng = np.random.default_rng(11)
     fitted, _ = draw_fitted(rng)
-    new = draw_inputs(rng, 30, first_identity=100)
-    free = predict_inputs(condition_logsums(fitted), new).log_mean
-    capped = replace(new, log_caps=np.full(30, np.median(free)))
-    limit = np.exp(np.median(free)) * (1.0 + 1e-9)
-    found = predict_inputs(condition_logsums(fitted), capped)
-    assert found.mean.max() <= limit
-    totals = predict_log_totals(condition_logsums(fitted), capped, LogSums.of_single_inputs(30))
-    assert totals.mean == pytest.approx(found.mean, rel=1e-9)
+    new, posterior = draw_inputs(rng, 12, first_identity=100), condition_logsums(fitted)
+    one, two = predict_inputs(posterior, new), predict_inputs(posterior, new, with_variance=False)
+    assert one.log_mean == pytest.approx(two.log_mean, abs=1e-12)
+    assert not two.log_variance.any()

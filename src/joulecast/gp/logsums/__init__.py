@@ -16,8 +16,8 @@ Regimes share a_t² / (a_t² + b_t²) of a term's variance. Sums are linearised:
     w_ip = A_ip·exp(z̄_p) / Σ_q A_iq·exp(z̄_q),    y ≈ f(z̄) + w·(z - z̄) + u + ε
 
 with z̄ the posterior mean, found in a few steps from the prior mean. Observations of a single input
-are exact. Totals of several inputs are log-normal with the mean of the sum and the
-variance of its linearisation.
+are exact. Totals of several inputs are log-normal with the expectation and the variance of this
+expansion, uncertainty included (``linearisation``).
 
     process           definition of a process, its hyper-parameters θ and their prior
     log_inputs        inputs and sums over them, as arrays
@@ -27,13 +27,14 @@ variance of its linearisation.
     sum_objective     negative log posterior of θ and its gradient
     map_fit           MAP estimate of θ
     posterior         the process conditioned on observations
+    gauss_newton      the log values that sums are linearised around
     local_rows        the observations that matter for some inputs
     relinearisation   keeps the linearisation of all observations, adds further ones
     totals            means, variances and covariances of inputs, combinations and totals
     measurement_value what a further observation would gain
     stored_logsums    JSON
 
-Everything but ``sum_objective`` and ``map_fit`` needs numpy alone. Durations and energies are two
-configurations: the basis of energies contains durations, whose uncertainty
-``totals.posterior_elasticities`` carries over, and caps at the power limit.
+Everything but ``sum_objective``, ``map_fit`` and ``gauss_newton`` needs numpy alone. Durations and
+powers are two configurations: durations are coordinates of powers, so that their uncertainty
+carries over (``totals.posterior_elasticities``), and prior means of powers are capped at the limit.
 """

@@ -9,6 +9,8 @@ conditioning (rms 0.11 to 0.06 in the logarithm with 500 observations for 30 unr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints, matmul
@@ -37,23 +39,29 @@ _CANDIDATES = 3
 _CHUNK = 256
 
 
-def condition_locally(
-    fitted: FittedLogSums,
-    inputs: LogInputs,
-    queries: LogSums | None = None,
-    limit: int = LOCAL_ROWS,
-) -> LogSumPosterior:
-    """Return the posterior given the observations that matter, as ``select_rows`` finds them."""
-    return condition_logsums(fitted, select_rows(fitted, inputs, queries, limit))
-
-
 def condition_for(
     fitted: FittedLogSums, inputs: LogInputs, queries: LogSums | None = None
 ) -> LogSumPosterior:
-    """Return the posterior given all observations, or those that matter if there are many."""
+    """Return the posterior given all observations, or those that matter if there are many.
+
+    If there are many and the process has row weights, means are those given all of them.
+    """
+    return condition_on_rows(fitted, find_rows(fitted, inputs, queries))
+
+
+def condition_on_rows(fitted: FittedLogSums, rows: Ints) -> LogSumPosterior:
+    """Return variances given some observations, with means given all if the fit knows them."""
+    posterior = condition_logsums(fitted, rows)
+    if len(rows) == fitted.observations.size:
+        return posterior
+    return replace(posterior, full_mean=fitted.mean)
+
+
+def find_rows(fitted: FittedLogSums, inputs: LogInputs, queries: LogSums | None = None) -> Ints:
+    """Return all observations, or those that matter if there are many."""
     if fitted.observations.size <= MAX_EXACT_ROWS:
-        return condition_logsums(fitted)
-    return condition_locally(fitted, inputs, queries)
+        return np.arange(fitted.observations.size)
+    return select_rows(fitted, inputs, queries, LOCAL_ROWS)
 
 
 def select_rows(

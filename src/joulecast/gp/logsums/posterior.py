@@ -4,10 +4,8 @@ C = W·K·Wᵀ + U + diag(σ_n² + v) = L·Lᵀ   covariance of the linearised o
 r = y - E f - W·(μ - z̄)                  their residuals
 z | y  ~  N(μ + k·C⁻¹·r, K - |L⁻¹·kᵀ|²)   k the prior covariance of z with the observations
 
-z̄ starts at the prior mean and becomes the posterior mean in a few Gauss-Newton steps, the later
-ones damped. What uncertainty adds to the expectation of a sum is taken from the first of them, so
-that observed sums and predicted ones mean the same. Where every observation has a single input, the
-first step is exact.
+z̄ is the posterior mean that ``gauss_newton`` finds once, when a fit is made; conditioning under a
+linearisation that was kept needs numpy alone.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints, cholesky_with_inverse, matmul, matvec
-from joulecast.gp.logsums.linearisation import LinearSums, linearise
+from joulecast.gp.logsums.gauss_newton import ObservedSums, find_linearisation, find_row_weights
+from joulecast.gp.logsums.linearisation import LinearSums
 from joulecast.gp.logsums.log_inputs import (
     LogInputs,
     LogObservations,
@@ -28,15 +27,7 @@ from joulecast.gp.logsums.log_inputs import (
 from joulecast.gp.logsums.prior_covariance import discrepancy_covariance, log_prior_covariance
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
-from joulecast.gp.weighted_sums import WeightedSums
 
-# Steps in all; those that are not damped; and those after which variances are kept.
-_MAX_STEPS, _FULL_STEPS, _VARIANCE_STEPS = 12, 3, 3
-_DAMPING = 0.6
-# A step changes no log value by more than this: far from z̄ the linearisation says little.
-_MAX_CHANGE = 1.5
-# Steps end when no linearised sum changes by more than this.
-_TOLERANCE = 0.003
 # Rows of a triangular product made at once.
 _TILE = 64
 
@@ -51,6 +42,8 @@ class FittedLogSums:
         observations: Observed sums of them.
         linear: Linearisation of the observations around a posterior, which conditioning on any of
             them then takes over; None to find it each time.
+        row_weights: C⁻¹·r of all observations under that linearisation, so that means need no
+            factor of C; None if that was not found.
     """
 
     process: LogSumProcess
@@ -58,11 +51,55 @@ class FittedLogSums:
     inputs: LogInputs
     observations: LogObservations
     linear: LinearSums | None = None
+    row_weights: Floats | None = None
 
     @cached_property
     def hyper(self) -> LogSumParameters:
         """The fitted hyper-parameters by name."""
         return self.process.unpack(self.theta)
+
+    @cached_property
+    def mean(self) -> PosteriorMean | None:
+        """The posterior mean given all observations; None without row weights."""
+        if self.linear is None or self.row_weights is None:
+            return None
+        weights, inputs = self.linear.weights, self.inputs
+        order = np.argsort(inputs.cells[1], kind="stable")
+        products = weights.weight * self.row_weights[weights.row]
+        by_input = np.asarray(np.bincount(weights.column, products, inputs.size), float)
+        return PosteriorMean(
+            self.process,
+            self.hyper,
+            inputs.take(order),
+            by_input[order],
+            self.observations.sums,
+            self.row_weights,
+        )
+
+
+@dataclass(frozen=True)
+class PosteriorMean:
+    """The posterior mean of a process.
+
+    Attributes:
+        inputs: Inputs of the observations, cell by cell.
+        input_weights: Wᵀ·C⁻¹·r, P: the posterior mean is the prior covariance with the inputs times
+            these.
+        sums: Observed sums.
+        row_weights: C⁻¹·r, N.
+    """
+
+    process: LogSumProcess
+    hyper: LogSumParameters
+    inputs: LogInputs
+    input_weights: Floats
+    sums: LogSums
+    row_weights: Floats
+
+    def predict(self, inputs: LogInputs) -> Floats:
+        """Return the posterior mean of log values."""
+        cov = log_prior_covariance(self.process, self.hyper, inputs, self.inputs)
+        return prior_log_mean(inputs, self.hyper.coefficients) + matvec(cov, self.input_weights)
 
 
 @dataclass(frozen=True)
@@ -77,6 +114,8 @@ class LogSumPosterior:
         row_weights: C⁻¹·r, N: the posterior mean is the prior covariance with the observations
             times these.
         log_values: Posterior mean of the inputs.
+        full_mean: Posterior mean given further observations too; variances are then those given
+            the ones here. None if there are no further ones.
     """
 
     process: LogSumProcess
@@ -87,6 +126,7 @@ class LogSumPosterior:
     inverse_factor: Floats
     row_weights: Floats
     log_values: Floats
+    full_mean: PosteriorMean | None = None
 
     def covariance_with_observations(self, inputs: LogInputs) -> Floats:
         """Return the prior covariance of the observations with inputs, N x P."""
@@ -100,100 +140,82 @@ def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSum
     if rows is not None:
         observations = observations.take(rows)
         linear = None if linear is None else linear.take(rows)
-    index, observations = sort_by_cell(fitted.inputs, observations)
-    inputs = fitted.inputs.take(index)
-    cov = _ObservationCovariance(fitted, inputs, observations)
-    if linear is not None:
-        # The weights change their entries only: they lie where the counts do.
-        return cov.condition(replace(linear, weights=_move(linear.weights, observations)))
-    return _find_posterior(cov, prior_log_mean(inputs, fitted.hyper.coefficients))
+    prior = _ObservationPrior(fitted, observations)
+    if linear is None:
+        return prior.condition(find_linearisation(prior.observed))
+    return prior.condition(prior.move(linear))
 
 
-class _ObservationCovariance:
-    """Prior covariance of inputs and what observations add to it, for any linearisation."""
+def linearise_observations(fitted: FittedLogSums) -> FittedLogSums:
+    """Return the process with all observations linearised around their posterior."""
+    prior = _ObservationPrior(fitted, fitted.observations)
+    linear = find_linearisation(prior.observed)
+    row_weights = find_row_weights(prior.observed, linear)
+    weights = replace(fitted.observations.sums.counts, weight=linear.weights.weight)
+    return replace(fitted, linear=replace(linear, weights=weights), row_weights=row_weights)
 
-    def __init__(
-        self, fitted: FittedLogSums, inputs: LogInputs, observations: LogObservations
-    ) -> None:
-        self.process, self.hyper = fitted.process, fitted.hyper
-        self.inputs, self.observations = inputs, observations
-        self._cov = log_prior_covariance(self.process, self.hyper, inputs, inputs)
-        sums = observations.sums
-        self._extra = discrepancy_covariance(self.hyper, sums, sums)
-        noise = self.hyper.noise_sd**2 + observations.log_variance
-        self._extra[np.diag_indices_from(self._extra)] += noise
-        self._mean = prior_log_mean(inputs, self.hyper.coefficients)
+
+def correct_row_weights(fitted: FittedLogSums, rows: Ints) -> FittedLogSums:
+    """Return the process with row weights that solve C·α = r for some observations.
+
+    The weights of the others stay: where those solved their equations before, and the observations
+    given are new or have much to do with new ones, all equations nearly hold.
+
+    Args:
+        fitted: The process with row weights; zeros for new observations.
+        rows: The observations whose equations are solved.
+    """
+    if fitted.mean is None or fitted.linear is None or fitted.row_weights is None:
+        return fitted
+    sums, known = fitted.observations.sums.take(rows), fitted.mean
+    used, own = sums.narrow()
+    log_values = np.zeros(fitted.inputs.size)
+    log_values[used] = known.predict(fitted.inputs.take(used))
+    linear = fitted.linear.take(rows)
+    noise = fitted.hyper.noise_sd**2 + fitted.observations.log_variance[rows]
+    residual = fitted.observations.log_values[rows] - linear.evaluate(log_values)
+    residual -= matvec(discrepancy_covariance(known.hyper, own, known.sums), known.row_weights)
+    residual -= noise * known.row_weights[rows]
+    inverse_factor = condition_logsums(fitted, rows).inverse_factor
+    row_weights = fitted.row_weights.copy()
+    row_weights[rows] += matvec(inverse_factor.T, matvec(inverse_factor, residual))
+    return replace(fitted, row_weights=row_weights)
+
+
+class _ObservationPrior:
+    """Prior of observations and their inputs, for any linearisation."""
+
+    def __init__(self, fitted: FittedLogSums, observations: LogObservations) -> None:
+        self._process, self._hyper = fitted.process, fitted.hyper
+        index, observations = sort_by_cell(fitted.inputs, observations)
+        self._inputs, self._sums = fitted.inputs.take(index), observations.sums
+        errors = discrepancy_covariance(self._hyper, self._sums, self._sums)
+        noise = self._hyper.noise_sd**2 + observations.log_variance
+        errors[np.diag_indices_from(errors)] += noise
+        self.observed = ObservedSums(
+            self._sums.counts,
+            observations.log_values,
+            prior_log_mean(self._inputs, self._hyper.coefficients),
+            log_prior_covariance(self._process, self._hyper, self._inputs, self._inputs),
+            errors,
+        )
 
     def condition(self, linear: LinearSums) -> LogSumPosterior:
         """Return the posterior under a linearisation."""
-        half = self.row_covariance(linear)
-        pattern, entries = linear.weights.pattern, linear.weights.weight
-        own_cov = pattern.matmul(entries, np.ascontiguousarray(half.T))
-        _, inverse_factor = cholesky_with_inverse(own_cov + self._extra)
-        residual = self.observations.log_values - linear.evaluate(self._mean)
+        observed, weights = self.observed, linear.weights
+        half = weights.pattern.matmul(weights.weight, observed.covariance)
+        own_cov = weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
+        _, inverse_factor = cholesky_with_inverse(own_cov + observed.error_covariance)
+        residual = observed.log_values - linear.evaluate(observed.mean)
         row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
-        log_values = self._mean + matvec(half.T, row_weights)
-        known = self.process, self.hyper, self.inputs, self.observations.sums
+        log_values = observed.mean + matvec(half.T, row_weights)
+        known = self._process, self._hyper, self._inputs, self._sums
         return LogSumPosterior(*known, linear, inverse_factor, row_weights, log_values)
 
-    def row_covariance(self, linear: LinearSums) -> Floats:
-        """Return the prior covariance of the linearised observations with their inputs, N x P."""
-        return linear.weights.pattern.matmul(linear.weights.weight, self._cov)
-
-
-def _find_posterior(cov: _ObservationCovariance, start: Floats) -> LogSumPosterior:
-    """Return the posterior linearised around itself."""
-    counts, log_values = cov.observations.sums.counts, start
-    in_sums, several = _find_summed(counts)
-    posterior = cov.condition(linearise(counts, log_values))
-    if not len(in_sums):
-        return posterior
-    log_variance, sum_variance = np.zeros(cov.inputs.size), np.zeros(counts.size)
-    for step in range(_MAX_STEPS):
-        change = np.clip(posterior.log_values - log_values, -_MAX_CHANGE, _MAX_CHANGE)
-        log_values = log_values + change * (1.0 if step < _FULL_STEPS else _DAMPING)
-        if step < _VARIANCE_STEPS:
-            log_variance, sum_variance = _find_variances(cov, posterior, in_sums, several)
-        linear = linearise(counts, log_values, log_variance, sum_variance)
-        moved = np.abs(linear.evaluate(log_values) - posterior.linear.evaluate(log_values))
-        posterior = cov.condition(linear)
-        if moved.max() < _TOLERANCE and step >= _VARIANCE_STEPS:
-            break
-    return posterior
-
-
-def _find_variances(
-    cov: _ObservationCovariance, posterior: LogSumPosterior, in_sums: Ints, several: Ints
-) -> tuple[Floats, Floats]:
-    """Return the posterior variances of inputs that occur in sums, and of these sums."""
-    log_variance = np.zeros(cov.inputs.size)
-    sum_variance = np.zeros(posterior.sums.size)
-    half, weights = cov.row_covariance(posterior.linear), posterior.linear.weights
-    prior_variance = np.full(len(in_sums), cov.hyper.prior_variance)
-    factor = posterior.inverse_factor
-    log_variance[in_sums] = _left_variance(factor, half[:, in_sums], prior_variance)
-    own_cov = weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
-    sum_variance[several] = _left_variance(factor, own_cov[:, several], own_cov[several, several])
-    return log_variance, sum_variance
-
-
-def _move(weights: WeightedSums, observations: LogObservations) -> WeightedSums:
-    """Return the weights of observations whose inputs have other positions."""
-    counts = observations.sums.counts
-    return WeightedSums(counts.size, counts.row, counts.column, weights.weight)
-
-
-def _left_variance(inverse_factor: Floats, cov: Floats, prior_variance: Floats) -> Floats:
-    """Return the posterior variance of what has this covariance with the observations."""
-    explained = multiply_triangular(inverse_factor, cov)
-    squares = np.einsum("ij,ij->j", explained, explained)
-    return np.asarray(np.maximum(prior_variance - squares, 0.0))
-
-
-def _find_summed(counts: WeightedSums) -> tuple[Ints, Ints]:
-    """Return the inputs that occur in a sum of several, and these sums."""
-    lengths = np.bincount(counts.row, minlength=counts.size)
-    return np.unique(counts.column[lengths[counts.row] > 1]), np.flatnonzero(lengths > 1)
+    def move(self, linear: LinearSums) -> LinearSums:
+        """Return a linearisation of the observations over their inputs here, cell by cell."""
+        # The weights change their entries only: they lie where the counts do.
+        return replace(linear, weights=replace(self._sums.counts, weight=linear.weights.weight))
 
 
 def multiply_triangular(lower: Floats, matrix: Floats) -> Floats:

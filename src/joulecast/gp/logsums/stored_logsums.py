@@ -76,6 +76,7 @@ class StoredLogSums(Record):
     Attributes:
         weights: Entries of the kept linearisation, which lie where those of ``counts`` do.
         offsets: Its offsets.
+        row_weights: What all observations add to posterior means.
     """
 
     process: LogSumProcess
@@ -94,6 +95,7 @@ class StoredLogSums(Record):
     strata: PackedArray | None = omit_default(None)
     weights: PackedArray | None = omit_default(None)
     offsets: PackedArray | None = omit_default(None)
+    row_weights: PackedArray | None = omit_default(None)
 
     @classmethod
     def from_fitted(cls, fitted: FittedLogSums) -> StoredLogSums:
@@ -117,6 +119,7 @@ class StoredLogSums(Record):
             strata=_pack_optional(observations.strata),
             weights=None if linear is None else pack(linear.weights.weight),
             offsets=None if linear is None else pack(linear.offsets),
+            row_weights=_pack_optional(fitted.row_weights),
         )
 
     def restore(self) -> FittedLogSums:
@@ -141,7 +144,8 @@ class StoredLogSums(Record):
             linear = LinearSums(
                 replace(counts, weight=self.weights.unpack()), self.offsets.unpack()
             )
-        return FittedLogSums(self.process, self.theta.unpack(), inputs, observations, linear)
+        theta, row_weights = self.theta.unpack(), _unpack_optional(self.row_weights)
+        return FittedLogSums(self.process, theta, inputs, observations, linear, row_weights)
 
 
 def _pack_optional(array: Any) -> PackedArray | None:
