@@ -1,18 +1,25 @@
 """Covariance of the prior over log values.
 
-Inputs of equal groups and regime form a cell. Levels, and the factors of all kernels, are constant
-between two cells, so that only Matern kernels depend on single inputs; each is evaluated within the
-groups of its term alone.
+Inputs of equal groups and regime form a cell. Levels are constant between two cells, so that only
+Matern kernels depend on single inputs; each is evaluated within the groups of its term alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from joulecast.gp.kernels import matern52, scale_points
 from joulecast.gp.linalg import Floats, Ints, iterate_strips
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
-from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumParameters, LogSumProcess
+from joulecast.gp.logsums.process import (
+    ALL_INPUTS,
+    KernelTerm,
+    LogSumParameters,
+    LogSumProcess,
+    TermParameters,
+)
 from joulecast.gp.weighted_sums import WeightedSums
 
 
@@ -22,20 +29,14 @@ def log_prior_covariance(
     """Return the prior covariance of log values between two sets of inputs, with nuggets."""
     (left_table, left_cell), (right_table, right_cell) = left.cells, right.cells
     levels = np.zeros((len(left_table), len(right_table)))
-    kernels = []
-    for term, parameters in zip(process.terms, hyper.terms, strict=True):
-        factors = compare_cells(term, left_table, right_table)
-        cell_variance = parameters.shared_sd**2 * factors[0] + parameters.regime_sd**2 * factors[1]
-        if term.axes:
-            kernels.append((term, parameters.length_scales, cell_variance))
-        else:
-            levels += cell_variance
+    for term, own in zip(process.terms, hyper.terms, strict=True):
+        if not term.axes:
+            same_group, same_regime = compare_cells(term, left_table, right_table)
+            levels += own.shared_sd**2 * same_group + own.regime_sd**2 * same_regime
     cov = levels.take(right_cell, axis=1).take(left_cell, axis=0)
-    for term, length_scales, cell_variance in kernels:
-        axes = list(term.axes)
-        one = scale_points(left.points[:, axes], length_scales)
-        two = scale_points(right.points[:, axes], length_scales)
-        _add_kernel(cov, (one, left), (two, right), cell_variance)
+    for term, own in zip(process.terms, hyper.terms, strict=True):
+        if term.axes:
+            _add_kernel(cov, term, own, left, right)
     _add_nuggets(cov, left.identities, right.identities, hyper.nugget_sd**2)
     return cov
 
@@ -101,28 +102,45 @@ def structure_products(
 
 
 def _add_kernel(
-    cov: Floats,
-    left: tuple[Floats, LogInputs],
-    right: tuple[Floats, LogInputs],
-    cell_variance: Floats,
+    cov: Floats, term: KernelTerm, own: TermParameters, left: LogInputs, right: LogInputs
 ) -> None:
-    """Add Matern 5/2 times the variance between cells, cell by cell of the left inputs."""
-    (one, left_inputs), (two, right_inputs) = left, right
-    right_cell = right_inputs.cells[1]
-    for rows, variance in zip(left_inputs.members, cell_variance, strict=True):
-        by_column = variance[right_cell]
-        columns = np.flatnonzero(by_column)
-        if not len(columns):
-            continue
-        factor, scale = _factor_distances(two[columns]), by_column[columns]
+    """Add Matern 5/2 times the variance of a term, group by group."""
+    axes = list(term.axes)
+    one = _expand(scale_points(left.points[:, axes], own.length_scales))
+    two = _factor_distances(scale_points(right.points[:, axes], own.length_scales))
+    for rows, columns in _match_groups(
+        left.group_column(term.group), right.group_column(term.group)
+    ):
         target = _as_slice(columns)
+        factor, regimes = two[:, target], right.regimes[target]
         for strip in iterate_strips(len(rows), len(columns)):
-            kernel = matern52(_expand(one[rows[strip]]) @ factor)
-            kernel *= scale
-            if isinstance(target, slice):
-                cov[_as_slice(rows[strip]), target] += kernel
+            some = _as_slice(rows[strip])
+            kernel = matern52(one[some] @ factor)
+            kernel *= _find_variance(own, left.regimes[some], regimes)
+            if isinstance(some, slice) or isinstance(target, slice):
+                cov[some, target] += kernel
             else:
-                cov[np.ix_(rows[strip], columns)] += kernel
+                cov[np.ix_(some, target)] += kernel
+
+
+def _find_variance(own: TermParameters, left: Ints, right: Ints) -> float | Floats:
+    """Return the variance of a term between inputs of one group, by their regimes."""
+    if not own.regime_sd:
+        return own.shared_sd**2
+    return np.asarray(own.shared_sd**2 + own.regime_sd**2 * (left[:, None] == right[None, :]))
+
+
+def _match_groups(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Return the members of each group that occurs on both sides, ascending."""
+    shared = np.intersect1d(left, right)
+    return zip(_list_members(left, shared), _list_members(right, shared), strict=True)
+
+
+def _list_members(groups: Ints, wanted: Ints) -> list[Ints]:
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups, wanted, sorter=order)
+    stops = np.searchsorted(groups, wanted, side="right", sorter=order)
+    return [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
 
 def _list_pairs(row: Ints) -> tuple[Ints, Ints]:
