@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from joulecast.estimators.additive.layer_operators import (
     count_fork_work,
-    has_tail,
+    has_several_operators,
     list_operators,
     share_moved_alone,
 )
@@ -37,8 +37,8 @@ def test_frozen_layer_without_input_gradient_gives_its_tail_none():
 
 
 def test_views_are_no_tail():
-    assert not has_tail(replace(CONV, tail=(make_op("flatten"),)))
-    assert has_tail(replace(CONV, tail=(RELU, make_op("flatten"))))
+    assert not has_several_operators(replace(CONV, tail=(make_op("flatten"),)))
+    assert has_several_operators(replace(CONV, tail=(RELU, make_op("flatten"))))
 
 
 def test_gradients_are_added_where_branches_fork():

@@ -1,0 +1,218 @@
+"""What any estimate must satisfy, on a simulated device and with the shipped profile."""
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import joulecast
+from additive_examples import draw_networks, observe_idle, observe_parts, observe_step
+from joulecast.atlas.anchors import make_anchor_trials
+from joulecast.atlas.device_scale import assume_scale
+from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
+from joulecast.estimators.additive.stored_fit import FIT_VERSION
+from joulecast.families import FAMILIES, make_family
+from joulecast.files import read_profile
+from joulecast.kinds import layer_work, make_layer
+from joulecast.records import MODES, Input, Network, Observation, Setup, Trial
+from joulecast.simulation import make_simulated_device
+from joulecast.variants import make_isolated_network, read_isolated_part
+
+PROFILE = Path(joulecast.__file__).parent / "profiles" / "nvidia-h200.json"
+# Observations that are fitted to if the profile has no fit of this version.
+SUBSET = 400
+PRECISIONS = ("fp32", "bf16")
+BATCHES = (1, 4, 16, 64, 256, 1024)
+# Estimates are smooth but for tiles and alignment: a larger network may seem cheaper by this share.
+JITTER_SHARE = 0.1
+WIDTHS = {
+    "cnn5:{0},{0},{0},{0}": (8, 16, 32, 64, 128, 256),
+    "lenet5:{0},{0},{0},{0}": (8, 16, 32, 64, 128),
+    "lstm:{0},1": (32, 64, 128, 256, 512),
+    "transformer:{0},2": (32, 64, 128, 256, 512, 1024),
+    "resnet18:{0},1,1,1,1": (16, 32, 64, 128),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A device with the fit of its observations."""
+
+    observations: list[Observation]
+    fitted: FittedAdditive
+
+    def predict(self, networks, setups):
+        return self.fitted.predict(networks, setups)
+
+    @property
+    def power_limit_w(self):
+        return self.fitted.model.encoder.power_limit_w
+
+    @property
+    def idle_w(self):
+        return self.fitted.model.idle_w
+
+
+@pytest.fixture(scope="session")
+def simulated_world():
+    """Layers of five families in two precisions at two batch sizes, and the peaks."""
+    device = make_simulated_device(210, noise=0.0)
+    observations = [observe_idle(device)]
+    for trial in make_anchor_trials(assume_scale(True, 16 * 2**30), MODES):
+        observations.append(observe_step(device, trial))
+    for at, name in enumerate(("cnn5", "lenet5", "lstm", "transformer", "resnet18")):
+        networks = [make_family(name), *draw_networks(1, seed=at, family=name)]
+        for precision, batch in (("fp32", 16), ("fp32", 256), ("bf16", 64)):
+            setup = Setup(batch=batch, precision=precision)
+            observations += observe_parts(device, networks, setup)
+            observations.append(observe_step(device, Trial(networks[0], setup)))
+    return World(observations, AdditiveEstimator().fit(observations))
+
+
+@pytest.fixture(scope="session")
+def shipped_world():
+    profile, estimator = read_profile(PROFILE), AdditiveEstimator()
+    observations = list(profile.observations)
+    data = profile.fits.get("additive", {})
+    if data.get("version") == FIT_VERSION:
+        return World(observations, estimator.load(data))
+    layers = [one for one in observations if one.trial.network.layers]
+    idle = [one for one in observations if not one.trial.network.layers]
+    some = [*random.Random(0).sample(layers, SUBSET), *idle]
+    return World(some, estimator.fit(some))
+
+
+@pytest.fixture(params=["simulated_world", "shipped_world"])
+def world(request):
+    return request.getfixturevalue(request.param)
+
+
+def predict_batches(world, name, precision, batches=BATCHES):
+    setups = [Setup(batch=batch, precision=precision) for batch in batches]
+    return world.predict([make_family(name)] * len(setups), setups)
+
+
+def assert_rises(values):
+    """Each value is at least about the one before, and the last far above the first."""
+    assert (values[1:] > (1.0 - JITTER_SHARE) * values[:-1]).all(), values
+    assert values[-1] > (1.0 + JITTER_SHARE) * values[0], values
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_cost_rises_with_batch_size(world, name, precision):
+    prediction = predict_batches(world, name, precision)
+    assert_rises(prediction.energy_j)
+    assert_rises(prediction.device_energy_j)
+    # A step that waits for its host takes as long with any batch.
+    durations_s = prediction.duration_s
+    assert (durations_s[1:] > (1.0 - JITTER_SHARE) * durations_s[:-1]).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", WIDTHS)
+def test_cost_rises_with_width(world, name, precision):
+    networks = [make_family(name.format(width)) for width in WIDTHS[name]]
+    setup = Setup(batch=64, precision=precision)
+    prediction = world.predict(networks, [setup] * len(networks))
+    assert_rises(prediction.energy_j)
+    durations_s = prediction.duration_s
+    assert (durations_s[1:] > (1.0 - JITTER_SHARE) * durations_s[:-1]).all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_energy_per_sample_hardly_rises_with_batch_size(world, name):
+    """Larger batches fill the device better; caches may lose some of that, never tenfold."""
+    for precision in PRECISIONS:
+        per_sample_j = predict_batches(world, name, precision).energy_j / np.array(BATCHES)
+        assert (per_sample_j <= 2.0 * np.minimum.accumulate(per_sample_j)).all()
+
+
+def test_energy_per_sample_on_a_full_device_is_about_constant(world):
+    """The device's own; while it waits for the host, larger batches cost less per sample."""
+    batches = (128, 256, 512, 1024)
+    prediction = predict_batches(world, "transformer:256,4", "bf16", batches)
+    per_sample_j = prediction.device_energy_j / np.array(batches)
+    assert per_sample_j.max() < 1.5 * per_sample_j.min()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_large_product_comes_near_the_measured_peak(world, precision):
+    layer, setup = make_layer("linear", cin=8192, cout=8192), Setup(8192, precision=precision)
+    (duration_s,) = world.predict([Network((layer,), Input((8192,)))], [setup]).duration_s
+    flops_per_s = layer_work(layer, setup).total.flops / duration_s
+    peak = 1.0 / world.fitted.model.encoder.roofline.flop_s[precision]
+    assert flops_per_s >= 0.3 * peak
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_average_power_lies_between_idle_power_and_the_limit(world, name, precision):
+    prediction = predict_batches(world, name, precision)
+    power_w = prediction.energy_j / prediction.duration_s
+    assert (power_w >= (1.0 - 1e-6) * world.idle_w).all()
+    assert (power_w <= (1.0 + 1e-6) * world.power_limit_w).all()
+
+
+def make_residual_networks():
+    """Return one network written in four ways."""
+    linear = make_layer("linear", cin=256, cout=256)
+    shortcut = make_layer("linear", cin=256, cout=256, bias=0)
+    total = make_layer("elementwise", fn="add", inputs=2, shape=(256,))
+    total, output = replace(total, join="add", reads=(2, 1)), make_layer("linear", cin=256, cout=10)
+    plain = (linear, linear, replace(shortcut, reads=(3,)), total)
+    ways = [
+        plain,
+        tuple(replace(layer, name=f"layer {at}") for at, layer in enumerate(plain)),
+        (*plain[:3], replace(total, reads=(1, 2))),
+        (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
+    ]
+    return [Network((*layers, output), Input((256,)), name=f"way {at}") for at, layers in enumerate(ways)]
+
+
+def test_equal_networks_cost_the_same_however_they_are_written(world):
+    networks = make_residual_networks()
+    for precision in PRECISIONS:
+        setups = [Setup(batch=512, precision=precision)] * len(networks)
+        found = world.predict(networks, setups)
+        for values in (found.energy_j, found.duration_s, found.energy_sd_j):
+            assert values == pytest.approx(values[0], rel=1e-9)
+
+
+def find_sd_shares(world, networks, setups):
+    found = world.predict(networks, setups)
+    return found.energy_sd_j / found.energy_j
+
+
+def test_intervals_of_measured_layers_are_no_wider_than_of_unseen_ones(world):
+    """Every layer that was measured, and the same one under a setup that never was."""
+    measured = [
+        one
+        for one in world.observations
+        if one.energy_j and one.duration_s and one.trial.execution.mode == "graph"
+    ][:200]
+    parts = [(read_isolated_part(one.trial), one.trial.setup) for one in measured]
+    pairs = [(make_isolated_network(part), setup) for part, setup in parts if part is not None]
+    networks, setups = map(list, zip(*pairs, strict=True))
+    unseen_setups = [replace(setup, threads=3) for setup in setups]
+    seen, unseen = (find_sd_shares(world, networks, some) for some in (setups, unseen_setups))
+    assert (seen <= unseen * 1.001).all()
+    assert np.median(unseen) > 1.2 * np.median(seen)
+
+
+def test_leaving_out_a_kind_widens_the_intervals_of_its_networks(simulated_world):
+    known = simulated_world
+    others = [
+        one
+        for one in known.observations
+        if not any("conv" in layer.kind for layer in one.trial.network.layers)
+        and one.trial.setup.precision == "fp32"
+    ]
+    unaware = World(others, AdditiveEstimator().fit(others))
+    networks = draw_networks(6, seed=3)
+    setups = [Setup(batch=64)] * len(networks)
+    seen, unseen = (find_sd_shares(one, networks, setups) for one in (known, unaware))
+    assert (seen < unseen).all()
+    assert min(unaware.predict(networks, setups).unseen_share) > 0.3
