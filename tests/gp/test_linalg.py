@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.linalg import SparsityPattern, cholesky_with_inverse, invert_covariance, matmul
+from joulecast.gp.linalg import (
+    SparsityPattern,
+    cholesky_with_inverse,
+    factorise_covariance,
+    invert_covariance,
+    matmul,
+)
 
 
 def test_sparse_pattern_multiplies_as_a_dense_matrix():
@@ -25,6 +31,7 @@ def test_cholesky_factor_and_its_inverse(size):
     factor, inverse = cholesky_with_inverse(matrix)
     assert factor == pytest.approx(np.linalg.cholesky(matrix), rel=1e-8, abs=1e-8)
     assert inverse @ factor == pytest.approx(np.eye(size), abs=1e-8)
+    assert factorise_covariance(matrix) == pytest.approx(factor, rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 70])
@@ -42,9 +49,10 @@ def test_nearly_singular_matrix_gets_jitter():
     factor, _ = cholesky_with_inverse(matrix)
     assert factor @ factor.T == pytest.approx(matrix, abs=1e-6)
     assert np.isfinite(invert_covariance(matrix)[0]).all()
+    assert matrix[0, 0] == 1.0 - 1e-12
 
 
-@pytest.mark.parametrize("solve", [cholesky_with_inverse, invert_covariance])
+@pytest.mark.parametrize("solve", [cholesky_with_inverse, factorise_covariance, invert_covariance])
 @pytest.mark.parametrize("size", [3, 90])
 def test_indefinite_matrix_is_refused(solve, size):
     with pytest.raises(np.linalg.LinAlgError):
