@@ -31,7 +31,7 @@ def linear_network(width):
 def test_distinct_pieces_are_counted(device):
     networks = draw_networks(3, seed=1)
     parts = observe_parts(device, networks)
-    timed = [one for one in observe_parts(device, draw_networks(1, seed=2), energy=False)]
+    timed = observe_parts(device, draw_networks(1, seed=2), energy=False)
     found = summarise_kinds(decompose_observations([*parts, *parts, *timed]))
     for label in ("conv2d fp32", "linear+loss fp32"):
         own = [one for one in parts if label in list_labels(one)]
