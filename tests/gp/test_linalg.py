@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from joulecast.gp import linalg
 from joulecast.gp.linalg import (
     SparsityPattern,
     cholesky_with_inverse,
@@ -64,3 +65,11 @@ def test_tiled_product_equals_that_of_numpy(rows, columns):
     rng = np.random.default_rng(8)
     left, right = rng.normal(size=(rows, columns)), rng.normal(size=(columns, 70))
     assert matmul(left, right) == pytest.approx(left @ right, abs=1e-10)
+
+
+def test_large_product_equals_that_of_tiles(monkeypatch):
+    rng = np.random.default_rng(9)
+    left, right = rng.normal(size=(130, 80)), rng.normal(size=(80, 70))
+    tiled = matmul(left, right)
+    monkeypatch.setattr(linalg, "_MAX_TILED", 1e5)
+    assert matmul(left, right) == pytest.approx(tiled, abs=1e-10)
