@@ -17,7 +17,7 @@ from joulecast.records.codec import Record
 
 # If a kind of rate was never observed: an order of magnitude that the fit then changes.
 _DEFAULT_LAUNCH_S, _DEFAULT_FLOP_S, _DEFAULT_BYTE_S = 5e-6, 1e-11, 1e-11
-# Rates of FLOPs by precision over those of fp32, for precisions not observed. Matrix units make tf32
+# Rates of FLOPs by precision over those of fp32, for precisions not observed. Matrix units run tf32
 # up to eight and half precisions up to sixteen times as fast; many CPUs gain nothing.
 _SPEEDUPS = {"fp32": 1.0, "tf32": 3.0, "bf16": 6.0, "fp16": 6.0}
 # Log standard deviations of the prior of a cost that was observed, and of one that was not.
