@@ -25,8 +25,9 @@ T = TypeVar("T")
 # Arrays of records are lists in JSON.
 add_codec(np.ndarray, np.ndarray.tolist, partial(np.array, dtype=float))
 
-# Numbers per strip of rows: a quarter of a megabyte, which the cache of one core holds.
-_STRIP_SIZE = 32768
+# Numbers per strip of rows: an eighth of a megabyte, which the cache of one core holds; the product
+# of up to 16 coordinates that makes a strip runs in one thread of OpenBLAS.
+_STRIP_SIZE = 16384
 # Products of tiles up to this size run in one thread of OpenBLAS.
 _TILE = 64
 # Products of more multiplications than this are left to BLAS: its threads then work more than they
