@@ -49,6 +49,8 @@ class Kind:
         second_shape: Shape of a sample of its second input, if that differs from the first.
         packs_inputs: It reads several inputs side by side, such as queries, keys and values.
         autocast: The precision of its output under autocast.
+        operators: Kinds and sizes of the operators that it runs one after the other; none if it
+            is one operator.
         copy_transposed: Extra work of the forward pass where its input is transposed in memory.
         can_be_in_tail: It may follow another operator inside a layer.
         is_function: Networks call it as a function, so a layer is named after the function.
@@ -82,6 +84,9 @@ class Kind:
     second_shape: Callable[[Sizes], Shape] | None = None
     packs_inputs: bool = False
     autocast: Callable[[Sizes], OutputPrecision] = field(default=lambda s: "input")
+    operators: Callable[[Sizes], tuple[tuple[str, Mapping[str, Any]], ...]] = field(
+        default=lambda s: ()
+    )
     copy_transposed: WorkRule = field(default=lambda s, shape, c: NO_WORK)
     can_be_in_tail: bool = False
     is_function: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from joulecast.kinds.contractions import define_linear
 from joulecast.kinds.kind import REQUIRED, Kind, gives_full, gives_half
@@ -177,7 +179,7 @@ def define_attention() -> Kind:
     linear = define_linear()
     sdpa = define_sdpa()
 
-    def operators(s: Sizes) -> list[tuple[Kind, Sizes, Shape]]:
+    def list_parts(s: Sizes) -> list[tuple[Kind, Sizes, Shape]]:
         width, bias = s["width"], s["bias"]
         out: list[tuple[Kind, Sizes, Shape]] = []
         for tokens in (s["tokens"], s["kv_tokens"], s["kv_tokens"], s["tokens"]):
@@ -193,7 +195,7 @@ def define_attention() -> Kind:
         def work(s: Sizes, shape: Shape, c: WorkContext) -> Work:
             inner = replace(c, input_grad=c.input_grad or c.trains)
             total = NO_WORK
-            for i, (kind, sizes, op_shape) in enumerate(operators(s)):
+            for i, (kind, sizes, op_shape) in enumerate(list_parts(s)):
                 rule: WorkRule = getattr(kind, stage)
                 total += rule(sizes, op_shape, c if i < 3 else inner)
             return total
@@ -227,4 +229,20 @@ def define_attention() -> Kind:
         outer_width="width",
         product_calls=3,  # the input projections, attention, the output projection
         autocast=gives_half,
+        operators=_list_attention_operators,
     )
+
+
+def _list_attention_operators(s: Sizes) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the kernels of multi-head attention; projections of one input are one product."""
+    width, heads, tokens, kv_tokens = s["width"], s["heads"], s["tokens"], s["kv_tokens"]
+
+    def project(outputs: int, rows: int) -> tuple[str, Mapping[str, Any]]:
+        sizes = {"cin": width, "cout": outputs * width, "lead": (rows,), "bias": s.get("bias", 1)}
+        return "linear", sizes
+
+    inner = {"heads": heads, "kv_heads": heads, "head_dim": width // heads}
+    inner.update(tokens=tokens, kv_tokens=kv_tokens, causal=0)
+    is_self = tokens == kv_tokens
+    inputs = (project(3, tokens),) if is_self else (project(1, tokens), project(2, kv_tokens))
+    return (*inputs, ("sdpa", inner), project(1, tokens))

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from additive_examples import SETUP, draw_networks, observe_parts
+from additive_examples import SETUP, draw_networks, observe_parts, observe_step
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import make_overhead_piece
 from joulecast.estimators.additive.roofline import find_roofline
-from joulecast.records import PRECISIONS
+from joulecast.kinds import make_layer
+from joulecast.records import PRECISIONS, Setup
+from joulecast.variants import Part, make_isolated_trial
 
 
 @pytest.fixture(scope="module")
@@ -19,16 +21,47 @@ def timed(device):
 def test_no_observation_beats_the_rates_but_perhaps_one(timed):
     """The single best of many may be an error."""
     roofline = find_roofline(timed)
-    for cost, work in (
-        (roofline.flop_s["fp32"], lambda leaf: leaf.padded_flops),
-        (roofline.launch_s, lambda leaf: leaf.launches),
-    ):
-        costs = sorted(
-            one.duration_s / sum(count * repeats * work(leaf) for leaf, repeats in piece.own_leaves)
-            for one in timed
-            for piece, count in one.counts.items()
+    work = [sum_work(one) for one in timed]
+    by_launch = sorted(
+        one.duration_s / launches for one, (_, launches) in zip(timed, work, strict=True)
+    )
+    assert roofline.launch_s == pytest.approx(by_launch[1])
+    by_flop = sorted(
+        (one.duration_s - roofline.launch_s * launches) / flops
+        for one, (flops, launches) in zip(timed, work, strict=True)
+        if one.duration_s > 2.0 * roofline.launch_s * launches
+    )
+    assert roofline.flop_s["fp32"] == pytest.approx(by_flop[1])
+
+
+def sum_work(one):
+    """Return the FLOPs and launches of an observation."""
+    leaves = [
+        (leaf, count * repeats)
+        for piece, count in one.counts.items()
+        for leaf, repeats in piece.own_leaves
+    ]
+    flops = sum(leaf.padded_flops * count for leaf, count in leaves)
+    return flops, sum(leaf.launches * count for leaf, count in leaves)
+
+
+def test_launches_do_not_pass_for_work(device):
+    """Tiny layers only show that the device computes at least so fast."""
+    tiny = Part("hidden", (make_layer("linear", cin=16, cout=16),))
+    large = Part("hidden", (make_layer("linear", cin=2048, cout=2048),))
+    alone, both = (
+        find_roofline(
+            decompose_observations(
+                [
+                    observe_step(device, make_isolated_trial(part, Setup(batch=batch), "graph"))
+                    for part, batch in parts
+                ]
+            )
         )
-        assert cost == pytest.approx(costs[1])
+        for parts in ([(tiny, 1)], [(tiny, 1), (large, 2048)])
+    )
+    assert both.flop_s["fp32"] < alone.flop_s["fp32"]
+    assert alone.flop_s["fp32"] < 0.2 * alone.launch_s * 3 / (2 * 3 * 16 * 16)
 
 
 def test_single_wrong_duration_does_not_set_a_rate(timed):

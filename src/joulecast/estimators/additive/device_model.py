@@ -38,6 +38,9 @@ POWERS = "power of its layers"
 DURATIONS = "layers not timed"
 HOST_TIME = "host time"
 NON_ADDITIVITY = "noise and non-additivity"
+# Hyper-parameters that observations have to determine before variances can be believed: with ten
+# networks of EC-NAS, 95 % intervals of the MAP estimate hold 72 to 96 %.
+_FITTED_PARAMETERS = 6.0
 # Step of the logarithm of durations by which elasticities are found.
 _LOG_STEP = 0.2
 
@@ -151,9 +154,10 @@ def predict_totals(
     waiting_j = model.idle_w * (steps.grad_device - 1.0) * busy_s
     grad_time_j = np.maximum(device.elasticity * device.energy_j + waiting_j, 0.0)
     host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.launch_gap_sd_s
+    widened = _widen_few(model)
     sources = {
-        POWERS: device.energy_j**2 * np.expm1(device.power.logs.log_variance),
-        DURATIONS: grad_time_j**2 * np.expm1(device.duration.logs.log_variance),
+        POWERS: widened * device.energy_j**2 * np.expm1(device.power.logs.log_variance),
+        DURATIONS: widened * grad_time_j**2 * np.expm1(device.duration.logs.log_variance),
         HOST_TIME: host_j**2 + gap_j**2,
         NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
     }
@@ -162,6 +166,7 @@ def predict_totals(
     if by_time is not None and by_power is not None:
         covariance = np.outer(device.energy_j, device.energy_j) * np.expm1(by_power)
         covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
+        covariance *= widened
         for shared_j in (host_j, gap_j):
             covariance += np.outer(shared_j, shared_j)
     return NetworkTotals(
@@ -281,6 +286,11 @@ def predict_powers(
 
 def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
     return np.asarray(np.exp(predict_inputs(posterior, inputs, with_variance=False).log_mean))
+
+
+def _widen_few(model: AdditiveModel) -> float:
+    """Return the factor of variances by which few observations leave hyper-parameters unknown."""
+    return 1.0 + _FITTED_PARAMETERS / model.power.observations.size
 
 
 def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:

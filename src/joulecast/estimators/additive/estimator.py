@@ -30,7 +30,7 @@ at few sizes, duration at many.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -206,6 +206,10 @@ class FittedAdditive:
         if any(find_measured(self.measured_networks, pieces)):
             return self.predict(networks, setups).energy_j
         return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
+
+    def for_any_unit(self) -> FittedAdditive:
+        """Return the fit for a unit of the device of which nothing was measured."""
+        return replace(self, model=replace(self.model, unit=""))
 
     def describe(self) -> tuple[FitComponent, ...]:
         """Return the observed kinds, with how many pieces of each were measured in isolation."""

@@ -21,9 +21,10 @@ _JOIN_MOVES = {"add": (6, 4), "mul": (9, 11)}
 _FORWARD_MOVES = (3, 2)
 
 
-def has_tail(layer: Layer) -> bool:
-    """Return whether any operator of the tail does work."""
-    return any(not find_kind(op.kind).is_view for op in layer.tail)
+def has_several_operators(layer: Layer) -> bool:
+    """Return whether it is more than one operator, by its kind or its tail."""
+    has_tail = any(not find_kind(op.kind).is_view for op in layer.tail)
+    return has_tail or bool(find_kind(layer.kind).operators(layer.sizes))
 
 
 def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
@@ -34,7 +35,7 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
         half: Whether its own input is in half precision.
     """
     operator = replace(layer, tail=())
-    yield operator, half
+    yield from _split_kind(operator, half)
     shape = output_shape(operator)
     has_weights = bool(find_kind(layer.kind).params(layer.sizes, input_shape(layer)))
     input_grad = layer.input_grad or (layer.trains and has_weights)
@@ -55,6 +56,18 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
         half = gives_half(operator, half)
         input_grad = input_grad or (layer.trains and bool(kind.params(op.sizes, shape)))
         shape = kind.out_shape(op.sizes, shape)
+
+
+def _split_kind(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
+    """Yield the operators that a layer's kind runs one after the other; itself if it is one."""
+    operators = find_kind(layer.kind).operators(layer.sizes)
+    if not operators:
+        yield layer, half
+    for number, (kind, sizes) in enumerate(operators):
+        input_grad = layer.input_grad or (number > 0 and layer.trains)
+        operator = Layer(kind, Sizes(sizes), (), layer.trains, input_grad, tied=layer.tied)
+        yield operator, half
+        half = gives_half(operator, half)
 
 
 def gives_half(operator: Layer, half: bool) -> bool:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from joulecast.estimators.additive.layer_operators import (
     count_fork_work,
     gives_half,
-    has_tail,
+    has_several_operators,
     list_operators,
     share_moved_alone,
 )
@@ -242,7 +242,7 @@ def _split_block(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
 def _split_layer(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
     """Return the operators of layers and the loss; nothing of a single operator."""
     has_loss = part.role == "output"
-    if len(part.layers) == 1 and not has_loss and not has_tail(part.layers[0]):
+    if len(part.layers) == 1 and not has_loss and not has_several_operators(part.layers[0]):
         return ()
     leaves: dict[Piece, float] = {}
     half = part.half_input
