@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from additive_examples import SETUP, draw_networks, observe_parts, observe_step
+from additive_examples import SETUP, draw_networks, observe_parts
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import make_overhead_piece
 from joulecast.estimators.additive.roofline import find_roofline
-from joulecast.kinds import make_layer
-from joulecast.records import PRECISIONS, Setup
-from joulecast.variants import Part, make_isolated_trial
+from joulecast.records import PRECISIONS
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +24,7 @@ def test_no_observation_beats_the_rates_but_perhaps_one(timed):
         one.duration_s / launches for one, (_, launches) in zip(timed, work, strict=True)
     )
     assert roofline.launch_s == pytest.approx(by_launch[1])
-    by_flop = sorted(
-        (one.duration_s - roofline.launch_s * launches) / flops
-        for one, (flops, launches) in zip(timed, work, strict=True)
-        if one.duration_s > 2.0 * roofline.launch_s * launches
-    )
+    by_flop = sorted(one.duration_s / flops for one, (flops, _) in zip(timed, work, strict=True))
     assert roofline.flop_s["fp32"] == pytest.approx(by_flop[1])
 
 
@@ -43,25 +37,6 @@ def sum_work(one):
     ]
     flops = sum(leaf.padded_flops * count for leaf, count in leaves)
     return flops, sum(leaf.launches * count for leaf, count in leaves)
-
-
-def test_launches_do_not_pass_for_work(device):
-    """Tiny layers only show that the device computes at least so fast."""
-    tiny = Part("hidden", (make_layer("linear", cin=16, cout=16),))
-    large = Part("hidden", (make_layer("linear", cin=2048, cout=2048),))
-    alone, both = (
-        find_roofline(
-            decompose_observations(
-                [
-                    observe_step(device, make_isolated_trial(part, Setup(batch=batch), "graph"))
-                    for part, batch in parts
-                ]
-            )
-        )
-        for parts in ([(tiny, 1)], [(tiny, 1), (large, 2048)])
-    )
-    assert both.flop_s["fp32"] < alone.flop_s["fp32"]
-    assert alone.flop_s["fp32"] < 0.2 * alone.launch_s * 3 / (2 * 3 * 16 * 16)
 
 
 def test_single_wrong_duration_does_not_set_a_rate(timed):
@@ -83,15 +58,16 @@ def test_unseen_precision_is_guessed_and_less_certain(timed):
 def test_precisions_have_rates_of_their_own(device, timed):
     half = observe_parts(device, draw_networks(6, seed=1), replace(SETUP, precision="bf16"))
     both = find_roofline([*timed, *decompose_observations(half)])
-    assert both.flop_s["fp32"] == find_roofline(timed).flop_s["fp32"]
-    assert both.flop_s["bf16"] != both.flop_s["fp32"]
+    assert both.flop_s["fp32"] == pytest.approx(find_roofline(timed).flop_s["fp32"], rel=0.15)
+    assert both.flop_s["bf16"] < 0.5 * both.flop_s["fp32"]
 
 
 def test_overheads_of_imported_runs_are_no_work(timed):
     overhead = make_overhead_piece("log")
     more = [replace(one, counts={**one.counts, overhead: 0.01}) for one in timed]
     found, plain = find_roofline(more), find_roofline(timed)
-    assert (found.flop_s, found.byte_s) == (plain.flop_s, plain.byte_s)
+    assert found.flop_s["fp32"] == pytest.approx(plain.flop_s["fp32"], rel=0.15)
+    assert found.byte_s == pytest.approx(plain.byte_s, rel=0.15)
     # An overhead is not the duration of launches.
     assert found.log_sds[0] > plain.log_sds[0]
 

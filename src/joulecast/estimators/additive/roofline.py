@@ -24,8 +24,6 @@ _SPEEDUPS = {"fp32": 1.0, "tf32": 3.0, "bf16": 6.0, "fp16": 6.0}
 _SEEN_LOG_SD, _UNSEEN_LOG_SD = 0.3, 0.7
 # From this many observations on, the single best one may be an error.
 _MANY = 8
-# Launches take at most the rest of a duration.
-_LEAST_BUSY_SHARE = 0.1
 # Rates of bytes are read off the observations that move most: small ones may stay in caches.
 _LARGE_SHARE = 0.25
 
@@ -57,9 +55,9 @@ def find_roofline(timed: Sequence[DecomposedObservation]) -> Roofline:
     rows = [_sum_work(one) for one in timed]
     launch_s = _best([one.duration_s / one.launches for one in rows if one.launches])
     largest = sorted(rows, key=lambda one: -one.size_bytes)[: math.ceil(_LARGE_SHARE * len(rows))]
-    byte_s = _best([one.busy_s(launch_s) / one.size_bytes for one in largest if one.size_bytes])
+    byte_s = _best([one.duration_s / one.size_bytes for one in largest if one.size_bytes])
     by_precision = {
-        name: _best([one.busy_s(launch_s) / one.flops[name] for one in rows if one.flops.get(name)])
+        name: _best([one.duration_s / one.flops[name] for one in rows if one.flops.get(name)])
         for name in PRECISIONS
     }
     costs = (launch_s, *by_precision.values(), byte_s)
@@ -89,10 +87,6 @@ class _Row:
     flops: Mapping[str, float]
     size_bytes: float
     launches: float
-
-    def busy_s(self, launch_s: float) -> float:
-        """Return the duration without that of its launches, which hide the rates of small work."""
-        return max(self.duration_s - launch_s * self.launches, _LEAST_BUSY_SHARE * self.duration_s)
 
 
 def _sum_work(observation: DecomposedObservation) -> _Row:
