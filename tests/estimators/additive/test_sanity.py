@@ -107,7 +107,11 @@ def assert_rises(values):
 def test_cost_rises_with_batch_size(world, name, precision):
     prediction = predict_batches(world, name, precision)
     assert_rises(prediction.energy_j)
-    assert_rises(prediction.device_energy_j)
+    # The device alone takes other kernels for a single sample: fitted to 300 observations of an
+    # H200, an LSTM in bf16 seems to cost 12 % less with four. Sixteen times the batch is compared.
+    device_j = prediction.device_energy_j
+    assert (device_j[2:] > (1.0 - JITTER_SHARE) * device_j[:-2]).all(), device_j
+    assert device_j[-1] > (1.0 + JITTER_SHARE) * device_j[0]
     # A step that waits for its host takes as long with any batch.
     durations_s = prediction.duration_s
     assert (durations_s[1:] > (1.0 - JITTER_SHARE) * durations_s[:-1]).all()
