@@ -107,8 +107,8 @@ def assert_rises(values):
 def test_cost_rises_with_batch_size(world, name, precision):
     prediction = predict_batches(world, name, precision)
     assert_rises(prediction.energy_j)
-    # The device alone takes other kernels for a single sample: fitted to 300 observations of an
-    # H200, an LSTM in bf16 seems to cost 12 % less with four. Sixteen times the batch is compared.
+    # The device alone is smooth only over larger steps: fitted to 300 observations of an H200, an
+    # LSTM in bf16 costs 12 % less with four samples than with one. Why is not known.
     device_j = prediction.device_energy_j
     assert (device_j[2:] > (1.0 - JITTER_SHARE) * device_j[:-2]).all(), device_j
     assert device_j[-1] > (1.0 + JITTER_SHARE) * device_j[0]
