@@ -24,7 +24,11 @@ from joulecast.gp.logsums.log_inputs import (
     LogSums,
     sort_by_cell,
 )
-from joulecast.gp.logsums.prior_covariance import discrepancy_covariance, log_prior_covariance
+from joulecast.gp.logsums.prior_covariance import (
+    discrepancy_covariance,
+    log_prior_covariance,
+    multiply_prior_covariance,
+)
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
 
@@ -98,8 +102,9 @@ class PosteriorMean:
 
     def predict(self, inputs: LogInputs) -> Floats:
         """Return the posterior mean of log values."""
-        cov = log_prior_covariance(self.process, self.hyper, inputs, self.inputs)
-        return prior_log_mean(inputs, self.hyper.coefficients) + matvec(cov, self.input_weights)
+        known = self.process, self.hyper, inputs, self.inputs, self.input_weights
+        prior = prior_log_mean(inputs, self.hyper.coefficients)
+        return np.asarray(prior + multiply_prior_covariance(*known))
 
 
 @dataclass(frozen=True)
