@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from joulecast.errors import NetError
 from joulecast.families.family_table import FAMILIES, Family
@@ -40,17 +41,7 @@ def build_family(
     Raises:
         NetError: A parameter or the input shape is invalid.
     """
-    family = FAMILIES[family_name]
-    _check_params(family_name, family, params)
-    sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
-    layers, groups = family.architecture(params, sample)
-    name = family_name + ":" + ",".join(str(params[key]) for key in family.params)
-    return Network(
-        layers=(replace(layers[0], input_grad=False), *layers[1:]),
-        input=sample,
-        groups=tuple(groups),
-        name=name,
-    )
+    return _build_cached(family_name, tuple(params.items()), input_shape)
 
 
 def draw_family(
@@ -70,6 +61,24 @@ def draw_family(
         step = family.steps.get(key, 1)
         params[key] = most if key in family.fixed else step * draw(1, most // step)
     return build_family(bare_name, params, input_shape)
+
+
+# A search builds the same members again: to estimate, to compare and to show them.
+@lru_cache(maxsize=4096)
+def _build_cached(
+    family_name: str, items: tuple[tuple[str, int], ...], input_shape: Shape | None
+) -> Network:
+    family, params = FAMILIES[family_name], dict(items)
+    _check_params(family_name, family, params)
+    sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
+    layers, groups = family.architecture(params, sample)
+    name = family_name + ":" + ",".join(str(params[key]) for key in family.params)
+    return Network(
+        layers=(replace(layers[0], input_grad=False), *layers[1:]),
+        input=sample,
+        groups=tuple(groups),
+        name=name,
+    )
 
 
 def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:

@@ -24,7 +24,7 @@ def count_host_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
         return add_host_calls(*(count_host_calls(part, setup) for part in layer.parts))
     row = find_kind(layer.kind)
     work = layer_work(layer, setup)
-    without_tail = layer_work(replace(layer, tail=()), setup)
+    without_tail = layer_work(replace(layer, tail=()), setup) if layer.tail else work
     forward, backward = without_tail.forward.launches, without_tail.backward.launches
     launches = work.forward.launches + work.backward.launches
     if row.is_recurrent:

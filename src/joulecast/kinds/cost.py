@@ -34,18 +34,7 @@ def layer_work(layer: Layer, setup: Setup, half_input: bool | None = None) -> St
     """
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
-    if not is_half_precision(setup):
-        half_input = None
-    training = setup.phase == "train"
-    item_bytes = 2 if is_half_precision(setup) else 4
-    flags = training and layer.trains, training and layer.input_grad
-    context = WorkContext(setup.batch, item_bytes, *flags)
-    ops = (layer, *layer.tail)
-    work = _chain_work(ops, input_shape(layer), context, setup, layer.tied, half_input)
-    if layer.transposed:
-        copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
-        work = replace(work, forward=work.forward + copied)
-    return work if layer.calls == 1 else _repeat(work, layer.calls)
+    return _count_layer_work(layer, setup, half_input if is_half_precision(setup) else None)
 
 
 def network_work(network: Network, setup: Setup) -> StepWork:
@@ -75,6 +64,21 @@ def peak_memory(network: Network, setup: Setup) -> int:
     return int(kept + 2 * passing + held + setup.batch * 4 * math.prod(network.input.shape))
 
 
+# What a layer costs is asked for by pieces, by the host's calls and by memory.
+@lru_cache(maxsize=16384)
+def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> StepWork:
+    training = setup.phase == "train"
+    item_bytes = 2 if is_half_precision(setup) else 4
+    flags = training and layer.trains, training and layer.input_grad
+    context = WorkContext(setup.batch, item_bytes, *flags)
+    ops = (layer, *layer.tail)
+    work = _chain_work(ops, input_shape(layer), context, setup, layer.tied, half_input)
+    if layer.transposed:
+        copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
+        work = replace(work, forward=work.forward + copied)
+    return work if layer.calls == 1 else _repeat(work, layer.calls)
+
+
 def _chain_work(
     ops: tuple[Op, ...],
     shape: Shape,
@@ -85,13 +89,14 @@ def _chain_work(
 ) -> StepWork:
     """Return the work of operators that follow each other."""
     op, rest = ops[0], ops[1:]
-    casts = NO_WORK, NO_WORK
-    if half is not None:
-        casts = _cast_work(op, shape, context, half)
+    if half is None:
+        work = _op_work(op, shape, context, setup, tied)
+    else:
+        forward, backward = _cast_work(op, shape, context, half)
         half = _works_in_half(op, half)
         context = replace(context, item_bytes=2 if half else WEIGHT_BYTES)
-    work = _op_work(op, shape, context, setup, tied)
-    work = replace(work, forward=work.forward + casts[0], backward=work.backward + casts[1])
+        work = _op_work(op, shape, context, setup, tied)
+        work = replace(work, forward=work.forward + forward, backward=work.backward + backward)
     if not rest:
         return work
     # After an operator whose weights train, or whose input gets a gradient, inputs get gradients.

@@ -114,11 +114,20 @@ def structure_products(
     left: WeightedSums, right: WeightedSums, rows: Ints, columns: Ints
 ) -> Floats:
     """Return F·Fᵀ between some rows of two matrices of shares."""
-    labels, label = np.unique(np.concatenate([left.column, right.column]), return_inverse=True)
-    one, two = np.zeros((len(rows), len(labels))), np.zeros((len(columns), len(labels)))
-    one[np.searchsorted(rows, left.row), label[: len(left.row)]] = left.weight
-    two[np.searchsorted(columns, right.row), label[len(left.row) :]] = right.weight
-    return np.asarray(one @ two.T)
+    labels = np.intersect1d(left.column, right.column)
+    one = _spread_shares(left, rows, labels)
+    return np.asarray(one @ (one if right is left else _spread_shares(right, columns, labels)).T)
+
+
+def _spread_shares(structures: WeightedSums, rows: Ints, labels: Ints) -> Floats:
+    """Return the shares of some labels in some rows as a dense matrix."""
+    place = np.minimum(np.searchsorted(labels, structures.column), max(len(labels) - 1, 0))
+    matrix = np.zeros((len(rows), len(labels)))
+    if len(labels):
+        is_known = labels[place] == structures.column
+        row = np.searchsorted(rows, structures.row[is_known])
+        matrix[row, place[is_known]] = structures.weight[is_known]
+    return matrix
 
 
 def _find_levels(

@@ -84,7 +84,11 @@ def predict_inputs(
 
 
 def predict_log_totals(
-    posterior: LogSumPosterior, inputs: LogInputs, sums: LogSums, joint: bool = False
+    posterior: LogSumPosterior,
+    inputs: LogInputs,
+    sums: LogSums,
+    joint: bool = False,
+    log_mean: Floats | None = None,
 ) -> LogPrediction:
     """Return the posterior of sums over inputs.
 
@@ -93,11 +97,18 @@ def predict_log_totals(
         inputs: Distinct inputs of the sums.
         sums: The sums, none of them empty.
         joint: Whether to return their joint covariance; without it, memory stays bounded.
+        log_mean: Posterior means of the inputs, if they are known already.
     """
     if joint:
-        return _predict_chunk(posterior, inputs, sums, joint=True)
+        return _predict_chunk(posterior, inputs, sums, log_mean, joint=True)
     parts = [
-        _predict_chunk(posterior, inputs.take(used), chunk, joint=False)
+        _predict_chunk(
+            posterior,
+            inputs.take(used),
+            chunk,
+            None if log_mean is None else log_mean[used],
+            joint=False,
+        )
         for used, chunk in _iterate_sums(sums)
     ]
     return LogPrediction(
@@ -150,11 +161,13 @@ def posterior_elasticities(
     return np.asarray((two - one) / log_step)
 
 
-def explain_inputs(posterior: LogSumPosterior, inputs: LogInputs) -> tuple[LogPrediction, Floats]:
+def explain_inputs(
+    posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
+) -> tuple[LogPrediction, Floats]:
     """Return the posterior of inputs, and L⁻¹·k of each: what the observations explain, P x N."""
     log_mean = np.empty(inputs.size)
     explained = np.empty((inputs.size, posterior.sums.size))
-    for index, mean, cov in _iterate_inputs(posterior, inputs):
+    for index, mean, cov in _iterate_inputs(posterior, inputs, known_mean):
         log_mean[index] = mean
         explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
     log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
@@ -185,9 +198,13 @@ def linearise_prediction(
 
 
 def _predict_chunk(
-    posterior: LogSumPosterior, inputs: LogInputs, sums: LogSums, joint: bool
+    posterior: LogSumPosterior,
+    inputs: LogInputs,
+    sums: LogSums,
+    known_mean: Floats | None,
+    joint: bool,
 ) -> LogPrediction:
-    prediction, explained = explain_inputs(posterior, inputs)
+    prediction, explained = explain_inputs(posterior, inputs, known_mean)
     weights = linearise_totals(sums.counts, prediction)
     explained = weights.pattern.matmul(weights.weight, explained)
     if joint:
@@ -223,7 +240,7 @@ def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floa
 
 
 def _iterate_inputs(
-    posterior: LogSumPosterior, inputs: LogInputs
+    posterior: LogSumPosterior, inputs: LogInputs, known_mean: Floats | None = None
 ) -> Iterator[tuple[Ints, Floats, Floats]]:
     """Yield some inputs at a time: index, posterior mean, and covariance with observations."""
     order = np.argsort(inputs.cells[1], kind="stable")
@@ -231,7 +248,9 @@ def _iterate_inputs(
         index = order[start : start + _INPUT_CHUNK]
         some = inputs.take(index)
         cov = posterior.covariance_with_observations(some)
-        if posterior.full_mean is None:
+        if known_mean is not None:
+            log_mean = known_mean[index]
+        elif posterior.full_mean is None:
             log_mean = prior_log_mean(some, posterior.hyper.coefficients)
             log_mean = log_mean + matvec(cov.T, posterior.row_weights)
         else:

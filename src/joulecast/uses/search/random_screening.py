@@ -1,20 +1,35 @@
-"""Screen random candidates to see which share of a space meets a budget, without training."""
+"""Screen random candidates to see which share of a space meets a budget, without training.
+
+Some hundred candidates are estimated exactly; of more, the rest is interpolated between them. The
+largest that keep the budget, which are shown, are then estimated exactly again.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.units import format_share
+from joulecast.uses.search.dimensions import Value
+from joulecast.uses.search.interpolation import fit_interpolator
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate, count_work
+from joulecast.uses.search.search_space import Params
 
 Json = dict[str, Any]
 BATCH_SIZE = 256
 """Candidates estimated together: larger batches are no faster and take more memory."""
+
+LEARNT_COUNT = 256
+"""Candidates that others are interpolated between: with half as many, errors double."""
+
+# More distinct candidates than this are interpolated.
+_MAX_EXACT = 2 * LEARNT_COUNT
+# Of interpolated candidates within the budget, so many of the largest are estimated exactly.
+_CONFIRMED_COUNT = 32
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,12 @@ class RandomScreening:
     def within_budget(self) -> tuple[ScreenedCandidate, ...]:
         """Candidates that meet the budget, the one with most parameters first."""
         found = [candidate for candidate in self.candidates if candidate.is_within_budget]
-        return tuple(sorted(found, key=lambda candidate: -count_work(candidate)[0]))
+        return tuple(sorted(found, key=lambda candidate: -candidate.parameters))
+
+    @property
+    def interpolated_count(self) -> int:
+        """Number of candidates whose estimates were interpolated."""
+        return sum(candidate.is_interpolated for candidate in self.candidates)
 
     def to_dict(self) -> Json:
         """Return the screening as JSON values."""
@@ -44,6 +64,7 @@ class RandomScreening:
             "seed": self.seed,
             "screened": len(self.candidates),
             "within_budget": sum(candidate.is_within_budget for candidate in self.candidates),
+            "interpolated": self.interpolated_count,
             "duration_s": self.duration_s,
             "candidates": [_describe_candidate(candidate) for candidate in self.candidates],
         }
@@ -55,7 +76,7 @@ def screen_randomly(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RandomScreening:
-    """Draw random candidates and screen them in batches.
+    """Draw random candidates and screen them, many of them by interpolation.
 
     Args:
         screener: Space, budget and estimator.
@@ -67,10 +88,11 @@ def screen_randomly(
         raise InputError(f"the number of candidates is {count}: give at least 1")
     rng, begin_s = random.Random(seed), clock()
     drawn = [screener.space.draw(rng) for _ in range(count)]
-    candidates: list[ScreenedCandidate] = []
-    for start in range(0, count, BATCH_SIZE):
-        candidates += screener.screen(drawn[start : start + BATCH_SIZE])
-    return RandomScreening(screener, tuple(candidates), seed, clock() - begin_s)
+    keys = [tuple(params.values()) for params in drawn]
+    distinct: dict[tuple[Value, ...], Params] = dict(zip(keys, drawn, strict=True))
+    screened = dict(zip(distinct, _screen_distinct(screener, [*distinct.values()]), strict=True))
+    candidates = tuple(screened[key] for key in keys)
+    return RandomScreening(screener, candidates, seed, clock() - begin_s)
 
 
 def check_reachable(screener: BudgetScreener, seed: int = 0) -> None:
@@ -94,6 +116,33 @@ def check_reachable(screener: BudgetScreener, seed: int = 0) -> None:
         f"{format_share(screener.confidence)}: {best.network.name} comes closest with "
         f"{screener.describe_cost(best)}; give a larger budget or smaller networks"
     )
+
+
+def _screen_distinct(
+    screener: BudgetScreener, candidates: Sequence[Params]
+) -> list[ScreenedCandidate]:
+    """Return candidates with their estimates, of many some exactly and the rest interpolated."""
+    if len(candidates) > _MAX_EXACT:
+        interpolator = fit_interpolator(screener, candidates[:LEARNT_COUNT])
+        rest = interpolator.screen(candidates[LEARNT_COUNT:])
+        return _confirm_largest(screener, [*interpolator.learnt, *rest])
+    screened: list[ScreenedCandidate] = []
+    for start in range(0, len(candidates), BATCH_SIZE):
+        screened += screener.screen(candidates[start : start + BATCH_SIZE])
+    return screened
+
+
+def _confirm_largest(
+    screener: BudgetScreener, screened: list[ScreenedCandidate]
+) -> list[ScreenedCandidate]:
+    """Return candidates, the largest within the budget with exact estimates."""
+    within = [at for at, one in enumerate(screened) if one.is_within_budget]
+    within.sort(key=lambda at: -screened[at].parameters)
+    places = [at for at in within[:_CONFIRMED_COUNT] if screened[at].is_interpolated]
+    confirmed = screener.screen([screened[at].params for at in places]) if places else ()
+    for at, candidate in zip(places, confirmed, strict=True):
+        screened[at] = candidate
+    return screened
 
 
 def describe_screener(screener: BudgetScreener) -> Json:

@@ -29,19 +29,33 @@ class ScreenedCandidate:
     """A candidate with its estimated cost, before it is trained.
 
     Attributes:
+        space: The space that it is from.
         estimate: Estimate of one step.
         steps: Steps of the run; 1 if the run has no length.
         budget_probability: Probability that the budget is met.
         is_within_budget: Whether that probability reaches the required confidence.
+        parameters: Number of parameters.
+        is_interpolated: Whether all of that was interpolated between other candidates.
     """
 
     params: Params
-    network: Network
-    setup: Setup
+    space: SearchSpace
     estimate: Estimate
     steps: int
     budget_probability: float
     is_within_budget: bool
+    parameters: int
+    is_interpolated: bool = False
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+        return self.space.build(self.params)[0]
+
+    @property
+    def setup(self) -> Setup:
+        """How it is trained."""
+        return self.space.build(self.params)[1]
 
     @property
     def energy_j(self) -> float:
@@ -71,6 +85,7 @@ class ScreenedCandidate:
             "steps": self.steps,
             "budget_probability": self.budget_probability,
             "within_budget": self.is_within_budget,
+            "interpolated": self.is_interpolated,
             "unseen_share": self.estimate.unseen_share,
             "provenance": self.estimate.provenance,
         }
@@ -113,29 +128,50 @@ class BudgetScreener:
 
     def screen(self, candidates: Sequence[Params]) -> tuple[ScreenedCandidate, ...]:
         """Return every candidate with its estimate, made in one batch."""
+        return self.screen_with_variances(candidates)[0]
+
+    def screen_with_variances(
+        self, candidates: Sequence[Params]
+    ) -> tuple[tuple[ScreenedCandidate, ...], Floats]:
+        """Return every candidate, and the variance that decides whether it meets the budget.
+
+        It is the variance of the logarithm of its energy, or of the ratio to the energy of the
+        original if the budget is a share of that.
+        """
         built = [self.space.build(params) for params in candidates]
         steps = [self.length.count_steps(setup.batch) for _, setup in built]
         if self.budget.share is not None:
             estimates = self._estimate([*built, self.space.original], joint=True)
+            variance = estimates.log_ratio_variance(len(built), range(len(built)))
             probabilities = self._compare_to_original(estimates, steps)
         else:
             estimates = self._estimate(built)
-            limits_j = [self._compute_step_limit_j(count) for count in steps]
+            variance = estimates.log_variance
+            limits_j = [self.compute_step_limit_j(count) for count in steps]
             probabilities = estimates.probability_within(limits_j)
-        return tuple(
+        screened = tuple(
             ScreenedCandidate(
                 params,
-                network,
-                setup,
+                self.space,
                 estimate,
                 count,
                 float(probability),
                 bool(probability >= self.confidence),
+                network_work(*pair).params,
             )
-            for params, (network, setup), estimate, count, probability in zip(
+            for params, pair, estimate, count, probability in zip(
                 candidates, built, estimates[: len(built)], steps, probabilities, strict=True
             )
         )
+        return screened, variance
+
+    def count_steps(self, params: Params) -> int:
+        """Return the steps of a candidate's run; 1 if the run has no length."""
+        return self.length.count_steps(int(params.get("batch", self.space.setup.batch)))
+
+    def compute_step_limit_j(self, steps: int) -> float:
+        """Return the budget in joules for one step of a run of so many steps."""
+        return self.limit_j / (steps if self.budget.per == "run" else 1)
 
     def estimate_jointly(self, candidates: Sequence[Params]) -> Estimates:
         """Return estimates of one step of each candidate, with their joint covariance."""
@@ -164,9 +200,6 @@ class BudgetScreener:
         return self.fitted_profile.estimate(
             networks, setups, self.level, joint=joint, details=False
         )
-
-    def _compute_step_limit_j(self, steps: int) -> float:
-        return self.limit_j / (steps if self.budget.per == "run" else 1)
 
     def _compare_to_original(self, estimates: Estimates, steps: Sequence[int]) -> Floats:
         """Return the probability that each run takes at most its share of the last one."""
