@@ -51,7 +51,7 @@ def multiply_prior_covariance(
 
     With 1,200 and 10,000 inputs this takes a third of the time.
     """
-    by_cell = np.bincount(right.cells[1], vector, len(right.cells[0]))
+    by_cell = np.asarray(np.bincount(right.cells[1], vector, len(right.cells[0])), float)
     product = matvec(_find_levels(process, hyper, left, right), by_cell)[left.cells[1]]
     for term, own in zip(process.terms, hyper.terms, strict=True):
         for rows, columns, kernel in _iterate_kernel(term, own, left, right):
