@@ -25,6 +25,7 @@ from joulecast.estimators.additivity_error import (
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
 from joulecast.records import OWN_NET, Observation, StepTotals
+from joulecast.records.record_cache import cache_on_record
 from joulecast.variants import read_isolated_part
 
 # Relative standard deviation assumed for something that was measured once.
@@ -88,15 +89,8 @@ def decompose_observations(observations: Iterable[Observation]) -> list[Decompos
     A user's own module may do more than its layers show. It updates its own estimate
     (``measured_networks``) and is left out here, so that no layer takes up the difference.
     """
-    usable = [one for one in observations if is_step(one) and one.source != OWN_NET]
-    decomposed = []
-    for one in usable:
-        counts = _count_pieces(one, one.trial.execution.copies)
-        if counts:
-            if is_imported_run(one):
-                counts[make_overhead_piece(one.source)] = 1.0 / one.trial.execution.steps
-            decomposed.append(_decompose(one, counts))
-    return decomposed
+    usable = (one for one in observations if is_step(one) and one.source != OWN_NET)
+    return [found for one in usable if (found := _decompose(one)) is not None]
 
 
 def is_imported_run(observation: Observation) -> bool:
@@ -137,8 +131,16 @@ def _count_pieces(observation: Observation, copies: float) -> dict[Piece, float]
     return count_pieces(split_pieces(trial.network, trial.setup), copies)
 
 
-def _decompose(observation: Observation, counts: Mapping[Piece, float]) -> DecomposedObservation:
+# A campaign asks for all observations before each measurement.
+@cache_on_record
+def _decompose(observation: Observation) -> DecomposedObservation | None:
+    """Return an observation as a sum over pieces; None if it contains none."""
     trial, count = observation.trial, observation.count
+    counts = _count_pieces(observation, trial.execution.copies)
+    if not counts:
+        return None
+    if is_imported_run(observation):
+        counts[make_overhead_piece(observation.source)] = 1.0 / trial.execution.steps
     steps, is_isolated = trial.execution.steps, read_isolated_part(trial) is not None
     energy_j, duration_s, issue_s = (
         value / steps if value else None

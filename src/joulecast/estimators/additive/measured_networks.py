@@ -17,8 +17,9 @@ import numpy as np
 from joulecast.estimators.additive.decompose import is_imported_run
 from joulecast.estimators.additive.pieces import PlacedPiece, split_pieces
 from joulecast.estimators.base import Floats, Prediction
-from joulecast.records import Observation, stable_hash
+from joulecast.records import Observation, Trial, stable_hash
 from joulecast.records.codec import Record
+from joulecast.records.record_cache import cache_on_record
 
 # Relative standard deviation of one network at another hour, whatever its own windows show.
 _REPEAT_SD_SHARE = 0.03
@@ -47,8 +48,7 @@ def summarise_networks(observations: Iterable[Observation]) -> dict[str, Measure
         # An imported run is not the cost of a step: it contains start-up and evaluation.
         is_step = trial.execution.is_user_step and not is_imported_run(one)
         if trial.network.layers and is_step and one.energy_j and one.duration_s:
-            pieces = split_pieces(trial.network, trial.setup)
-            groups.setdefault(hash_pieces(pieces), []).append(one)
+            groups.setdefault(_hash_trial(trial), []).append(one)
     return {name: _summarise(group) for name, group in sorted(groups.items())}
 
 
@@ -94,6 +94,11 @@ def update_prediction(
         layers=layers,
         duration_sd_s=_scale(prediction.duration_sd_s, sd_factor),
     )
+
+
+@cache_on_record
+def _hash_trial(trial: Trial) -> str:
+    return hash_pieces(split_pieces(trial.network, trial.setup))
 
 
 def _scale(array: Floats | None, factor: Floats) -> Floats | None:

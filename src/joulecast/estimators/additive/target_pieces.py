@@ -8,7 +8,7 @@ pieces, one of each structure. ``acquisition`` decides what is worth most next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import (
@@ -19,6 +19,7 @@ from joulecast.estimators.additive.pieces import (
 )
 from joulecast.estimators.base import Target
 from joulecast.records import Network, Observation, Trial
+from joulecast.records.record_cache import cache_on_record
 from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
 # Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
@@ -72,10 +73,12 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetPi
         count += bool(observation.duration_s) and trial.key in host_keys
         if execution.mode != mode or execution.stage != "step":
             continue
-        part = read_isolated_part(trial)
-        if part is None:
+        # Pieces depend on all of a setup but its loss; other setups show none of the target's.
+        if replace(trial.setup, loss=target.setup.loss) != target.setup:
             continue
-        key = make_piece(part, trial.setup).key
+        key = _find_isolated_key(trial)
+        if key is None:
+            continue
         count += bool(observation.duration_s) and key in pieces
         if observation.energy_j is None and not has_duration:
             refused.add(key)
@@ -140,8 +143,7 @@ def find_host_probe(
         return None
     shown = {
         piece.structure
-        for one in decompose_observations(observations)
-        if one.mode == "eager" and one.issue_s
+        for one in decompose_observations(filter(_is_issued, observations))
         for piece in one.counts
     }
     tried = {observation.trial.key for observation in observations}
@@ -151,6 +153,18 @@ def find_host_probe(
             if trial.key not in tried:
                 return trial
     return None
+
+
+def _is_issued(observation: Observation) -> bool:
+    """Return whether it shows how long the host issues a step."""
+    return observation.trial.execution.mode == "eager" and bool(observation.issue_s)
+
+
+@cache_on_record
+def _find_isolated_key(trial: Trial) -> str | None:
+    """Return the key of the piece that a trial runs alone; None if it runs something else."""
+    part = read_isolated_part(trial)
+    return None if part is None else make_piece(part, trial.setup).key
 
 
 def _list_networks(target: Target) -> tuple[Network, ...]:
