@@ -247,8 +247,10 @@ def _find_reductions(state: _State) -> tuple[Floats, Floats]:
     candidates = [{piece: 1.0} for piece in state.pieces.pieces]
     is_network = [True] * targets + [False] * len(candidates)
     sums = encode_sums([*state.pieces.networks, *candidates], is_network)
-    durations = predict_durations(model.encoder, model.duration, sums)
-    powers = predict_powers(model, sums, durations.leaf)
+    # What matters for the networks matters for their pieces.
+    known = totals.device.duration.posterior, totals.device.power.posterior
+    durations = predict_durations(model.encoder, known[0], sums)
+    powers = predict_powers(model, sums, durations.leaf, posterior=known[1])
     found = []
     for process in (durations, powers):
         first, last = _split_sums(process.log_sums, targets)

@@ -273,11 +273,23 @@ def predict_durations(
 
 
 def predict_powers(
-    model: AdditiveModel, sums: PieceSums, leaf_s: Floats, joint: bool = False
+    model: AdditiveModel,
+    sums: PieceSums,
+    leaf_s: Floats,
+    joint: bool = False,
+    posterior: LogSumPosterior | None = None,
 ) -> SumPrediction:
-    """Return mean powers of sums over leaves, given the durations of the leaves."""
+    """Return mean powers of sums over leaves, given the durations of the leaves.
+
+    Args:
+        model: The fitted model.
+        sums: The sums.
+        leaf_s: Durations of their leaves.
+        joint: Whether to return their joint covariance.
+        posterior: The process of powers, if it was conditioned already.
+    """
     inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
-    posterior = _condition(model.power, inputs)
+    posterior = posterior or _condition(model.power, inputs)
     leaf_w = _predict_medians(posterior, inputs)
     log_sums = weigh_by_time(sums.make_log_sums(leaf_s, [model.unit] * sums.size), leaf_s)
     logs = predict_log_totals(posterior, inputs, log_sums, joint, np.log(leaf_w))

@@ -49,6 +49,7 @@ from joulecast.estimators.additive.device_model import (
 from joulecast.estimators.additive.layer_energies import attribute_energies
 from joulecast.estimators.additive.measured_kinds import (
     MeasuredKind,
+    add_kinds,
     find_unseen_shares,
     note_extrapolation,
     summarise_kinds,
@@ -62,6 +63,7 @@ from joulecast.estimators.additive.measured_networks import (
 from joulecast.estimators.additive.model_fit import (
     fit_model,
     identify_observations,
+    select_new,
     update_model,
 )
 from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
@@ -113,17 +115,15 @@ class AdditiveEstimator:
         if earlier is not None and np.array_equal(identities, earlier.identities):
             return earlier
         if earlier is not None and _can_extend(earlier, identities):
-            model = update_model(earlier.model, observations, earlier.identities)
-            fitted_count = earlier.fitted_count
-        else:
-            model, fitted_count = fit_model(observations), len(identities)
+            return _extend(earlier, observations, identities)
+        model = fit_model(observations)
         decomposed = decompose_observations(observations)
         return FittedAdditive(
             model,
             choose_sum_error_sd_share(decomposed),
             summarise_networks(observations),
             summarise_kinds(decomposed),
-            fitted_count,
+            len(identities),
             identities,
         )
 
@@ -242,6 +242,28 @@ def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
     """Return whether an earlier fit's observations are all there, and not too many new ones."""
     has_all = bool(np.isin(earlier.identities, identities).all())
     return has_all and len(identities) < _REFIT_FACTOR * earlier.fitted_count
+
+
+def _extend(
+    earlier: FittedAdditive, observations: Sequence[Observation], identities: Ints
+) -> FittedAdditive:
+    """Return a fit conditioned on all observations, of which only further ones are decomposed."""
+    new = select_new(observations, earlier.identities)
+    decomposed = decompose_observations(new)
+    sum_error = earlier.sum_error_sd_share
+    if not earlier.model.has_host_time:
+        sum_error = max(sum_error, choose_sum_error_sd_share(decomposed))
+    networks = earlier.measured_networks
+    if summarise_networks(new):
+        networks = summarise_networks(observations)
+    return replace(
+        earlier,
+        model=update_model(earlier.model, observations, earlier.identities),
+        sum_error_sd_share=sum_error,
+        measured_networks=networks,
+        measured_kinds=add_kinds(earlier.measured_kinds, summarise_kinds(decomposed)),
+        identities=identities,
+    )
 
 
 def _split(

@@ -58,6 +58,29 @@ def summarise_kinds(decomposed: Iterable[DecomposedObservation]) -> dict[str, Me
     }
 
 
+def add_kinds(
+    earlier: Mapping[str, MeasuredKind], added: Mapping[str, MeasuredKind]
+) -> dict[str, MeasuredKind]:
+    """Return what was measured of each label before and since.
+
+    A piece that was measured both before and since counts twice.
+    """
+    nothing = MeasuredKind()
+    pairs = {
+        label: (earlier.get(label, nothing), added.get(label, nothing))
+        for label in sorted(earlier.keys() | added.keys())
+    }
+    return {
+        label: MeasuredKind(
+            one.energy_points + two.energy_points,
+            one.duration_points + two.duration_points,
+            max(one.largest_flops, two.largest_flops),
+            max(one.largest_bytes, two.largest_bytes),
+        )
+        for label, (one, two) in pairs.items()
+    }
+
+
 def find_unseen_shares(
     measured: Mapping[str, MeasuredKind], device: DeviceTotals
 ) -> tuple[float, ...]:

@@ -44,6 +44,7 @@ from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.relinearisation import extend_fitted
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
+from joulecast.records.record_cache import cache_on_record
 
 # An eager step tells nothing about the device if the device's share of its energy is below this.
 _MIN_DEVICE_SHARE = 0.15
@@ -87,8 +88,7 @@ def update_model(
         observations: All observations.
         known: Identities of those that the model is conditioned on.
     """
-    seen = set(known.tolist())
-    new = [one for one in observations if is_step(one) and _identify(one) not in seen]
+    new = select_new(observations, known)
     decomposed = sorted(decompose_observations(new), key=_sort_key)
     model = replace(
         model,
@@ -102,7 +102,9 @@ def update_model(
     powers = _find_powers(decomposed, busy, model.mode, model.idle_w)
     model = replace(model, power=_extend_powers(model, powers))
     if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
-        eager = [one for one in decompose_observations(observations) if one.mode == "eager"]
+        eager = decompose_observations(
+            one for one in observations if one.trial.execution.mode == "eager"
+        )
         busy = predict_durations(model.encoder, model.duration, _encode(eager))
         host_time = fit_host_time(eager, busy.total, busy.variance, model.unit)
         model = replace(model, host_time=host_time)
@@ -114,6 +116,13 @@ def identify_observations(observations: Sequence[Observation]) -> Ints:
     return np.unique(np.array([_identify(one) for one in observations if is_step(one)], np.int64))
 
 
+def select_new(observations: Sequence[Observation], known: Ints) -> list[Observation]:
+    """Return the usable observations whose identities are not known."""
+    seen = set(known.tolist())
+    return [one for one in observations if is_step(one) and _identify(one) not in seen]
+
+
+@cache_on_record
 def _identify(one: Observation) -> int:
     values = one.trial.key, one.run, one.taken_at_s, one.energy_j, one.duration_s
     return number_name(" ".join(map(str, values)))
