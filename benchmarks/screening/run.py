@@ -1,9 +1,11 @@
 """Measure how many candidates of a search are screened per second on this machine.
 
-A candidate is drawn, built as a Network and screened against a budget with the shipped profile
-(nvidia-h200, measured). For comparison: building random nets of the same family and running them on
-this CPU, and the time to measure one on the H200 when the profile was made. Every figure is taken
-in a new process, so that no layer is cached.
+A candidate is drawn and screened against a budget with the shipped profile (nvidia-h200, measured):
+tens of thousands as ``joulecast search`` does it, some exactly and the rest interpolated, and
+smaller batches all exactly. For comparison: building random nets of the same family and running
+them on this CPU, and the time to measure one on the H200 when the profile was made. Every figure is
+taken in a new process, so that no layer is cached. Interpolation is also compared with exact
+estimates of the same candidates.
 
     python benchmarks/screening/run.py                a table
     python benchmarks/screening/run.py --out FILE     also write it
@@ -32,14 +34,23 @@ from joulecast.families import draw_family
 from joulecast.records import Device, Profile, Setup, Trial
 from joulecast.testing.commits import find_commit
 from joulecast.testing.machines import find_processor
-from joulecast.uses.search import BudgetScreener, make_screener, make_search_space
+from joulecast.uses.search import (
+    BudgetScreener,
+    make_screener,
+    make_search_space,
+    screen_randomly,
+)
 
 FAMILIES = ("cnn5", "transformer", "resnet18")
 DEVICE, SETUP, SEED = "nvidia-h200", Setup(batch=32), 7
+# Candidates of a random screening: the rate grows with them, as what is learnt first costs the same.
+MANY = (100_000, 20_000)
 BATCHES = (256, 64, 16, 1)
 # Candidates per figure; fewer where screening is slow.
-COUNTS = {256: 1024, 64: 512, 16: 128, 1: 40}
+COUNTS = {256: 512, 64: 256, 16: 64, 1: 20}
 AFRESH_COUNT, RUN_COUNT, MIN_MEASURED = 8, 6, 3
+# Interpolated candidates that are compared with exact estimates.
+CHECKED_COUNT = 256
 
 Json = dict[str, Any]
 
@@ -48,7 +59,8 @@ def main() -> None:
     """Measure everything, or one thing if called by itself."""
     args = parse_arguments()
     if args.measure:
-        print(json.dumps(MEASURES[args.measure](args.family, args.seed)))
+        measure = MEASURES.get(args.measure, compare_with_exact)
+        print(json.dumps(measure(args.family, args.seed)))
         return
     report = run_all(args.repeats)
     if args.out:
@@ -62,7 +74,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    parser.add_argument("--measure", choices=sorted(MEASURES), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=[*MEASURES, ERROR], help=argparse.SUPPRESS)
     parser.add_argument("--family", choices=FAMILIES, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -82,6 +94,7 @@ def run_all(repeats: int) -> Json:
         family: {
             "per_candidate_s": {name: min(values) for name, values in rows.items()},
             "all_s": rows,
+            "interpolation": run_child(family, ERROR, SEED),
             "measured_on_device_s": find_measuring_time_s(profile, family),
         }
         for family, rows in found.items()
@@ -97,11 +110,11 @@ def run_all(repeats: int) -> Json:
     }
 
 
-def run_child(family: str, name: str, seed: int) -> float:
-    """Return the CPU time per candidate, measured in its own process."""
+def run_child(family: str, name: str, seed: int) -> Any:
+    """Return what a measure found in its own process: mostly CPU seconds per candidate."""
     command = [sys.executable, __file__, "--measure", name, "--family", family, "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -115,6 +128,37 @@ def make_half_screener(family: str) -> BudgetScreener:
     original = joulecast.estimate(family, device=profile, setup=SETUP)
     budget = parse_budget(f"{original.energy_j / 2}J", length)
     return make_screener(profile, space, budget, length, confidence=0.9)
+
+
+def measure_many(count: int) -> Callable[[str, int], float]:
+    """Return a measure that screens random candidates as ``joulecast search`` does."""
+
+    def measure(family: str, seed: int) -> float:
+        screener = make_half_screener(family)
+        started_s = time.process_time()
+        screen_randomly(screener, count, seed)
+        return (time.process_time() - started_s) / count
+
+    return measure
+
+
+def compare_with_exact(family: str, seed: int) -> Json:
+    """Return how far interpolated energies and decisions are from exact ones."""
+    screener = make_half_screener(family)
+    found = [one for one in screen_randomly(screener, MANY[-1], seed).candidates]
+    some = [one for one in found if one.is_interpolated][:CHECKED_COUNT]
+    if not some:
+        return {"share": 0.0}
+    exact = screener.screen([one.params for one in some])
+    pairs = list(zip(some, exact, strict=True))
+    errors = [abs(one.energy_j / other.energy_j - 1.0) for one, other in pairs]
+    same = [one.is_within_budget == other.is_within_budget for one, other in pairs]
+    return {
+        "share": sum(one.is_interpolated for one in found) / len(found),
+        "rms_error": statistics.fmean(error**2 for error in errors) ** 0.5,
+        "largest_error": max(errors),
+        "same_decision_share": statistics.fmean(same),
+    }
 
 
 def measure_batches(size: int) -> Callable[[str, int], float]:
@@ -159,7 +203,9 @@ def run_here(family: str, seed: int) -> float:
     return statistics.fmean(durations_s)
 
 
+ERROR = "error"
 MEASURES: dict[str, Callable[[str, int], float]] = {
+    **{f"many_{count}": measure_many(count) for count in MANY},
     **{f"batch_{size}": measure_batches(size) for size in BATCHES},
     "afresh": estimate_afresh,
     "run_here": run_here,
@@ -196,15 +242,16 @@ def describe_machine() -> Json:
 
 def make_table(report: Json) -> str:
     """Return a table of candidates per second, one row per family."""
-    names = {f"batch_{size}": f"{size} at once" for size in BATCHES}
-    heads = [*names.values(), "one by one", "run here", "measured", "x run here"]
+    names = {f"many_{count}": f"{count:,}" for count in MANY}
+    names |= {f"batch_{size}": f"{size} exact" for size in BATCHES}
+    heads = [*names.values(), "one by one", "run here", "measured", "rms error", "decisions"]
     lines = [
         f"{report['processor']}, {report['cores']} cores, load {report['load'][0]:.1f} to "
         f"{report['load'][1]:.1f}; candidates per CPU second, the maximum of {report['repeats']}",
-        f"{'':12s}" + "".join(f"{head:>14s}" for head in heads),
+        f"{'':12s}" + "".join(f"{head:>12s}" for head in heads),
     ]
     for family, row in report["families"].items():
-        lines.append(f"{family:12s}" + "".join(f"{cell:>14s}" for cell in show_family(row, names)))
+        lines.append(f"{family:12s}" + "".join(f"{cell:>12s}" for cell in show_family(row, names)))
     return "\n".join(lines)
 
 
@@ -214,7 +261,10 @@ def show_family(row: Json, names: Sequence[str] | Json) -> list[str]:
     cells = [f"{1 / spent[name]:,.0f}" for name in names]
     cells += [f"{1 / spent[name]:,.1f}" for name in ("afresh", "run_here")]
     cells.append(f"{1 / measured_s:.2f}" if measured_s else "-")
-    return [*cells, f"{spent['run_here'] / spent['batch_256']:,.0f}"]
+    error = row["interpolation"]
+    if not error["share"]:
+        return [*cells, "-", "-"]
+    return [*cells, f"{error['rms_error']:.1%}", f"{error['same_decision_share']:.1%}"]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from joulecast.uses.search import (
     ScreenedCandidate,
     SearchResult,
     TrainedTrial,
-    count_work,
     hide_password,
 )
 
@@ -71,6 +70,11 @@ def print_screening(screening: RandomScreening) -> None:
         "P(budget): probability that the budget is kept. Their accuracy is unknown: give --train "
         "FILE.PY:NAME to train nets that keep the budget.",
     ]
+    if screening.interpolated_count:
+        notes.append(
+            f"{screening.interpolated_count:,} of {count:,} estimates were interpolated between "
+            "exact ones, and their intervals widened by the error of that."
+        )
     print_notes(console, notes + _explain_energy(screener, screening.candidates))
 
 
@@ -97,9 +101,9 @@ def _format_trial(trial: TrainedTrial, screener: BudgetScreener) -> tuple[str, .
 
 def _format_candidate(candidate: ScreenedCandidate, screener: BudgetScreener) -> tuple[str, ...]:
     return (
-        candidate.network.name,
+        candidate.name,
         *_format_params(candidate, screener),
-        format_count(count_work(candidate)[0]),
+        format_count(candidate.parameters),
         *_format_cost(candidate),
         format_share(candidate.budget_probability),
     )

@@ -13,6 +13,7 @@ from joulecast.families.members import (
     draw_family,
     is_family,
     make_family,
+    name_member,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "draw_family",
     "is_family",
     "make_family",
+    "name_member",
 ]

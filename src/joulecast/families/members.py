@@ -44,6 +44,12 @@ def build_family(
     return _build_cached(family_name, tuple(params.items()), input_shape)
 
 
+def name_member(family_name: str, params: Mapping[str, int]) -> str:
+    """Return the name of a member, such as ``cnn5:16,32,64,128``."""
+    values = (str(params[key]) for key in FAMILIES[family_name].params)
+    return f"{family_name}:{','.join(values)}"
+
+
 def draw_family(
     family_name: str, draw: Callable[[int, int], int], input_shape: Shape | None = None
 ) -> Network:
@@ -72,7 +78,7 @@ def _build_cached(
     _check_params(family_name, family, params)
     sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
     layers, groups = family.architecture(params, sample)
-    name = family_name + ":" + ",".join(str(params[key]) for key in family.params)
+    name = name_member(family_name, params)
     return Network(
         layers=(replace(layers[0], input_grad=False), *layers[1:]),
         input=sample,

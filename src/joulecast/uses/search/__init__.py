@@ -8,6 +8,7 @@
     dimensions.py         numeric ranges and choices
     search_space.py       widths, depths, batch, precision, optimizer and your own parameters
     screening.py          ``BudgetScreener``: estimates candidates in batches
+    interpolation.py      interpolates estimates between those of some candidates
     random_screening.py   the share of a space within the budget, without training
     screening_sampler.py  an Optuna sampler that proposes only candidates within the budget
     study.py              ``search``: runs an Optuna study
@@ -30,7 +31,6 @@ from joulecast.uses.search.random_screening import (
 from joulecast.uses.search.screening import (
     BudgetScreener,
     ScreenedCandidate,
-    count_work,
     make_screener,
 )
 from joulecast.uses.search.search_result import SearchResult, TrainedTrial, hide_password
@@ -49,7 +49,6 @@ __all__ = [
     "SearchSpace",
     "TrainedTrial",
     "check_reachable",
-    "count_work",
     "hide_password",
     "make_screener",
     "make_search_space",

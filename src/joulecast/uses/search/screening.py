@@ -35,6 +35,7 @@ class ScreenedCandidate:
         budget_probability: Probability that the budget is met.
         is_within_budget: Whether that probability reaches the required confidence.
         parameters: Number of parameters.
+        flops: FLOPs of one step.
         is_interpolated: Whether all of that was interpolated between other candidates.
     """
 
@@ -45,6 +46,7 @@ class ScreenedCandidate:
     budget_probability: float
     is_within_budget: bool
     parameters: int
+    flops: float
     is_interpolated: bool = False
 
     @property
@@ -53,9 +55,14 @@ class ScreenedCandidate:
         return self.space.build(self.params)[0]
 
     @property
+    def name(self) -> str:
+        """Name of the network."""
+        return self.space.name_network(self.params)
+
+    @property
     def setup(self) -> Setup:
         """How it is trained."""
-        return self.space.build(self.params)[1]
+        return self.space.make_setup(self.params)
 
     @property
     def energy_j(self) -> float:
@@ -76,7 +83,7 @@ class ScreenedCandidate:
     def to_dict(self) -> Json:
         """Return the candidate as JSON values."""
         return {
-            "net": self.network.name,
+            "net": self.name,
             "params": dict(self.params),
             "setup": self.setup.to_dict(),
             "energy_j": self.energy_j,
@@ -149,6 +156,7 @@ class BudgetScreener:
             variance = estimates.log_variance
             limits_j = [self.compute_step_limit_j(count) for count in steps]
             probabilities = estimates.probability_within(limits_j)
+        works = [network_work(*pair) for pair in built]
         screened = tuple(
             ScreenedCandidate(
                 params,
@@ -157,10 +165,11 @@ class BudgetScreener:
                 count,
                 float(probability),
                 bool(probability >= self.confidence),
-                network_work(*pair).params,
+                work.params,
+                work.total.flops,
             )
-            for params, pair, estimate, count, probability in zip(
-                candidates, built, estimates[: len(built)], steps, probabilities, strict=True
+            for params, work, estimate, count, probability in zip(
+                candidates, works, estimates[: len(built)], steps, probabilities, strict=True
             )
         )
         return screened, variance
@@ -242,9 +251,3 @@ def make_screener(
     return BudgetScreener(
         space, budget, fitted_profile, length, confidence, level, original_energy_j
     )
-
-
-def count_work(candidate: ScreenedCandidate) -> tuple[int, float]:
-    """Return a candidate's parameters and the FLOPs of a step."""
-    work = network_work(candidate.network, candidate.setup)
-    return work.params, work.total.flops

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.families import FAMILIES, build_family, make_family
+from joulecast.families import FAMILIES, build_family, make_family, name_member
 from joulecast.records import OPTIMIZERS, PRECISIONS, Network, Setup
 from joulecast.records.codec import Record
 from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_bounds
@@ -57,8 +57,17 @@ class SearchSpace(Record):
         """Return the network and setup that these values describe."""
         family = self.family.partition(":")[0]
         widths = {name: int(params[name]) for name in FAMILIES[family].params}
+        return build_family(family, widths, self.input_shape), self.make_setup(params)
+
+    def name_network(self, params: Params) -> str:
+        """Return the name of the network that these values describe, without building it."""
+        family = self.family.partition(":")[0]
+        return name_member(family, {name: int(params[name]) for name in FAMILIES[family].params})
+
+    def make_setup(self, params: Params) -> Setup:
+        """Return the setup that these values describe."""
         varied: dict[str, Any] = {name: params[name] for name in SETUP_NAMES if name in params}
-        return build_family(family, widths, self.input_shape), replace(self.setup, **varied)
+        return replace(self.setup, **varied) if varied else self.setup
 
     def draw(self, rng: random.Random) -> dict[str, Value]:
         """Return a random value for every dimension."""
