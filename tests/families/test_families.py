@@ -14,6 +14,7 @@ from joulecast.families import (
     draw_family,
     is_family,
     make_family,
+    name_member,
 )
 from joulecast.kinds import input_shape, network_work, output_shape
 from joulecast.records import Network, Setup
@@ -35,6 +36,14 @@ def read_shapes(network, index):
     for back in network.layers[index].reads:
         source = index - back
         yield network.input.shape if source < 0 else output_shape(network.layers[source])
+
+
+@every_family
+def test_members_are_built_once_and_named_without_building(name):
+    params = dict(FAMILIES[name].params)
+    network = build_family(name, params)
+    assert build_family(name, params) is network
+    assert name_member(name, params) == network.name
 
 
 @given(drawn_networks())

@@ -76,3 +76,10 @@ def test_latest_unit_is_the_one_to_estimate_for(observations):
     own = observe_on_unit(observations[:1], "own", 1.0, 1e6)
     assert find_latest_unit([*own, *other]) == "own"
     assert find_latest_unit([]) == ""
+
+
+def test_observations_are_decomposed_once(observations):
+    first, second = decompose_observations(observations), decompose_observations(observations)
+    assert all(one is two for one, two in zip(first, second, strict=True))
+    copies = [replace(one) for one in observations]
+    assert decompose_observations(copies) == first

@@ -1,11 +1,13 @@
 """Predictions of the fitted model for networks given by their pieces."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from additive_examples import SETUP, count_network, draw_networks, observe_parts
+from joulecast.estimators.additive import device_model
 from joulecast.estimators.additive.device_model import (
     predict_device,
     predict_total_means,
@@ -15,7 +17,8 @@ from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.model_fit import identify_observations, update_model
 from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
-from joulecast.gp.logsums.posterior import condition_logsums
+from joulecast.gp.logsums import local_rows
+from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import Setup
 
@@ -59,6 +62,24 @@ def test_medians_rank_networks_as_totals_do(model):
     totals_j = predict_totals(model, counts, SHARE).energy_j
     assert (np.argsort(means_j) == np.argsort(totals_j)).all()
     assert means_j == pytest.approx(totals_j, rel=0.1)
+
+
+def test_selecting_observations_for_some_leaves_keeps_the_medians(model, monkeypatch):
+    """Medians are those given all observations, whatever variances are conditioned on."""
+    model = replace(
+        model,
+        **{name: linearise_observations(getattr(model, name)) for name in ("duration", "power")},
+    )
+    counts = [count_network(network) for network in draw_networks(12, seed=4)]
+    monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 20)
+    monkeypatch.setattr(local_rows, "LOCAL_ROWS", 20)
+    every = predict_device(model, counts)
+    monkeypatch.setattr(device_model, "_MAX_QUERIES", 8)
+    some = predict_device(model, counts)
+    assert some.duration.leaf == pytest.approx(every.duration.leaf, rel=1e-9)
+    assert some.power.leaf == pytest.approx(every.power.leaf, rel=1e-9)
+    ratio = some.duration.logs.log_variance / every.duration.logs.log_variance
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.5)
 
 
 @pytest.mark.parametrize("batch", [1, 32, 4096])

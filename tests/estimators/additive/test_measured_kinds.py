@@ -6,6 +6,7 @@ from additive_examples import SETUP, count_network, draw_networks, observe_parts
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.device_model import predict_device
 from joulecast.estimators.additive.measured_kinds import (
+    add_kinds,
     find_unseen_shares,
     note_extrapolation,
     summarise_kinds,
@@ -37,6 +38,18 @@ def test_distinct_pieces_are_counted(device):
         own = [one for one in parts if label in list_labels(one)]
         assert found[label].energy_points == len(own) > 0
         assert found[label].duration_points > found[label].energy_points
+
+
+def test_kinds_of_further_pieces_are_added(device):
+    first = observe_parts(device, draw_networks(2, seed=1))
+    second = observe_parts(device, draw_networks(2, seed=2))
+    keys = {one.trial.key for one in first}
+    second = [one for one in second if one.trial.key not in keys]
+    one, two, both = (
+        summarise_kinds(decompose_observations(some)) for some in (first, second, [*first, *second])
+    )
+    assert add_kinds(one, two) == both
+    assert add_kinds(one, {}) == one
 
 
 def list_labels(observation):

@@ -8,6 +8,8 @@ from joulecast.gp.logsums.prior_covariance import (
     discrepancy_variance,
     log_prior_covariance,
     log_prior_variance,
+    multiply_prior_covariance,
+    structure_products,
 )
 from joulecast.gp.logsums.process import ALL_INPUTS
 from joulecast.gp.weighted_sums import WeightedSums
@@ -55,6 +57,22 @@ def test_inputs_cell_by_cell_give_the_same_covariance(example):
     cov = log_prior_covariance(process, hyper, left, right)
     ordered = log_prior_covariance(process, hyper, left.take(order), right)
     assert ordered == pytest.approx(cov[order], abs=1e-12)
+
+
+def test_product_equals_that_with_the_whole_covariance(example):
+    process, hyper, left, right = example
+    vector = np.random.default_rng(3).normal(size=right.size)
+    cov = log_prior_covariance(process, hyper, left, right)
+    product = multiply_prior_covariance(process, hyper, left, right, vector)
+    assert product == pytest.approx(cov @ vector, abs=1e-12)
+
+
+def test_structures_that_only_one_side_has_do_not_matter():
+    left = WeightedSums(2, np.array([0, 0, 1]), np.array([5, 7, 9]), np.array([0.5, 0.25, 1.0]))
+    right = WeightedSums(3, np.array([0, 2, 2]), np.array([7, 5, 8]), np.array([2.0, 4.0, 1.0]))
+    rows, columns = np.array([0, 1]), np.array([0, 2])
+    products = structure_products(left, right, rows, columns)
+    assert products.tolist() == [[0.5, 2.0], [0.0, 0.0]]
 
 
 def test_variance_of_sums_is_the_diagonal_of_their_covariance(example):
