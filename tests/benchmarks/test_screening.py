@@ -32,6 +32,14 @@ def test_budget_is_half_of_the_original(script):
     assert smallest.is_within_budget
 
 
+def test_interpolation_is_compared_with_exact_estimates(script, monkeypatch):
+    monkeypatch.setattr(script, "MANY", (1000, 800))
+    monkeypatch.setattr(script, "CHECKED_COUNT", 16)
+    found = script.compare_with_exact("lenet5", 3)
+    assert 0.5 < found["share"] < 1.0 and found["same_decision_share"] > 0.8
+    assert 0.0 < found["rms_error"] <= found["largest_error"] < 0.1
+
+
 def test_published_results_agree_with_the_page(script):
     report = json.loads((FOLDER / "results" / "two-cores.json").read_text())
     table = script.make_table(report)
@@ -41,5 +49,9 @@ def test_published_results_agree_with_the_page(script):
     for family, row in report["families"].items():
         assert family in table
         assert set(row["per_candidate_s"]) == set(script.MEASURES)
-        many = 1 / row["per_candidate_s"]["batch_256"]
-        assert f"{many:,.0f}" in table and f"{many:,.0f}" in page
+        for name in ("many_100000", "many_20000", "batch_256"):
+            rate = f"{1 / row['per_candidate_s'][name]:,.0f}"
+            assert rate in table and rate in page
+        error = row["interpolation"]
+        if error["share"]:
+            assert f"{error['rms_error']:.1%}".replace("%", " %") in page
