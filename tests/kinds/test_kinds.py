@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.kinds import KINDS, layer_work, make_layer, make_op, output_shape
-from joulecast.records import Setup
+from joulecast.records import Setup, Sizes
 from kind_examples import LAYERS
 
 
@@ -89,7 +89,7 @@ def test_pooling_windows_begin_inside_the_input(size, kernel, stride, padding, c
 def test_rms_norm_stored_without_the_size_spelled_is_fused():
     layer = make_layer("rms_norm", shape=(7, 8))
     sizes = {name: size for name, size in layer.sizes.items() if name != "spelled"}
-    old = replace(layer, sizes=sizes)
+    old = replace(layer, sizes=Sizes(sizes))
     assert layer_work(old, Setup(batch=3)) == layer_work(layer, Setup(batch=3))
     spelled = layer_work(make_layer("rms_norm", spelled=1, shape=(7, 8)), Setup(batch=3))
     assert spelled.total.launches > layer_work(layer, Setup(batch=3)).total.launches
