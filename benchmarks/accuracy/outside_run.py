@@ -32,8 +32,7 @@ from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.acquisition import propose_trial
-from joulecast.estimators.additive.device_model import AdditiveModel
-from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.measurer import Measurer
 from joulecast.records import OWN_NET, Network, Observation, Trial
@@ -183,7 +182,7 @@ class OutsideRun:
         left = ENERGY_PROBES_PER_NET * len(self.entries) - self.count_energy_probes()
         for _ in range(ENERGY_PROBES_PER_NET):
             try:
-                model = fit_model(self.list_observations())
+                fitted = AdditiveEstimator().fit(self.list_observations())
             except MissingError:
                 return
             for entry in self.entries:
@@ -193,7 +192,7 @@ class OutsideRun:
                 target = Target(self.networks[entry.name], entry.setup, acquisition="probe")
                 target = replace(target, modes=self.measurer.runtime.modes)
                 proposal = propose_trial(
-                    target, self.list_observations(), partial(_reuse_model, model)
+                    target, self.list_observations(), partial(_reuse_fit, fitted)
                 )
                 if proposal.trial is not None and proposal.with_energy:
                     left -= 1
@@ -332,6 +331,8 @@ def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _reuse_model(model: AdditiveModel, observations: Sequence[Observation]) -> AdditiveModel:
-    """Return the given model instead of fitting one to the observations."""
-    return model
+def _reuse_fit(
+    own: FittedAdditive, observations: Sequence[Observation], fitted: Fitted | None
+) -> FittedAdditive:
+    """Return the given fit instead of fitting one to the observations."""
+    return own

@@ -69,7 +69,8 @@ def test_smaller_budgets_are_the_beginning_of_the_campaign(bench, setting, kept)
         assert 0 < len(cuts[BUDGETS_S[0]]) < len(campaign)
         for budget_s, cut in cuts.items():
             assert cut == campaign[: len(cut)]
-            assert sum_work_s(cut) <= 1.1 * budget_s
+            # Anchors come before the first proposal, which is what a budget limits.
+            assert sum_work_s(cut) <= 1.2 * budget_s
 
 
 def test_stored_observations_are_not_measured_again(bench, setting, kept):

@@ -158,8 +158,8 @@ def test_outside_baselines_are_fitted_to_the_other_nets(bench, kept):
     profile = replace(kept[1], observations=tuple(passes))
     found = bench.outside_baselines.add_baselines(outside, [profile])
     estimates = {net["name"]: net["answers"] for net in found["nets"]}
-    lowest = min(answers["constant"]["energy_j"] for answers in estimates.values())
-    assert estimates[odd]["constant"]["energy_j"] == lowest
+    others = [one["constant"]["energy_j"] for name, one in estimates.items() if name != odd]
+    assert estimates[odd]["constant"]["energy_j"] < median(others)
     assert [score["estimator"] for score in found["scores"]] == list(
         bench.outside_baselines.WHOLE_NET_BASELINES
     )

@@ -94,7 +94,7 @@ def read_peaks(
         work = network_work(one.trial.network, one.trial.setup).total
         duration_s = one.duration_s / one.trial.execution.copies
         precision = one.trial.setup.precision
-        if one.trial.network.layers[0].kind == "elementwise":
+        if not work.flops:
             bytes_per_s = max(bytes_per_s or 0.0, work.size_bytes / duration_s)
         elif one.trial.setup.batch == 1:
             launch_s = min(launch_s or duration_s, duration_s / max(1.0, work.launches))

@@ -88,9 +88,6 @@ class EstimatorContract:
     tolerance_share = 1e-6
     """Largest relative difference between predictions that should agree up to rounding."""
 
-    means_tolerance_share = 1e-9
-    """Largest relative difference of ``predict_means`` from the energies of ``predict``."""
-
     restart_tolerance_share = 1e-6
     """Largest relative difference between a fit from scratch and one that starts from another."""
 
@@ -171,7 +168,7 @@ class EstimatorContract:
         setups = [SETUP] * len(networks)
         expected = self.fit().predict(networks, setups).energy_j
         assert predict_means(self.fit(), networks, setups) == pytest.approx(
-            expected, rel=self.means_tolerance_share
+            expected, rel=1e-9
         )
 
     def test_fit_may_start_from_an_earlier_one(self) -> None:

@@ -27,7 +27,6 @@ from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
 from joulecast.gp.logsums.totals import (
     LogPrediction,
     posterior_elasticities,
-    predict_discrepancies,
     predict_inputs,
     predict_log_totals,
 )
@@ -181,29 +180,6 @@ def predict_totals(
         variance_by_source=sources,
         duration_var=steps.duration_var(device.duration.variance, sum_error_sd_share),
     )
-
-
-def predict_total_means(
-    model: AdditiveModel,
-    networks: Sequence[Mapping[Piece, float]],
-    unattributed_calls: Sequence[float] = (),
-) -> Floats:
-    """Return about the energies of ``predict_totals``: sums of medians, for ranking."""
-    sums = encode_sums(networks)
-    inputs = model.encoder.encode_durations(sums.leaves)
-    posterior = _condition(model.duration, inputs)
-    leaf_s = _predict_medians(posterior, inputs)
-    log_sums = sums.make_log_sums(leaf_s)
-    busy_s = log_sums.counts.total(leaf_s) * np.exp(predict_discrepancies(posterior, log_sums))
-    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
-    posterior = _condition(model.power, inputs)
-    leaf_w = _predict_medians(posterior, inputs)
-    log_sums = weigh_by_time(sums.make_log_sums(leaf_s, [model.unit] * sums.size), leaf_s)
-    power_w = log_sums.counts.total(leaf_w) * np.exp(predict_discrepancies(posterior, log_sums))
-    device_j = busy_s * np.minimum(power_w, model.encoder.power_limit_w)
-    host = _predict_host_times(model, networks, unattributed_calls)
-    steps = _predict_steps(model, host, _count_launches(sums), busy_s)
-    return np.asarray(device_j + model.idle_w * (steps.duration_s - busy_s))
 
 
 def predict_device(

@@ -43,7 +43,6 @@ from joulecast.estimators.additive.decompose import (
 from joulecast.estimators.additive.device_model import (
     AdditiveModel,
     NetworkTotals,
-    predict_total_means,
     predict_totals,
 )
 from joulecast.estimators.additive.layer_energies import attribute_energies
@@ -77,7 +76,7 @@ from joulecast.estimators.base import (
     Target,
     equicorrelated_covariance,
 )
-from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.linalg import Ints
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 
@@ -199,13 +198,6 @@ class FittedAdditive:
         )
         measured = find_measured(self.measured_networks, pieces)
         return update_prediction(prediction, measured) if any(measured) else prediction
-
-    def predict_means(self, networks: Sequence[Network], setups: Sequence[Setup]) -> Floats:
-        """Return the mean energies of ``predict``, in a fraction of its time."""
-        pieces, calls = _split(list(zip(networks, setups, strict=True)))
-        if any(find_measured(self.measured_networks, pieces)):
-            return self.predict(networks, setups).energy_j
-        return predict_total_means(self.model, list(map(count_pieces, pieces)), calls)
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""

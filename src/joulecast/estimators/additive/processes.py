@@ -22,7 +22,8 @@ _REGIME_SD: Prior = (0.6, 0.5)
 # Durations of imported runs: nothing is known of how they were timed.
 _IMPORTED_NOISE: Prior = (0.02, 1.0)
 # Repeated timings of 526 trials on H200s, most on two units, differ by 0.6 % (median) and 1.9 %
-# (95th percentile), repeated powers of one unit by 1.5 %. Fitted freely, two odd trials made it 5 %.
+# (95th percentile), repeated powers of one unit by 1.5 %. Fitted freely, two odd trials made the
+# noise of timings 5 %.
 _TIMING_NOISE: Prior = (0.01, 0.05)
 _POWER_NOISE: Prior = (0.015, 0.1)
 # Share of the power limit that each of compute and memory draws at its peak, that of a busy device
