@@ -167,9 +167,7 @@ class EstimatorContract:
         networks = draw_networks(4)
         setups = [SETUP] * len(networks)
         expected = self.fit().predict(networks, setups).energy_j
-        assert predict_means(self.fit(), networks, setups) == pytest.approx(
-            expected, rel=1e-9
-        )
+        assert predict_means(self.fit(), networks, setups) == pytest.approx(expected, rel=1e-9)
 
     def test_fit_may_start_from_an_earlier_one(self) -> None:
         """A campaign fits after every measurement; the result is about that of a fit from scratch.
