@@ -77,6 +77,7 @@ class RandomAcquisition:
     def __init__(self, inner: Estimator, seed: int, bounds_first: bool) -> None:
         self.inner, self.seed, self.bounds_first = inner, seed, bounds_first
         self.name, self.version = inner.name, inner.version
+        self.uses_anchors = inner.uses_anchors
 
     def propose(
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
