@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from joulecast.estimators.additive.device_model import NetworkTotals
 from joulecast.estimators.additive.pieces import Piece, PlacedPiece, make_piece
 from joulecast.records import LayerEstimate, Network, Setup
-from joulecast.variants import Part, unfold_blocks
+from joulecast.variants import Part, make_isolated_network, split_network, unfold_blocks
 
 
 def attribute_energies(
@@ -54,17 +54,18 @@ def _sum_leaves(piece: Piece, leaf_j: dict[Piece, float]) -> float:
 
 
 def _share_piece(
-    placed: PlacedPiece, setup: Setup, leaf_j: dict[Piece, float]
+    placed: PlacedPiece, setup: Setup, leaf_j: Mapping[Piece, float]
 ) -> list[tuple[int, float]]:
     """Return the layers of a piece by index, with their share of its energy."""
     part, start = placed.placed_part.part, placed.placed_part.index
     if len(part.layers) == 1:
         return [(start, 1.0)]
-    own = [make_piece(Part("hidden", (layer,), part.half_input), setup) for layer in part.layers]
-    # A layer of a block may differ from the leaf that was read off it only in its input's
-    # precision, and pooling at the end of a network is no leaf: bytes stand in for their energy.
-    known_j = {leaf.key: leaf_j[leaf] for leaf in leaf_j}
-    per_byte = _sum_leaves(placed.piece, leaf_j) / max(placed.piece.size_bytes, 1.0)
-    energies = [known_j.get(one.key, per_byte * one.size_bytes) for one in own]
+    energies = [0.0] * len(part.layers)
+    for inner in split_network(make_isolated_network(part)):
+        for offset, layer in enumerate(inner.part.layers):
+            own = make_piece(Part("hidden", (layer,), inner.part.half_input), setup)
+            energies[inner.index + offset] += sum(
+                leaf_j.get(leaf, 0.0) * count * inner.calls for leaf, count in own.own_leaves
+            )
     total = sum(energies) or 1.0
     return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
