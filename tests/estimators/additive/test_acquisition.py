@@ -16,10 +16,16 @@ from additive_examples import (
 )
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.pieces import make_piece, split_pieces
+from joulecast.estimators.additive.target_pieces import read_target
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
 from joulecast.records import MODES, Observation
-from joulecast.variants import make_isolated_trial, read_isolated_part, split_blocks
+from joulecast.variants import (
+    make_isolated_network,
+    make_isolated_trial,
+    read_isolated_part,
+    split_blocks,
+)
 
 
 def make_target(count, **options):
@@ -117,3 +123,28 @@ def test_only_isolated_pieces_are_proposed_without_graphs(device):
     target = Target(networks[0], SETUP, networks=networks, modes=("eager",))
     proposals, _ = follow_proposals(device, target, limit=10)
     assert all(len(one.trial.network.layers) == 1 for one in proposals if one.trial)
+
+
+def test_after_timing_all_layers_probes_measure_the_largest_energies(device, observations):
+    """Durations alone do not show what slow kernels draw."""
+    network = draw_networks(1, seed=33)[0]
+    target = Target(network, SETUP, "probe", networks=(network,), modes=MODES)
+    estimator, seen, metered = AdditiveEstimator(), list(observations), []
+    for _ in range(40):
+        proposal = estimator.propose(target, seen)
+        if proposal.trial is None:
+            break
+        for trial in proposal.probes:
+            seen.append(observe_step(device, trial, energy=False))
+        if not proposal.probes:
+            seen.append(observe_step(device, proposal.trial, proposal.with_energy))
+            metered += [proposal] if proposal.with_energy else []
+    assert proposal.trial is None
+    assert metered and "of the energy" in metered[0].reason
+    pieces = read_target(target, seen)
+    energies_j = {
+        piece.key: true_energies(device, [make_isolated_network(pieces.parts[piece.key])])[0]
+        for piece in pieces.pieces
+    }
+    covered_j = sum(energies_j[key] for key in pieces.energy_keys)
+    assert covered_j > 0.5 * sum(energies_j.values()) or len(pieces.energy_keys) >= 6

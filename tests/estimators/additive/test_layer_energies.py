@@ -36,9 +36,7 @@ def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, p
         for kind in ("linear", "sdpa", "layer_norm")
     }
     inside = layers[1 : 1 + len(network.layers) - 3]
-    found = {
-        kind: sum(one.energy_j for one in inside if one.kind == kind) / 2 for kind in expected
-    }
+    found = {kind: sum(one.energy_j for one in inside if one.kind == kind) / 2 for kind in expected}
     ratios = [found[kind] / expected[kind] for kind in ("sdpa", "layer_norm")]
     assert ratios[0] == pytest.approx(ratios[1], rel=0.2)
     # Linear layers have tails, which are operators of their own.
