@@ -243,7 +243,7 @@ def with_unknown_operators(network, share):
 
 
 def test_operators_without_a_cost_rule_widen_the_interval(profile):
-    plain = fit_profile(profile).estimate(NETS[:1], SETUP)
+    plain = fit_profile(profile).estimate([with_unknown_operators(NETS[0], 0.0)], SETUP)
     unknown = fit_profile(profile).estimate([with_unknown_operators(NETS[0], 0.3)], SETUP)
     assert unknown[0].energy_j == plain[0].energy_j
     extra = unknown.variance - plain.variance

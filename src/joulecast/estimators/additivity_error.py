@@ -9,6 +9,10 @@ from __future__ import annotations
 # Isolated layers, host and device time separated: 141 networks on an H200 were off by 1.3 %, noise
 # included. A stated prior on other devices.
 ISOLATED_SUM_ERROR_SD_SHARE = 0.012
+# The same for a user's own module, which may do work that no layer shows, and whose layers may read
+# tensors of another layout than they do alone: 29 modules on an H200, all layers timed. With this,
+# 90 % of them are within their 95 % interval, without it 72 %.
+READ_MODULE_SUM_ERROR_SD_SHARE = 0.05
 # Isolated layers on a device without graphs whose host runs ahead: small observations show the
 # host's time and large networks the device's, and neither adds to the other. A stated prior.
 MIXED_TIME_SUM_ERROR_SD_SHARE = 0.06

@@ -22,7 +22,10 @@ from additive_examples import (
 from joulecast.estimators.additive.device_model import DURATIONS, HOST_TIME, POWERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
-from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additivity_error import (
+    ISOLATED_SUM_ERROR_SD_SHARE,
+    READ_MODULE_SUM_ERROR_SD_SHARE,
+)
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
@@ -348,3 +351,14 @@ def test_prediction_loads_numpy_alone(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["numpy"]
+
+
+def test_a_module_that_was_read_is_less_certain(fitted):
+    """It may do work that no layer shows."""
+    network = draw_networks(1, seed=12)[0]
+    read = replace(network, totals=StepTotals(1.0, 1.0, 1))
+    one, two = (predict(fitted, [own]) for own in (network, read))
+    added = two.energy_sd_j[0] ** 2 - one.energy_sd_j[0] ** 2
+    assert one.energy_j == pytest.approx(two.energy_j)
+    share = READ_MODULE_SUM_ERROR_SD_SHARE
+    assert added > 0.8 * (share * one.energy_j[0]) ** 2

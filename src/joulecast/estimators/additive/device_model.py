@@ -133,7 +133,7 @@ class NetworkTotals:
 def predict_totals(
     model: AdditiveModel,
     networks: Sequence[Mapping[Piece, float]],
-    sum_error_sd_share: float,
+    sum_error_sd_share: float | Floats,
     joint: bool = False,
     unattributed_calls: Sequence[float] = (),
 ) -> NetworkTotals:
@@ -142,7 +142,8 @@ def predict_totals(
     Args:
         model: The fitted model.
         networks: Pieces of each network and how often a step runs each.
-        sum_error_sd_share: Standard deviation of a total around the sum of its pieces, as a share.
+        sum_error_sd_share: Standard deviation of a total around the sum of its pieces, as a share;
+            one for each network, or the same for all.
         joint: Whether to return the joint covariance of the energies.
         unattributed_calls: Calls of each network's host that are in no piece; none by default.
     """
@@ -319,9 +320,10 @@ class _EagerSteps:
     host_sd_s: Floats
     launch_gap_sd_s: Floats
 
-    def duration_var(self, device_var: Floats, sum_error_sd_share: float) -> Floats:
+    def duration_var(self, device_var: Floats, sum_error_sd_share: float | Floats) -> Floats:
         """Return the variance of the durations, given that of the device time."""
-        sum_var = (sum_error_sd_share**2 + DURATION_SUM_ERROR_SD_SHARE**2) * self.duration_s**2
+        share_var = np.square(sum_error_sd_share) + DURATION_SUM_ERROR_SD_SHARE**2
+        sum_var = share_var * self.duration_s**2
         device_var = self.grad_device**2 * device_var + self.launch_gap_sd_s**2
         return np.asarray(device_var + self.host_sd_s**2 + sum_var)
 

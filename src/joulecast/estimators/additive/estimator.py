@@ -67,6 +67,7 @@ from joulecast.estimators.additive.model_fit import (
 )
 from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
+from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
     Fitted,
@@ -76,7 +77,7 @@ from joulecast.estimators.base import (
     Target,
     equicorrelated_covariance,
 )
-from joulecast.gp.linalg import Ints
+from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
 from joulecast.records import LayerEstimate, Network, Observation, Setup
 
@@ -177,10 +178,11 @@ class FittedAdditive:
         pairs = list(zip(networks, setups, strict=True))
         pieces, calls = _split(pairs)
         counts = list(map(count_pieces, pieces))
-        totals = predict_totals(self.model, counts, self.sum_error_sd_share, joint, calls)
+        sum_errors = self._find_sum_errors(networks)
+        totals = predict_totals(self.model, counts, sum_errors, joint, calls)
         cov = totals.covariance
         if cov is not None:
-            cov = cov + equicorrelated_covariance(pairs, self.sum_error_sd_share * totals.energy_j)
+            cov = cov + equicorrelated_covariance(pairs, sum_errors * totals.energy_j)
         layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         if per_layer:
             layers = attribute_energies(pairs, pieces, totals, self.measured_kinds)
@@ -228,6 +230,12 @@ class FittedAdditive:
             power=StoredLogSums.from_fitted(model.power),
             host_time=model.host_time,
         ).to_dict()
+
+    def _find_sum_errors(self, networks: Sequence[Network]) -> Floats:
+        """Return the standard deviation of each total around the sum of its layers, as a share."""
+        own = self.sum_error_sd_share
+        read = max(own, READ_MODULE_SUM_ERROR_SD_SHARE)
+        return np.array([own if network.totals is None else read for network in networks])
 
 
 def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
