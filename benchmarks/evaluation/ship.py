@@ -1,29 +1,40 @@
 """Write the profile that ships with the package, from stored observations.
 
-Reads profiles (``.json``) and stores (``.sqlite``) of one device, leaves out every test net of an
-evaluation and its probes, drops observations that were fed fp32 under autocast by mistake, fits the
-estimators, and writes one file.
+Reads profiles (``.json``), observations (``.json.gz``) and stores (``.sqlite``) of one device,
+leaves out every test net of an evaluation, drops observations that were fed fp32 under autocast by
+mistake, fits the estimators, and writes one file. Probes of a test net may ship once it is a
+development net; until then, do not give their file.
 
     python benchmarks/evaluation/ship.py OUT.json FILE ...
+
+The H200's was made of its predecessor, ``atlas/results/observations.json.gz``, 60 s of
+``joulecast profile --atlas``, ``anywhere/results/probes.json.gz`` and, unpacked,
+``accuracy/results/observations-outside*.json.gz``, without the whole nets and the filter of
+precisions for the last two.
 
 FILE@UNIT names the unit of the device for observations that do not record it.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from joulecast.estimators import find_estimator
+from joulecast.estimators.additive.estimator import FittedAdditive
+from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.files import read_profile, write_profile
 from joulecast.records import Observation, Profile
 from joulecast.store import open_store
 
 ESTIMATORS = ("additive", "subtractive")
-TEST_SUFFIXES = ("test1", "test2", "probe")
+TEST_SUFFIXES = ("test1", "test2")
 # Eager steps without energy that are kept of one structure and setup.
 MAX_PER_STRUCTURE = 6
 SHIPPED = "shipped "
@@ -49,10 +60,18 @@ def main() -> None:
     }
     ordered = sorted(unique.values(), key=lambda one: one.taken_at_s)
     observations = tuple(map(tag_shipped, drop_repeats(ordered)))
-    fits = {name: find_estimator(name).fit(observations).to_dict() for name in ESTIMATORS}
+    fits = {name: fit_estimator(name, observations) for name in ESTIMATORS}
     shipped = replace(found[0], observations=observations, fits={}).add_fits(fits)
     write_profile(shipped, Path(out))
     print(f"{out}: {len(observations)} observations, {Path(out).stat().st_size / 1e6:.2f} MB")
+
+
+def fit_estimator(name: str, observations: tuple[Observation, ...]) -> dict[str, Any]:
+    """Return an estimator's fit for any unit of the device, as JSON."""
+    fitted = find_estimator(name).fit(drop_contradicted(observations))
+    if isinstance(fitted, FittedAdditive):
+        fitted = fitted.for_any_unit()
+    return fitted.to_dict()
 
 
 def drop_repeats(observations: list[Observation]) -> tuple[Observation, ...]:
@@ -81,6 +100,14 @@ def read_all(text: str) -> Iterator[Profile]:
     if name.endswith(".json"):
         yield name_unit(read_profile(name), unit)
         return
+    if name.endswith(".json.gz"):
+        observations = tuple(
+            find_observations(json.loads(gzip.decompress(Path(name).read_bytes())))
+        )
+        first = observations[0]
+        made = Profile(first.device, first.runtime, first.covers, first.provenance)
+        yield name_unit(replace(made, observations=observations), unit)
+        return
     # Leave out the profiles that already ship.
     with open_store(name, create=False, shipped=Path("nowhere")) as store:
         for one in store.list_profiles():
@@ -88,6 +115,15 @@ def read_all(text: str) -> Iterator[Profile]:
                 profile = store.load_profile(one.key)
                 own = [one for one in profile.observations if not one.run.endswith(BASELINES)]
                 yield name_unit(replace(profile, observations=tuple(own)), unit)
+
+
+def find_observations(data: Any) -> Iterator[Observation]:
+    """Yield all observations anywhere in JSON values."""
+    if isinstance(data, dict) and "trial" in data:
+        yield Observation.from_dict(data)
+    elif isinstance(data, dict | list):
+        for value in data.values() if isinstance(data, dict) else data:
+            yield from find_observations(value)
 
 
 def name_unit(profile: Profile, unit: str) -> Profile:

@@ -15,14 +15,7 @@ from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
-
-
-class Memory:
-    def __init__(self):
-        self.observations = []
-
-    def add_observation(self, observation):
-        self.observations.append(observation)
+from memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -30,7 +23,7 @@ def trials():
     device = make_simulated_device(7)
     clock = MeasureClock(device.now, device.sleep, device.now)
     with make_measurer(SimulatedRuntime(device), SimulatedMeter(device), clock=clock) as measurer:
-        yield TrialLog(measurer, Memory(), [])
+        yield TrialLog(measurer, MemoryLog(), [])
 
 
 def test_anchors_of_one_precision_take_two_seconds_and_are_measured_once(trials):

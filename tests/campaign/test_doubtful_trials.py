@@ -13,14 +13,7 @@ from joulecast.records import Device, Setup
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
 from joulecast.variants import Part, make_isolated_trial
-
-
-class Memory:
-    def __init__(self):
-        self.observations = []
-
-    def add_observation(self, observation):
-        self.observations.append(observation)
+from memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def test_undisturbed_observations_are_not_doubted(observations):
 def test_slow_observation_is_repaired_and_not_doubted_again(measurer, observations):
     true = observations[7]
     observations[7] = replace(true, duration_s=6 * true.duration_s)
-    trials = TrialLog(measurer, Memory(), observations)
+    trials = TrialLog(measurer, MemoryLog(), observations)
     assert repeat_doubtful(trials) == 1
     believed = [one for one in trials.believed if one.trial == true.trial]
     assert len(believed) == 2
@@ -79,6 +72,6 @@ def test_observations_of_another_unit_are_not_repeated_here(observations):
 
 def test_number_of_repeats_is_limited(measurer, observations):
     spread = [replace(one, duration_sd_s=one.duration_s, count=3) for one in observations]
-    trials = TrialLog(measurer, Memory(), spread)
+    trials = TrialLog(measurer, MemoryLog(), spread)
     assert repeat_doubtful(trials, most=4) == 4
     assert len(trials.log.observations) == 4

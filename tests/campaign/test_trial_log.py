@@ -12,18 +12,9 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from memory_log import MemoryLog
 
 TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))
-
-
-class Memory:
-    """A log that keeps observations in a list."""
-
-    def __init__(self):
-        self.observations = []
-
-    def add_observation(self, observation):
-        self.observations.append(observation)
 
 
 @pytest.fixture
@@ -41,7 +32,7 @@ def slow_down(observation, factor):
 
 def test_contradiction_is_settled_by_measuring_again(measurer):
     true = measurer.time(TRIAL)
-    trials = TrialLog(measurer, Memory(), [slow_down(true, 4.0)])
+    trials = TrialLog(measurer, MemoryLog(), [slow_down(true, 4.0)])
     seen = trials.measure(TRIAL, with_energy=False, reason="again")
     assert seen.duration_s == pytest.approx(true.duration_s, rel=0.2)
     assert len(trials.log.observations) == 2
@@ -52,7 +43,7 @@ def test_contradiction_is_settled_by_measuring_again(measurer):
 
 
 def test_energy_that_agrees_with_an_earlier_time_is_measured_once(measurer):
-    trials = TrialLog(measurer, Memory(), [measurer.time(TRIAL)])
+    trials = TrialLog(measurer, MemoryLog(), [measurer.time(TRIAL)])
     trials.measure(TRIAL, with_energy=True, reason="energy")
     assert len(trials.log.observations) == 1
     assert len(trials.believed) == 2
@@ -63,7 +54,10 @@ def test_refusal_is_noted_and_stored_on_request(measurer, monkeypatch):
         raise OutOfMemoryError("it needs 9 GiB")
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
-    passing, keeping = TrialLog(measurer, Memory(), []), TrialLog(measurer, Memory(), [], True)
+    passing, keeping = (
+        TrialLog(measurer, MemoryLog(), []),
+        TrialLog(measurer, MemoryLog(), [], True),
+    )
     for trials in (passing, keeping):
         assert trials.measure(TRIAL, True, "conv2d fp32") is None
         assert trials.skipped == ["conv2d fp32: it needs 9 GiB"]
@@ -71,7 +65,7 @@ def test_refusal_is_noted_and_stored_on_request(measurer, monkeypatch):
     assert passing.log.observations == []
     (stored,) = keeping.log.observations
     assert (stored.trial, stored.refusal, stored.duration_s) == (TRIAL, "it needs 9 GiB", None)
-    again = TrialLog(measurer, Memory(), [stored])
+    again = TrialLog(measurer, MemoryLog(), [stored])
     assert again.believed == []
     assert again.refused == [stored]
 
@@ -81,7 +75,7 @@ def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch)
         raise RuntimeError("forward() fails") from RuntimeError("CUDA error: an illegal access")
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", fail)
-    trials = TrialLog(measurer, Memory(), [])
+    trials = TrialLog(measurer, MemoryLog(), [])
     with pytest.raises(DeviceLostError, match="run the same command again"):
         trials.measure(TRIAL, True, "conv2d fp32")
     assert [one.trial for one in trials.log.observations] == [TRIAL]
@@ -92,4 +86,4 @@ def test_lack_of_memory_does_not_lose_the_device(measurer, monkeypatch):
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", fail)
-    assert TrialLog(measurer, Memory(), []).measure(TRIAL, True, "large") is None
+    assert TrialLog(measurer, MemoryLog(), []).measure(TRIAL, True, "large") is None

@@ -1,0 +1,9 @@
+"""A log of observations that keeps them in a list."""
+
+
+class MemoryLog:
+    def __init__(self):
+        self.observations = []
+
+    def add_observation(self, observation):
+        self.observations.append(observation)
