@@ -1,0 +1,58 @@
+"""Remove passwords from texts that people will see.
+
+    postgresql://user:secret@host/db            ──▶  postgresql://user:***@host/db
+    postgresql://host/db?password=secret        ──▶  postgresql://host/db?password=***
+    host=lab password='my secret' dbname=db     ──▶  host=lab password=*** dbname=db
+
+A text may be a URL, or a message with URLs in it. Where it is unclear where a password ends, rather
+too much is removed than too little.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus
+
+MASK = "***"
+
+# A password may contain every character that some driver accepts: "@", "/", "?", even spaces. It
+# reaches up to the last "@" before a space; a second alternative looks behind spaces, unless a port
+# or a space follows the colon. Limits keep hostile texts from taking quadratic time.
+_CREDENTIALS = re.compile(
+    r"(?P<start>(?<![\w+.-])[a-z][\w+.-]+:/+[^\s:/?#]{0,999}:)"
+    r"(?:\S{0,4999}|(?!\s|\d+\W|\d+$)[^@]{0,4999})@",
+    re.IGNORECASE,
+)
+_PARAMETER = re.compile(
+    r"(?<![\w%.+-])(?P<key>[\w%.+-]+)(?P<equals>\s?=\s?)"
+    r"(?P<value>'(?:[^'\\]|\\.){0,4999}'|[^&\s]+)"
+)
+_SECRET_KEYS = re.compile(
+    r"(?:password|passwd|passphrase|pwd|pass|secret|token|api[_-]?key|access[_-]?key)$",
+    re.IGNORECASE,
+)
+
+
+def redact_url(text: str) -> str:
+    """Return a text without the passwords of the URLs and connection strings in it.
+
+    Args:
+        text: A URL, a connection string of libpq, or a message that contains them.
+    """
+    hidden = "\n".join(map(_hide_credentials, text.split("\n")))
+    return _PARAMETER.sub(_hide_secret, hidden)
+
+
+def _hide_credentials(line: str) -> str:
+    # Behind the last "@" there is nothing to find, and looking for it would take long.
+    end = line.rfind("@") + 1
+    return _CREDENTIALS.sub(rf"\g<start>{MASK}@", line[:end]) + line[end:]
+
+
+def _hide_secret(found: re.Match[str]) -> str:
+    if not _SECRET_KEYS.search(unquote_plus(found["key"])):
+        return found[0]
+    # Closing quotes and brackets belong to the message around a URL.
+    value = found["value"]
+    end = "" if value.startswith("'") else value[len(value.rstrip("'\")]},;:.")) :]
+    return f"{found['key']}{found['equals']}{MASK}{end}"
