@@ -25,3 +25,9 @@ def test_module_documents_every_error_below_its_base():
     for error in ERRORS:
         bases = [one for one in error.__mro__[1:] if issubclass(one, JoulecastError)]
         assert depths[error.__name__] == len(bases)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_messages_are_one_line_and_safe_to_show(error):
+    shown = str(error("no \x1b[2J at\npostgres://ann:s3cret@db: check it"))
+    assert shown == r"no \x1b[2J at postgres://ann:***@db: check it"

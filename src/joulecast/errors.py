@@ -12,12 +12,19 @@
     │   └── OutOfMemoryError       the trial does not fit on the device
     └── StoreError                 the store cannot be read or written; it is unchanged
 
-A message says what is wrong, with which value, and what to do.
+A message says what is wrong, with which value, and what to do. It is one line and safe to show:
+passwords in URLs are left out, and control characters are escaped.
 """
+
+from joulecast.printable import make_printable
+from joulecast.redaction import redact_url
 
 
 class JoulecastError(Exception):
     """Base class of all errors that Joulecast raises on purpose."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(make_printable(" ".join(redact_url(str(message)).split())))
 
 
 class InputError(JoulecastError):
