@@ -107,6 +107,8 @@ def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
     Raises:
         InputError: The text is not a budget, is not above 0, or is for a run of unknown length.
     """
+    if not isinstance(text, str):
+        raise InputError(f"the budget is {text!r}: {_EXAMPLES}, as text")
     stripped, is_run = text.strip(), length is not None and length.is_run
     default_period = "run" if is_run else "step"
     try:

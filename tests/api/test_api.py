@@ -185,9 +185,18 @@ def test_notes_of_reading_reach_the_estimate(profile):
 
 def test_update_moves_an_estimate_to_the_first_steps(profile):
     before = joulecast.estimate("lenet5", device=profile, batch=8)
-    after = joulecast.update(before, energy_j=13 * before.energy_j, steps=10)
-    assert before.energy_j < after.energy_j < 1.3 * before.energy_j
+    after = joulecast.update(before, energy_j=11 * before.energy_j, steps=10)
+    assert before.energy_j < after.energy_j < 1.1 * before.energy_j
     assert _width(after) < _width(before)
+    assert after.notes == before.notes
+
+
+@pytest.mark.parametrize(("factor", "side"), [(0.04, "below"), (25.0, "above")])
+def test_first_steps_outside_the_interval_raise_an_alarm(profile, factor, side):
+    before = joulecast.estimate("lenet5", device=profile, batch=8)
+    after = joulecast.update(before, energy_j=100 * factor * before.energy_j, steps=100)
+    (alarm,) = set(after.notes) - set(before.notes)
+    assert alarm.startswith("The first 100 steps took") and f"{side} the 95 % interval" in alarm
 
 
 def _width(estimate):

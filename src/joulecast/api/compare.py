@@ -13,6 +13,7 @@ from joulecast.api.profiles import find_profiles
 from joulecast.records import Profile, Setup
 
 if TYPE_CHECKING:
+    from joulecast.api.option_values import DeviceLike
     from joulecast.uses.compare import Comparison
 
 
@@ -44,7 +45,7 @@ def compare(
     net: Any,
     inputs: Any = None,
     *,
-    devices: Sequence[str | Profile] = (),
+    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile] = (),
     setups: Sequence[Setup] = (),
     input_shape: Shape | None = None,
     **options: Any,
@@ -58,10 +59,13 @@ def compare(
         setups: How the net may be trained; instead of fields of ``SetupGrid``.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of
-            ``EstimateOptions``: ``estimator``, ``level``, ``store``.
+            ``EstimateOptions``: ``estimator``, ``level``, ``store``. For a module, ``loss`` may be
+            a callable from its output to a scalar.
     """
     grid, estimating = split_options(compare, options, SetupGrid, EstimateOptions)
-    resolved = NetRequest(net, inputs, input_shape=input_shape).resolve()[0]
+    own_loss = {"loss": grid.pop("loss")} if callable(grid.get("loss")) else {}
+    request = NetRequest(net, inputs, input_shape=input_shape, setup_options=own_loss)
+    resolved = request.resolve()[0]
     wanted = [*setups] or SetupGrid(**grid).list_setups(resolved.batch)
     how = EstimateOptions(**estimating)
     return compare_setups(resolved, find_profiles(devices, how.store), wanted, how)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
+from joulecast.api.option_values import convert_option
 from joulecast.api.options import (
     DEFAULT_PROFILE_SECONDS,
     EstimateOptions,
@@ -18,13 +20,17 @@ from joulecast.api.options import (
 from joulecast.api.profiles import load_profile
 from joulecast.errors import InputError
 from joulecast.records import Estimate, Profile, Setup
+from joulecast.units import format_energy
+
+if TYPE_CHECKING:
+    from joulecast.api.option_values import DeviceLike
 
 
 def estimate(
     net: Any,
     inputs: Any = None,
     *,
-    device: str | Profile = "",
+    device: DeviceLike | Profile = "",
     setup: Setup | None = None,
     input_shape: Shape | None = None,
     **options: Any,
@@ -41,7 +47,8 @@ def estimate(
         options: Fields of ``Setup`` (``batch=128``), of ``EstimateOptions``: ``estimator``,
             ``level``, ``store``; ``on``: a device of this machine (``cuda:0``; the processor by
             default); and of ``ProbeOptions``: ``probe=True`` measures the net's unseen layers on
-            it first, under ``meter``.
+            it first, under ``meter``. For a module, ``loss`` may be a callable from its output to a
+            scalar.
     """
     setup_options, estimating, probing, measuring = split_options(
         estimate, options, Setup, EstimateOptions, ProbeOptions, MeasureOptions
@@ -61,6 +68,8 @@ def estimate(
 def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
     """Update an estimate with the energy of the first steps of the real run.
 
+    A note warns where these steps lie outside the interval of the estimate.
+
     Args:
         estimate: The estimate from before the run.
         energy_j: Energy of these steps together.
@@ -68,7 +77,28 @@ def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
     """
     from joulecast.estimators import update_estimate
 
-    return update_estimate(estimate, energy_j, steps)
+    energy_j = convert_option("energy_j", energy_j, float)
+    steps = convert_option("steps", steps, int)
+    if math.isinf(energy_j):
+        raise InputError(f"energy_j is {energy_j}: give joules")
+    updated = update_estimate(estimate, energy_j, steps)
+    return replace(updated, notes=(*updated.notes, *check_first_steps(estimate, energy_j, steps)))
+
+
+def check_first_steps(estimate: Estimate, energy_j: float, steps: int) -> list[str]:
+    """Return a warning if the first steps of a run lie outside the interval of its estimate."""
+    low_j, high_j = estimate.interval_j
+    step_j = energy_j / steps
+    if low_j <= step_j <= high_j:
+        return []
+    side = "below" if step_j < low_j else "above"
+    return [
+        f"The first {steps:,} steps took {format_energy(step_j)} each, {side} the "
+        f"{100 * estimate.level:g} % interval of the estimate before the run "
+        f"({format_energy(low_j)} to {format_energy(high_j)}): "
+        "check the energy and the number of steps, and that device, batch size and precision are "
+        "those of the estimate."
+    ]
 
 
 def estimate_net(
@@ -100,7 +130,9 @@ def probe_net(
     return probe_layers((net.network,), setup, measuring, options.store, limits)
 
 
-def _check_source(device: str | Profile, probe: ProbeOptions, measuring: Mapping[str, Any]) -> None:
+def _check_source(
+    device: DeviceLike | Profile, probe: ProbeOptions, measuring: Mapping[str, Any]
+) -> None:
     """Raise InputError where options contradict each other, or where nothing is measured."""
     if device and probe.probe:
         raise InputError("a probe runs on the device given by on: leave device out")

@@ -12,6 +12,7 @@ from joulecast.records import Profile, Setup
 from joulecast.uses.progress_report import ReportProgress
 
 if TYPE_CHECKING:
+    from joulecast.api.option_values import DeviceLike
     from joulecast.uses.evaluate import Evaluation, EvaluationPlan
 
 
@@ -20,7 +21,7 @@ def evaluate(
     *,
     setup: Setup | None = None,
     input_shape: Shape | None = None,
-    device: str | Profile = "",
+    device: DeviceLike | Profile = "",
     store: str | None = None,
     on_progress: ReportProgress | None = None,
     **options: Any,
@@ -91,7 +92,7 @@ def run_evaluation(
 
 def evaluate_offline(
     plan: EvaluationPlan,
-    device: str | Profile,
+    device: DeviceLike | Profile,
     measuring: MeasureOptions,
     store: str | None = None,
 ) -> Evaluation:

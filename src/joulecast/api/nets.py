@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from joulecast.api.option_values import convert_shape
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.records import Network, Setup
@@ -73,16 +74,23 @@ class NetRequest:
 
     def resolve(self) -> tuple[ResolvedNet, Setup]:
         """Return the net, and its setup with the batch size that applies."""
+        if not isinstance(self.setup, Setup | None):
+            raise InputError(f"setup is {self.setup!r}: give a joulecast.Setup")
         options = dict(self.setup_options)
         loss = options.pop("loss") if callable(options.get("loss")) else None
         setup = replace(self.setup or Setup(), **options)
         batch = setup.batch if self.setup is not None or "batch" in options else None
-        if self.name:
-            found = resolve_name(self.name, batch, self.input_shape)
+        if not isinstance(self.net, (str, os.PathLike, Network)):
+            found = _read_module(self.net, self.inputs, loss, batch)
+        elif loss is not None:
+            raise InputError(
+                "loss is a function, which needs a module and its inputs: give both, or let your "
+                "make_net return (module, inputs, loss)"
+            )
         elif isinstance(self.net, Network):
             found = ResolvedNet(self.net, batch or DEFAULT_BATCH)
         else:
-            found = _read_module(self.net, self.inputs, loss, batch)
+            found = resolve_name(self.name, batch, convert_shape(self.input_shape))
         return found, replace(setup, batch=found.batch)
 
 
@@ -163,11 +171,17 @@ def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
 
 
 def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> ResolvedNet:
+    require_torch("reading a module")
+    from torch import nn
+
+    if not isinstance(net, nn.Module):
+        raise InputError(
+            f"net is {net!r}: give a name, a joulecast.Network, or a PyTorch module with inputs"
+        )
     if inputs is None:
         raise InputError(
             f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
         )
-    require_torch("reading a module")
     from joulecast.runtimes.torch.example_inputs import resize_batch
     from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 

@@ -6,6 +6,7 @@ them by the record that has a field of that name. The command line fills the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -13,6 +14,7 @@ from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
+from joulecast.api.option_values import convert_options
 from joulecast.errors import InputError
 from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions
@@ -28,7 +30,7 @@ LEAST_PLAN_CONFIDENCE = 0.5
 def split_options(
     verb: Callable[..., Any], options: Mapping[str, Any], *records: type
 ) -> tuple[dict[str, Any], ...]:
-    """Return the options that belong to each record, in the order of the records.
+    """Return the options that belong to each record, with the types of its fields.
 
     Args:
         verb: The function that was called; its own parameters are suggested as well.
@@ -36,13 +38,13 @@ def split_options(
         records: Dataclasses whose fields are options.
 
     Raises:
-        InputError: No record has a field of that name.
+        InputError: No record has a field of that name, or a value has another type.
     """
     names = [{field.name for field in fields(record)} for record in records]
     for name in options:
         if not any(name in known for known in names):
             raise InputError(_describe_unknown(verb, name, set().union(*names)))
-    return tuple({name: options[name] for name in options if name in known} for known in names)
+    return tuple(convert_options(record, options) for record in records)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,13 @@ class ProfileOptions:
     estimator: str = "additive"
     atlas: bool = False
     retry_refused: bool = False
+
+    def __post_init__(self) -> None:
+        if self.points is not None and self.points < 1:
+            raise InputError(f"points is {self.points}: give a whole number of at least 1")
+        _check_duration("seconds", self.seconds)
+        if not 0.0 < self.interval_share < math.inf:
+            raise InputError(f"interval_share is {self.interval_share}: give a share like 0.05")
 
     @property
     def limit_s(self) -> float | None:
@@ -144,6 +153,9 @@ class ProbeOptions:
     probe: bool = False
     probe_seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_duration("probe_seconds", self.probe_seconds)
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -169,6 +181,7 @@ class PlanOptions:
             raise InputError(
                 f"confidence is {self.confidence}: give a probability from 0.5 to below 1"
             )
+        _check_duration("time_limit_s", self.time_limit_s)
 
 
 @dataclass(frozen=True)
@@ -188,6 +201,11 @@ class EvaluateOptions:
     seconds: float = 60.0
     seed: int = 1
     offline: bool = False
+
+
+def _check_duration(name: str, duration_s: float | None) -> None:
+    if duration_s is not None and not 0.0 <= duration_s < math.inf:
+        raise InputError(f"{name} is {duration_s}: give seconds, 0 or more")
 
 
 def _describe_unknown(verb: Callable[..., Any], name: str, names: set[str]) -> str:

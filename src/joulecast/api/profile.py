@@ -48,7 +48,8 @@ def profile(
         on_progress: Called before every measurement and at the end.
         options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
             ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
-            ``estimator``, ``atlas``.
+            ``estimator``, ``atlas``. For a module, ``loss`` may be a callable from its output to a
+            scalar.
 
     Raises:
         InputError: Neither a net nor ``atlas`` is given, or both are.

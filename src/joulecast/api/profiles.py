@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
 
+from joulecast.api.option_values import convert_on, is_torch_device
 from joulecast.devices import detect_device
-from joulecast.errors import JoulecastError, MissingError
+from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.files import read_profile
 from joulecast.records import Device, Profile
 from joulecast.runtimes import is_plugin, is_simulated, open_runtime
 
 if TYPE_CHECKING:
+    from joulecast.api.option_values import DeviceLike
     from joulecast.store import ProfileSummary
 
 SHORT_KEY = 8
@@ -19,18 +23,18 @@ SHORT_KEY = 8
 
 
 def load_profile(
-    device: str = "",
+    device: DeviceLike | None = "",
     *,
-    on: str = "cpu",
+    on: DeviceLike = "cpu",
     store: str | None = None,
     on_choice: Callable[[str], None] | None = None,
 ) -> Profile:
     """Return the profile of a device.
 
     Args:
-        device: A device's name, a profile's key or the beginning of either, or a profile's
-            ``.json`` file; the device ``on`` by default.
-        on: A device of this machine: ``cpu``, ``cuda:0``.
+        device: A device's name, a profile's key or the beginning of either, a profile's ``.json``
+            file, or a ``torch.device`` of this machine; the device ``on`` by default.
+        on: A device of this machine: ``cpu``, ``cuda:0``, or a ``torch.device``.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 
@@ -39,13 +43,16 @@ def load_profile(
         FileError: The file is damaged or newer than this version of Joulecast.
         MissingError: There is no such profile, or ``on`` is not available.
     """
-    if device.endswith(".json"):
-        return read_profile(device)
+    if is_torch_device(device):
+        device, on = "", device or on
+    name, on = _convert_name(device), convert_on(on)
+    if name.endswith(".json"):
+        return read_profile(name)
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
-        if device:
-            name, matches = device, opened.list_matches(device)
+        if name:
+            matches = opened.list_matches(name)
         else:
             here = find_device(on)
             name, matches = here.name, _match_device(opened.list_profiles(), here, on)
@@ -64,32 +71,40 @@ def find_device(on: str) -> Device:
     return open_runtime(on).device if is_simulated(on) or is_plugin(on) else detect_device(on)
 
 
-def find_profile(device: str | Profile, store: str | None = None) -> Profile:
-    """Return a profile that is given as such or by the name of its device."""
-    return load_profile(device, store=store) if isinstance(device, str) else device
+def find_profile(device: DeviceLike | Profile, store: str | None = None) -> Profile:
+    """Return a profile that is given as such or by its device."""
+    return device if isinstance(device, Profile) else load_profile(device, store=store)
 
 
 def find_profiles(
-    devices: Sequence[str | Profile],
+    devices: DeviceLike | Profile | Sequence[DeviceLike | Profile],
     store: str | None = None,
     on_choice: Callable[[str], None] | None = None,
 ) -> dict[str, Profile | str]:
     """Return the profile of every device, or the reason why there is none.
+
+    Args:
+        devices: Devices (see ``load_profile``) and profiles, or one of them.
+        store: Path or URL of the store, if not the usual one.
+        on_choice: Called with a sentence on which profile is used where several match.
 
     Raises:
         JoulecastError: No device has a profile.
     """
     found: dict[str, Profile | str] = {}
     errors: list[JoulecastError] = []
-    for device in devices or ("",):
+    one = cast("DeviceLike | Profile", devices)
+    wanted = devices if isinstance(devices, (list, tuple)) else [one]
+    for device in wanted or ("",):
         if isinstance(device, Profile):
             found[device.key] = device
             continue
+        name = str(device or "")
         try:
-            found[device] = load_profile(device, store=store, on_choice=on_choice)
+            found[name] = load_profile(device, store=store, on_choice=on_choice)
         except JoulecastError as error:
             errors.append(error)
-            found[device] = str(error)
+            found[name] = str(error)
     if len(errors) == len(found):
         raise errors[0]
     return found
@@ -102,6 +117,16 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     with open_store(store, create=False) as opened:
         is_unique = len(opened.list_matches(profile.device.name)) == 1
     return profile.device.name if is_unique else profile.key[:SHORT_KEY]
+
+
+def _convert_name(device: Any) -> str:
+    """Return the name that identifies a profile; empty where none is given."""
+    if not isinstance(device, (str, os.PathLike, NoneType)):
+        raise InputError(
+            f"device is {device!r}: give the name of a device with a profile, a profile's file, "
+            "or a torch.device of this machine"
+        )
+    return os.fspath(device or "")
 
 
 def _match_device(known: Sequence[ProfileSummary], device: Device, on: str) -> list[ProfileSummary]:

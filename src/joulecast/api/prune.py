@@ -28,6 +28,7 @@ from joulecast.uses.prune import PruningResult, parse_pruning_budget, prune_netw
 if TYPE_CHECKING:
     from torch import nn
 
+    from joulecast.api.option_values import DeviceLike
     from joulecast.runtimes.torch.load import LoadedNet
 
 HANDED_OVER = "a module that was handed over"
@@ -70,7 +71,7 @@ def prune(
     inputs: Any = None,
     *,
     budget: str,
-    device: str | Profile = "",
+    device: DeviceLike | Profile = "",
     setup: Setup | None = None,
     input_shape: Shape | None = None,
     **options: Any,

@@ -19,6 +19,7 @@ from joulecast.records import Profile, Setup
 from joulecast.uses.progress_report import ReportProgress
 
 if TYPE_CHECKING:
+    from joulecast.api.option_values import DeviceLike
     from joulecast.uses.search import BudgetScreener, SearchResult
 
 
@@ -27,7 +28,7 @@ def search(
     score: Callable[[Any, Any], float],
     *,
     budget: str,
-    device: str | Profile = "",
+    device: DeviceLike | Profile = "",
     setup: Setup | None = None,
     input_shape: Shape | None = None,
     **options: Any,
