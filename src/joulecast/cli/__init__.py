@@ -7,7 +7,9 @@
     setups.py       setups in messages and commands
     bill.py         kWh, CO2e and money
     output.py       where results go: --json, --out, --plot
+    streams.py      stdout for results, stderr for everything else
     terminal.py     tables, bars and notes
+    console.py      text that cannot control the terminal
     progress.py     the progress bar
     settings.py     joulecast.toml and environment variables
     main.py         the program

@@ -3,7 +3,8 @@
     exit 0   done
     exit 1   one of our errors: one line on stderr that says what to do
     exit 2   wrong usage: one line on stderr
-    exit 130 interrupted; what was measured is stored
+    exit 130 interrupted; one line on stderr that says what is kept
+    exit 141 the program that reads stdout has ended
 
 A command's module is imported when the command is used, so that ``--help`` is fast: the table below
 is all that help needs. Any other exception is a bug and shows its traceback.
@@ -11,15 +12,27 @@ is all that help needs. Any other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from functools import partial
+import traceback
+from functools import cache, partial
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 import click
 
+from joulecast.cli.interruptions import EXIT_INTERRUPTED
 from joulecast.cli.settings import name_variables, read_settings
+from joulecast.cli.streams import (
+    ReaderGoneError,
+    clean_lines,
+    reserve_results,
+    take_streams,
+    write_lines,
+    write_message,
+)
 from joulecast.errors import JoulecastError
 
 COMMANDS = {
@@ -43,6 +56,7 @@ COMMANDS = {
         "evaluate": "Evaluate estimators on held-out random nets.",
     },
 }
+_LOG = logging.getLogger(__name__)
 _ABOUT = """Estimate the energy of training a neural network on your device, before you run it.
 
 NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or the
@@ -58,12 +72,7 @@ class LazyGroup(click.Group):
         return [name for group in COMMANDS.values() for name in group]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        module = import_module(f"joulecast.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
-        name_variables(command)
-        return command
+        return _load_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, rows in COMMANDS.items():
@@ -76,18 +85,21 @@ class LazyGroup(click.Group):
 
     def _run(self, *args: Any, **extra: Any) -> int:
         try:
-            return int(super().main(*args, **extra) or 0)
+            code = int(super().main(*args, **extra) or 0)
+            sys.stdout.flush()
+            return code
         except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+            write_lines(error.ctx.get_help() if error.ctx else "")
             return 2
         except click.ClickException as error:
             return _report_error(_format_error(error), error.exit_code)
         except click.Abort:
-            return _report_error(
-                "interrupted: what was measured is stored; run it again to resume", 130
-            )
+            return _report_error("interrupted", EXIT_INTERRUPTED)
         except JoulecastError as error:
+            _LOG.debug("This error was caused by:", exc_info=error)
             return _report_error(str(error), 1)
+        except ReaderGoneError:
+            return 141
 
 
 @click.group(cls=LazyGroup, help=_ABOUT, context_settings={"max_content_width": 100})
@@ -98,9 +110,9 @@ def cli(ctx: click.Context, verbose: bool) -> None:
     """Read settings and set up logging."""
     ctx.default_map = read_settings(cli.list_commands(ctx), partial(cli.get_command, ctx))
     if verbose:
-        import logging
-
-        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_CleanFormatter("%(asctime)s %(name)s: %(message)s"))
+        logging.basicConfig(handlers=[handler], force=True)
         logging.getLogger("joulecast").setLevel(logging.DEBUG)
 
 
@@ -108,11 +120,41 @@ def main() -> None:
     """Run the program ``joulecast``."""
     # Our matrices are small: NumPy's own threads would spin for longer than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    cli.main(prog_name="joulecast")
+    sys.excepthook = _report_bug
+    take_streams()
+    try:
+        cli.main(prog_name="joulecast")
+    finally:
+        # What a net prints when Python ends does not belong to the result either.
+        sys.stdout = sys.stderr
+
+
+class _CleanFormatter(logging.Formatter):
+    """Format log records without passwords and control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean_lines(super().format(record))
+
+
+@cache
+def _load_command(name: str) -> click.Command:
+    """Import a command, once."""
+    command: click.Command = getattr(import_module(f"joulecast.cli.{name}"), name)
+    name_variables(command)
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        assert one.callback is not None
+        one.callback = reserve_results(one.callback)
+    return command
+
+
+def _report_bug(
+    kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    write_lines("".join(traceback.format_exception(kind, error, where)).rstrip())
 
 
 def _report_error(message: str, code: int) -> int:
-    click.echo(f"joulecast: {' '.join(message.split())}", err=True)
+    write_message(f"joulecast: {' '.join(message.split())}")
     return code
 
 

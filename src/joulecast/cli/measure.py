@@ -14,6 +14,7 @@ from joulecast.api.options import MeasureOptions
 from joulecast.cli import options
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.setups import describe_setup
+from joulecast.cli.streams import find_descriptor, write_message
 from joulecast.cli.terminal import (
     Json,
     describe_provenance,
@@ -131,9 +132,9 @@ def _measure_command(
     command: Sequence[str], measuring: MeasureOptions, output: OutputOptions
 ) -> int:
     meter = find_meter(measuring.meter, measuring.on)
-    cost = measure_command(command, meter, _STDERR if output.json else None)
+    cost = measure_command(command, meter, _STDERR if output.json else find_descriptor())
     for fault in cost.faults:
-        click.echo(f"joulecast: meter {meter.name}: {fault}", err=True)
+        write_message(f"joulecast: meter {meter.name}: {fault}")
     data = _describe_cost(command, cost, meter)
     write_result(output, data, lambda: _print_cost(cost, meter))
     return cost.exit_code or int(cost.energy_j is None)

@@ -15,6 +15,7 @@ from joulecast.budgets import RunLength
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import SHARE, JoinedOption, PlotType, ShapeType
 from joulecast.cli.output import OutputOptions
+from joulecast.cli.streams import write_message
 from joulecast.records import OPTIMIZERS, PRECISIONS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -188,4 +189,4 @@ def is_typed(name: str) -> bool:
 
 def echo_choice(sentence: str) -> None:
     """Print on stderr which profile is used."""
-    click.echo(sentence, err=True)
+    write_message(sentence)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from joulecast.cli.terminal import make_console, shorten
+from joulecast.printable import make_printable
 from joulecast.units import format_duration, format_share
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def show_bar() -> Iterator[UpdateBar]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    columns = [TextColumn("{task.fields[text]}"), TextColumn("{task.fields[detail]}")]
+    fields = ("{task.fields[text]}", "{task.fields[detail]}")
+    columns = [TextColumn(field, markup=False) for field in fields]
     with RichProgress(BarColumn(20), *columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, text="", detail="preparing")
 
@@ -41,7 +43,8 @@ def show_bar() -> Iterator[UpdateBar]:
             total = None if share is None else 1.0
             # Separate, because rich ignores a total of None together with other values.
             bar.update(task, total=total, completed=share or 0.0)
-            bar.update(task, text=text, detail=shorten(detail, _DETAIL_SIZE), refresh=True)
+            text, detail = make_printable(text), shorten(make_printable(detail), _DETAIL_SIZE)
+            bar.update(task, text=text, detail=detail, refresh=True)
 
         yield update
 

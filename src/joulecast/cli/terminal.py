@@ -1,7 +1,7 @@
 """Print tables, bars and sentences for people, and JSON for programs.
 
 Tables fit 100 columns where the output is not a terminal. Colours and widths come from rich, which
-leaves them out where they would not show.
+leaves them out where they would not show. Control characters in names are shown escaped.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from joulecast.cli.streams import get_results
+from joulecast.printable import make_printable
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
@@ -35,21 +35,26 @@ _DESCRIPTIONS = {
 
 def make_console(stderr: bool = False) -> Console:
     """Return a console that prints text literally."""
-    from rich.console import Console
+    # Slow to import, and not needed for JSON.
+    from joulecast.cli.console import LiteralConsole
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or WIDTH)
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    stream = sys.stderr if stderr else get_results()
+    columns = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(columns) if columns.isdecimal() else WIDTH
+    return LiteralConsole(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def print_json(data: Any) -> None:
     """Print a value as JSON."""
-    click.echo(format_json(data))
+    stream = get_results()
+    stream.write(format_json(data) + "\n")
+    stream.flush()
 
 
 def format_json(data: Any) -> str:
     """Return a value as indented JSON."""
-    return json.dumps(data, indent=2, allow_nan=False)
+    # JSON escapes every control character but this one.
+    return json.dumps(data, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def print_table(
@@ -76,7 +81,9 @@ def print_table(
         console.print(title, style="bold")
     style: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
     table = Table(show_footer=bool(footer), padding=(0, 1, 0, 0), **style)
-    cells = _shorten_rows([list(row) for row in rows], columns, footer, console.width)
+    # Escaped first, because that makes them longer.
+    escaped = [[make_printable(cell) for cell in row] for row in rows]
+    cells = _shorten_rows(escaped, columns, footer, console.width)
     for place, heading in enumerate(columns):
         table.add_column(
             heading.lstrip(">~"),

@@ -1,0 +1,141 @@
+"""Only results reach stdout, in any condition of stdout, and nothing controls the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulecast.cli.streams import write_message
+
+PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()")
+COMMANDS = (["--help"], ["detect", "--json"], ["profiles", "list"])
+TALKATIVE = """
+import atexit, os, subprocess, sys
+import torch
+print("printed by the import")
+atexit.register(print, "printed at the end")
+os.write(1, b"written by a library\\n")
+subprocess.run([sys.executable, "-c", "print('printed by a child')"])
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        print("printed by forward")
+        return super().forward(x)
+
+def make():
+    print("printed by the maker", file=sys.__stdout__, flush=True)
+    return Net(4, 2), torch.zeros(3, 4)
+"""
+
+
+def run(*words, **streams):
+    """Run the program with other streams and return its exit code and stderr."""
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, **streams}
+    done = subprocess.run([*PROGRAM, *words], check=False, **options)
+    return done.returncode, done.stderr
+
+
+def test_what_a_net_prints_goes_to_stderr(shell, write):
+    write("net.py", TALKATIVE)
+    words = [*PROGRAM, "inspect", "net.py:make", "--json"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout)["name"] == "net.py:make"
+    for source in ("the import", "the end", "a library", "a child", "forward", "the maker"):
+        assert f"by {source}" in done.stderr or f"at {source}" in done.stderr
+
+
+def test_the_output_of_a_measured_command_is_its_own():
+    words = [*PROGRAM, "measure", "--meter", "modelled", "--", "echo", "from the command"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("from the command\n") and "on average" in done.stdout
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_full_stdout_is_one_line(words):
+    with Path("/dev/full").open("w") as full:
+        code, text = run(*words, stdout=full)
+    assert code == 1
+    assert text.splitlines() == [
+        "joulecast: the result cannot be written to stdout (No space left on device): redirect it "
+        "elsewhere"
+    ]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_closed_stdout_is_one_line(words):
+    code, text = run(*words, stdout=None, preexec_fn=lambda: os.close(1))
+    assert code == 1
+    assert text == "joulecast: stdout is closed: redirect it to a file, or to /dev/null\n"
+
+
+def test_no_file_takes_the_place_of_closed_streams(tmp_path):
+    code = (
+        "import os, sys\n"
+        "from joulecast.cli.streams import take_streams\n"
+        "take_streams()\n"
+        "with open('data', 'w') as data:\n"
+        "    print('hello', file=sys.stderr)\n"
+        "    os.write(1, b'hello')\n"
+        "    os.write(2, b'hello')\n"
+        "    data.write('data')"
+    )
+    words = [sys.executable, "-c", code]
+    subprocess.run(words, check=True, cwd=tmp_path, preexec_fn=lambda: os.closerange(0, 3))
+    assert (tmp_path / "data").read_text() == "data"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_reader_that_left_is_no_error(words):
+    read, write = os.pipe()
+    os.close(read)
+    code, text = run(*words, stdout=write)
+    os.close(write)
+    assert (code, text) == (141, "")
+
+
+def test_any_encoding_can_show_a_result():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [*PROGRAM, "profiles", "list"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.startswith("key") and done.stdout.isascii()
+
+
+def test_messages_and_logs_are_safe_to_show(shell, monkeypatch):
+    hostile = "\x1b]52;c;Z2V0\x07 in postgres://ann:s3cret@db/lab?password=s3cret"
+
+    def log() -> tuple[()]:
+        logging.getLogger("joulecast.test").debug("opening %s", hostile)
+        write_message(hostile)
+        return ()
+
+    monkeypatch.setattr("joulecast.cli.detect.detect_meters", log)
+    text = shell("-v", "detect").stderr
+    assert len(text.splitlines()) == 2
+    assert "\x1b" not in text and "\x07" not in text and "s3cret" not in text
+    assert text.count(r"\x1b]52;c;Z2V0\x07 in postgres://ann:***@db/lab?password=***") == 2
+
+
+def test_a_traceback_is_safe_to_show():
+    code = (
+        "import joulecast.cli.detect as detect\n"
+        "from joulecast.cli.main import main\n"
+        "def fail(): raise ValueError('\\x1b[2J redis://:s3cret@db')\n"
+        "detect.detect_meters = fail\n"
+        "main()"
+    )
+    words = [sys.executable, "-c", code, "detect"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == r"ValueError: \x1b[2J redis://:***@db"
+
+
+def test_the_cause_of_an_error_is_logged(shell, write):
+    write("net.json", "{")
+    assert "JSONDecodeError" in shell("-v", "inspect", "net.json", code=1).stderr
+    assert "JSONDecodeError" not in shell("inspect", "net.json", code=1).stderr
