@@ -1,6 +1,6 @@
 """Write the tables of benchmarks/anywhere from the files of runs, without a device.
 
-python benchmarks/anywhere/report.py OUT ... [--to benchmarks/anywhere/results]
+python benchmarks/anywhere/report.py OUT ... [--networks second] [--to FOLDER]
 
 table.md        scores by method and group, goals, and every network
 summary.json    the same as numbers
@@ -33,7 +33,9 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-RESULTS = Path(__file__).parent / "results"
+FOLDERS = {"first": "results", "second": "results-second"}
+"""Where the tables of each test are, beside this script."""
+
 # How Joulecast names a card: digits of a hash.
 UNIT = re.compile("[0-9a-f]{8}")
 # Smaller groups are shown; their coverage and calibration are not judged.
@@ -71,18 +73,20 @@ def main() -> None:
     """Score, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="folders that run.py wrote")
-    parser.add_argument("--to", type=Path, default=RESULTS, help="folder of the tables")
+    parser.add_argument("--networks", choices=FOLDERS, default="first", help="which test it was")
+    parser.add_argument("--to", type=Path, help="folder of the tables; the test's by default")
     args = parser.parse_args()
+    to = args.to or Path(__file__).parent / FOLDERS[args.networks]
     missing = [str(run) for run in args.runs if not (run / "results.json").exists()]
     if missing:
         sys.exit(f"{missing[0]} holds no results.json: give a folder that run.py wrote")
     summary = make_summary(merge_runs(args.runs))
     if not summary["networks"]:
         sys.exit("no network has a truth yet: run run.py on the device first")
-    args.to.mkdir(parents=True, exist_ok=True)
+    to.mkdir(parents=True, exist_ok=True)
     text = make_markdown(summary)
-    (args.to / "table.md").write_text(text)
-    (args.to / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    (to / "table.md").write_text(text)
+    (to / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n")
     print(text)
 
 

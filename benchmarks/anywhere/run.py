@@ -1,6 +1,6 @@
 """Measure and estimate the networks of benchmarks/anywhere, network by network.
 
-    python benchmarks/anywhere/run.py --on cuda:0 --out OUT --until-s 560
+    python benchmarks/anywhere/run.py --on cuda:0 --out OUT --until-s 560 [--networks second]
     python benchmarks/anywhere/run.py --stage rivals --out OUT         needs no device
     python benchmarks/anywhere/run.py --on cpu --tiny --out OUT        a dry run
 
@@ -41,6 +41,7 @@ from estimates import (
 )
 from networks import NETWORKS
 from result_files import RunFolder, open_folder
+from second_networks import SECOND_NETWORKS
 from training_examples import BenchmarkNetwork, TrainingExample
 from truth import TINY, TruthRules, measure_truth
 
@@ -51,6 +52,7 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
+TABLES = {"first": NETWORKS, "second": SECOND_NETWORKS, "development": DEVELOPMENT}
 DEVICE_STAGES = ("shipped", "truth", "probed")
 STAGES = (*DEVICE_STAGES, "rivals")
 CUDA_ERROR_CODE = 3
@@ -59,7 +61,7 @@ CUDA_ERROR_CODE = 3
 def main() -> None:
     """Do what is missing until the time is spent, then print a table."""
     args = parse_arguments()
-    table = DEVELOPMENT if args.development else NETWORKS
+    table = TABLES[args.networks]
     unknown = set(args.only) - {entry.name for entry in table}
     if unknown:
         sys.exit(f"no network {', '.join(sorted(unknown))}: give names of the table")
@@ -84,7 +86,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--stage", choices=STAGES, nargs="+", default=DEVICE_STAGES)
     parser.add_argument("--device", default=DEVICE, help="device whose shipped profile is used")
     parser.add_argument("--only", nargs="+", default=[], help="names of networks")
-    parser.add_argument("--development", action="store_true", help="the development networks")
+    parser.add_argument("--networks", choices=TABLES, default="first", help="which test's networks")
     parser.add_argument("--until-s", type=float, default=1e9, help="start no stage after this time")
     parser.add_argument("--probe-seconds", type=float, help="longest duration of a probe")
     parser.add_argument("--retry", action="store_true", help="try again what failed")
