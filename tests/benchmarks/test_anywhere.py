@@ -23,8 +23,9 @@ torch = pytest.importorskip("torch")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     "training_examples", "language_networks", "recurrent_networks", "vision_networks",
-    "generative_networks", "speech_and_tables", "networks", "development", "result_files", "truth",
-    "estimates", "scores", "run", "rescore", "report",
+    "generative_networks", "speech_and_tables", "networks", "development", "second_language",
+    "second_vision", "second_generative", "second_signals", "second_networks", "result_files",
+    "truth", "estimates", "scores", "run", "rescore", "report",
 )  # fmt: skip
 
 
@@ -46,33 +47,39 @@ def scripts():
 # Tables
 
 
-def test_the_table_keeps_what_the_protocol_says(scripts):
-    table = scripts.networks.NETWORKS
+SHARED_DOMAINS = {"language", "vision", "generative", "speech", "video", "tables", "points"}
+
+
+@pytest.mark.parametrize(
+    ("name", "domains"),
+    [("first", SHARED_DOMAINS), ("second", SHARED_DOMAINS | {"series", "control"})],
+)
+def test_the_table_keeps_what_the_protocol_says(scripts, name, domains):
+    table = scripts.run.TABLES[name]
     assert len(table) == 30
     precisions = [entry.precision for entry in table]
     counts = {name: precisions.count(name) for name in set(precisions)}
     assert counts == {"bf16": 14, "tf32": 13, "fp32": 3}
     assert {entry.optimizer for entry in table} == {"adamw", "sgd", "adam"}
-    wanted = {"language", "vision", "generative", "speech", "video", "tables", "points"}
-    assert {entry.domain for entry in table} == wanted
+    assert {entry.domain for entry in table} == domains
     assert len(scripts.development.DEVELOPMENT) == 8
 
 
 def test_no_network_is_in_two_tables(scripts, import_accuracy):
-    ours = [entry.name for entry in scripts.networks.NETWORKS]
-    others = [entry.name for entry in scripts.development.DEVELOPMENT]
+    ours = [entry.name for table in scripts.run.TABLES.values() for entry in table]
     with import_accuracy("nets") as accuracy:
         tables = accuracy.nets.TABLES.values()
         earlier = [entry.name for table in tables for entry in table]
     # Another, smaller Llama of the transformers library has the same name.
-    names = [*ours, *others, *(set(earlier) - {"llama_gqa"})]
+    names = [*ours, *(set(earlier) - {"llama_gqa"})]
     assert len(set(names)) == len(names)
 
 
 SMALL = ("tabular_resnet", "pointnet", "conv_vae", "char_cnn", "awd_lstm", "dcn_v2")
+SECOND_SMALL = ("forecast_stack", "two_towers", "actor_critic", "edge_pointnet", "scene_renderer")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL + SECOND_SMALL)
 def test_modules_are_read_completely(scripts, name):
     entry = find_entry(scripts, name)
     example = entry.build(tiny=True)
@@ -96,7 +103,15 @@ def test_estimates_are_those_of_the_module(scripts):
 
 
 def find_entry(scripts, name):
-    return next(entry for entry in scripts.networks.NETWORKS if entry.name == name)
+    tables = (scripts.networks.NETWORKS, scripts.second_networks.SECOND_NETWORKS)
+    return next(entry for table in tables for entry in table if entry.name == name)
+
+
+def test_tests_have_folders_of_their_own(scripts):
+    """The report of the second test must not replace that of the first."""
+    folders = scripts.report.FOLDERS
+    assert set(folders) == set(scripts.run.TABLES) - {"development"}
+    assert len(set(folders.values())) == len(folders)
 
 
 @cache
