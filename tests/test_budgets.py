@@ -80,10 +80,16 @@ def test_run_length_is_steps_or_epochs_with_samples():
         {"epochs": 3},
         {"samples": 3},
         {"steps": 0},
+        {"steps": 10**14},
         {"steps": 3, "epochs": 1, "samples": 8},
     ):
         with pytest.raises(InputError):
             RunLength(**wrong)
+
+
+def test_epochs_and_samples_are_limited_together():
+    with pytest.raises(InputError, match="at most 1,000,000,000,000"):
+        RunLength(epochs=10**9, samples=10**9).count_steps(32)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from joulecast.errors import InputError
 from joulecast.records.codec import Record, not_stored
 from joulecast.units import format_energy, format_share, parse_energy, parse_share
 
+MAX_COUNT = 10**12
+"""The most steps, epochs or samples of a run: at a microsecond each, steps would take 12 days."""
 _PERIODS = ("step", "run")
 _EXAMPLES = "give a share like 50%, or energy like 5J/step or 0.5Wh/run"
 # A single step does not take watt-hours or kilojoules.
@@ -40,15 +42,19 @@ class RunLength(Record):
             raise InputError("epochs and samples belong together: give both, or steps")
         if self.steps is not None and self.epochs is not None:
             raise InputError("a run has one length: give steps, or epochs and samples")
-        counts = (self.steps, self.epochs, self.samples)
-        if any(count is not None and count < 1 for count in counts):
-            raise InputError("a run has at least one step, epoch and sample: give 1 or more")
+        for name in ("steps", "epochs", "samples"):
+            count = getattr(self, name)
+            if count is not None and not 1 <= count <= MAX_COUNT:
+                raise InputError(f"{name} is {count}: give a whole number from 1 to {MAX_COUNT:,}")
 
     def count_steps(self, batch: int) -> int:
         """Return the number of steps at a batch size; the last step of an epoch may be smaller."""
         if self.epochs is None or self.samples is None:
             return self.steps or 1
-        return self.epochs * math.ceil(self.samples / batch)
+        steps = self.epochs * math.ceil(self.samples / batch)
+        if steps > MAX_COUNT:
+            raise InputError(f"the run has {steps:,} steps: give at most {MAX_COUNT:,}")
+        return steps
 
     @property
     def is_run(self) -> bool:

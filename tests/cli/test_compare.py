@@ -95,8 +95,12 @@ def test_a_setup_that_was_never_profiled_is_listed(profiled):
 
 
 def test_columns_are_explained_only_where_they_appear(profiled):
-    """Where nothing could be ranked there is no table, and no legend."""
-    text = profiled("compare", *NET, "--batch", "8", "--precision", "bf16").stdout
+    """Where nothing could be ranked there is no table, no legend, and the exit code says so."""
+    words = ("compare", *NET, "--batch", "8", "--precision", "bf16")
+    done = profiled(*words, code=1)
+    text = done.stdout
+    assert done.stderr.startswith("joulecast: nothing could be ranked, for example because")
+    assert json.loads(profiled(*words, "--json", code=1).stdout)["rows"][0]["rank"] is None
     assert "Not ranked:" in text and "Not included:" in text
     assert "Pareto front" not in text and "P(less):" not in text and "Provenance" not in text
 

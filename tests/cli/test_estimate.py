@@ -15,6 +15,7 @@ from joulecast.records import Device, Setup, StepTotals
 from joulecast.units import joules_to_kwh
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
+LONG = ("--epochs", "1000000", "--samples", "1000000000")
 PROMISED = {"energy_j", "interval_j", "level", "duration_s", "total_energy_j", "unseen_share"}
 PROMISED |= {"peak_memory_bytes", "provenance", "device", "estimator", "layers", "covers", "steps"}
 PROMISED |= {"total_interval_j", "total_duration_s", "kwh"}
@@ -249,6 +250,20 @@ def test_first_steps_of_a_run_update_the_estimate(profiled):
     assert abs(after["energy_j"] - seen_j) < abs(before["energy_j"] - seen_j)
     assert _width(after) < _width(before)
     assert "12J/100" in profiled.fails("estimate", *NET, "--seen", "12")
+
+
+def test_first_steps_far_outside_the_interval_raise_an_alarm(profiled):
+    seen = ("estimate", *NET, "--seen", "1J/1")
+    text = " ".join(profiled(*seen).stdout.split())
+    alarm = "The first 1 steps took 1.00 J each, above the 95 % interval of the estimate"
+    # Above the table, and not again among the notes.
+    assert text.count(alarm) == 1 and text.index(alarm) < text.index("layer")
+    assert any(alarm in note for note in profiled.json(*seen)["notes"])
+
+
+@pytest.mark.parametrize("steps", [("--steps", "1" + "0" * 14), LONG])
+def test_a_run_that_nobody_can_finish_is_refused(profiled, steps):
+    assert "1,000,000,000,000" in profiled.fails("estimate", *NET, *steps)
 
 
 def test_a_measurement_improves_the_estimate(profiled):

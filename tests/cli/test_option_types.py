@@ -1,11 +1,11 @@
-"""Values of options: shares, shapes, lists and plot files."""
+"""Values of options: shares, numbers, shapes, lists and plot files."""
 
 from __future__ import annotations
 
 import click
 import pytest
 
-from joulecast.cli.option_types import ListType, PlotType, ShapeType, ShareType
+from joulecast.cli.option_types import ListType, NumberType, PlotType, ShapeType, ShareType
 
 
 @pytest.mark.parametrize("text", ["90%", "0.9", 0.9, " 90 % "])
@@ -25,6 +25,26 @@ def test_shares_may_include_their_ends_or_start_higher():
     assert ShareType(least=0.5).convert("50%", None, None) == 0.5
     with pytest.raises(click.BadParameter, match="between 50% and 100%"):
         ShareType(least=0.5).convert("49%", None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "many"])
+def test_numbers_are_finite_and_in_their_range(text):
+    assert NumberType(0).convert("2.5", None, None) == 2.5
+    with pytest.raises(click.BadParameter, match=text):
+        NumberType(0).convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("profile", "lenet5"), "--seconds"),
+        (("evaluate", "lenet5"), "--seconds"),
+        (("plan", "jobs.toml"), "--time-limit"),
+        (("estimate", "lenet5", "--battery", "15Wh"), "--rest-w"),
+    ],
+)
+def test_no_option_takes_nan(shell, command, option):
+    assert "'nan' is not a number" in shell.fails(*command, option, "nan", code=2)
 
 
 def test_shapes_are_sizes():

@@ -11,6 +11,7 @@ from joulecast.api.compare import SetupGrid, compare_setups
 from joulecast.api.nets import Shape, resolve_name
 from joulecast.api.options import EstimateOptions
 from joulecast.api.profiles import find_profiles
+from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.bill import Bill, make_bill
 from joulecast.cli.option_records import collect
@@ -18,6 +19,7 @@ from joulecast.cli.option_types import ListType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_comparison import compute_row_totals, print_comparison
 from joulecast.cli.terminal import Json
+from joulecast.errors import MissingError
 from joulecast.records import OPTIMIZERS, PRECISIONS
 from joulecast.uses.compare import Comparison
 
@@ -51,8 +53,8 @@ class SampleOptions:
             raise click.UsageError("--epochs needs --samples", click.get_current_context())
         if not any((self.samples, self.grid, self.price)):
             return None
-        count = (self.epochs or 1) * (self.samples or _DEFAULT_SAMPLES)
-        return make_bill(count, self.grid, self.price)
+        length = RunLength(None, self.epochs or 1, self.samples or _DEFAULT_SAMPLES)
+        return make_bill(length.count_steps(batch=1), self.grid, self.price)
 
 
 def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any) -> SetupGrid:
@@ -121,7 +123,7 @@ def compare(
 
     Every combination is estimated, none is run. Combinations that no other one beats in both
     energy and time are on the Pareto front. Those that cannot be compared are listed with the
-    reason.
+    reason; if that is all of them, the exit code is 1.
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
     bill = totals.make_bill()
@@ -135,6 +137,10 @@ def compare(
         save_plots(output.plot, {"comparison": plot_comparison(comparison)})
     data = _describe_comparison(comparison, bill)
     write_result(output, data, lambda: print_comparison(comparison, bill))
+    if not comparison.groups:
+        raise MissingError(
+            f"nothing could be ranked, for example because {comparison.unranked[0].reason}"
+        )
 
 
 def _describe_comparison(comparison: Comparison, bill: Bill | None) -> Json:

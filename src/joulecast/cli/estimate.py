@@ -7,14 +7,15 @@ from typing import NoReturn
 
 import click
 
-from joulecast.api.estimate import estimate_net, probe_net, update
+from joulecast.api.estimate import check_first_steps, estimate_net, probe_net, update
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.api.profiles import load_profile
 from joulecast.budgets import RunLength
 from joulecast.cli import options
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import JoinedOption, ShareType
+from joulecast.cli.option_types import JoinedOption, NumberType, ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
 from joulecast.cli.run_options import RunOptions, make_run_options
@@ -118,7 +119,7 @@ _BATTERY_SHARE = ShareType(is_open=False)
     ),
     click.option(
         "--rest-w",
-        type=click.FloatRange(0),
+        type=NumberType(0),
         help="Watts drawn from --battery that the meter does not see.",
     ),
 )
@@ -142,17 +143,21 @@ def estimate(
     net, setup = request.resolve()
     steps = length.count_steps(setup.batch)
     if source.probe:
-        profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
+        with report_interruption(MEASUREMENTS_KEPT):
+            profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
     else:
         profile = load_profile(
             device, on=source.on, store=estimating.store, on_choice=options.echo_choice
         )
-    result = estimate_net(profile, net, setup, estimating)
+    result, warnings = estimate_net(profile, net, setup, estimating), []
     if run.seen is not None:
         energy_j, seen_steps = parse_seen(run.seen)
+        warnings = check_first_steps(result, energy_j, seen_steps)
         result = update(result, energy_j=energy_j, steps=seen_steps)
     data = {**describe_estimate(result, steps, run), **list_unattributed(net.network)}
-    report = EstimateReport(net.network.name, setup, result, profile, data, run, layers)
+    report = EstimateReport(
+        net.network.name, setup, result, profile, data, run, tuple(warnings), layers
+    )
     write_result(output, data, lambda: print_estimate(report))
 
 

@@ -10,8 +10,9 @@ from joulecast.api.evaluate import evaluate_offline, make_evaluation_plan, run_e
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import EvaluateOptions, MeasureOptions
 from joulecast.cli import options
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import ListType
+from joulecast.cli.option_types import ListType, NumberType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_evaluation import print_evaluation
 from joulecast.cli.progress import show_report
@@ -52,7 +53,7 @@ class EstimatorListType(ListType):
     ),
     click.option(
         "--seconds",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberType(0, min_open=True),
         default=60.0,
         show_default=True,
         help="Device time of each estimator's campaign.",
@@ -86,7 +87,7 @@ def evaluate(
     if evaluating.offline:
         result = evaluate_offline(plan, device, measuring, store)
     else:
-        with show_report() as tell:
+        with report_interruption(MEASUREMENTS_KEPT), show_report() as tell:
             result = run_evaluation(plan, measuring, store, tell)
     if output.plot:
         _plot(result, output.plot)

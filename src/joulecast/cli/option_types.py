@@ -1,7 +1,8 @@
-"""Types of option values: shares, shapes, lists and plot files."""
+"""Types of option values: shares, numbers, shapes, lists and plot files."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,17 @@ class ShareType(ParamType):
             message = f"{value!r} is not a share between {100 * self.least:g}% and 100%"
             self.fail(f"{message}: give one like 95% or 0.95", param, ctx)
         return share
+
+
+class NumberType(click.FloatRange):
+    """A number in a range; unlike ``click.FloatRange``, neither NaN nor infinite."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Return the number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number that can be used: give one like 60", param, ctx)
+        return number
 
 
 class ShapeType(ParamType):

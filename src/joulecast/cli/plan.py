@@ -11,7 +11,7 @@ from joulecast.api.options import LEAST_PLAN_CONFIDENCE, PlanOptions
 from joulecast.api.plan import make_plan
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import ParamType, ShareType
+from joulecast.cli.option_types import NumberType, ParamType, ShareType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_plan import print_plan
 
@@ -48,7 +48,7 @@ def make_plan_options(time_limit: float, **rest: Any) -> PlanOptions:
     ),
     click.option(
         "--time-limit",
-        type=click.FloatRange(0.1),
+        type=NumberType(0.1),
         default=60.0,
         show_default=True,
         help="Seconds to search; then the best plan so far is used, with a bound on the optimum.",

@@ -10,6 +10,7 @@ from joulecast.api.atlas import AtlasResult, profile_atlas
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.api.profiles import identify_profile
 from joulecast.campaign.atlas_summary import AtlasSummary
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.profiles import describe_profile
 from joulecast.cli.progress import show_atlas
@@ -37,7 +38,7 @@ def print_atlas(
     measuring: MeasureOptions, profiling: ProfileOptions, store: str | None, output: OutputOptions
 ) -> None:
     """Measure an atlas and print its summary."""
-    with show_atlas() as tell:
+    with report_interruption(MEASUREMENTS_KEPT), show_atlas() as tell:
         result, learnt = profile_atlas(measuring, profiling, store, tell)
     name = identify_profile(learnt, store)
     data = describe_atlas(result, learnt)

@@ -60,6 +60,7 @@ class EstimateReport:
     Attributes:
         data: The result as JSON values, totals included.
         run: What is printed of the whole run.
+        warnings: Notes of the estimate that must not be missed.
         every_layer: Whether every layer is printed, instead of the costliest.
     """
 
@@ -69,6 +70,7 @@ class EstimateReport:
     profile: Profile
     data: Json
     run: RunOptions
+    warnings: tuple[str, ...] = ()
     every_layer: bool = False
 
 
@@ -88,7 +90,7 @@ def print_estimate(report: EstimateReport) -> None:
     console.print(units)
     if "finish" in data:
         console.print(_answer_finish(report), style="bold")
-    for warning in explain_memory(result):
+    for warning in _list_warnings(report):
         console.print(warning, style="bold yellow")
     console.print()
     print_layers(console, result, report.every_layer)
@@ -164,9 +166,13 @@ def _list_notes(report: EstimateReport) -> list[str]:
     notes += _explain_interval(result)
     if result.unseen_share > 0:
         notes.append(_explain_unseen(report))
-    # Already printed where it cannot be missed.
-    warnings = explain_memory(result)
+    warnings = _list_warnings(report)
     return [*notes, *(note for note in result.notes if note not in warnings)]
+
+
+def _list_warnings(report: EstimateReport) -> list[str]:
+    """Return the notes that are printed where they cannot be missed."""
+    return [*report.warnings, *explain_memory(report.estimate)]
 
 
 def _describe_memory(result: Estimate) -> str:

@@ -13,8 +13,9 @@ from joulecast.api.profile import run_profiling
 from joulecast.api.profiles import identify_profile
 from joulecast.campaign import CampaignResult
 from joulecast.cli import options
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import SHARE
+from joulecast.cli.option_types import SHARE, NumberType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_atlas import describe_disturbances, print_atlas
 from joulecast.cli.profiles import describe_profile, print_fits
@@ -64,7 +65,7 @@ def make_profile_options(
     click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
     click.option(
         "--seconds",
-        type=click.FloatRange(0),
+        type=NumberType(0),
         help="Stop after this time.  [default: 600, with --atlas 1800, or --points]",
     ),
     click.option(
@@ -118,7 +119,7 @@ def profile(
     if request.net is None:
         raise click.UsageError("give a NET, or --atlas", click.get_current_context())
     net, setup = request.resolve()
-    with show_campaign(profiling.points) as tell:
+    with report_interruption(MEASUREMENTS_KEPT), show_campaign(profiling.points) as tell:
         result, learnt = run_profiling(net, setup, measuring, profiling, store, tell)
     name = identify_profile(learnt, store)
     command = suggest_estimate(request, setup, name, profiling.estimator)

@@ -12,6 +12,7 @@ from joulecast.api.nets import NetRequest
 from joulecast.api.options import MeasureOptions, PruneOptions
 from joulecast.api.profiles import load_profile
 from joulecast.api.prune import (
+    PrunedNet,
     PruneTask,
     check_same_device,
     is_within_budget,
@@ -20,6 +21,7 @@ from joulecast.api.prune import (
     prune_net,
 )
 from joulecast.cli import options
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
@@ -150,17 +152,9 @@ def prune(
     _check_options(pruning, actions)
     if actions.save:
         make_folder(actions.save)
-    probe = make_probe(setup, measuring, actions.store) if actions.probe else None
-    profile = (
-        probe((net.network,))
-        if probe
-        else load_profile(
-            actions.device, on=measuring.on, store=actions.store, on_choice=options.echo_choice
-        )
-    )
-    if actions.measure:
-        check_same_device(profile, measuring)
-    pruned = prune_net(PruneTask(net, setup, limit, pruning, request.name), profile, probe)
+    task = PruneTask(net, setup, limit, pruning, request.name)
+    with report_interruption(MEASUREMENTS_KEPT if actions.probe else ""):
+        pruned = _prune(task, actions, measuring)
     measured = measure_both(pruned, setup, measuring) if actions.measure else None
     place = pruned.save(actions.save) if actions.save else ""
     report = PruningReport(pruned, setup, measured, place, steps)
@@ -194,6 +188,20 @@ def make_folder(folder: str) -> None:
         raise FileError(
             f"cannot create {folder} ({error.strerror}): give another folder to --save"
         ) from error
+
+
+def _prune(task: PruneTask, actions: PruneActions, measuring: MeasureOptions) -> PrunedNet:
+    probe = make_probe(task.setup, measuring, actions.store) if actions.probe else None
+    profile = (
+        probe((task.net.network,))
+        if probe
+        else load_profile(
+            actions.device, on=measuring.on, store=actions.store, on_choice=options.echo_choice
+        )
+    )
+    if actions.measure:
+        check_same_device(profile, measuring)
+    return prune_net(task, profile, probe)
 
 
 def _check_options(pruning: PruneOptions, actions: PruneActions) -> None:

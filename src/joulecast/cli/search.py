@@ -12,6 +12,7 @@ from joulecast.api.options import EstimateOptions, SearchOptions
 from joulecast.api.profiles import load_profile
 from joulecast.api.search import SearchTask, make_search_screener, run_search
 from joulecast.cli import options
+from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.option_records import collect
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_search import print_screening, print_search
@@ -144,5 +145,7 @@ def _train(screener: BudgetScreener, train: str, searching: SearchOptions) -> Se
 
     score = find_training(train)
     silence_optuna()
-    with show_report() as tell:
+    kept = f"finished trials are in {searching.storage}; run it again to continue"
+    lost = "its trials are lost; give --storage to keep them"
+    with report_interruption(kept if searching.storage else lost), show_report() as tell:
         return run_search(screener, score, searching, tell)

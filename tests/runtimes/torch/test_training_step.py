@@ -108,9 +108,13 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
-def test_tf32_trains(runtime: TorchRuntime) -> None:
+def test_tf32_is_refused_on_a_processor(runtime: TorchRuntime) -> None:
+    """A processor would silently compute in fp32."""
     setup = replace(SETUP, precision="tf32")
-    runtime.prepare(Trial(make_family(SMALL["cnn5"]), setup)).run(1)
+    with pytest.raises(InputError, match="give fp32"):
+        runtime.prepare(Trial(make_family(SMALL["cnn5"]), setup))
+    with pytest.raises(InputError, match="give fp32"):
+        runtime.prepare_net(nn.Linear(3, 2), torch.zeros(4, 3), None, setup)
 
 
 def test_thread_count_is_restored(runtime: TorchRuntime) -> None:

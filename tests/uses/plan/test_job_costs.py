@@ -5,8 +5,12 @@ import math
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.families import make_family
+from joulecast.kinds import network_work
+from joulecast.records import Setup
 from joulecast.uses.plan import DeviceSpec, JobCost, RunForecast
-from joulecast.uses.plan.job_costs import bound_cost, expect_cost, make_device
+from joulecast.uses.plan.job_costs import bound_cost, estimate_jobs, expect_cost, make_device
+from joulecast.uses.plan.plan_request import Job, PlanRequest
 
 COST = JobCost(RunForecast(4500.0, 300.0, 0.3, 0.2, rest_w=2.0), 1.0, "modelled", "")
 
@@ -30,3 +34,18 @@ def test_upper_bounds_are_above_expected_costs():
         assert expected.energy_j(device) == pytest.approx(4500 + 2 * 300)
         assert bound.energy_j(device) > expected.energy_j(device)
         assert bound.duration_s == pytest.approx(300 * math.exp(1.2816 * 0.2), rel=1e-3)
+
+
+@pytest.mark.parametrize("net", ["lenet5", "resnet18"])
+def test_a_stated_speed_has_a_floor_for_each_kernel(net):
+    """No laptop trains 200,000 steps of LeNet in 22 s, whatever its FLOP/s."""
+    network, setup, steps = make_family(net), Setup(batch=8), 1000
+    work = network_work(network, setup).total
+    for flops_per_s in (1e9, 1e15):
+        spec = DeviceSpec("m", power_w=30.0, flops_per_s=flops_per_s, launch_s=1e-5)
+        request = PlanRequest((Job("a", net, steps=steps),), (spec,))
+        run = estimate_jobs(request, {"a": (network, setup)}, {})["a"]["m"].run
+        assert run.duration_s == pytest.approx(
+            steps * max(work.flops / flops_per_s, work.launches * 1e-5)
+        )
+        assert run.device_energy_j == pytest.approx(30 * run.duration_s)

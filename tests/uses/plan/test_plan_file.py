@@ -38,6 +38,8 @@ def test_times_are_durations_or_dates():
         ({"charge": "50%"}, "charge needs battery_wh"),
         ({"max_parallel": 0}, "max_parallel is 0"),
         ({"profile": "x"}, "give profile, or power_w and flops_per_s"),
+        ({"flops_per_s": 0}, "flops_per_s is 0: give more"),
+        ({"launch_s": -1}, "launch_s is -1: give a number"),
     ],
 )
 def test_errors_name_table_and_key(more, part):

@@ -53,6 +53,7 @@ class TorchRuntime:
 
     def prepare(self, trial: Trial) -> TorchStep:
         """Build a trial's network and return its checked step."""
+        self._check_precision(trial.setup)
         seed = int(trial.key[:8], 16)
         for attempt in range(_MAX_SEEDS):
             try:
@@ -71,9 +72,14 @@ class TorchRuntime:
         execution: Execution = Execution(),
     ) -> TorchStep:
         """Return a checked step of a user's module, whose weights the step will change."""
+        self._check_precision(setup)
         generator = torch.Generator().manual_seed(0)
         replica = self._make_replica(net, inputs, loss, setup, generator)
         return prepare_step([replica], setup, execution, self.torch_device)
+
+    def _check_precision(self, setup: Setup) -> None:
+        if setup.precision == "tf32" and self.torch_device.type != "cuda":
+            raise InputError("tf32 is a number format of NVIDIA GPUs: give fp32 on a processor")
 
     def _prepare_seeded(self, trial: Trial, seed: int) -> TorchStep:
         # Drawn on the device: drawing a large batch on the CPU takes longer than measuring it.

@@ -2,8 +2,8 @@
 
     [[job]]       name net steps | epochs samples, batch input precision optimizer loss threads
                   inference, release deadline devices priority
-    [[device]]    name profile | power_w flops_per_s uncertainty, battery_wh charge reserve
-                  charger_w idle_w rest_w asleep_w memory max_parallel
+    [[device]]    name profile | power_w flops_per_s launch_s uncertainty, battery_wh charge
+                  reserve charger_w idle_w rest_w asleep_w memory max_parallel
     [[device.charging]]   from to charger_w
 
 Times are durations from now (``2h``) or dates (``2030-05-01T22:00``, in the zone of ``now``, or
@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from joulecast.budgets import MAX_COUNT
 from joulecast.errors import FileError, InputError
 from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape, parse_share
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
@@ -27,7 +28,6 @@ from joulecast.uses.plan.problem import Battery, ChargingWindow
 
 Json = dict[str, Any]
 Parser = Callable[[Any], Any]
-_MAX_COUNT = 10**12
 
 
 def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
@@ -103,6 +103,10 @@ def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
     is_stated = "power_w" in values
     if is_stated != ("flops_per_s" in values) or (is_stated and "profile" in values):
         raise InputError(f"{where}: give profile, or power_w and flops_per_s")
+    if values.get("flops_per_s") == 0:
+        raise InputError(f"{where}: flops_per_s is 0: give more")
+    if "launch_s" in values and not is_stated:
+        raise InputError(f"{where}: launch_s needs flops_per_s: a profile knows its own")
     renamed = {_FIELDS.get(key, key): values[key] for key in _DEVICE if key in values}
     try:
         return DeviceSpec(battery=_parse_battery(where, values, parse_time), **renamed)
@@ -203,8 +207,8 @@ def _parse_tables(value: Any) -> list[Any]:
 
 
 def _parse_count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
-        raise InputError("give a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+        raise InputError(f"give a whole number from 1 to {MAX_COUNT:,}")
     return value
 
 
@@ -241,9 +245,10 @@ _SETUP: dict[str, Parser] = {
     **dict.fromkeys(("precision", "optimizer", "loss"), _parse_text),
 }
 _OTHER: dict[str, Parser] = {"input": _parse_input, "inference": _parse_flag}
+_NUMBERS = ("power_w", "flops_per_s", "launch_s", "idle_w", "rest_w", "asleep_w")
 _DEVICE: dict[str, Parser] = {
     **dict.fromkeys(("name", "profile"), _parse_text),
-    **dict.fromkeys(("power_w", "flops_per_s", "idle_w", "rest_w", "asleep_w"), _parse_number),
+    **dict.fromkeys(_NUMBERS, _parse_number),
     "memory": lambda value: parse_bytes(_parse_text(value)),
     "uncertainty": _parse_share,
     "max_parallel": _parse_count,

@@ -52,6 +52,7 @@ class DeviceSpec:
     Attributes:
         profile: A device's name, or a profile's key or file.
         power_w: Instead of a profile, with ``flops_per_s``: power while a job runs.
+        launch_s: With ``flops_per_s``: time that a step takes at least for each of its kernels.
         uncertainty_share: Relative standard deviation of the stated numbers.
         idle_w: Metered power while nothing runs; None for the profile's.
         rest_w: Power that the battery supplies and the meter does not see: screen, radio.
@@ -64,6 +65,7 @@ class DeviceSpec:
     profile: str = ""
     power_w: float | None = None
     flops_per_s: float | None = None
+    launch_s: float = 20e-6
     uncertainty_share: float = 0.3
     battery: Battery | None = None
     idle_w: float | None = None

@@ -1,0 +1,37 @@
+"""Say what is kept when the user interrupts a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+MEASUREMENTS_KEPT = "what was measured is stored; run it again to resume"
+EXIT_INTERRUPTED = 130
+
+
+class CommandInterruptedError(click.ClickException):
+    """The user interrupted a command that leaves something behind."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+@contextmanager
+def report_interruption(kept: str) -> Iterator[None]:
+    """Turn an interruption into an error that says what is kept.
+
+    Args:
+        kept: What is kept and how to resume; empty if nothing is.
+
+    Raises:
+        CommandInterruptedError: The user interrupted the block.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not kept:
+            raise
+        # The terminal shows ^C on the line of the message otherwise.
+        click.echo(err=True)
+        raise CommandInterruptedError(f"interrupted: {kept}") from error
