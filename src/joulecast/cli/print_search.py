@@ -16,6 +16,7 @@ from joulecast.cli.terminal import (
     print_table,
 )
 from joulecast.families import FAMILIES
+from joulecast.redaction import redact_url
 from joulecast.units import format_count, format_duration, format_energy, format_share
 from joulecast.uses.search import (
     BudgetScreener,
@@ -24,7 +25,6 @@ from joulecast.uses.search import (
     ScreenedCandidate,
     SearchResult,
     TrainedTrial,
-    hide_password,
 )
 
 _MAX_ROWS = 15
@@ -165,7 +165,7 @@ def _list_notes(result: SearchResult, storage: str | None) -> list[str]:
         notes.append(
             f"Stored as study {result.study!r}: the same command continues it. To view it:"
         )
-        notes.append(f"    optuna-dashboard {hide_password(storage)}")
+        notes.append(f"    optuna-dashboard {redact_url(storage)}")
     return notes
 
 

@@ -20,7 +20,6 @@ from joulecast.testing.estimators import make_observations
 from joulecast.uses.search import (
     NumberRange,
     SearchOptions,
-    hide_password,
     make_screener,
     make_search_space,
 )
@@ -284,10 +283,21 @@ def test_missing_optuna_error_says_what_to_install(monkeypatch):
         importlib.import_module("joulecast.uses.search.screening_sampler")
 
 
-def test_password_is_hidden():
-    url = "postgresql://me:secret@host:5432/db"
-    assert hide_password(url) == "postgresql://me:***@host:5432/db"
-    assert hide_password("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://me:s3cret@host:5432/db",
+        "PostgreSQL://me:s3cret@host/db",
+        "nosuch+driver://me:s3cret@host/db",
+        "mysql://host/db?password=s3cret",
+        "redis://:s3cret@host",
+        "postgresql://me:s3cret@host:port/db",
+    ],
+)
+def test_errors_of_a_storage_hide_its_password(make_cnn_screener, url):
+    with pytest.raises(StoreError, match=r"\*\*\*") as caught:
+        run_search(make_cnn_screener("50%"), storage=url, trials=1)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_calls_are_delegated_to_the_inner_sampler(make_cnn_screener):

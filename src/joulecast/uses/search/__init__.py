@@ -33,7 +33,7 @@ from joulecast.uses.search.screening import (
     ScreenedCandidate,
     make_screener,
 )
-from joulecast.uses.search.search_result import SearchResult, TrainedTrial, hide_password
+from joulecast.uses.search.search_result import SearchResult, TrainedTrial
 from joulecast.uses.search.search_space import SearchSpace, make_search_space
 from joulecast.uses.search_options import SearchOptions
 
@@ -49,7 +49,6 @@ __all__ = [
     "SearchSpace",
     "TrainedTrial",
     "check_reachable",
-    "hide_password",
     "make_screener",
     "make_search_space",
     "parse_dimension",

@@ -6,7 +6,6 @@ which a network is on it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,11 +116,6 @@ def make_trained_trials(
         replace(trial, is_on_front=is_on_front, front_probability=probability)
         for trial, is_on_front, probability in zip(trials, on_front, probabilities, strict=True)
     )
-
-
-def hide_password(url: str) -> str:
-    """Return a storage URL without its password."""
-    return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", url)
 
 
 def _compute_front_probabilities(

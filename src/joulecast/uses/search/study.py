@@ -21,6 +21,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError, NetError, StoreError
 from joulecast.records import Network
+from joulecast.redaction import redact_url
 from joulecast.uses.progress_report import ProgressReport, ReportProgress
 from joulecast.uses.search.random_screening import check_reachable
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
@@ -30,7 +31,7 @@ from joulecast.uses.search.screening_sampler import (
     make_sampler,
     suggest_value,
 )
-from joulecast.uses.search.search_result import SearchResult, hide_password, make_trained_trials
+from joulecast.uses.search.search_result import SearchResult, make_trained_trials
 from joulecast.uses.search.study_identity import check_same_study, describe_study
 from joulecast.uses.search_options import SearchOptions
 
@@ -214,7 +215,7 @@ def _open_study(screener: BudgetScreener, options: SearchOptions) -> optuna.Stud
     directions = both if options.objective == "pareto" else both[:1]
     name = options.study or f"{screener.space.family} on {identity['device']}"
     storage = options.storage
-    where = f"the storage {hide_password(storage)}" if isinstance(storage, str) else "the study"
+    where = f"the storage {redact_url(storage)}" if isinstance(storage, str) else "the study"
     with _translate_errors(where, (Exception,)):
         study = optuna.create_study(
             storage=storage,
@@ -253,4 +254,5 @@ def _translate_errors(what: str, types: tuple[type[Exception], ...]) -> Iterator
 
 
 def _flatten_message(error: Exception) -> str:
-    return " ".join(str(error).split())[:_MAX_MESSAGE_SIZE]
+    # Before it is cut: half a password is still half a password.
+    return redact_url(" ".join(str(error).split()))[:_MAX_MESSAGE_SIZE]
