@@ -214,7 +214,7 @@ def test_bad_nets_are_one_line(shell, write, words, part):
 
 def test_a_missing_pytorch_names_the_extra(shell, write, monkeypatch):
     write("net.py", NET)
-    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.api.nets.find_spec", lambda name: None)
     assert "joulecast[torch]" in shell.fails("inspect", "net.py:make_net")
 
 

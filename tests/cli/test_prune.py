@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from importlib.util import find_spec
+
 import pytest
 from click.testing import CliRunner
 
@@ -95,7 +98,8 @@ def test_a_saved_model_is_loaded_again(profiled, write):
     write("own.py", OWN)
     words = ("own.py:make_net", "--device", "sim", "--budget", "99%", "--importance", "taylor")
     data = profiled.json("prune", *words, "--save", "small", "--keep", "3")
-    net = joulecast.load_pruned("small")
+    original, _ = runpy.run_path("own.py")["make_net"]()
+    net = joulecast.load_pruned("small", original)
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert net[0].out_channels == data["counts"]["0"] and net[3].out_channels == 32
 
@@ -174,3 +178,18 @@ def test_only_the_estimated_device_is_measured(profiled):
 )
 def test_contradictory_options_are_one_line(profiled, words, said, code):
     assert said in profiled.fails("prune", *NET, "--budget", "50%", *words, code=code)
+
+
+@pytest.mark.parametrize(
+    ("missing", "title"),
+    [("torch", "PyTorch"), ("torch_pruning", "Torch-Pruning"), ("safetensors", "safetensors")],
+)
+def test_what_is_missing_is_named_with_its_extra_before_any_work(
+    shell, write, monkeypatch, missing, title
+):
+    write("net.py", "raise AssertionError")
+    monkeypatch.setattr(
+        "joulecast.api.nets.find_spec", lambda name: None if name == missing else find_spec(name)
+    )
+    line = shell.fails("prune", "net.py:make_net", "--budget", "50%")
+    assert f"pruning needs {title}: run pip install 'joulecast[prune]'" in line

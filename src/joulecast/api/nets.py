@@ -11,11 +11,11 @@ there is one, because that is what ``measure`` runs.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 from joulecast.api.option_values import convert_shape
@@ -133,7 +133,7 @@ def check_family(name: str) -> None:
 
 def has_torch() -> bool:
     """Return whether PyTorch is installed, without importing it."""
-    return importlib.util.find_spec("torch") is not None
+    return find_spec("torch") is not None
 
 
 def require_torch(purpose: str, extra: str = "torch") -> None:
@@ -143,8 +143,22 @@ def require_torch(purpose: str, extra: str = "torch") -> None:
         purpose: What needs it, for the message.
         extra: The extra of Joulecast that installs it.
     """
-    if not has_torch():
-        raise MissingError(f"{purpose} needs PyTorch: run pip install 'joulecast[{extra}]'")
+    require_packages(purpose, {"torch": "PyTorch"}, extra)
+
+
+def require_packages(purpose: str, packages: Mapping[str, str], extra: str) -> None:
+    """Raise MissingError unless all packages are installed.
+
+    Args:
+        purpose: What needs them, for the message.
+        packages: The titles of packages by the name that is imported.
+        extra: The extra of Joulecast that installs them.
+    """
+    missing = [title for name, title in packages.items() if not find_spec(name)]
+    if missing:
+        raise MissingError(
+            f"{purpose} needs {' and '.join(missing)}: run pip install 'joulecast[{extra}]'"
+        )
 
 
 def find_training(name: str) -> Callable[..., Any]:

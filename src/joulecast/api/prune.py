@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measure import measure_net
 from joulecast.api.measurers import open_measurer
-from joulecast.api.nets import NetRequest, ResolvedNet, Shape, require_torch
+from joulecast.api.nets import NetRequest, ResolvedNet, Shape, require_packages, require_torch
 from joulecast.api.options import (
     DEFAULT_PROBE_SECONDS,
     MeasureOptions,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 HANDED_OVER = "a module that was handed over"
 # How often the layers of the pruned net are probed before the counts are chosen again.
 _PROBE_ROUNDS = 2
+_PACKAGES = {"torch": "PyTorch", "torch_pruning": "Torch-Pruning", "safetensors": "safetensors"}
 
 Probe = Callable[[tuple[Network, ...]], Profile]
 
@@ -94,6 +95,7 @@ def prune(
             remaining layers on the device ``on`` twice, for ``probe_seconds`` at most each, and
             chooses again.
     """
+    check_can_prune()
     setup_options, pruning, length, probing, measuring, storing = split_options(
         prune, options, Setup, PruneOptions, RunLength, ProbeOptions, MeasureOptions, StoreOptions
     )
@@ -119,12 +121,18 @@ def load_pruned(folder: str, net: Any = None) -> Any:
 
     Args:
         folder: Where it was written.
-        net: The original module, where it was given as a module or its callable has moved since.
+        net: The original module, unless a family or a Network was pruned. Code that the folder
+            names is never run.
     """
     require_torch("loading a pruned net", "prune")
     from joulecast.runtimes.torch.pruned_files import load_pruned as load
 
     return load(folder, net)
+
+
+def check_can_prune() -> None:
+    """Raise MissingError unless everything that pruning needs is installed."""
+    require_packages("pruning", _PACKAGES, "prune")
 
 
 @dataclass(frozen=True)
@@ -152,7 +160,7 @@ def prune_net(task: PruneTask, profile: Profile | None, probe: Probe | None = No
         probe: Measures layers of networks on the device and returns its profile; counts are then
             chosen again.
     """
-    require_torch("pruning", "prune")
+    check_can_prune()
     from joulecast.runtimes.torch.channel_pruning import find_channel_groups
     from joulecast.runtimes.torch.channel_removal import list_removed_channels, prune_channels
     from joulecast.runtimes.torch.importance import compute_importance, run_backward

@@ -14,6 +14,7 @@ from joulecast.api.profiles import load_profile
 from joulecast.api.prune import (
     PrunedNet,
     PruneTask,
+    check_can_prune,
     check_same_device,
     is_within_budget,
     make_probe,
@@ -145,6 +146,7 @@ def prune(
     Channels that depend on each other are removed together, so that the pruned net still runs and
     trains. No channel is removed that saves nothing.
     """
+    check_can_prune()
     net, setup = request.resolve()
     length = budget.length
     steps = length.count_steps(setup.batch) if length.is_run else None
