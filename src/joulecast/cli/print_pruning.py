@@ -62,7 +62,8 @@ def print_pruning(report: PruningReport) -> None:
     if report.measured is not None:
         console.print("\n" + _describe_measured(result, *report.measured), style="bold")
     if report.place:
-        load = f"joulecast.load_pruned({report.place!r})"
+        net = ", net=the original module" if report.pruned.source else ""
+        load = f"joulecast.load_pruned({report.place!r}{net})"
         console.print(f"Saved in {report.place}; load it with {load}.")
 
 

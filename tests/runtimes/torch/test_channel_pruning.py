@@ -304,7 +304,7 @@ def test_saved_module_is_loaded_with_its_weights(tmp_path):
     save_pruned(pruned, tmp_path, network=network, removed=removed, source="a module")
     again = load_pruned(tmp_path, net).eval()
     assert torch.equal(again(inputs), pruned(inputs))
-    with pytest.raises(InputError, match="give that module"):
+    with pytest.raises(InputError, match="give the original module"):
         load_pruned(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         load_pruned(tmp_path / "nowhere")

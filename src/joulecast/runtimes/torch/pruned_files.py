@@ -3,9 +3,10 @@
     weights.safetensors     the state dict
     architecture.json       {"format": "joulecast-pruned", "network": ...} if Joulecast builds it,
                             {"format": "joulecast-pruned", "net": "file.py:make_net", "removed":
-                             {module: {side: channels}}} if a user's callable does
+                             {module: {side: channels}}} if it is a user's module
 
-Nothing is pickled. A callable named in the file is only called by ``load_pruned``.
+Nothing is pickled, and no callable that the file names is imported: whoever loads a pruned module
+gives the original, unless Joulecast can build it from its Network.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from joulecast.errors import FileError, InputError, MissingError
 from joulecast.records import Network, load_record
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.channel_removal import RemovedChannels, remove_channels
-from joulecast.runtimes.torch.load import load_net
 
 FORMAT = "joulecast-pruned"
 WEIGHTS, ARCHITECTURE = "weights.safetensors", "architecture.json"
@@ -42,7 +42,7 @@ def save_pruned(
         folder: Created if it does not exist.
         network: The Network of the pruned module.
         removed: The channels removed from each module.
-        source: The callable that makes the original module; empty if it was built from a Network.
+        source: What makes the original module, for messages; empty if it was built from a Network.
     """
     path = Path(folder)
     data: dict[str, Any] = {"format": FORMAT, "version": 1, "network": network.to_dict()}
@@ -50,7 +50,7 @@ def save_pruned(
         data.update(net=_make_absolute(source), removed=removed)
     path.mkdir(parents=True, exist_ok=True)
     (path / ARCHITECTURE).write_text(json.dumps(data) + "\n", encoding="utf-8")
-    _import_safetensors().save_model(net, str(path / WEIGHTS))
+    _import_safetensors().torch.save_model(net, str(path / WEIGHTS))
     return path
 
 
@@ -59,19 +59,22 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
 
     Args:
         folder: A folder that ``save_pruned`` wrote.
-        net: The original module, if its callable is no longer available.
+        net: The original module, unless Joulecast built it from a Network. Its weights do not
+            matter.
 
     Raises:
         FileError: The folder contains no pruned module, or its files do not match.
     """
     path = Path(folder)
     data = _read_architecture(path / ARCHITECTURE)
-    if net is None and ":" not in str(data.get("net", ":")):
-        raise FileError(f"{path} was made from a module without a name: give that module as net")
+    if net is None and "net" in data:
+        raise FileError(f"{path} was pruned from {data['net']}: give the original module as net")
+    safetensors = _import_safetensors()
+    damages = (InputError, KeyError, OSError, RuntimeError, TypeError, ValueError, AttributeError)
     try:
         pruned = _make_pruned(data, net, str(path))
-        _import_safetensors().load_model(pruned, str(path / WEIGHTS))
-    except (InputError, KeyError, OSError, RuntimeError, TypeError) as error:
+        safetensors.torch.load_model(pruned, str(path / WEIGHTS))
+    except (*damages, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise FileError(f"{path} cannot be rebuilt ({reason}): prune the network again") from error
     return pruned
@@ -80,14 +83,14 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
 def _make_pruned(data: Mapping[str, Any], net: nn.Module | None, path: str) -> nn.Module:
     if "net" not in data:
         return build_net(load_record(Network, data["network"], path))
-    original = net if net is not None else load_net(data["net"], input_shape=(1,)).net
-    return remove_channels(original, data["removed"])
+    assert net is not None, "its absence was reported"
+    return remove_channels(net, data["removed"])
 
 
 def _read_architecture(path: Path) -> Mapping[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(
             f"{path} cannot be read ({error}): give the folder of a pruned network"
         ) from error
@@ -111,4 +114,4 @@ def _import_safetensors() -> Any:
         raise MissingError(
             "saving pruned weights needs safetensors: pip install 'joulecast[prune]'"
         ) from error
-    return safetensors.torch
+    return safetensors
