@@ -29,6 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import FileError, InputError
+from joulecast.input_files import (
+    MOST_JSON_BYTES,
+    MOST_UNPACKED_BYTES,
+    decompress,
+    first_line,
+    parse_json,
+    read_limited,
+)
 from joulecast.kinds import check_network
 from joulecast.records import (
     Device,
@@ -39,13 +47,14 @@ from joulecast.records import (
     ObservationSummary,
     Profile,
     Record,
-    StepTotals,
     StoredFits,
     find_fit_count,
     load_record,
     summarise_observations,
 )
 from joulecast.records.codec import omit_default
+from joulecast.records.field_checks import Count
+from joulecast.records.observation import Provenance
 
 VERSIONS = {"profile": 2, "network": 1}
 
@@ -54,8 +63,8 @@ def write_profile(profile: Profile, path: str | Path) -> None:
     """Write a profile to a file, atomically.
 
     Raises:
-        InputError: The profile mixes observations of several profiles, or contains a number that is
-            not finite.
+        InputError: The profile mixes observations of several profiles, or contains a value that
+            would not be read again: a number that is not finite, or more than fits a file.
     """
     mixed = _explain_mixed(profile, profile.observations)
     if mixed:
@@ -94,14 +103,10 @@ def read_network(path: str | Path) -> Network:
     envelope = _read_envelope("network", Path(path))
     data = _check_content("network", envelope, Path(path), needs_checksum=False)
     try:
-        network: Network = load_record(Network, data, str(path))
-        _check_labels(network)
+        network = Network.from_dict(data)
         check_network(network)
     except InputError as error:
-        raise FileError(f"{path}: {_first_line(error)}; correct the file") from error
-    except (LookupError, OverflowError, RecursionError) as error:
-        reason = _first_line(error)
-        raise FileError(f"{path} is damaged ({reason}); export it again") from error
+        raise FileError(f"{path}: {first_line(error)}; correct the file") from error
     return network
 
 
@@ -114,7 +119,7 @@ class _PackedFit(Record):
     """A fit in a profile file, and the number of observations it was made from if known."""
 
     packed: str
-    observation_count: int | None = omit_default(None)
+    observation_count: Count | None = omit_default(None)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class _PackedProfile(Record):
     device: Device
     runtime: str
     covers: str
-    provenance: str
+    provenance: Provenance
     summary: ObservationSummary
     observations: str
     fits: Mapping[str, _PackedFit]
@@ -147,12 +152,10 @@ def _pack_profile(profile: Profile) -> _PackedProfile:
 
 def _unpack_profile(file: _PackedProfile, path: str | Path) -> Profile:
     count = file.summary.count
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise FileError(f"{path} is damaged (summary.count is {count!r}); export it again")
     profile = Profile(file.device, file.runtime, file.covers, file.provenance)
     parse = partial(_unpack_observations, file.observations, profile, count, str(path))
     decoders = {
-        name: partial(_unpack, fit.packed, f"the fit of {name} in {path}")
+        name: partial(_unpack_fit, fit.packed, f"the fit of {name} in {path}")
         for name, fit in file.fits.items()
     }
     counts = {name: fit.observation_count for name, fit in file.fits.items()}
@@ -180,6 +183,13 @@ def _unpack_observations(
     return observations
 
 
+def _unpack_fit(packed: str, what: str) -> Json:
+    fit = _unpack(packed, what)
+    if not isinstance(fit, dict):
+        raise FileError(f"{what} is damaged (it is no object); export it again")
+    return fit
+
+
 def _read_plain_profile(data: Json, path: str | Path) -> Profile:
     """Return a profile of version 1, whose observations are plain JSON."""
     profile: Profile = load_record(Profile, data, str(path))
@@ -192,15 +202,19 @@ def _pack(data: Any) -> str:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
         raise InputError("the profile contains a number that is not finite") from error
+    if len(text) > MOST_UNPACKED_BYTES:
+        raise InputError(
+            f"the profile is larger than {MOST_UNPACKED_BYTES // 2**20} MiB: a file of it could "
+            "not be read again"
+        )
     return base64.b64encode(zlib.compress(text.encode(), level=9)).decode()
 
 
 def _unpack(packed: str, what: str) -> Any:
     try:
-        text = zlib.decompress(base64.b64decode(packed, validate=True))
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (TypeError, ValueError, zlib.error, RecursionError) as error:
-        raise FileError(f"{what} is damaged ({_first_line(error)}); export it again") from error
+        return parse_json(decompress(base64.b64decode(packed, validate=True)))
+    except ValueError as error:
+        raise FileError(f"{what} is damaged ({first_line(error)}); export it again") from error
 
 
 # ---------------------------------------------------------------------------------------------
@@ -214,9 +228,17 @@ def _check_content(what: str, envelope: Json, path: Path, *, needs_checksum: boo
     if not isinstance(data, dict) or (needs_checksum and found is None):
         missing = "sha256" if isinstance(data, dict) else what
         raise FileError(f"{path} is damaged ({missing} is missing); export it again")
-    if found is not None and found != _checksum(data):
+    if found is not None and not _has_checksum(data, found):
         raise FileError(f"{path} is damaged (its checksum does not match); export it again")
     return data
+
+
+def _has_checksum(data: Json, checksum: Any) -> bool:
+    try:
+        return bool(_checksum(data) == checksum)
+    except (ValueError, RecursionError):
+        # A number like 1e999 is infinite, which is never written.
+        return False
 
 
 def _check_same_profile(
@@ -243,28 +265,6 @@ def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str
             )
         checked.add(identity)
     return ""
-
-
-def _check_labels(network: Network) -> None:
-    """Check the fields that take no part in equality; a wrong one would fail only when shown."""
-    if not isinstance(network.name, str):
-        raise InputError(f"the network's name is {network.name!r}; give text")
-    if not isinstance(network.buildable, bool):
-        raise InputError(f"buildable is {network.buildable!r}; give true or false")
-    totals = network.totals or StepTotals(0.0, 0.0, 0)
-    for name, value in totals.to_dict().items():
-        if name in ("ops_without_rule", "notes"):
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"totals.{name} is {value!r}; give a number")
-    for name, count in totals.ops_without_rule:
-        if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int):
-            raise InputError(
-                f"totals.ops_without_rule has {[name, count]}; give a name and a count"
-            )
-    for note in totals.notes:
-        if not isinstance(note, str):
-            raise InputError(f"totals.notes has {note!r}; give text")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -341,27 +341,19 @@ def _read_envelope(what: str, path: Path) -> Json:
             f"{path} was written by a newer version of Joulecast "
             f"(format {version}; this one reads {VERSIONS[what]}): upgrade"
         )
+    for key in envelope:
+        # A damaged name of the checksum would otherwise leave a network unchecked.
+        if key not in ("format", "version", "sha256", what):
+            raise FileError(f"{path} is damaged (unknown field {key!r}); export it again")
     return dict(envelope)
 
 
 def _parse(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}: check the path") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read ({error.strerror}): give another file") from error
-    except (ValueError, RecursionError) as error:
-        reason = _first_line(error)
+        return parse_json(read_limited(path, MOST_JSON_BYTES))
+    except ValueError as error:
+        reason = first_line(error)
         raise FileError(f"{path} is not JSON, or damaged ({reason}); export it again") from error
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]
 
 
 def _describe(profile: Profile) -> str:

@@ -40,7 +40,6 @@ def test_families_are_valid(name):
         (replace(CONV, tail=(LAYERS["linear"],)), "linear cannot be in a tail"),
         (replace(LAYERS["linear"], channels_last=True), "is not an image"),
         (replace(LAYERS["batch_norm"], channels_last_weights=True), "no weights in that format"),
-        (replace(CONV, join="glue"), "join is 'glue'"),
     ],
 )
 def test_invalid_layer_is_refused(layer, message):

@@ -12,6 +12,10 @@ from joulecast.kinds import network_work
 from joulecast.records import Network, Setup, StepTotals
 
 
+# A count takes a hundredth of a second for each layer.
+_MOST_COUNTED_LAYERS = 1000
+
+
 def inspect(
     net: Any,
     inputs: Any = None,
@@ -55,7 +59,8 @@ class StepCount:
 
 def add_step_totals(network: Network, setup: Setup) -> Network:
     """Return the network with an independent count of its step, where PyTorch can make one."""
-    if network.totals or not (network.buildable and network.layers and has_torch()):
+    can_count = 0 < len(network.layers) <= _MOST_COUNTED_LAYERS and has_torch()
+    if network.totals or not (network.buildable and can_count):
         return network
     from joulecast.runtimes.torch.independent_count import count_step_totals
 

@@ -21,6 +21,8 @@ from joulecast.units import format_bytes, format_count, format_shape, format_sha
 
 _STAGES = ("forward", "backward", "update")
 _NAME_SIZE = 24
+# Nobody reads more, and laying out a table of 20,000 rows takes a minute.
+_MOST_ROWS = 1000
 # Shares below which a difference is not worth a sentence.
 _MIN_UNATTRIBUTED_SHARE = 1e-5
 _MIN_OVERCOUNTED_SHARE = 1e-3
@@ -44,11 +46,14 @@ def print_network(shown: Network, network: Network, setup: Setup, count: StepCou
     columns = ("layer", "operator", "then", ">output", ">params", ">FLOPs", ">bytes", ">kernels")
     is_folded = shown is not network
     rows = _list_block_rows(shown, network, setup) if is_folded else []
-    rows = rows or [_format_layer(layer, setup) for layer in shown.layers]
+    rows = rows or [_format_layer(layer, setup) for layer in shown.layers[:_MOST_ROWS]]
     print_table(console, columns, rows, footer=("all", "", "", "", *_format_work(work)))
     stages = [(stage, *_format_work(StepWork(getattr(work, stage)))[1:]) for stage in _STAGES]
     print_table(console, ("stage", ">FLOPs", ">bytes", ">kernels"), stages)
-    print_notes(console, _list_notes(network, setup, count, is_folded))
+    notes = _list_notes(network, setup, count, is_folded)
+    if len(rows) == _MOST_ROWS < len(shown.layers):
+        notes.insert(0, f"Only the first {_MOST_ROWS} rows are shown: --json lists every layer.")
+    print_notes(console, notes)
 
 
 def format_operator(op: Op) -> str:
@@ -77,8 +82,11 @@ def format_operator(op: Op) -> str:
 def _list_block_rows(shown: Network, network: Network, setup: Setup) -> list[tuple[str, ...]]:
     """Return a row for every layer of a folded network, equal blocks together as one."""
     blocks = {start: block for block in find_equal_blocks(network) for start in block.starts}
-    rows, start = [], 0
+    rows: list[tuple[str, ...]] = []
+    start = 0
     for layer in shown.layers:
+        if len(rows) == _MOST_ROWS:
+            break
         block = blocks.get(start)
         if block is None:
             rows.append(_format_layer(layer, setup))

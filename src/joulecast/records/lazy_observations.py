@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import overload
 
 from joulecast.records.codec import Record
+from joulecast.records.field_checks import Amount, Count, UnixTime
 from joulecast.records.observation import Observation
 from joulecast.records.trial import Setup
 
@@ -30,12 +31,12 @@ class ObservationSummary(Record):
         latest_at_s: When the latest was taken, in seconds since 1970; 0 without any.
     """
 
-    count: int
-    units: Mapping[str, int]
-    runs: Mapping[str, int]
-    setups: tuple[tuple[Setup, int], ...]
-    device_time_s: float
-    latest_at_s: float
+    count: Count
+    units: Mapping[str, Count]
+    runs: Mapping[str, Count]
+    setups: tuple[tuple[Setup, Count], ...]
+    device_time_s: Amount
+    latest_at_s: UnixTime
 
 
 class LazyObservations(Sequence[Observation]):

@@ -7,13 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from joulecast.records.codec import Json, Record, add_codec, always_stored, omit_default
+from joulecast.records.field_checks import (
+    Choices,
+    Count,
+    InvalidFieldError,
+    MaxLength,
+    PositiveCount,
+    Range,
+    Share,
+    check_integers,
+    check_list,
+    check_numbers,
+    check_object,
+    check_texts,
+    refuse_value,
+)
 
 Size = int | float | str | tuple[int, ...]
 
 JOINS = ("none", "add", "mul", "concat")
+MOST_LAYERS = 20_000
+"""Layers that a network may have; the deepest known ones have a few thousand."""
+MOST_AXES = 16
+LARGEST_SIZE = 10**12
+"""No device could hold more, and counting them would take forever or overflow."""
+
+_Back = Annotated[int, Range(1, 10**6)]
+_Axis = Annotated[int, Range(1, LARGEST_SIZE)]
+_Work = Annotated[float, Range(0.0, 1e30)]
 
 
 class Sizes(Mapping[str, Any]):
@@ -53,7 +77,17 @@ class Sizes(Mapping[str, Any]):
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self._items.items()}
 
 
-add_codec(Sizes, Sizes.to_dict, Sizes)
+def decode_sizes(data: Any) -> Sizes:
+    """Return the sizes that ``Sizes.to_dict`` wrote; every one is a number, a text or a list."""
+    for name, value in check_object(data).items():
+        try:
+            _check_size(value)
+        except InvalidFieldError as error:
+            raise error.within(name) from None
+    return Sizes(data)
+
+
+add_codec(Sizes, Sizes.to_dict, decode_sizes)
 
 
 @dataclass(frozen=True)
@@ -87,17 +121,17 @@ class Layer(Op):
         parts: The layers of a block; empty for a single layer.
     """
 
-    tail: tuple[Op, ...] = omit_default(())
+    tail: Annotated[tuple[Op, ...], MaxLength(1000)] = omit_default(())
     trains: bool = omit_default(True)
     input_grad: bool = omit_default(True)
-    reads: tuple[int, ...] = omit_default((1,))
-    join: str = omit_default("none")
-    calls: int = omit_default(1)
+    reads: Annotated[tuple[_Back, ...], MaxLength(10_000)] = omit_default((1,))
+    join: Annotated[str, Choices(JOINS)] = omit_default("none")
+    calls: PositiveCount = omit_default(1)
     tied: bool = omit_default(False)
     channels_last: bool = omit_default(False)
     channels_last_weights: bool = omit_default(False)
-    transposed: tuple[int, ...] = omit_default(())
-    parts: tuple[Layer, ...] = omit_default(())
+    transposed: Annotated[tuple[Count, ...], MaxLength(10_000)] = omit_default(())
+    parts: Annotated[tuple[Layer, ...], MaxLength(MOST_LAYERS)] = omit_default(())
     name: str = omit_default("", compare=False)
 
 
@@ -110,8 +144,8 @@ class Input(Record):
         half: It arrives in half precision, as inside a network that trains under autocast.
     """
 
-    shape: tuple[int, ...]
-    vocabulary: int = always_stored(default=0)
+    shape: Annotated[tuple[_Axis, ...], MaxLength(MOST_AXES)]
+    vocabulary: Annotated[int, Range(0, LARGEST_SIZE)] = always_stored(default=0)
     half: bool = omit_default(False)
 
 
@@ -136,18 +170,18 @@ class StepTotals(Record):
         notes: What a reader should know about how the module was read, in sentences.
     """
 
-    flops: float
-    size_bytes: float
-    params: int
-    unattributed_flops_share: float = 0.0
-    unattributed_bytes_share: float = 0.0
-    unattributed_params_share: float = 0.0
-    overcounted_flops_share: float = 0.0
-    overcounted_bytes_share: float = 0.0
-    between: int = 0
-    ops_without_rule: tuple[tuple[str, int], ...] = omit_default(())
-    uncounted_bytes_share: float = omit_default(0.0)
-    notes: tuple[str, ...] = omit_default(())
+    flops: _Work
+    size_bytes: _Work
+    params: Annotated[int, Range(0, 10**15)]
+    unattributed_flops_share: Share = 0.0
+    unattributed_bytes_share: Share = 0.0
+    unattributed_params_share: Share = 0.0
+    overcounted_flops_share: _Work = 0.0
+    overcounted_bytes_share: _Work = 0.0
+    between: Annotated[int, Range(0, 10**6)] = 0
+    ops_without_rule: Annotated[tuple[tuple[str, Count], ...], MaxLength(10_000)] = omit_default(())
+    uncounted_bytes_share: Share = omit_default(0.0)
+    notes: Annotated[tuple[str, ...], MaxLength(1000)] = omit_default(())
 
 
 @dataclass(frozen=True)
@@ -160,9 +194,11 @@ class Network(Record):
         totals: Independent counts of a whole step, if the network was read from a module.
     """
 
-    layers: tuple[Layer, ...] = always_stored(default=())
+    layers: Annotated[tuple[Layer, ...], MaxLength(MOST_LAYERS)] = always_stored(default=())
     input: Input = always_stored(default=Input(()))
-    groups: tuple[tuple[int, int], ...] = always_stored(default=())
+    groups: Annotated[tuple[tuple[Count, Count], ...], MaxLength(MOST_LAYERS)] = always_stored(
+        default=()
+    )
     buildable: bool = always_stored(default=True, compare=False)
     name: str = always_stored(default="", compare=False)
     totals: StepTotals | None = field(default=None, compare=False)
@@ -187,3 +223,23 @@ def _normalise(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     return value
+
+
+_check_integer = check_integers(Range(-LARGEST_SIZE, LARGEST_SIZE))
+_check_number = check_numbers()
+_check_text = check_texts()
+
+
+def _check_size(value: Any) -> None:
+    """Check the type of a size; ``check_network`` knows what each kind of layer needs."""
+    if isinstance(value, list):
+        if len(check_list(value)) > MOST_AXES:
+            raise refuse_value(value, f"give a list of at most {MOST_AXES} integers")
+        for one in value:
+            _check_integer(one)
+    elif isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, float):
+        _check_number(value)
+    elif not isinstance(value, bool):
+        _check_integer(value)

@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from joulecast.records.choices import check_choice
-from joulecast.records.codec import Json, Record, always_stored, not_stored, omit_default
+from joulecast.records.codec import (
+    Json,
+    Record,
+    always_stored,
+    check_fields,
+    not_stored,
+    omit_default,
+)
+from joulecast.records.field_checks import (
+    Amount,
+    ByteCount,
+    Choices,
+    Count,
+    MaxLength,
+    UnixTime,
+)
 from joulecast.records.hashing import stable_hash
 from joulecast.records.stored_fits import StoredFits, merge_fits
 from joulecast.records.trial import Trial
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
 PROVENANCES = ("measured", "imported", "modelled", "simulated")
+Provenance = Annotated[str, Choices(PROVENANCES)]
+MOST_OBSERVATIONS = 1_000_000
 OWN_NET = "own net"
 """Source of an observation of a user's own module: it may do more than its network says."""
 
@@ -30,7 +46,7 @@ class Device(Record):
 
     name: str
     processor: str = ""
-    memory_bytes: int = 0
+    memory_bytes: ByteCount = 0
     driver: str = ""
     power_mode: str = ""
     unit: str = omit_default("")
@@ -53,30 +69,33 @@ class Observation(Record):
         taken_at_s: Seconds since 1970.
         cost_s: Device time that measuring took, warm-up included.
         refusal: Why the device refused the trial; empty if it was measured.
+        unchecked: What the meter could not check about its readings: ``other load``,
+            ``power limit``, ``second sensor``, ``idle power``.
     """
 
     trial: Trial
-    energy_j: float | None = None
-    energy_sd_j: float | None = None
-    duration_s: float | None = None
-    duration_sd_s: float | None = None
-    issue_s: float | None = None
-    issue_sd_s: float | None = None
-    count: int = 1
-    peak_memory_bytes: int | None = None
+    energy_j: Amount | None = None
+    energy_sd_j: Amount | None = None
+    duration_s: Amount | None = None
+    duration_sd_s: Amount | None = None
+    issue_s: Amount | None = None
+    issue_sd_s: Amount | None = None
+    count: Count = 1
+    peak_memory_bytes: ByteCount | None = None
     run: str = ""
     device: Device = Device("")
     runtime: str = ""
     meter: str = ""
     covers: str = ""
-    provenance: str = "measured"
+    provenance: Provenance = "measured"
     source: str = ""
-    taken_at_s: float = 0.0
-    cost_s: float = 0.0
+    taken_at_s: UnixTime = 0.0
+    cost_s: Amount = 0.0
     refusal: str = omit_default("")
+    unchecked: tuple[str, ...] = omit_default(())
 
     def __post_init__(self) -> None:
-        check_choice("provenance", self.provenance, PROVENANCES)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -94,8 +113,10 @@ class Profile(Record):
     device: Device
     runtime: str
     covers: str
-    provenance: str
-    observations: Sequence[Observation] = always_stored(default=())
+    provenance: Provenance
+    observations: Annotated[Sequence[Observation], MaxLength(MOST_OBSERVATIONS)] = always_stored(
+        default=()
+    )
     fits: Mapping[str, Any] = always_stored(default_factory=dict)
     shipped: bool = not_stored(False, compare=False)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
-from joulecast.errors import InputError
-from joulecast.records.choices import check_choice
-from joulecast.records.codec import Json, Record, always_stored
+from joulecast.records.codec import Json, Record, always_stored, check_fields
+from joulecast.records.field_checks import Choices, PositiveCount, Range
 from joulecast.records.hashing import stable_hash
 from joulecast.records.network import Network
 
@@ -24,23 +24,16 @@ UPSTREAMS = ("loss", "random")
 class Setup(Record):
     """How a network is trained. ``threads`` 0 leaves the number to the runtime."""
 
-    batch: int = 32
-    phase: str = "train"
-    precision: str = "fp32"
-    optimizer: str = "sgd"
-    loss: str = "cross_entropy"
-    threads: int = 0
+    batch: PositiveCount = 32
+    phase: Annotated[str, Choices(PHASES)] = "train"
+    precision: Annotated[str, Choices(PRECISIONS)] = "fp32"
+    optimizer: Annotated[str, Choices(OPTIMIZERS)] = "sgd"
+    loss: Annotated[str, Choices(LOSSES)] = "cross_entropy"
+    threads: Annotated[int, Range(0, 100_000)] = 0
     cudnn_benchmark: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise InputError(f"batch is {self.batch}: give a whole number of at least 1")
-        if self.threads < 0:
-            raise InputError(f"threads is {self.threads}: give 0 (the runtime chooses) or more")
-        check_choice("phase", self.phase, PHASES)
-        check_choice("precision", self.precision, PRECISIONS)
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("loss", self.loss, LOSSES)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -55,11 +48,11 @@ class Execution(Record):
         steps: Steps that the observed energy and duration span.
     """
 
-    stage: str = "step"
-    mode: str = "eager"
-    copies: int = 1
-    upstream: str = "loss"
-    steps: int = 1
+    stage: Annotated[str, Choices(STAGES)] = "step"
+    mode: Annotated[str, Choices(MODES)] = "eager"
+    copies: PositiveCount = 1
+    upstream: Annotated[str, Choices(UPSTREAMS)] = "loss"
+    steps: PositiveCount = 1
 
     @property
     def is_user_step(self) -> bool:
@@ -67,11 +60,7 @@ class Execution(Record):
         return (self.stage, self.mode, self.copies, self.upstream) == ("step", "eager", 1, "loss")
 
     def __post_init__(self) -> None:
-        check_choice("stage", self.stage, STAGES)
-        check_choice("mode", self.mode, MODES)
-        check_choice("upstream", self.upstream, UPSTREAMS)
-        if self.copies < 1 or self.steps < 1:
-            raise InputError(f"copies {self.copies} and steps {self.steps} must be at least 1")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,14 @@ from joulecast.records import (
 )
 
 names = st.text(max_size=8)
+# Texts that are columns of the store's tables.
+labels = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 kinds = st.sampled_from(["conv2d", "linear", "lstm", "elementwise", "pool"])
-whole = st.integers(0, 2**40)
+whole = st.integers(0, 10**9)
 count = st.integers(1, 2**20)
 amounts = st.floats(0, 1e12)
+shares = st.floats(0, 1)
+times = st.floats(0, 2e11)
 maybe = st.none() | amounts
 size_values = whole | names | amounts | st.lists(whole, max_size=3).map(tuple)
 sizes = st.dictionaries(st.sampled_from(["cin", "cout", "space", "p", "fn"]), size_values).map(
@@ -68,11 +72,11 @@ totals = st.builds(
     amounts,
     amounts,
     whole,
-    amounts,
-    amounts,
-    amounts,
+    shares,
+    shares,
+    shares,
     ops_without_rule=st.lists(st.tuples(names, count), max_size=2).map(tuple),
-    uncounted_bytes_share=amounts,
+    uncounted_bytes_share=shares,
     notes=st.lists(names, max_size=2).map(tuple),
 )
 
@@ -111,7 +115,7 @@ executions = st.builds(
     count,
 )
 trials = st.builds(Trial, networks(), setups, executions)
-devices = st.builds(Device, names, names, whole, names, names)
+devices = st.builds(Device, labels, names, whole, names, labels)
 observations = st.builds(
     Observation,
     trials,
@@ -123,14 +127,14 @@ observations = st.builds(
     issue_sd_s=maybe,
     count=count,
     peak_memory_bytes=st.none() | whole,
-    run=names,
+    run=labels,
     device=devices,
-    runtime=names,
+    runtime=labels,
     meter=names,
-    covers=names,
+    covers=labels,
     provenance=st.sampled_from(PROVENANCES),
     source=names,
-    taken_at_s=amounts,
+    taken_at_s=times,
     cost_s=amounts,
 )
 json_values = st.recursive(
@@ -138,19 +142,19 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
-fits = st.dictionaries(names, st.dictionaries(names, json_values, max_size=3), max_size=2)
+fits = st.dictionaries(labels, st.dictionaries(names, json_values, max_size=3), max_size=2)
 
 
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     """Draw a profile whose observations have its device, runtime, coverage and provenance."""
-    device, runtime, covers = draw(devices), draw(names), draw(names)
+    device, runtime, covers = draw(devices), draw(labels), draw(labels)
     provenance = draw(st.sampled_from(PROVENANCES))
     same = {"device": device, "runtime": runtime, "covers": covers, "provenance": provenance}
     seen = st.builds(
         lambda one, drawn: Observation(**{**one.__dict__, **same, "taken_at_s": drawn}),
         observations,
-        amounts,
+        times,
     )
     unique = st.lists(seen, max_size=3, unique_by=lambda one: one.taken_at_s)
     return Profile(device, runtime, covers, provenance, tuple(draw(unique)), draw(fits))

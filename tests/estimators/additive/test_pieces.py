@@ -75,7 +75,6 @@ def test_keys_of_default_layouts_are_stable() -> None:
         replace(
             make_layer("conv1d", cin=4, cout=4, space=(5,), kernel=3), channels_last_weights=True
         ),
-        replace(CONV, channels_last="yes"),
     ],
 )
 def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
