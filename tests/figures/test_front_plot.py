@@ -46,6 +46,6 @@ def test_front_is_rendered_by_both_backends():
     options = FrontPlotOptions(value_title="Accuracy", budget_j=3.5, others="the others")
     plot = plot_pareto_front(points, options)
     assert "<svg" in make_svg(plot)
-    assert "a net" in make_html(plot, include_library=False)
+    assert "a net" in make_html(plot)
     with pytest.raises(InputError, match="nothing to plot"):
         plot_pareto_front([])

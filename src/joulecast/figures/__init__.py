@@ -10,7 +10,7 @@
     plot_timeline                                                 schedules and batteries
         │
         ▼
-    Plot ──to_plotly──▶ plotly Figure     save_html: a self-contained page
+    Plot ──to_plotly──▶ plotly Figure     save_html: a page, and plotly's script beside it
          ──save_svg───▶ file              matplotlib, the extra ``paper``; save_png likewise
 
 A Plot describes panels, axes and marks once (``plot``, ``marks``) and either backend renders it.
