@@ -63,6 +63,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("JOULECAST_STORE", str(folder / "store.sqlite"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("COLUMNS", raising=False)
     return Shell(folder)
 

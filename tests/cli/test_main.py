@@ -158,6 +158,10 @@ def test_settings_reach_subcommands(shell, write, monkeypatch):
     ("text", "part"),
     [
         ("batch = ", "TOML"),
+        ("batch = " + "[" * 600, "TOML"),
+        ('device = "\\u001b[2J"', "device has control characters"),
+        ('keep = ["a", "\\u202e"]', "keep has control characters"),
+        ('[prune]\nkeep = ["\\u0007"]', "prune has control characters"),
         ("[nonsense]\nbatch = 1", "[nonsense]"),
         ("bacth = 1", "'bacth'"),
         ("[inspect]\ngrid = 1", "[inspect] has no option 'grid'"),
@@ -170,13 +174,14 @@ def test_wrong_settings_are_reported(shell, write, text, part):
     assert "joulecast.toml" in message and part in message
 
 
-def test_every_option_can_be_set_in_a_file(shell, write):
+def test_every_option_can_be_set_in_the_users_file(shell):
     context = click.Context(cli)
+    find_user_file().parent.mkdir(parents=True)
     for name in cli.list_commands(context):
         params = cli.get_command(context, name).params
         names = [p.name for p in params if isinstance(p, click.Option) and p.name != "help"]
         lines = [f"{option.replace('_', '-')} = 1" for option in names]
-        write("joulecast.toml", "\n".join([*lines, f"[{name}]", *lines]))
+        find_user_file().write_text("\n".join([*lines, f"[{name}]", *lines]))
         assert read_settings([name], lambda name: cli.get_command(context, name)) == {
             name: dict.fromkeys(names, 1)
         }

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from joulecast.api.option_values import convert_shape
+from joulecast.api.trust import describe_trusting, is_trusted
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.records import Network, Setup
@@ -95,7 +96,11 @@ class NetRequest:
 
 
 def resolve_name(
-    name: str, batch: int | None = None, input_shape: Shape | None = None
+    name: str,
+    batch: int | None = None,
+    input_shape: Shape | None = None,
+    *,
+    named_in: str | None = None,
 ) -> ResolvedNet:
     """Return the net that a name stands for.
 
@@ -103,8 +108,11 @@ def resolve_name(
         name: A family with widths, ``file.py:make_net``, ``package.module:make_net`` or ``x.json``.
         batch: Batch size; the net's own by default.
         input_shape: Shape of one sample, where the net accepts another than its own.
+        named_in: The file that the name is from, if it is not from the user: a callable is then
+            imported only if the user trusts the file's folder.
 
     Raises:
+        InputError: It is a callable, and its file is not trusted.
         NetError: There is no such net, or it does not import or run.
         FileError: The network file is damaged.
         MissingError: It needs PyTorch, which is not installed.
@@ -118,6 +126,8 @@ def resolve_name(
     if name.endswith(".json"):
         return _read_file(name, batch, input_shape)
     if ":" in name:
+        if named_in is not None and not is_trusted(named_in):
+            raise InputError(f"net is {name!r}, which runs code: {describe_trusting(named_in)}")
         return _read_callable(name, batch, input_shape)
     raise NetError(
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "

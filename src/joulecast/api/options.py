@@ -168,6 +168,7 @@ class PlanOptions:
         now: Time at which the plan starts; the present by default.
         estimator: Name of the estimator.
         store: Path or URL of the store, if not the usual one.
+        trust: Run Python code that the file names as a net, wherever the file is.
     """
 
     confidence: float = 0.5
@@ -175,6 +176,7 @@ class PlanOptions:
     now: datetime | None = None
     estimator: str = "additive"
     store: str | None = None
+    trust: bool = False
 
     def __post_init__(self) -> None:
         if not LEAST_PLAN_CONFIDENCE <= self.confidence < 1.0:

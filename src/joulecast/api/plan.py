@@ -24,7 +24,8 @@ def plan(jobs: str | os.PathLike[str], **options: Any) -> Plan:
     Args:
         jobs: Path of a file with ``[[job]]`` and ``[[device]]`` tables.
         options: Fields of ``PlanOptions``: ``confidence``, ``time_limit_s``, ``now``,
-            ``estimator``, ``store``.
+            ``estimator``, ``store``, and ``trust``, without which nets that are Python code need a
+            file in a trusted folder.
 
     Raises:
         FileError: The file is not valid; the message names the table and the key.
@@ -39,7 +40,7 @@ def make_plan(path: str, options: PlanOptions) -> Plan:
 
     now = options.now or datetime.now().replace(microsecond=0)
     request = read_plan_request(path, now)
-    nets = {job.name: _resolve_job(job, path) for job in request.jobs}
+    nets = {job.name: _resolve_job(job, path, options.trust) for job in request.jobs}
     profiles = _find_profiles(request, path, options.store)
     costs = estimate_jobs(request, nets, profiles, options.estimator)
     try:
@@ -48,10 +49,11 @@ def make_plan(path: str, options: PlanOptions) -> Plan:
         raise FileError(f"{path}: {error}") from error
 
 
-def _resolve_job(job: Job, path: str) -> tuple[Network, Setup]:
+def _resolve_job(job: Job, path: str, trust: bool) -> tuple[Network, Setup]:
     """Return the network of a job, and its setup with the batch size that applies."""
+    batch, named_in = job.setup.get("batch"), None if trust else path
     try:
-        found = resolve_name(job.net, job.setup.get("batch"), job.input_shape)
+        found = resolve_name(job.net, batch, job.input_shape, named_in=named_in)
         return found.network, replace(Setup(**job.setup), batch=found.batch)
     except InputError as error:
         raise FileError(f"{path}: [[job]] {job.name}: {error}") from error

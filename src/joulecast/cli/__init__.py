@@ -12,6 +12,7 @@
     console.py      text that cannot control the terminal
     progress.py     the progress bar
     settings.py     joulecast.toml and environment variables
+    harmless_settings.py   which of them a foreign folder may set
     main.py         the program
 
 A command's function takes at most seven records.

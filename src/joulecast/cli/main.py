@@ -102,12 +102,29 @@ class LazyGroup(click.Group):
             return 141
 
 
-@click.group(cls=LazyGroup, help=_ABOUT, context_settings={"max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    help=_ABOUT,
+    context_settings={"max_content_width": 100},
+    invoke_without_command=True,
+    no_args_is_help=True,
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr.")
+@click.option(
+    "--trust", metavar="FOLDER", help="From now on, files in FOLDER may name code to run."
+)
 @click.version_option(None, "--version", package_name="joulecast")
 @click.pass_context
-def cli(ctx: click.Context, verbose: bool) -> None:
+def cli(ctx: click.Context, verbose: bool, trust: str | None) -> None:
     """Read settings and set up logging."""
+    if trust is not None:
+        from joulecast.api.trust import trust_folder
+
+        write_message(f"Trusted from now on: {trust_folder(trust)}")
+    if ctx.invoked_subcommand is None:
+        if trust is None:
+            ctx.fail("Missing command.")
+        return
     ctx.default_map = read_settings(cli.list_commands(ctx), partial(cli.get_command, ctx))
     if verbose:
         handler = logging.StreamHandler(sys.stderr)

@@ -6,19 +6,21 @@
     [estimate]                  # for one command
     grid = "de"
 
-The result is Click's ``default_map``.
+The result is Click's ``default_map``. ./joulecast.toml may come from somebody else: it may only set
+what can do no harm, unless the user trusts the folder.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from joulecast.cli.harmless_settings import find_harmful
 from joulecast.errors import FileError, InputError
 
 FILE_NAME = "joulecast.toml"
@@ -54,6 +56,9 @@ def read_settings(
                 known = ", ".join(settings)
                 raise InputError(f"{path}: there is no command [{name}]; choose from {known}")
         _check_names(path, shared, tables, list(settings), options_of)
+        _check_printable(path, found)
+        if path == Path(FILE_NAME):
+            _check_harmless(path, [shared, *tables.values()])
         for name, options in settings.items():
             options.update(_as_names({**shared, **tables.get(name, {})}))
     return settings
@@ -72,7 +77,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise FileError(f"{path} is not valid TOML ({reason}): correct or remove it") from error
 
@@ -94,6 +99,38 @@ def _check_names(
             if _as_name(key) not in options_of(name):
                 known = ", ".join(sorted(options_of(name)))
                 raise InputError(f"{path}: [{name}] has no option {key!r}; it has {known}")
+
+
+def _check_printable(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise InputError for control characters, which help would show as a default."""
+    for key, value in values.items():
+        if _has_controls(key) or _has_controls(value):
+            raise InputError(f"{path}: {key} has control characters: correct or remove it")
+
+
+def _has_controls(value: Any) -> bool:
+    if isinstance(value, dict):
+        return _has_controls(list(value)) or _has_controls(list(value.values()))
+    if isinstance(value, list):
+        return any(map(_has_controls, value))
+    return isinstance(value, str) and not value.isprintable()
+
+
+def _check_harmless(path: Path, tables: Iterable[dict[str, Any]]) -> None:
+    """Raise InputError for an option that could do harm in a folder that is not trusted."""
+    for options in tables:
+        found = find_harmful(_as_names(options))
+        if found is None:
+            continue
+        # Imported where it is needed, because every command reads settings.
+        from joulecast.api.trust import describe_trusting, is_trusted
+
+        if not is_trusted(path):
+            name, reason = found
+            raise InputError(
+                f"{path}: {name} = {_as_names(options)[name]!r} {reason}: remove it and give "
+                f"--{name} on the command line; {describe_trusting(path)}"
+            )
 
 
 def _list_options(command: click.Command | None) -> set[str]:

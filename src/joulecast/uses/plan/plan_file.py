@@ -41,7 +41,7 @@ def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot read {path} ({reason}): give the path of a file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not valid TOML: {str(error).splitlines()[0]}") from error
     try:
         return parse_plan_request(data, now)

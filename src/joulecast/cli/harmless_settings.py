@@ -1,0 +1,68 @@
+"""Know which settings can do no harm, whoever wrote them.
+
+``./joulecast.toml`` comes with a folder. Unless the user trusts that folder, it may choose sizes,
+names and numbers, but not run programs or code, write files elsewhere, or connect to servers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+HARMLESS = frozenset(
+    """
+    acquisition atlas batch battery blocks budget candidates charge confidence device device_name
+    devices epochs estimator estimators floor grid importance inference input interval json keep
+    layers level loss measure missing multiple nets no_save now objective offline optimizer points
+    precision price probe profile reserve rest_w retry_refused rounds sampler samples seconds seed
+    seen steps strategy study threads time_limit trials vary
+    """.split()  # noqa: SIM905 - one name per line would be hard to read
+)
+"""Options that are sizes, names and numbers, or files to read."""
+
+_METER = r"(?:auto|rapl|nvml(?::[\w-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
+_ON = r"(?:cpu|cuda(?::\d+)?|simulated:\d+)"
+_REASONS = {
+    "train": "runs code",
+    "meter": "may run a program",
+    "on": "may run a plug-in",
+    "store": "is not in this folder",
+    "storage": "may connect to a server",
+}
+
+
+def find_harmful(options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the first option that could do harm, and why; None if there is none.
+
+    Args:
+        options: Values by the names of options, with underscores.
+    """
+    for name, value in options.items():
+        if name not in HARMLESS and not _is_harmless(name, value):
+            return name, _REASONS.get(name, "writes a file")
+    return None
+
+
+def _is_harmless(name: str, value: Any) -> bool:
+    check = _CHECKS.get(name)
+    values = value if isinstance(value, list) else [value]
+    return check is not None and all(check(str(one)) for one in values)
+
+
+def _is_store_here(text: str) -> bool:
+    """Return whether a store is in memory, or a file in the current folder or below."""
+    if text == ":memory:":
+        return True
+    # A colon may begin a URL, and a tilde stands for a home folder.
+    if ":" in text or text.startswith("~"):
+        return False
+    return Path(text).resolve().is_relative_to(Path.cwd())
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
+    "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
+    "store": _is_store_here,
+}

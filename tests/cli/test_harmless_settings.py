@@ -1,0 +1,136 @@
+"""A settings file or a plan that came with a folder runs nothing until the folder is trusted."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+import joulecast
+from joulecast.cli.harmless_settings import HARMLESS, find_harmful
+from joulecast.cli.main import cli
+from joulecast.cli.settings import find_user_file
+from joulecast.errors import FileError
+
+EVIL = "from pathlib import Path\nPath('was-run').touch()\n"
+PLAN = """
+[[job]]
+name = "first"
+net = "{net}"
+steps = 10
+input = "4"
+[[device]]
+name = "laptop"
+power_w = 35
+flops_per_s = 3e11
+"""
+METER = "command:sh -c 'touch was-run; echo 5 W'"
+# Too short for this meter, so its exit code is 1.
+MEASURED = ("measure", "--json", "--", "true")
+HARMFUL = {
+    "meter": [
+        METER,
+        f"rapl+{METER}",
+        "file:power.csv+command:sh",
+        "plugin",
+        "plugin:x",
+        "nvml:0;x",
+    ],
+    "on": ["plugin", "plugin:x", ["cpu", "plugin"], "cpu,plugin"],
+    "store": [
+        "/tmp/x.sqlite",
+        "../x.sqlite",
+        "~/x.sqlite",
+        "file:/tmp/x.sqlite",
+        "postgresql://db/lab",
+        "away/x.sqlite",
+    ],
+    "storage": ["sqlite:///x.db"],
+    "train": ["evil.py:score"],
+    "out": ["x.json"],
+    "plot": ["x.html"],
+    "save": ["x"],
+}
+ALLOWED = {
+    "meter": ["auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "modelled:8W", "file:power.csv"],
+    "on": ["cpu", "cuda:1", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
+    "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, all_ in HARMFUL.items() for v in all_])
+def test_settings_that_could_do_harm_are_found(tmp_path, monkeypatch, name, value):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "away").symlink_to("/tmp")
+    found = find_harmful({"batch": 4, name: value})
+    assert found is not None and found[0] == name
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, all_ in ALLOWED.items() for v in all_])
+def test_other_settings_are_harmless(tmp_path, monkeypatch, name, value):
+    monkeypatch.chdir(tmp_path)
+    assert find_harmful({"batch": 4, name: value}) is None
+
+
+def test_every_option_was_considered():
+    context = click.Context(cli)
+    names = set()
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        inner = command.commands.values() if isinstance(command, click.Group) else [command]
+        params = [param for one in inner for param in one.params]
+        names |= {param.name for param in params if isinstance(param, click.Option)}
+    assert names - {"help"} == HARMLESS | set(HARMFUL)
+
+
+@pytest.mark.parametrize(
+    "text", [f'meter = "{METER}"', f'[measure]\nmeter = "{METER}"', '[search]\ntrain = "evil.py:x"']
+)
+@pytest.mark.parametrize("words", [["measure", "lenet5"], ["measure", "--", "true"], ["detect"]])
+def test_settings_of_a_foreign_folder_run_nothing(shell, write, text, words):
+    write("evil.py", EVIL)
+    write("joulecast.toml", text)
+    message = shell.fails(*words)
+    assert "joulecast.toml: " in message and "on the command line" in message
+    assert f"joulecast --trust {shell.folder}" in message
+    assert not (shell.folder / "was-run").exists()
+
+
+def test_settings_of_a_trusted_folder_apply(shell, write):
+    write("joulecast.toml", f'meter = "{METER}"')
+    result = shell("--trust", ".", *MEASURED, code=1)
+    assert f"Trusted from now on: {shell.folder}" in result.stderr
+    assert (shell.folder / "was-run").exists()
+    assert METER in shell(*MEASURED, code=1).stdout
+
+
+def test_settings_of_the_user_apply(shell):
+    find_user_file().parent.mkdir(parents=True)
+    find_user_file().write_text(f'meter = "{METER}"')
+    assert METER in shell(*MEASURED, code=1).stdout
+
+
+def test_trusting_needs_no_command(shell):
+    assert "Trusted" in shell("--trust", ".").stderr
+    assert "there is no folder" in shell.fails("--trust", "nowhere")
+    assert "Missing command" in shell.fails("-v", code=2)
+
+
+def test_a_plan_of_a_foreign_folder_runs_nothing(shell, write):
+    write("evil.py", EVIL + "import torch\ndef make(): return torch.nn.Linear(4, 2)")
+    for net in ("evil.py:make", "evil:make", f"{shell.folder}/evil.py:make"):
+        write("jobs.toml", PLAN.format(net=net))
+        message = shell.fails("plan", "jobs.toml")
+        assert "[[job]] first" in message and f"joulecast --trust {shell.folder}" in message
+        with pytest.raises(FileError, match="runs code"):
+            joulecast.plan("jobs.toml")
+        assert not (shell.folder / "was-run").exists()
+    assert joulecast.plan("jobs.toml", trust=True).solution.schedule
+    assert (shell.folder / "was-run").exists()
+    assert shell("--trust", ".", "plan", "jobs.toml").stdout
+
+
+def test_plans_without_code_need_no_trust(shell, write):
+    shell("inspect", "lenet5", "--out", "net.json")
+    for net in ("lenet5:4,8,16,16", "net.json"):
+        write("jobs.toml", PLAN.format(net=net).replace('input = "4"', ""))
+        shell("plan", "jobs.toml")
