@@ -238,7 +238,7 @@ def make_one_stage_detector(batch: int) -> TrainingExample:
     wanted = (torch.rand(batch, 3, 85, places) < 0.01).float()
 
     def loss(output: Tensor) -> Tensor:
-        found = output.view(wanted.shape).float()
+        found = output.reshape(wanted.shape).float()
         boxes = F.l1_loss(found[:, :, :4].sigmoid(), wanted[:, :, :4])
         return boxes + F.binary_cross_entropy_with_logits(found[:, :, 4:], wanted[:, :, 4:])
 
