@@ -52,6 +52,7 @@ def test_pages_are_small_and_share_one_script_beside_them(tmp_path):
     # Nothing else is loaded, so that the page needs no network connection.
     tags = re.findall(r"<(?:script|link|img)\b[^>]*", page)
     assert re.findall(r"(?:src|href)=\S+", " ".join(tags)) == [f'src="{script.name}"']
+    assert page.count('"showSendToCloud": false') == len(plots)
     assert 'id="plot-1"' in page
     assert 'id="plot-2"' in page
     assert "</script><b>" not in page

@@ -45,6 +45,8 @@ def make_html(plot: Plot, *, element_id: str = "plot") -> str:
         config={
             "responsive": True,
             "displaylogo": False,
+            # A button of plotly that uploads the data of a plot.
+            "showSendToCloud": False,
             "modeBarButtonsToRemove": _HIDDEN_BUTTONS,
         },
     )
