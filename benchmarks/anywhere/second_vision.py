@@ -232,8 +232,9 @@ class OneStageDetector(nn.Module):
 
 def make_one_stage_detector(batch: int) -> TrainingExample:
     """Return a detector for 80 classes at 640x640, in channels-last format."""
-    net = OneStageDetector(48, (2, 4, 6, 2), outputs=85).to(memory_format=torch.channels_last)
-    images = torch.randn(batch, 3, 640, 640).to(memory_format=torch.channels_last)
+    net: Any = OneStageDetector(48, (2, 4, 6, 2), outputs=85)
+    images = torch.randn(batch, 3, 640, 640)
+    net, images = (one.to(memory_format=torch.channels_last) for one in (net, images))
     places = sum((640 // stride) ** 2 for stride in (8, 16, 32))
     wanted = (torch.rand(batch, 3, 85, places) < 0.01).float()
 
