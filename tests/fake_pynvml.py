@@ -8,10 +8,17 @@ from types import SimpleNamespace
 
 NVML_TEMPERATURE_GPU = 0
 NVML_CLOCK_SM = 1
+NVML_DEVICE_MIG_ENABLE = 1
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-1a2b3c4d-0000-1111-2222-333344445555"]
 NAMES = ["NVIDIA H200", "NVIDIA H200"]
-MIGS = {"MIG-77777777-0000-0000-0000-000000000000": 1}
+# Slices of GPUs by UUID: the GPU's number, and those of its instance and compute instance.
+MIGS = {
+    "MIG-77777777-0000-0000-0000-000000000000": (1, 7, 0),
+    "MIG-88888888-0000-0000-0000-000000000000": (1, 9, 0),
+}
+MIG_NAMES = {7: "NVIDIA H200 MIG 1g.18gb", 9: "NVIDIA H200 MIG 3g.71gb"}
+MIG_MODES = [0, 0]
 PIDS: list = []
 counter_mj = itertools.count(1_000_000, 500)
 
@@ -48,14 +55,45 @@ def nvmlDeviceGetHandleByIndex(index):
 
 def nvmlDeviceGetHandleByUUID(uuid):
     if uuid in MIGS:
-        return ("slice of", MIGS[uuid])
+        return MIGS[uuid]
     if uuid not in UUIDS:
         raise NVMLError("Not Found")
     return UUIDS.index(uuid)
 
 
+def nvmlDeviceGetMigMode(handle):
+    return [MIG_MODES[handle], MIG_MODES[handle]]
+
+
+def nvmlDeviceGetMaxMigDeviceCount(handle):
+    return 7
+
+
+def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
+    """Return a slice; the first number is free, as after a slice was removed."""
+    slices = [None, *(one for one in MIGS.values() if one[0] == handle)]
+    if index >= len(slices) or slices[index] is None:
+        raise NVMLError("Not Found")
+    return slices[index]
+
+
 def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
+    return handle[0]
+
+
+def nvmlDeviceGetGpuInstanceId(handle):
     return handle[1]
+
+
+def nvmlDeviceGetComputeInstanceId(handle):
+    return handle[2]
+
+
+def nvmlDeviceGetAttributes(handle):
+    whole = {7: 1, 9: 3}[handle[1]]
+    return SimpleNamespace(
+        gpuInstanceSliceCount=whole, computeInstanceSliceCount=whole, memorySizeMB=18432 * whole
+    )
 
 
 def nvmlDeviceGetUUID(handle):
@@ -63,10 +101,12 @@ def nvmlDeviceGetUUID(handle):
 
 
 def nvmlDeviceGetName(handle):
-    return NAMES[handle]
+    return MIG_NAMES[handle[1]] if isinstance(handle, tuple) else NAMES[handle]
 
 
 def nvmlDeviceGetMemoryInfo(handle):
+    if isinstance(handle, tuple):
+        return SimpleNamespace(total=19_000_000_000)
     return SimpleNamespace(total=150_000_000_000 + handle)
 
 
@@ -80,6 +120,10 @@ def nvmlDeviceGetTotalEnergyConsumption(handle):
 
 def nvmlDeviceGetPowerUsage(handle):
     return 81_500
+
+
+def nvmlDeviceGetUtilizationRates(handle):
+    return SimpleNamespace(gpu=30, memory=10)
 
 
 def nvmlDeviceGetTemperature(handle, sensor):

@@ -17,6 +17,7 @@ from joulecast.devices import (
     visible_gpu,
 )
 from joulecast.errors import InputError, MissingError
+from joulecast.records import Profile
 
 
 @pytest.fixture
@@ -163,12 +164,53 @@ def test_hidden_gpu_is_missing(shown):
         ("cuda:0", "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555/7/0", 1),
     ],
 )
-def test_find_gpu_returns_the_uuid(nvml, on, shown, number):
+def test_find_gpu_returns_the_uuid(nvml, monkeypatch, on, shown, number):
+    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
     environ = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
     assert find_gpu(on, environ) == (None if number is None else nvml.UUIDS[number])
 
 
-@pytest.mark.parametrize("shown", ["2", "GPU-ffff", "GPU-", "MIG-1"])
+SLICE = "MIG-77777777-0000-0000-0000-000000000000"
+OTHER_SLICE = "MIG-88888888-0000-0000-0000-000000000000"
+OLD_SLICE = "MIG-GPU-1a2b3c4d-0000-1111-2222-333344445555"
+
+
+def detect_shown(nvml, shown):
+    return detect_device("cuda:0", environ={"CUDA_VISIBLE_DEVICES": shown})
+
+
+def test_slice_of_a_gpu_is_a_device_of_its_own(nvml, monkeypatch):
+    whole = detect_shown(nvml, "1")
+    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
+    one, other = (detect_shown(nvml, shown) for shown in (SLICE, OTHER_SLICE))
+    assert (one.name, one.processor) == ("nvidia-h200-mig-1g-18gb", "NVIDIA H200 MIG 1g.18gb")
+    assert one.memory_bytes == 19_000_000_000
+    keys = {Profile(one, "torch", "gpu", "measured").key for one in (whole, one, other)}
+    assert len(keys) == 3
+    assert one.unit == other.unit == whole.unit, "the physical GPU is the unit"
+
+
+@pytest.mark.parametrize(("shown", "number"), [(f"{OLD_SLICE}/9/0", 9), ("1", 7), ("GPU-1a2b", 7)])
+def test_slice_is_found_however_it_is_shown(nvml, monkeypatch, shown, number):
+    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
+    assert detect_shown(nvml, shown).processor == nvml.MIG_NAMES[number]
+
+
+def test_slice_is_named_by_its_sizes_where_the_driver_does_not(nvml, monkeypatch):
+    monkeypatch.setattr(nvml, "MIG_MODES", [0, 1])
+    monkeypatch.setattr(nvml, "MIG_NAMES", dict.fromkeys((7, 9), "NVIDIA H200"))
+    assert detect_shown(nvml, SLICE).processor == "NVIDIA H200 MIG 1g.18gb"
+    assert detect_shown(nvml, OTHER_SLICE).processor == "NVIDIA H200 MIG 3g.54gb"
+
+
+def test_gpu_that_cannot_be_split_is_whole(nvml, monkeypatch):
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMigMode", nvml.fail)
+    assert detect_shown(nvml, "1").processor == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    "shown", ["2", "GPU-ffff", "GPU-", "MIG-1", "MIG-GPU-ffff/7/0", f"{OLD_SLICE}/1/0"]
+)
 def test_gpu_unknown_to_nvml_is_missing(nvml, shown):
     with pytest.raises(MissingError, match=r"cuda:0 (was not found|does not respond)"):
         find_gpu("cuda:0", {"CUDA_VISIBLE_DEVICES": shown})

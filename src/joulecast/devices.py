@@ -5,7 +5,9 @@ the GPU, which tells a meter what to read:
 
     cuda:1 ──CUDA_VISIBLE_DEVICES──▶ "5", "GPU-8932…" or "MIG-…" ──NVML──▶ the whole UUID
 
-CUDA numbers only visible GPUs, in the order of CUDA_VISIBLE_DEVICES; NVML numbers all of them.
+CUDA numbers only visible GPUs, in the order of CUDA_VISIBLE_DEVICES; NVML numbers all of them. A
+slice of a GPU (MIG) is a device of its own, with its own name and memory, but it has no meter: that
+of the whole GPU is read.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -135,7 +137,7 @@ def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> str | None:
     if index is None:
         return None
     with _open_nvml(on) as nvml:
-        return _text(nvml.nvmlDeviceGetUUID(_find_handle(nvml, on, environ)))
+        return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))
 
 
 def visible_gpu(index: int, environ: Mapping[str, str] = os.environ) -> str:
@@ -180,8 +182,10 @@ def _open_nvml(on: str) -> Iterator[Any]:
 
 def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
     with _open_nvml(on) as nvml:
-        handle = _find_handle(nvml, on, environ)
+        handle, slice_ = _find_handles(nvml, on, environ)
         processor = _text(nvml.nvmlDeviceGetName(handle))
+        if slice_ is not None:
+            processor = _name_slice(nvml, slice_, processor)
         try:
             limit_w = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
         except nvml.NVMLError:
@@ -189,11 +193,23 @@ def _detect_gpu(on: str, environ: Mapping[str, str]) -> Device:
         return Device(
             make_slug(processor),
             processor,
-            int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            int(nvml.nvmlDeviceGetMemoryInfo(handle if slice_ is None else slice_).total),
             _text(nvml.nvmlSystemGetDriverVersion()),
             f"limit {limit_w:.0f}W" if limit_w else "",
             _name_unit(_text(nvml.nvmlDeviceGetUUID(handle))),
         )
+
+
+def _name_slice(nvml: Any, slice_: Any, processor: str) -> str:
+    """Return the name of a slice: ``NVIDIA H200 MIG 1g.18gb``."""
+    name = _text(nvml.nvmlDeviceGetName(slice_))
+    if "MIG" in name:
+        return name
+    # Some drivers give the name of the whole GPU.
+    sizes = nvml.nvmlDeviceGetAttributes(slice_)
+    whole, part = sizes.gpuInstanceSliceCount, sizes.computeInstanceSliceCount
+    shared = "" if part == whole else f"{part}c."
+    return f"{processor} MIG {shared}{whole}g.{round(sizes.memorySizeMB / 1024)}gb"
 
 
 def _name_unit(uuid: str) -> str:
@@ -201,18 +217,43 @@ def _name_unit(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
-def _find_handle(nvml: Any, on: str, environ: Mapping[str, str]) -> Any:
-    """Return NVML's handle of the physical GPU; a MIG slice is measured with the whole GPU."""
+def _find_handles(nvml: Any, on: str, environ: Mapping[str, str]) -> tuple[Any, Any | None]:
+    """Return NVML's handles of the physical GPU and of its slice; None for a whole GPU."""
     entry = visible_gpu(parse_on(on)[1] or 0, environ)
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    find = next(find for prefix, find in _FINDERS.items() if entry.startswith(prefix))
-    handle = find(nvml, handles, entry, environ)
+    if entry.startswith("MIG-"):
+        slice_ = _find_slice(nvml, handles, entry)
+        handle = slice_
+        if slice_ is not None:
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+    else:
+        find = _find_by_uuid if entry.startswith("GPU-") else _find_by_number
+        handle = find(nvml, handles, entry, environ)
+        # CUDA runs on the first slice of a GPU that is split.
+        slice_ = None if handle is None else next(_list_slices(nvml, handle), None)
     if handle is None:
         raise MissingError(
             f"{on} was not found: GPU {entry} is not among the {len(handles)} that NVML lists; "
             "check nvidia-smi -L"
         )
-    return handle
+    return handle, slice_
+
+
+def _list_slices(nvml: Any, handle: Any) -> Iterator[Any]:
+    """Yield the slices of a GPU; none if it is not split."""
+    try:
+        is_split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_split else 0
+    except nvml.NVMLError:
+        # GPUs before Ampere cannot be split.
+        return
+    for index in range(count):
+        try:
+            slice_ = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except nvml.NVMLError:
+            # Not every number that a slice may have is in use.
+            continue
+        yield slice_
 
 
 def _find_by_number(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
@@ -230,19 +271,18 @@ def _find_by_uuid(nvml: Any, handles: list[Any], entry: str, environ: Mapping[st
     return found[0] if len(found) == 1 else None
 
 
-def _find_by_slice(nvml: Any, handles: list[Any], entry: str, environ: Mapping[str, str]) -> Any:
-    # Drivers from before 2021 write MIG-GPU-<uuid>/<instance>/<compute instance>.
-    if entry.startswith("MIG-GPU-"):
-        return _find_by_uuid(nvml, handles, entry[len("MIG-") :].partition("/")[0], environ)
-    slice_ = nvml.nvmlDeviceGetHandleByUUID(entry)
-    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
-
-
-_FINDERS: dict[str, Callable[[Any, list[Any], str, Mapping[str, str]], Any]] = {
-    "GPU-": _find_by_uuid,
-    "MIG-": _find_by_slice,
-    "": _find_by_number,
-}
+def _find_slice(nvml: Any, handles: list[Any], entry: str) -> Any:
+    """Return the slice of ``MIG-<uuid>`` or ``MIG-GPU-<uuid>/<instance>/<compute instance>``."""
+    # Drivers from before 2021 write the second form.
+    if not entry.startswith("MIG-GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(entry)
+    uuid, *numbers = entry[len("MIG-") :].split("/")
+    gpu = _find_by_uuid(nvml, handles, uuid, {})
+    for slice_ in () if gpu is None else _list_slices(nvml, gpu):
+        found = nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId
+        if [str(find(slice_)) for find in found] == numbers:
+            return slice_
+    return None
 
 
 def _text(value: Any) -> str:

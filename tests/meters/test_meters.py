@@ -50,6 +50,30 @@ def test_meters_are_joined_by_plus(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "file:{folder}/a.csv+file:{folder}/./a.csv",
+        "command:echo 7 J+command:/bin/echo 7 J",
+        "rapl:{folder}+rapl:{folder}/",
+        "modelled:8W+modelled:9W",
+    ],
+)
+def test_one_instrument_is_not_counted_twice(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("PATH", "/bin")
+    (tmp_path / "a.csv").write_text("1,2\n")
+    PowercapTree(tmp_path).add("intel-rapl:0", "package-0")
+    with pytest.raises(InputError, match="twice"):
+        make_meter(text.format(folder=tmp_path))
+
+
+def test_two_files_can_be_added(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("1,2\n")
+    meter = make_meter(f"file:{tmp_path}/a.csv+file:{tmp_path}/b.csv")
+    assert meter.covers == "board by a.csv+board by b.csv"
+
+
+@pytest.mark.parametrize(
     "text", ["", "nvm", "modelled+", "+modelled", "modelled+watts", "simulated"]
 )
 def test_error_for_an_unknown_meter_lists_all_forms(text):

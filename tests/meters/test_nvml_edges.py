@@ -22,7 +22,18 @@ numbers = st.floats(0, 1e9)
 pids = st.none() | st.lists(st.integers(1, 4_000_000)).map(tuple)
 
 
-@given(st.builds(Edge, numbers, numbers, numbers, numbers, numbers, st.integers(0, 1 << 40), pids))
+optional = st.none() | numbers
+
+
+@given(
+    st.builds(
+        Edge,
+        *[numbers] * 5,
+        st.integers(0, 1 << 40),
+        *[optional] * 3,
+        pids=pids,
+    )
+)
 def test_edge_round_trip(edge):
     assert parse_edge(format_edge(edge)) == edge
 

@@ -51,6 +51,15 @@ class PolledGpu:
     def power_w(self):
         return self._power_w
 
+    def sensor_power_w(self):
+        return self._power_w + 1.0
+
+    def limit_w(self):
+        return 700.0
+
+    def busy_share(self):
+        return 0.9
+
     def temperature_c(self):
         return 41.0
 
@@ -98,14 +107,16 @@ def test_every_beat_has_a_line():
 def test_edges_have_the_state_and_sometimes_the_processes():
     bench = PolledGpu(1.0)
     edges = bench.poll(EnergyCounter(bench))
-    assert {edge[3:6] for edge in edges} == {(41.0, 1.98e9, 4)}
+    assert {edge[3:9] for edge in edges} == {(41.0, 1.98e9, 4, 301.0, 700.0, 0.9)}
     assert [edge.pids for edge in edges].count((7,)) == bench.listings == 2
 
 
 def test_counter_is_preferred(nvml, monkeypatch):
     assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), EnergyCounter)
     monkeypatch.setattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", nvml.fail)
-    assert isinstance(make_source(Gpu(nvml, "0"), lambda: 0.0), PowerIntegral)
+    source = make_source(Gpu(nvml, "0"), lambda: 0.0)
+    assert isinstance(source, PowerIntegral)
+    assert source.name == "sensor"
 
 
 def test_lost_gpu_is_reported(nvml, monkeypatch):
@@ -116,7 +127,7 @@ def test_lost_gpu_is_reported(nvml, monkeypatch):
         return False
 
     assert nvml_poller.run("0", lines.append, wait) == 1
-    assert lines[0] == "ready 0.1"
+    assert lines[0] == "ready 0.1 counter"
     assert lines[-1].startswith("error NVML failed (Not Supported)")
 
 

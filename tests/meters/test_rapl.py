@@ -9,7 +9,7 @@ from virtual_instruments import PowercapTree, VirtualClock
 
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.meters import make_meter
-from joulecast.meters.base import UnavailableError
+from joulecast.meters.base import METER_CHECKS, UnavailableError
 from joulecast.meters.rapl import RaplMeter, Zone, detect_rapl, find_zones, read_text
 from joulecast.testing.meters import MeterContract
 
@@ -31,10 +31,12 @@ class TestRaplMeter(MeterContract):
 
     @pytest.fixture(autouse=True)
     def machine(self, tmp_path):
-        self.clock = VirtualClock()
+        self.clock = VirtualClock(step_s=0.1)
         self.tree = make_tree(tmp_path, range_uj=self.RANGE_UJ)
         self.powers_w = dict.fromkeys(self.tree.zones, 500.0) | POWERS_W
-        self.load(0.0)
+        self.counts_uj = dict.fromkeys(self.tree.zones, 0.0)
+        self.counted_s = self.clock.now()
+        self.clock.hooks.append(self.count)
 
     def make_meter(self):
         return RaplMeter(
@@ -44,10 +46,14 @@ class TestRaplMeter(MeterContract):
             ticker=self.clock.make_ticker,
         )
 
+    def count(self):
+        passed_s, self.counted_s = self.clock.now() - self.counted_s, self.clock.now()
+        for folder, power_w in self.powers_w.items():
+            self.counts_uj[folder] += power_w * passed_s * 1e6
+            self.tree.set(folder, self.counts_uj[folder])
+
     def load(self, duration_s):
         self.clock.sleep(duration_s)
-        for folder, power_w in self.powers_w.items():
-            self.tree.set(folder, power_w * self.clock.now() * 1e6)
 
     def test_only_packages_and_memory_add_up(self):
         with self.make_meter() as meter:
@@ -66,6 +72,16 @@ class TestRaplMeter(MeterContract):
             self.powers_w["intel-rapl:0:2"] = 0.0
             self.load(1.0)
             assert self.read(meter).faults == ()
+
+    def test_counter_that_sticks_for_a_while_is_a_fault(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(3.0)
+            self.powers_w["intel-rapl:0"] = 0.0
+            self.load(1.5)
+            self.powers_w["intel-rapl:0"] = 60.0
+            self.load(0.5)
+            assert meter.end().faults == ("stuck: package-0 counted nothing in 1 s",)
 
     def test_thermal_throttling_is_a_fault(self, tmp_path):
         count = tmp_path / "cpus/cpu0/thermal_throttle/package_throttle_count"
@@ -100,30 +116,104 @@ def test_counter_may_wrap_around_many_times(tmp_path):
 
 @given(st.lists(st.integers(0, 999), min_size=1), st.integers(0, 999))
 def test_zone_corrects_for_wrapping_around(steps_uj, start_uj):
-    counts = [start_uj]
+    counts = [start_uj, start_uj]
     for step_uj in steps_uj:
         counts.append((counts[-1] + step_uj) % 1000)
     told = iter(counts)
-    files = {"name": lambda: "package-0", "max_energy_range_uj": lambda: "1000"}
-    zone = Zone(PowercapPath(), lambda path: files.get(path, lambda: str(next(told)))())
-    energies = [zone.energy_j() for _ in steps_uj]
-    assert energies[-1] == pytest.approx(sum(steps_uj) / 1e6)
+    files = {"name": "package-0", "max_energy_range_uj": "1000", "enabled": "1"}
+    zone = Zone(PowercapPath(), lambda path: files.get(path) or str(next(told)))
+    zone.start(0.0)
+    for number in range(1, len(steps_uj) + 1):
+        zone.update(0.05 * number)
+    assert zone.energy_j == pytest.approx(sum(steps_uj) / 1e6)
+    assert zone.fault == ""
 
 
 class PowercapPath:
+    """A folder without power limits."""
+
     def __truediv__(self, name):
         return name
 
+    def glob(self, pattern):
+        return ()
 
-def test_reset_counter_is_a_fault(tmp_path):
-    clock = VirtualClock()
-    tree = PowercapTree(tmp_path).add("intel-rapl:0", "package-0", 5_000_000)
-    with RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker) as meter:
+
+class Package:
+    """A package of 80 W whose counter starts anew at given moments."""
+
+    def __init__(self, root, clock, range_uj, starts_anew_at_s=()):
+        self.tree = PowercapTree(root, range_uj=range_uj).add("intel-rapl:0", "package-0")
+        self.clock, self.resets = clock, [clock.now() + after_s for after_s in starts_anew_at_s]
+        self.count_uj, self.counted_s = 5e9, clock.now()
+        self.count()
+        clock.hooks.append(self.count)
+
+    def count(self):
+        passed_s, self.counted_s = self.clock.now() - self.counted_s, self.clock.now()
+        self.count_uj += 80e6 * passed_s
+        if self.resets and self.clock.now() >= self.resets[0]:
+            self.resets.pop(0)
+            self.count_uj = 0.0
+        self.tree.set("intel-rapl:0", self.count_uj)
+
+
+# The range of common processors.
+RANGE_UJ = 65_532_610_987
+
+
+def read_package(root, window_s, starts_anew_at_s):
+    clock = VirtualClock(step_s=0.5)
+    Package(root, clock, RANGE_UJ, starts_anew_at_s)
+    with RaplMeter(root, root, now=clock.now, ticker=clock.make_ticker) as meter:
+        meter.begin()
+        clock.sleep(window_s)
+        return meter.end()
+
+
+@pytest.mark.parametrize("window_s", [1.0, 60.0])
+@pytest.mark.parametrize("share", [0.3, 0.97])
+def test_counter_that_starts_anew_is_a_fault_however_long_the_window(tmp_path, window_s, share):
+    """Taken for wrapping around, it would add 65 kJ, 14 times the energy of a minute."""
+    reading = read_package(tmp_path, window_s, [share * window_s])
+    assert reading.faults == ("reset: the counter of package-0 started anew",)
+    assert read_package(tmp_path / "calm", window_s, []).faults == ()
+
+
+def test_power_limit_is_read_in_every_window(tmp_path):
+    clock = VirtualClock(step_s=0.25)
+    tree = Package(tmp_path, clock, RANGE_UJ).tree
+
+    def read(*limits_w, enabled=1):
+        tree.set_limit("intel-rapl:0", *limits_w, enabled=enabled)
         meter.begin()
         clock.sleep(1.0)
-        tree.set("intel-rapl:0", 1_000_000)
-        (fault,) = meter.end().faults
-    assert fault.startswith("reset: package-0")
+        reading = meter.end()
+        return reading.faults, reading.unchecked
+
+    with RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker) as meter:
+        assert read() == ((), METER_CHECKS)
+        known = ("other load", "second sensor")
+        assert read(60.0, 70.0) == ((), known), "80 W is less than a quarter above 70 W"
+        fault = "implausible: package-0 seems to draw 80 W, more than 50 W"
+        assert read(30.0, 40.0) == ((fault,), known)
+        assert read(30.0, 40.0, enabled=0) == ((), METER_CHECKS)
+
+
+def test_earlier_window_does_not_spoil_the_next(tmp_path):
+    clock = VirtualClock(step_s=0.25)
+    package = Package(tmp_path, clock, RANGE_UJ)
+    with RaplMeter(tmp_path, tmp_path, now=clock.now, ticker=clock.make_ticker) as meter:
+        meter.begin()
+        package.count_uj = 0.0
+        clock.sleep(1.0)
+        assert meter.end().faults
+        package.count_uj = 0.0
+        clock.sleep(5.0)
+        meter.begin()
+        clock.sleep(1.0)
+        reading = meter.end()
+    assert (reading.faults, reading.energy_j) == ((), pytest.approx(80.0))
 
 
 def test_coverage_without_memory_counters(tmp_path):

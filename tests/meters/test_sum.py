@@ -37,8 +37,9 @@ class TestSumMeter(MeterContract):
 class RecordingMeter(Meter):
     """A meter that records its calls."""
 
-    def __init__(self, name, covers, window_s=1.0, log=None, fails=False):
+    def __init__(self, name, covers, window_s=1.0, log=None, fails=False, instrument=""):
         self.name, self.covers, self.window_s = name, covers, window_s
+        self.instrument = instrument
         self.log = [] if log is None else log
         self.fails = fails
 
@@ -100,10 +101,49 @@ def test_meters_that_cover_the_same_part_are_refused(one, other):
         SumMeter([RecordingMeter(*one), RecordingMeter(*other)])
 
 
-def test_two_gpus_can_be_added():
-    assert (
-        SumMeter([RecordingMeter("nvml:0", "gpu"), RecordingMeter("nvml:1", "gpu")]).covers == "gpu"
-    )
+def make_gpu(name, instrument):
+    return RecordingMeter(name, "gpu", instrument=instrument)
+
+
+def test_two_gpus_can_be_added_and_cover_more_than_one():
+    both = SumMeter([make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:1", "GPU-b")])
+    assert both.covers == "gpu+gpu"
+    three = SumMeter([both, RecordingMeter("rapl", "cpu+dram")])
+    assert three.covers == "gpu+gpu+cpu+dram"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (make_gpu("nvml:0", "GPU-a"), make_gpu("nvml:00", "GPU-a")),
+        (make_gpu("nvml", "GPU-a"), make_gpu("nvml:GPU-a", "GPU-a")),
+        (make_gpu("nvml:0", "GPU-a"), make_gpu("shunt:1", "tty1")),
+        (make_gpu("shunt:1", ""), make_gpu("shunt:2", "")),
+    ],
+)
+def test_one_gpu_is_not_counted_twice(one, other):
+    with pytest.raises(InputError, match="twice"):
+        SumMeter([one, other])
+
+
+class ReadingMeter(RecordingMeter):
+    """A meter that returns a given reading."""
+
+    def __init__(self, name, covers, reading):
+        super().__init__(name, covers)
+        self.reading = reading
+
+    def end(self):
+        return self.reading
+
+
+def test_sum_is_unchecked_where_one_of_its_meters_is():
+    gpu = Reading(5.0, 1.0, busy_share=0.4, unchecked=("second sensor",))
+    cpu = Reading(3.0, 1.0, unchecked=("other load", "second sensor"))
+    with SumMeter([ReadingMeter("a", "gpu", gpu), ReadingMeter("b", "cpu", cpu)]) as meter:
+        meter.begin()
+        reading = meter.end()
+    assert reading == Reading(8.0, 1.0, (), 0.4, ("other load", "second sensor"))
 
 
 def test_sum_of_one_meter_is_refused():

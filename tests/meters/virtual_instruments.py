@@ -49,15 +49,20 @@ class VirtualTicker:
 
 
 class VirtualPoller:
-    """The lines of an NVML poller for a GPU of constant power on a virtual clock."""
+    """The lines of an NVML poller for a GPU of constant power on a virtual clock.
+
+    Set its attributes to change what the next edges show.
+    """
 
     PERIOD_S = 0.1
 
-    def __init__(self, clock, power_w=400.0):
+    def __init__(self, clock, power_w=400.0, source="counter"):
         self.clock, self.power_w = clock, power_w
+        self.sensor_w, self.limit_w, self.busy_share = power_w, 700.0, 1.0
+        self.energy_j = 1000.0
         self.lines = queue.Queue()
         self.number = int(clock.now() / self.PERIOD_S)
-        self.write(f"ready {self.PERIOD_S}")
+        self.write(f"ready {self.PERIOD_S} {source}")
         self.write(f"beat {clock.now()!r}")
         clock.hooks.append(self.update)
 
@@ -67,9 +72,19 @@ class VirtualPoller:
     def update(self):
         while (self.number + 1) * self.PERIOD_S <= self.clock.now():
             self.number += 1
-            time_s = self.number * self.PERIOD_S
-            self.write(format_edge(Edge(time_s + 0.0005, time_s * self.power_w, 0.001)))
+            self.energy_j += self.PERIOD_S * self.power_w
+            self.write(format_edge(self.make_edge(self.number * self.PERIOD_S + 0.0005)))
         self.write(f"beat {self.clock.now()!r}")
+
+    def make_edge(self, time_s):
+        return Edge(
+            time_s,
+            self.energy_j,
+            0.001,
+            sensor_w=self.sensor_w,
+            limit_w=self.limit_w,
+            busy_share=self.busy_share,
+        )
 
     def __iter__(self):
         return iter(self.lines.get, None)
@@ -99,3 +114,9 @@ class PowercapTree:
 
     def set(self, folder, count_uj):
         self.zones[folder].write_text(f"{int(count_uj) % self.range_uj}\n")
+
+    def set_limit(self, folder, *limits_w, enabled=1):
+        for number, limit_w in enumerate(limits_w):
+            path = self.root / folder / f"constraint_{number}_power_limit_uw"
+            path.write_text(f"{int(limit_w * 1e6)}\n")
+        (self.root / folder / "enabled").write_text(f"{enabled}\n")

@@ -1,4 +1,4 @@
-"""A toy plug-in: a meter of constant power, and a runtime that computes nothing useful.
+"""A toy plug-in: a meter of almost constant power, and a runtime that computes nothing useful.
 
 The tests install it as a distribution of its own. It imports only public names of Joulecast.
 """
@@ -10,8 +10,11 @@ from joulecast.meters import GuardedMeter, MeterInfo, MeterSpec, Reading
 from joulecast.records import Device
 
 
+_BUSY_W = 0.1
+
+
 class ToyMeter(GuardedMeter):
-    """A meter of constant power."""
+    """A meter of constant power, and a little more while this process computes."""
 
     name = "toy"
     covers = "toy"
@@ -22,12 +25,13 @@ class ToyMeter(GuardedMeter):
         self._now = now
 
     def _start(self):
-        self._started_s = self._now()
+        self._started_s, self._cpu_s = self._now(), time.process_time()
 
     def _stop(self):
         duration_s = self._now() - self._started_s
         faults = () if duration_s > 0 else ("too short",)
-        return Reading(self._power_w * duration_s, duration_s, faults)
+        busy_s = time.process_time() - self._cpu_s
+        return Reading(self._power_w * duration_s + _BUSY_W * busy_s, duration_s, faults)
 
 
 def make_toy_meter(request):

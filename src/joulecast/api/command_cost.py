@@ -12,7 +12,7 @@ from joulecast.errors import InputError
 from joulecast.meters import Meter, Reading
 
 # Faults of the surroundings, after which the energy is still valid.
-_TOLERATED_FAULTS = ("other load", "throttled")
+_TOLERATED_FAULTS = ("other load", "throttled", "limit changed")
 
 
 @dataclass(frozen=True)

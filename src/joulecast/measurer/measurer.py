@@ -11,7 +11,8 @@
 A window contains as many steps as the meter needs for a good reading. Energy per step is the
 average power during the window times the seconds per step, so a meter may read a part of the window
 only. The observation has the median and the standard deviation over the rounds. A result that the
-fastest time contradicts is checked by more rounds.
+fastest time or the lowest power contradicts is checked by more rounds. Before the first trial and
+every two minutes the idle device is read, because other programs show only then.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from statistics import median, stdev
 from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
+from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks
 from joulecast.measurer.windows import (
     MeasuredWindow,
     MeasureLimits,
     TrialMeasurements,
     make_window,
 )
-from joulecast.meters.base import Meter
+from joulecast.meters.base import Meter, Reading
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
@@ -43,8 +45,11 @@ _ADVICE = {
     "throttled": "let the device cool down, or lower its power limit",
     "gap": "close other programs, so that the meter can keep up",
     "reset": "do not reload the driver while measuring",
+    "limit changed": "set the power limit back, or start anew to measure with this one",
     "stuck": "check the meter with `joulecast detect`",
     "negative": "check the meter with `joulecast detect`",
+    "invalid": "check the meter with `joulecast detect`",
+    "implausible": "check the meter with `joulecast detect`",
     "too short": "use longer windows",
 }
 
@@ -75,6 +80,7 @@ class Measurer:
         pause_s: Pause between two rounds of ``measure``.
         run: Identifies this run of Joulecast in observations.
         disturbances: How often windows were rejected, by the name of the fault.
+        idle: What is known about the idle device.
     """
 
     runtime: Runtime
@@ -85,6 +91,7 @@ class Measurer:
     limits: MeasureLimits
     clock: MeasureClock
     disturbances: Counter[str] = field(default_factory=Counter, compare=False)
+    idle: IdleChecks = field(default_factory=IdleChecks, compare=False)
 
     def __enter__(self) -> Measurer:
         self.meter.open()
@@ -165,6 +172,7 @@ class Measurer:
     @contextmanager
     def _running(self, measured: TrialMeasurements, warm_s: float) -> Iterator[Step]:
         """Yield a warm step, close it whatever happens, and record its cost."""
+        self._check_idle(measured)
         started_s = measured.begun_s = self.now()
         step = self.runtime.prepare(measured.trial)
         try:
@@ -192,14 +200,19 @@ class Measurer:
         """Spread rounds over time or let a disturbance pass, then warm up again."""
         pause_s = self.pause_s
         if measured.find_faults(measured.windows[-1]):
-            doublings = min(measured.count_rejected() - 1, 3)
-            pause_s = max(pause_s, self.limits.recover_s * 2**doublings)
+            pause_s = max(pause_s, self._find_recovery_s(measured))
         elif not measured.is_confirmed():
             extra = max(0, len(measured.valid_windows()) - self.rounds)
             pause_s = max(pause_s, self.limits.recover_s * 2 ** min(extra, 3))
         if pause_s:
             self.clock.sleep(pause_s)
+            self._check_idle(measured)
             self._time_steps(step, _count_steps(self.limits.warm_s, measured.step_times_s[-1]))
+
+    def _find_recovery_s(self, measured: TrialMeasurements) -> float:
+        """Return how long to wait after a rejected window: longer each time."""
+        doublings = min(measured.count_rejected() - 1, 3)
+        return self.limits.recover_s * (1 << doublings)
 
     def _warm_up(self, step: Step, warm_s: float) -> float:
         """Run steps until their time settles; return the seconds of one step."""
@@ -234,7 +247,10 @@ class Measurer:
         count = _count_steps(window_s, measured.step_times_s[-1])
         self.meter.begin()
         duration_s = self._time_steps(step, count) / count
-        return make_window(self.meter.end(), duration_s)
+        reading = self.meter.end()
+        if self._is_measured and not reading.faults:
+            reading = replace(reading, faults=self.idle.check_load(reading))
+        return make_window(reading, duration_s)
 
     def _time_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
         # If the runtime has graphs, eager steps are timed to learn about the host.
@@ -243,11 +259,34 @@ class Measurer:
         count = _count_steps(window_s, measured.step_times_s[-1])
         return MeasuredWindow(None, self._time_steps(step, count) / count)
 
+    def _check_idle(self, measured: TrialMeasurements) -> None:
+        """Read the idle device, if it is time to, until nothing else runs on it."""
+        if not self._is_measured or self.now() < self.idle.due_s:
+            return
+        rejected = TrialMeasurements(measured.trial, self.limits)
+        while faults := self.idle.check_idle(self._read_idle(CHECK_S), self.now()):
+            rejected.windows.append(MeasuredWindow(None, 1.0, faults))
+            self._check_retries(rejected)
+            self.clock.sleep(self._find_recovery_s(rejected))
+        self._count_faults(rejected)
+
     def _meter_sleep(self, measured: TrialMeasurements) -> MeasuredWindow:
-        self.meter.begin()
-        self.clock.sleep(max(self.meter.window_s, 1.0) * measured.window_factor())
+        reading = self._read_idle(1.0, measured.window_factor())
+        if self._is_measured:
+            found = self.idle.check_idle(reading, self.now())
+            reading = replace(reading, faults=reading.faults or found)
         # A modelled meter counts only work, and an idle device does none.
-        return make_window(self.meter.end(), 1.0, allows_zero=self.meter.provenance == "modelled")
+        return make_window(reading, 1.0, allows_zero=self.meter.provenance == "modelled")
+
+    def _read_idle(self, window_s: float, factor: int = 1) -> Reading:
+        self.meter.begin()
+        self.clock.sleep(max(self.meter.window_s, window_s) * factor)
+        return self.meter.end()
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether a real instrument is read, about whose readings there can be a doubt."""
+        return self.meter.provenance == "measured"
 
     def _needs_windows(self, measured: TrialMeasurements) -> bool:
         self._check_retries(measured)
@@ -273,10 +312,13 @@ class Measurer:
             f'rejected because of {counts}, last "{faults[-1]}"; {advice} and try again'
         )
 
-    def _make_observation(self, measured: TrialMeasurements) -> Observation:
-        windows, steps = measured.valid_windows(), measured.trial.execution.steps
+    def _count_faults(self, measured: TrialMeasurements) -> None:
         for window in measured.windows:
             self.disturbances.update(map(_name_fault, measured.find_faults(window)))
+
+    def _make_observation(self, measured: TrialMeasurements) -> Observation:
+        windows, steps = measured.valid_windows(), measured.trial.execution.steps
+        self._count_faults(measured)
         if slow := measured.count_slow():
             self.disturbances["other load"] += slow
         energies_j = [one.energy_j * steps for one in windows if one.energy_j is not None]
@@ -297,7 +339,16 @@ class Measurer:
             provenance=self.meter.provenance,
             taken_at_s=self.clock.wall_time(),
             cost_s=measured.cost_s,
+            unchecked=self._list_unchecked(measured),
         )
+
+    def _list_unchecked(self, measured: TrialMeasurements) -> tuple[str, ...]:
+        """Return what could not be checked about the energy; empty where nothing was measured."""
+        has_energy = any(one.energy_j is not None for one in measured.valid_windows())
+        if not (has_energy and self._is_measured):
+            return ()
+        unknown = () if self.idle.power_w else (IDLE_POWER,)
+        return (*measured.list_unchecked(), *unknown)
 
 
 def make_measurer(
@@ -321,8 +372,10 @@ def make_measurer(
         limits: Durations of warm-ups and windows, and when a measurement fails.
         clock: The clock of windows and pauses; that of the system by default.
     """
-    if rounds < 1:
+    if not rounds >= 1:
         raise InputError(f"rounds is {rounds}: give a whole number of at least 1")
+    if not 0 <= pause_s < math.inf:
+        raise InputError(f"pause_s is {pause_s}: give a finite number of at least 0")
     limits, clock = limits or MeasureLimits(), clock or MeasureClock()
     return Measurer(runtime, meter, rounds, pause_s, run, limits, clock)
 

@@ -7,15 +7,18 @@ the median tolerates one bad round in three, and an honest spread is worth more 
 
 One slow window must not become a result either: other load only ever slows steps down, so a result
 far above the fastest time seen, warm-up included, is checked by a few more windows. If they do not
-settle it, the fast time stays in the spread of the observation, which shows that it is in doubt.
+settle it, the fast time stays in the spread of the observation, which shows that it is in doubt. So
+is a power far above the lowest one: other load on the device only ever adds to it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median, median_high
 
+from joulecast.errors import InputError
 from joulecast.meters.base import Reading
 from joulecast.records import Trial
 
@@ -36,8 +39,9 @@ class MeasureLimits:
         issues: How often the time to issue one step is measured.
         outlier_share: Reject a window whose steps take more than 1 + this times the median, or less
             than the median divided by it.
-        confirm_share: Steps of a result may take longer than the fastest seen by this share; above,
-            more windows are measured. Steps on a shared processor easily differ by a fifth.
+        confirm_share: Steps of a result may take longer than the fastest seen by this share, and
+            draw more power than the lowest; above, more windows are measured. Steps on a shared
+            processor easily differ by a fifth.
         confirmations: How many more windows are measured at most.
         confirm_s: None of them begins later than this after the trial was begun.
         retries: Rejected windows per trial before the measurement fails.
@@ -59,14 +63,25 @@ class MeasureLimits:
     retries: int = 5
     recover_s: float = 0.25
 
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not 0 <= value < math.inf:
+                raise InputError(f"{one.name} is {value}: give a finite number of at least 0")
+
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """Energy and duration per step, and the faults that make them invalid."""
+    """Energy and duration per step, and the faults that make them invalid.
+
+    Attributes:
+        unchecked: What the meter could not check.
+    """
 
     energy_j: float | None
     duration_s: float
     faults: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass
@@ -98,9 +113,8 @@ class TrialMeasurements:
         return len(self.windows) - len(self.valid_windows())
 
     def is_confirmed(self) -> bool:
-        """Return whether the steps of most valid windows are about as fast as the fastest seen."""
-        durations_s = [window.duration_s for window in self.valid_windows()]
-        return not durations_s or median_high(durations_s) <= self._find_slow_s()
+        """Return whether most valid windows are about as fast, and draw as little, as the best."""
+        return self._is_time_confirmed() and self._is_power_confirmed()
 
     def count_slow(self) -> int:
         """Return the number of valid windows whose steps were far slower than the fastest seen."""
@@ -109,7 +123,12 @@ class TrialMeasurements:
     def list_durations_s(self) -> list[float]:
         """Return step times of valid windows, and the fastest warm-up if it contradicts them."""
         durations_s = [window.duration_s for window in self.valid_windows()]
-        return durations_s if self.is_confirmed() else [*durations_s, min(self.step_times_s)]
+        return durations_s if self._is_time_confirmed() else [*durations_s, min(self.step_times_s)]
+
+    def list_unchecked(self) -> tuple[str, ...]:
+        """Return what the meter could not check in any one of the valid windows."""
+        unchecked = [check for window in self.valid_windows() for check in window.unchecked]
+        return tuple(dict.fromkeys(unchecked))
 
     def find_faults(self, window: MeasuredWindow) -> tuple[str, ...]:
         """Return the faults of a window; one with an unusual step time has ``other load``."""
@@ -124,6 +143,17 @@ class TrialMeasurements:
     def window_factor(self) -> int:
         """Return how many times longer windows must be, because some were too short."""
         return 1 << sum(_has_fault(window.faults, "too short") for window in self.windows)
+
+    def _is_time_confirmed(self) -> bool:
+        durations_s = [window.duration_s for window in self.valid_windows()]
+        return not durations_s or median_high(durations_s) <= self._find_slow_s()
+
+    def _is_power_confirmed(self) -> bool:
+        windows = [one for one in self.valid_windows() if one.energy_j is not None]
+        powers_w = [(one.energy_j or 0.0) / one.duration_s for one in windows]
+        if not powers_w:
+            return True
+        return median_high(powers_w) <= min(powers_w) * (1 + self.limits.confirm_share)
 
     def _find_slow_s(self) -> float:
         durations_s = [window.duration_s for window in self.valid_windows()]
@@ -143,13 +173,12 @@ def make_window(
     faults = reading.faults
     if not faults and reading.duration_s <= 0:
         faults = ("too short: no time passed on the meter's clock",)
-    if not faults and reading.energy_j < 0:
-        faults = (f"negative: {reading.energy_j:.3g} J in {reading.duration_s:.3g} s",)
     if not faults and reading.energy_j == 0 and not allows_zero:
         faults = (f"stuck: no energy in {reading.duration_s:.3g} s",)
     if faults:
         return MeasuredWindow(None, duration_s, faults)
-    return MeasuredWindow(reading.energy_j / reading.duration_s * duration_s, duration_s)
+    energy_j = reading.power_w * duration_s
+    return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked)
 
 
 def _has_fault(faults: Sequence[str], name: str) -> bool:

@@ -17,7 +17,7 @@ The entry point of a plug-in names a ``MeterSpec``. A simulated device has its o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError, JoulecastError, MissingError
@@ -26,7 +26,7 @@ from joulecast.meters.command import detect_command, make_command
 from joulecast.meters.file import detect_file, make_file
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.modelled import detect_modelled, make_modelled
-from joulecast.meters.nvml import detect_nvml, make_nvml
+from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.sum import SumMeter
 from joulecast.plugins import METER_GROUP, Plugins, load_plugins
@@ -90,10 +90,13 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
         gpu: For a load on a GPU, the GPU as NVML names it: ``devices.find_gpu(on)``.
 
     Raises:
-        InputError: There is no such meter, or its argument is invalid.
+        InputError: There is no such meter, its argument is invalid, or it reads another GPU than
+            that of the load.
         MissingError: The meter is not available; the message says what to do.
     """
     meters = [_make_one(part, on, gpu) for part in _split_sum(text)]
+    if gpu is not None:
+        _check_gpus(meters, text, on, gpu)
     return meters[0] if len(meters) == 1 else SumMeter(meters)
 
 
@@ -102,6 +105,15 @@ def detect_meters() -> tuple[MeterInfo, ...]:
     built_in = [info for spec in METERS.values() for info in spec.detect()]
     added = [info for name in _load_plugins() for info in _detect_plugin(name)]
     return (*built_in, *added)
+
+
+def _check_gpus(meters: Sequence[Meter], text: str, on: str, gpu: str) -> None:
+    """Raise InputError if GPUs are read, but not the one that runs the load."""
+    read = [meter.gpu for meter in meters if isinstance(meter, NvmlMeter)]
+    if read and find_uuid(gpu) not in read:
+        raise InputError(
+            f"--meter {text} does not read the GPU behind --on {on}: use --meter nvml, which does"
+        )
 
 
 def _make_auto(request: MeterRequest) -> Meter:

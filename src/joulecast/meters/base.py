@@ -4,19 +4,40 @@
           └─────────── any number of times ─────────┘
 
 A meter converts to joules and seconds where it reads its instrument. It reports problems in
-``Reading.faults``; the measurer decides whether to try again.
+``Reading.faults``; the measurer decides whether to try again. What it cannot check is listed in
+``Reading.unchecked``, which observations keep.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.records.codec import Record
 
 # Problems that make a reading invalid. A colon and details may follow.
-FAULTS = ("gap", "reset", "stuck", "negative", "throttled", "other load", "too short")
+FAULTS = (
+    "gap",
+    "reset",
+    "stuck",
+    "negative",
+    "invalid",
+    "implausible",
+    "limit changed",
+    "throttled",
+    "other load",
+    "too short",
+)
+
+# What a meter may be unable to check: whether other programs use the device, whether its power is
+# within the limit of the device, and whether a second sensor agrees.
+OTHER_LOAD = "other load"
+POWER_LIMIT = "power limit"
+SECOND_SENSOR = "second sensor"
+METER_CHECKS = (OTHER_LOAD, POWER_LIMIT, SECOND_SENSOR)
 
 
 class Meter(ABC):
@@ -26,12 +47,15 @@ class Meter(ABC):
         name: How users write it (``nvml``).
         covers: What its energy includes: ``gpu``, ``cpu``, ``cpu+dram``, ``board``, ``battery`` ...
         provenance: ``measured``, ``modelled`` or ``simulated``.
+        instrument: Identifies what it reads where a machine may have several: the UUID of a GPU,
+            the path of a file. Only meters of different instruments can be added up.
         window_s: Shortest window that it measures well.
         update_interval_s: Time between two updates of its number.
     """
 
     name: str = ""
     covers: str = ""
+    instrument: str = ""
     provenance: str = "measured"
     window_s: float = 1.0
     update_interval_s: float = 0.0
@@ -60,11 +84,45 @@ class Meter(ABC):
 
 @dataclass(frozen=True)
 class Reading:
-    """Energy between ``begin`` and ``end``, over ``duration_s`` on the meter's clock."""
+    """Energy between ``begin`` and ``end``, over ``duration_s`` on the meter's clock.
+
+    Values that are no number, not finite or negative become 0 and a fault.
+
+    Attributes:
+        busy_share: The device was busy for at least this share of the time throughout the window,
+            whoever used it; None if the meter cannot tell.
+        unchecked: Those of ``METER_CHECKS`` that the meter could not make.
+    """
 
     energy_j: float
     duration_s: float
     faults: tuple[str, ...] = ()
+    busy_share: float | None = None
+    unchecked: tuple[str, ...] = METER_CHECKS
+
+    def __post_init__(self) -> None:
+        for name, unit in (("energy_j", "J"), ("duration_s", "s")):
+            value = _to_float(getattr(self, name))
+            if not 0 <= value < math.inf:
+                fault = "negative" if -math.inf < value < 0 else "invalid"
+                if not any(one.startswith(fault) for one in self.faults):
+                    faults = (*self.faults, f"{fault}: the meter returned {value:.3g} {unit}")
+                    object.__setattr__(self, "faults", faults)
+                value = 0.0
+            object.__setattr__(self, name, value)
+
+    @property
+    def power_w(self) -> float:
+        """Average power; 0 where no time passed."""
+        return self.energy_j / self.duration_s if self.duration_s > 0 else 0.0
+
+
+def _to_float(value: Any) -> float:
+    """Return a number as a float; NaN for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ class CommandMeter(GuardedMeter):
             ticker: Makes the ticker that polls power while a window is open.
         """
         self.covers = covers
+        self.instrument = shlex.join([shutil.which(command[0]) or command[0], *command[1:]])
         self._command = tuple(command)
         self._now = now
         self._run = run

@@ -14,6 +14,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class FileMeter(GuardedMeter):
             sleep: Waits.
         """
         self.covers = covers
+        self.instrument = str(path.resolve())
         self._path = path
         self._limit_s = limit_s
         self._wall = wall
@@ -77,7 +79,7 @@ class FileMeter(GuardedMeter):
             return reading
         last = f"{end_s - samples[-1].time_s:.3g} s before" if samples else "without a sample by"
         fault = f"gap: the file ends {last} the end of the window"
-        return Reading(reading.energy_j, reading.duration_s, (*reading.faults, fault))
+        return replace(reading, faults=(*reading.faults, fault))
 
     def _await(self, end_s: float) -> list[Sample]:
         """Return the samples since the start, once the file has reached the end or time is up."""

@@ -4,26 +4,31 @@
                                                ──▶ edges inside (t0, t1) ──▶ power ──▶ joules
 
 Readings cover the whole board. ``nvml_poller`` polls the counter in its own process,
-``nvml_listener`` collects its edges, and ``nvml_edges`` converts them to energy; this module adds
-which other programs used the GPU. ``devices.find_gpu`` knows which GPU is ``cuda:1``.
+``nvml_listener`` collects its edges, ``nvml_edges`` converts them to energy, and ``nvml_checks``
+finds what cannot be true. This module adds which other programs used the GPU, and whether its power
+limit was changed. ``devices.find_gpu`` knows which GPU is ``cuda:1``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
+from joulecast.meters.base import SECOND_SENSOR, MeterInfo, Reading, UnavailableError
 from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.nvml_checks import find_changed_limit, find_limit
 from joulecast.meters.nvml_edges import Edge, read_edges
 from joulecast.meters.nvml_gpu import Gpu, open_nvml
 from joulecast.meters.nvml_listener import Listener, Poller, PollerProcess
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
+_GPU = re.compile("[0-9]{1,4}|GPU-.+")
 _NO_GPU = "check that nvidia-smi lists it, or use another meter"
 
 
@@ -42,6 +47,7 @@ class NvmlMeter(GuardedMeter):
         start: Callable[[str], Poller] = PollerProcess,
         limit_s: float = 10.0,
         processes: Path = Path("/proc"),
+        limit_w: float | None = None,
     ) -> None:
         """Make the meter.
 
@@ -51,13 +57,15 @@ class NvmlMeter(GuardedMeter):
             start: Starts a poller.
             limit_s: Longest time without a line from the poller.
             processes: Folder in which Linux describes processes.
+            limit_w: The power limit of the GPU; that of the first window by default.
         """
-        self.gpu = gpu
+        self.gpu = self.instrument = gpu
         self.edges: tuple[Edge, ...] = ()
         self._now = now
         self._start_poller = start
         self._limit_s = limit_s
         self._processes = processes
+        self._limit_w = limit_w
         self._listener: Listener | None = None
         self._begun_s = 0.0
 
@@ -83,8 +91,18 @@ class NvmlMeter(GuardedMeter):
         self.edges = self._get_listener().take(end_s, self._limit_s)
         reading = read_edges(self.edges, self._begun_s, end_s, self.update_interval_s)
         others = find_other_processes(self.edges, os.getpid(), self._processes)
-        faults = tuple(f"other load: {other}" for other in others)
-        return Reading(reading.energy_j, reading.duration_s, reading.faults + faults)
+        faults = [*reading.faults, *self._find_changed_limit()]
+        faults.extend(f"other load: {other}" for other in others)
+        unchecked = reading.unchecked
+        if not self._get_listener().has_counter and SECOND_SENSOR not in unchecked:
+            unchecked = (*unchecked, SECOND_SENSOR)
+        return replace(reading, faults=tuple(faults), unchecked=unchecked)
+
+    def _find_changed_limit(self) -> list[str]:
+        # Read in every window: a campaign takes hours, and its device is known by its limit.
+        if self._limit_w is None:
+            self._limit_w = find_limit(self.edges)
+        return [] if self._limit_w is None else find_changed_limit(self.edges, self._limit_w)
 
     def _get_listener(self) -> Listener:
         assert self._listener is not None, "only called on an open meter"
@@ -141,12 +159,17 @@ def _describe(pid: int, processes: Path) -> str:
 
 def make_nvml(argument: str, gpu: str | None) -> NvmlMeter:
     """Return the meter of ``nvml`` (the GPU that runs the load) or ``nvml:1`` (NVML's index)."""
-    if argument and not (argument.isdigit() or argument.startswith("GPU-")):
+    if argument and not _GPU.fullmatch(argument):
         raise InputError(f"nvml:{argument} is not a GPU: give its index or UUID, like nvml:0")
-    meter = NvmlMeter(argument or gpu or "0")
     with open_nvml() as nvml:
-        Gpu(nvml, meter.gpu)
-    return meter
+        opened = Gpu(nvml, argument or gpu or "0")
+        return NvmlMeter(opened.uuid, limit_w=opened.limit_w())
+
+
+def find_uuid(gpu: str) -> str:
+    """Return the UUID of a GPU that is given by its index or UUID."""
+    with open_nvml() as nvml:
+        return Gpu(nvml, gpu).uuid
 
 
 def detect_nvml() -> tuple[MeterInfo, ...]:
@@ -178,5 +201,5 @@ def _describe_gpu(nvml: object, index: int) -> MeterInfo:
         covers=NvmlMeter.covers,
         update_interval_s=_PERIOD_S,
         resolution_j=_RESOLUTION_J if gpu.has_counter else None,
-        idle_power_w=gpu.idle_power_w(),
+        idle_power_w=gpu.sensor_power_w(),
     )

@@ -19,6 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 from joulecast.meters.base import Reading
+from joulecast.meters.nvml_checks import find_implausible, list_unchecked
 
 MIN_EDGES = 3
 # The time of an edge must be known this well to compute power from it.
@@ -42,6 +43,9 @@ class Edge(NamedTuple):
     Attributes:
         time_s: When the poller saw it, by time.monotonic, which all processes share.
         late_s: How long before that it may have happened.
+        sensor_w: What the power sensor shows, which may average over the last second.
+        limit_w: The power limit that is in force.
+        busy_share: In which share of up to a second any program ran kernels.
         pids: Processes on the GPU; None if they were not listed this time.
     """
 
@@ -51,6 +55,9 @@ class Edge(NamedTuple):
     temperature_c: float = 0.0
     clock_hz: float = 0.0
     throttle_bits: int = 0
+    sensor_w: float | None = None
+    limit_w: float | None = None
+    busy_share: float | None = None
     pids: tuple[int, ...] | None = None
 
     @property
@@ -62,7 +69,8 @@ class Edge(NamedTuple):
 def format_edge(edge: Edge) -> str:
     """Return an edge as one line of text, for ``parse_edge``."""
     pids = "-" if edge.pids is None else ",".join(map(str, edge.pids)) or "none"
-    return " ".join(["edge", *map(repr, edge[:-1]), pids])
+    values = ("-" if value is None else repr(value) for value in edge[:-1])
+    return " ".join(["edge", *values, pids])
 
 
 def parse_edge(line: str) -> Edge:
@@ -71,9 +79,10 @@ def parse_edge(line: str) -> Edge:
     Raises:
         ValueError: The line is not an edge.
     """
-    word, time_s, energy_j, late_s, temperature_c, clock_hz, bits, pids = line.split()
+    word, time_s, energy_j, late_s, temperature_c, clock_hz, bits, *optional, pids = line.split()
     if word != "edge":
         raise ValueError(f"not an edge: {line!r}")
+    sensor_w, limit_w, busy_share = map(_parse_optional, optional)
     listed = () if pids == "none" else tuple(map(int, pids.split(","))) if pids != "-" else None
     return Edge(
         float(time_s),
@@ -82,8 +91,15 @@ def parse_edge(line: str) -> Edge:
         float(temperature_c),
         float(clock_hz),
         int(bits),
+        sensor_w,
+        limit_w,
+        busy_share,
         listed,
     )
+
+
+def _parse_optional(text: str) -> float | None:
+    return None if text == "-" else float(text)
 
 
 def read_edges(
@@ -93,12 +109,20 @@ def read_edges(
     inside = [e for e in edges if start_s < e.time_s - e.late_s and e.time_s < end_s]
     precise = [e for e in inside if e.late_s <= PRECISE_S]
     duration_s = end_s - start_s
+    power_w = _mean_power_w(precise)
     found = chain(
         _find_resets(inside),
         _find_gaps(inside, precise, (start_s, end_s), update_interval_s),
+        find_implausible(inside, start_s, power_w),
         _find_throttles(inside),
     )
-    return Reading(_mean_power_w(precise) * duration_s, duration_s, tuple(found))
+    return Reading(
+        power_w * duration_s,
+        duration_s,
+        tuple(found),
+        min((e.busy_share for e in inside if e.busy_share is not None), default=None),
+        list_unchecked(inside),
+    )
 
 
 def _mean_power_w(edges: Sequence[Edge]) -> float:

@@ -47,7 +47,7 @@ class Gpu:
         if gpu.isdigit():
             find = nvml.nvmlDeviceGetHandleByIndex
         try:
-            self._handle = find(int(gpu) if gpu.isdigit() else gpu)
+            self._handle: Any = find(int(gpu) if gpu.isdigit() else gpu)
         except nvml.NVMLError as error:
             reason = f"NVML has no GPU {gpu} ({error})"
             raise UnavailableError(reason, "`joulecast detect` lists all GPUs") from error
@@ -58,6 +58,12 @@ class Gpu:
         name: Any = self._try(self._nvml.nvmlDeviceGetName, "NVIDIA GPU")
         # Bindings from before 2022 return bytes.
         return name.decode() if isinstance(name, bytes) else str(name)
+
+    @property
+    def uuid(self) -> str:
+        """The UUID, which identifies the GPU whatever its index."""
+        uuid: Any = self._nvml.nvmlDeviceGetUUID(self._handle)
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
     @property
     def has_counter(self) -> bool:
@@ -72,10 +78,18 @@ class Gpu:
         """Return the current power, as the driver averages it."""
         return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
-    def idle_power_w(self) -> float | None:
+    def sensor_power_w(self) -> float | None:
         """Return the current power; None if it cannot be read."""
-        power_mw = self._try(self._nvml.nvmlDeviceGetPowerUsage, None)
-        return None if power_mw is None else power_mw / 1e3
+        return _from_milli(self._try(self._nvml.nvmlDeviceGetPowerUsage, None))
+
+    def limit_w(self) -> float | None:
+        """Return the power limit that is in force; None if it cannot be read."""
+        return _from_milli(self._try(self._nvml.nvmlDeviceGetEnforcedPowerLimit, None)) or None
+
+    def busy_share(self) -> float | None:
+        """Return in which share of up to a second kernels ran; None on a GPU split into slices."""
+        rates: Any = self._try(self._nvml.nvmlDeviceGetUtilizationRates, None)
+        return None if rates is None else rates.gpu / 100
 
     def temperature_c(self) -> float:
         """Return the temperature of the GPU; 0 if it cannot be read."""
@@ -104,3 +118,7 @@ class Gpu:
             return call(self._handle, *args)
         except self._nvml.NVMLError:
             return otherwise
+
+
+def _from_milli(value: int | None) -> float | None:
+    return None if value is None else value / 1e3

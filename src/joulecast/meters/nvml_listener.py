@@ -72,9 +72,14 @@ def _import_paths() -> dict[str, str]:
 
 
 class Listener:
-    """A thread that reads a poller's lines and lets callers wait for them."""
+    """A thread that reads a poller's lines and lets callers wait for them.
+
+    Attributes:
+        has_counter: Whether the poller reads an energy counter, and not the power sensor alone.
+    """
 
     def __init__(self, poller: Poller) -> None:
+        self.has_counter = True
         self._poller = poller
         self._changed = threading.Condition()
         self._edges: list[Edge] | None = None
@@ -152,7 +157,9 @@ class Listener:
         )
 
     def _parse_ready(self, line: str) -> None:
-        self._update_interval_s = float(line.split()[1])
+        _, interval_s, source = line.split()
+        self.has_counter = source == "counter"
+        self._update_interval_s = float(interval_s)
 
     def _parse_edge(self, line: str) -> None:
         edge = parse_edge(line)

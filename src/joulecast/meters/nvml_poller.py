@@ -2,8 +2,9 @@
 
 It polls about every millisecond and writes one line per event:
 
-    ready INTERVAL            it has started; the counter updates about every INTERVAL seconds
-    edge TIME JOULES LATE TEMPERATURE CLOCK THROTTLES PIDS
+    ready INTERVAL SOURCE     it has started; SOURCE (counter or sensor) updates about every
+                              INTERVAL seconds
+    edge TIME JOULES LATE TEMPERATURE CLOCK THROTTLES SENSOR LIMIT BUSY PIDS
     beat TIME                 everything up to TIME has been reported (at least every 20 ms)
     error MESSAGE             it cannot continue
 
@@ -36,8 +37,10 @@ class EnergySource(Protocol):
         poll_s: Time between two polls.
         update_interval_s: Time between two updates.
         is_exact: The number belongs to the moment of the poll, not to an update before it.
+        name: ``counter``, or ``sensor`` if there is only power.
     """
 
+    name: str
     poll_s: float
     update_interval_s: float
     is_exact: bool
@@ -49,6 +52,7 @@ class EnergySource(Protocol):
 class EnergyCounter:
     """The GPU's energy counter, which updates every 100 ms."""
 
+    name = "counter"
     poll_s = 0.001
     update_interval_s = 0.1
     is_exact = False
@@ -60,6 +64,7 @@ class EnergyCounter:
 class PowerIntegral:
     """The integral of power, for GPUs without an energy counter."""
 
+    name = "sensor"
     poll_s = 0.02
     update_interval_s = 0.02
     is_exact = True
@@ -108,6 +113,9 @@ def _describe(gpu: Gpu, edge: Edge) -> Edge:
         temperature_c=gpu.temperature_c(),
         clock_hz=gpu.clock_hz(),
         throttle_bits=gpu.throttle_bits(),
+        sensor_w=gpu.sensor_power_w(),
+        limit_w=gpu.limit_w(),
+        busy_share=gpu.busy_share(),
     )
 
 
@@ -133,7 +141,7 @@ def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -
         with open_nvml() as nvml:
             handle = Gpu(nvml, gpu)
             source = make_source(handle, time.monotonic)
-            write(f"ready {source.update_interval_s!r}")
+            write(f"ready {source.update_interval_s!r} {source.name}")
             poll(source, handle, write, wait, time.monotonic)
     except JoulecastError as error:
         write(f"error {error}")

@@ -8,17 +8,26 @@
     intel-rapl-mmio:0       package-0   the same package by another interface: ignored
 
 Readings cover everything that runs on the processors, not only this process. A counter wraps around
-at ``max_energy_range_uj``, on a busy server within minutes, so it is also read during long windows.
+at ``max_energy_range_uj``, on a busy server within minutes, and starts from 0 when its module is
+loaded anew. Both look alike, but only a counter near its end can wrap around: it is read every
+second, and what it counted must fit the power limit of its zone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from joulecast.errors import MeasurementError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
+from joulecast.meters.base import (
+    METER_CHECKS,
+    POWER_LIMIT,
+    MeterInfo,
+    Reading,
+    UnavailableError,
+)
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.ticker import MakeTicker, Ticker
 
@@ -29,10 +38,16 @@ ReadText = Callable[[Path], str]
 
 _RESOLUTION_J = 1e-6
 _IDLE_S = 0.2
-# Rare enough to cost nothing, frequent enough that no counter wraps around twice in between.
-_TICK_S = 20.0
-# More than any package draws: a counter that seems to was reset and did not wrap around.
-_MAX_W = 3000.0
+# Rare enough to cost nothing, frequent enough to tell a reset from wrapping around.
+_TICK_S = 1.0
+# More than any package draws, for zones without a limit.
+_MAX_W = 1000.0
+# A zone may exceed its power limit for a moment.
+_LIMIT_FACTOR = 1.25
+# A package counts something in this time, however idle it is.
+_STUCK_S = 0.1
+# Counters lag behind by an update or two.
+_SLACK_S = 0.01
 
 
 def read_text(path: Path) -> str:
@@ -41,23 +56,63 @@ def read_text(path: Path) -> str:
 
 
 class Zone:
-    """One counter of the tree, corrected for wrapping around."""
+    """One counter of the tree, corrected for wrapping around.
+
+    Attributes:
+        limit_w: Highest of its power limits when the window began; None if it has none.
+        energy_j: Energy since the window began.
+        fault: The first thing that was wrong with it since then; empty if nothing was.
+    """
 
     def __init__(self, path: Path, read: ReadText = read_text) -> None:
         self.path = path
         self.name = read(path / "name")
+        self.limit_w: float | None = None
+        self.energy_j = 0.0
+        self.fault = ""
         self._read = read
         self._range_uj = int(read(path / "max_energy_range_uj"))
         self._last_uj = self._count()
-        self._unrolled_uj = 0
+        self._last_s = 0.0
 
-    def energy_j(self) -> float:
-        """Return the energy since the zone was opened; call it before the counter wraps twice."""
-        count_uj = self._count()
-        step_uj = count_uj - self._last_uj
-        self._last_uj = count_uj
-        self._unrolled_uj += step_uj if step_uj >= 0 else step_uj + self._range_uj
-        return self._unrolled_uj / 1e6
+    def start(self, now_s: float) -> None:
+        """Begin a window."""
+        self.limit_w = self._find_limit()
+        self.energy_j, self.fault = 0.0, ""
+        self._last_uj, self._last_s = self._count(), now_s
+
+    def update(self, now_s: float) -> None:
+        """Add what was counted since the last call."""
+        count_uj, passed_s = self._count(), now_s - self._last_s
+        step_j = (count_uj - self._last_uj) / 1e6
+        has_fallen = step_j < 0
+        if has_fallen:
+            step_j += self._range_uj / 1e6
+        self._last_uj, self._last_s = count_uj, now_s
+        self.energy_j += step_j
+        self.fault = self.fault or self._find_fault(step_j, passed_s, has_fallen)
+
+    def _find_fault(self, step_j: float, passed_s: float, has_fallen: bool) -> str:
+        highest_w = min(_LIMIT_FACTOR * (self.limit_w or _MAX_W), _MAX_W)
+        if step_j > highest_w * (passed_s + _SLACK_S):
+            if has_fallen:
+                return f"reset: the counter of {self.name} started anew"
+            power = f"{step_j / max(passed_s, _SLACK_S):.0f} W"
+            return f"implausible: {self.name} seems to draw {power}, more than {highest_w:.0f} W"
+        # The memory of an idle machine may draw less than its counter resolves.
+        if step_j == 0 and passed_s >= _STUCK_S and self.name != "dram":
+            return f"stuck: {self.name} counted nothing in {passed_s:.3g} s"
+        return ""
+
+    def _find_limit(self) -> float | None:
+        """Return the highest limit of the zone, long-term, short-term or peak."""
+        try:
+            paths = list(self.path.glob("constraint_*_power_limit_uw"))
+            limits_w = [int(self._read(path)) / 1e6 for path in paths]
+            is_on = self._read(self.path / "enabled") != "0"
+        except (OSError, ValueError):
+            return None
+        return max(limits_w, default=0.0) or None if is_on else None
 
     def _count(self) -> int:
         return int(self._read(self.path / "energy_uj"))
@@ -144,56 +199,59 @@ class RaplMeter(GuardedMeter):
             read: Reads a file.
             ticker: Makes the ticker that reads the counters while a window is open.
         """
+        self.instrument = str(root.resolve())
         self._zones = find_zones(root, read)
         self._cpus = cpus
         self._now = now
         self._read = read
-        self._ticker = ticker(_TICK_S, self._read_zones)
+        self._ticker = ticker(_TICK_S, self._update_zones)
         self._begun_s = 0.0
-        self._begun_j: tuple[float, ...] = ()
         self._begun_throttled = 0
         if any(zone.name == "dram" for zone in self._zones):
             self.covers = "cpu+dram"
 
     def _start(self) -> None:
         self._begun_throttled = self._count_throttled()
+        # It stops an earlier window's ticks; its own first one is a second away.
         self._ticker.start()
-        self._begun_j = self._read_zones()
+        with _reading():
+            for zone in self._zones:
+                zone.start(self._now())
         self._begun_s = self._now()
 
     def _stop(self) -> Reading:
-        end_s = self._now()
+        duration_s = self._now() - self._begun_s
         self._ticker.stop()
-        passed_j = [
-            end - begin for begin, end in zip(self._begun_j, self._read_zones(), strict=True)
-        ]
-        duration_s = end_s - self._begun_s
-        return Reading(sum(passed_j), duration_s, tuple(self._find_faults(passed_j, duration_s)))
+        self._update_zones()
+        return Reading(
+            sum(zone.energy_j for zone in self._zones),
+            duration_s,
+            tuple(self._find_faults(duration_s)),
+            unchecked=tuple(self._list_unchecked()),
+        )
 
     def _release(self) -> None:
         self._ticker.stop()
 
-    def _read_zones(self) -> tuple[float, ...]:
-        try:
-            return tuple(zone.energy_j() for zone in self._zones)
-        except (OSError, ValueError) as error:
-            raise MeasurementError(
-                f"a RAPL counter can no longer be read ({error}): check its permissions"
-            ) from error
+    def _update_zones(self) -> None:
+        with _reading():
+            for zone in self._zones:
+                zone.update(self._now())
 
-    def _find_faults(self, passed_j: list[float], duration_s: float) -> list[str]:
-        faults = []
+    def _find_faults(self, duration_s: float) -> list[str]:
         if duration_s < 10 * self.update_interval_s:
             return [f"too short: {duration_s:.3g} s"]
-        for zone, energy_j in zip(self._zones, passed_j, strict=True):
-            if energy_j == 0 and zone.name != "dram":
-                faults.append(f"stuck: {zone.name} counted nothing in {duration_s:.3g} s")
-            if energy_j > _MAX_W * duration_s:
-                faults.append(f"reset: {zone.name} seems to draw {energy_j / duration_s:.0f} W")
+        faults = [zone.fault for zone in self._zones if zone.fault]
         throttled = self._count_throttled() - self._begun_throttled
         if throttled > 0:
             faults.append(f"throttled: a processor was too hot {throttled} times")
         return faults
+
+    def _list_unchecked(self) -> Iterator[str]:
+        for check in METER_CHECKS:
+            limits_w = [zone.limit_w for zone in self._zones if zone.name != "dram"]
+            if check != POWER_LIMIT or None in limits_w:
+                yield check
 
     def _count_throttled(self) -> int:
         """Return how often packages were too hot since boot; 0 if it is not counted."""
@@ -202,6 +260,17 @@ class RaplMeter(GuardedMeter):
             return sum(int(self._read(path)) for path in paths)
         except (OSError, ValueError):
             return 0
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn errors of reading a counter into one that says what to do."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise MeasurementError(
+            f"a RAPL counter can no longer be read ({error}): check its permissions"
+        ) from error
 
 
 def make_rapl(argument: str) -> RaplMeter:
@@ -228,6 +297,6 @@ def detect_rapl(
         covers=meter.covers,
         update_interval_s=meter.update_interval_s,
         resolution_j=_RESOLUTION_J,
-        idle_power_w=reading.energy_j / reading.duration_s if reading.duration_s else None,
+        idle_power_w=reading.power_w or None,
     )
     return (row,)

@@ -3,7 +3,8 @@
     begin   slowest first, so that the others start close to the load
     end     fastest first, for the same reason
 
-Energies add up and faults are joined. The sum has the weakest provenance and the longest window.
+Energies add up and faults are joined. The sum has the weakest provenance and the longest window;
+what one of the meters could not check is unchecked. Two GPUs are covered as ``gpu+gpu``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import ExitStack
 from itertools import combinations
 
 from joulecast.errors import InputError
-from joulecast.meters.base import Meter, Reading
+from joulecast.meters.base import METER_CHECKS, Meter, Reading
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.records import weakest_provenance
 
@@ -32,8 +33,7 @@ class SumMeter(GuardedMeter):
         self._describe()
 
     def _describe(self) -> None:
-        parts = [part for meter in self.meters for part in meter.covers.split("+")]
-        self.covers = "+".join(dict.fromkeys(parts))
+        self.covers = "+".join(meter.covers for meter in self.meters)
         self.provenance = weakest_provenance(meter.provenance for meter in self.meters)
         self.window_s = max(meter.window_s for meter in self.meters)
         self.update_interval_s = max(meter.update_interval_s for meter in self.meters)
@@ -57,10 +57,13 @@ class SumMeter(GuardedMeter):
 
     def _stop(self) -> Reading:
         readings = [meter.end() for meter in self._fastest_first()]
+        busy = [reading.busy_share for reading in readings if reading.busy_share is not None]
         return Reading(
             sum(reading.energy_j for reading in readings),
             max(reading.duration_s for reading in readings),
             tuple(fault for reading in readings for fault in reading.faults),
+            max(busy, default=None),
+            tuple(c for c in METER_CHECKS if any(c in one.unchecked for one in readings)),
         )
 
     def _fastest_first(self) -> tuple[Meter, ...]:
@@ -73,12 +76,19 @@ def _list_regions(meter: Meter) -> set[str]:
 
 
 def _check_distinct(one: Meter, other: Meter) -> None:
-    """Raise InputError if two meters cover the same part; ``nvml:0`` and ``nvml:1`` do not."""
+    """Raise InputError if two meters cover the same part, unless they are different instruments.
+
+    Only instruments of one type can be told apart: two GPUs, but not a file and a program.
+    """
     shared = _list_regions(one) & _list_regions(other)
-    (instrument, colon, index), other_parts = one.name.partition(":"), other.name.partition(":")
-    are_units = (instrument, colon) == other_parts[:2] and colon and index != other_parts[2]
-    if shared and not are_units:
+    is_same_type = _get_type(one) == _get_type(other)
+    are_known = bool(one.instrument and other.instrument)
+    if shared and not (is_same_type and are_known and one.instrument != other.instrument):
         raise InputError(
             f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
             "their sum would count it twice; choose one"
         )
+
+
+def _get_type(meter: Meter) -> str:
+    return meter.name.partition(":")[0]

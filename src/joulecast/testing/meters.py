@@ -19,7 +19,7 @@ import time
 import pytest
 
 from joulecast.errors import MeasurementError
-from joulecast.meters.base import FAULTS, Meter, Reading
+from joulecast.meters.base import FAULTS, METER_CHECKS, OTHER_LOAD, Meter, Reading
 from joulecast.records import PROVENANCES
 
 
@@ -73,6 +73,15 @@ class MeterContract:
         assert 0 <= empty.energy_j < math.inf
         assert 0 <= empty.duration_s < math.inf
         assert all(fault.partition(":")[0] in FAULTS for fault in empty.faults)
+
+    def test_reading_says_what_was_not_checked(self) -> None:
+        with self.make_meter() as meter:
+            reading = self.read(meter)
+        assert set(reading.unchecked) <= set(METER_CHECKS)
+        if reading.busy_share is None:
+            assert OTHER_LOAD in reading.unchecked
+        else:
+            assert 0 <= reading.busy_share <= 1
 
     def test_duration_is_that_of_the_window(self) -> None:
         with self.make_meter() as meter:

@@ -1,0 +1,274 @@
+"""The idle device: other load, implausible and stuck meters, and what cannot be checked."""
+
+import pytest
+
+from joulecast.errors import ContaminatedError, InputError
+from joulecast.families import make_family
+from joulecast.measurer import MeasureClock, MeasureLimits, make_measurer
+from joulecast.measurer.idle_checks import CHECK_EVERY_S, IdleChecks
+from joulecast.meters.base import Meter, Reading
+from joulecast.records import Device, Setup, Trial
+
+NET = Trial(make_family("lenet5"), Setup())
+STEP_S = 0.01
+
+
+class Bench:
+    """A device on a virtual clock: its step, its meter, and other programs on it."""
+
+    name, modes, device = "bench-1", ("eager",), Device("bench")
+
+    def __init__(self, idle_w=120.0, load_w=400.0):
+        self.time_s, self.energy_j = 0.0, 0.0
+        self.idle_w, self.load_w = idle_w, load_w
+        self.loads_s, self.idle_reads = [], 0
+        self.is_busy = False
+
+    def now(self):
+        return self.time_s
+
+    def sleep(self, duration_s):
+        self.time_s += duration_s
+        self.energy_j += duration_s * self.find_power_w(self.idle_w)
+
+    def prepare(self, trial):
+        return self
+
+    def run(self, count):
+        self.time_s += count * STEP_S
+        self.energy_j += count * STEP_S * self.find_power_w(self.load_w)
+        self.is_busy = True
+
+    def find_power_w(self, own_w):
+        return own_w
+
+    def wait(self):
+        pass
+
+    def close(self):
+        pass
+
+    def peak_memory_bytes(self):
+        return 0
+
+
+class BenchMeter(Meter):
+    """A meter of a bench, with values to change what it shows."""
+
+    name, covers, window_s = "bench", "gpu", 0.6
+
+    def __init__(self, bench, busy_share=0.0, unchecked=(), shown_w=None):
+        self.bench, self.busy_share, self.shown_w = bench, busy_share, shown_w
+        self.unchecked = unchecked
+        self.faults = ()
+
+    def begin(self):
+        self.bench.is_busy = False
+        self.begun = self.bench.now(), self.bench.energy_j
+
+    def end(self):
+        begun_s, begun_j = self.begun
+        duration_s, energy_j = self.bench.now() - begun_s, self.bench.energy_j - begun_j
+        busy_share = self.busy_share
+        if self.bench.is_busy and busy_share is not None:
+            busy_share = 1.0
+        if not self.bench.is_busy:
+            self.bench.idle_reads += 1
+        if self.shown_w is not None:
+            energy_j = self.shown_w * duration_s
+        return Reading(energy_j, duration_s, self.faults, busy_share, self.unchecked)
+
+
+def measure(bench, meter=None, trials=1, **options):
+    meter = meter or BenchMeter(bench)
+    clock = MeasureClock(bench.now, bench.sleep, bench.now)
+    with make_measurer(bench, meter, clock=clock, **options) as measurer:
+        return [measurer.measure(NET) for _ in range(trials)][-1]
+
+
+def test_calm_device_is_read_idle_now_and_then():
+    bench = Bench()
+    seen = measure(bench, trials=100)
+    assert seen.energy_j == pytest.approx(bench.load_w * STEP_S)
+    assert seen.unchecked == ()
+    periods = bench.now() / CHECK_EVERY_S
+    assert periods > 1
+    assert periods - 1 <= bench.idle_reads <= periods + 1
+
+
+def test_meter_that_does_not_see_other_load_reads_the_idle_device_once():
+    bench = Bench()
+    seen = measure(bench, BenchMeter(bench, None, ("other load", "second sensor")), trials=100)
+    assert bench.idle_reads == 1
+    assert seen.unchecked == ("other load", "second sensor")
+
+
+@pytest.mark.parametrize("verb", ["measure", "time"])
+def test_hidden_load_on_the_idle_device_is_refused(verb):
+    bench = Bench(idle_w=280.0, load_w=560.0)
+    clock = MeasureClock(bench.now, bench.sleep, bench.now)
+    with (
+        make_measurer(bench, BenchMeter(bench, busy_share=0.8), clock=clock) as measurer,
+        pytest.raises(ContaminatedError, match=r"other load .*busy 80% .*close other programs"),
+    ):
+        getattr(measurer, verb)(NET)
+    assert measurer.disturbances["other load"] == 1 + MeasureLimits().retries
+
+
+def test_hidden_load_that_begins_later_is_refused_soon():
+    bench = Bench()
+    meter = BenchMeter(bench)
+    clock = MeasureClock(bench.now, bench.sleep, bench.now)
+    with make_measurer(bench, meter, clock=clock) as measurer:
+        measurer.measure(NET)
+        meter.busy_share = 0.5
+        begun_s = bench.now()
+        with pytest.raises(ContaminatedError, match="other load"):
+            for _ in range(100):
+                measurer.measure(NET)
+        assert bench.now() - begun_s < CHECK_EVERY_S + 20.0
+        with pytest.raises(ContaminatedError, match="other load"):
+            measurer.measure(NET)
+        meter.busy_share = 0.05
+        assert measurer.measure(NET).energy_j == pytest.approx(4.0)
+
+
+def test_passing_load_is_waited_for():
+    bench = Bench()
+
+    class Passing(BenchMeter):
+        def end(self):
+            self.busy_share = 0.9 if bench.now() < 4.0 else 0.0
+            return super().end()
+
+    seen = measure(bench, Passing(bench))
+    assert seen.energy_j == pytest.approx(4.0)
+    assert bench.idle_reads > 1
+
+
+def test_hidden_load_in_some_windows_does_not_become_the_result():
+    """It adds 40 % to the power of the first two windows of three, and leaves the time as it is."""
+    bench = Bench()
+    bench.find_power_w = lambda own_w: own_w * (1.4 if 1.5 < bench.now() < 3.1 else 1.0)
+    seen = measure(bench)
+    assert seen.energy_j == pytest.approx(4.0)
+    assert seen.count > 3
+
+
+def test_load_below_idle_power_is_implausible():
+    bench = Bench(idle_w=120.0, load_w=60.0)
+    with pytest.raises(ContaminatedError, match=r"implausible .*60 W under load, 120 W without"):
+        measure(bench)
+
+
+@pytest.mark.parametrize("load_w", [99.0, 119.9, 121.0])
+def test_load_near_idle_power_is_measured(load_w):
+    assert measure(Bench(120.0, load_w)).energy_j == pytest.approx(load_w * STEP_S)
+
+
+def test_idle_power_is_read_again_if_another_program_may_have_raised_it():
+    bench = Bench(load_w=60.0)
+    bench.find_power_w = lambda own_w: 120.0 if bench.now() < 1.8 else min(own_w, 60.0)
+    bench.idle_w = 20.0
+    seen = measure(bench, BenchMeter(bench, None))
+    assert seen.energy_j == pytest.approx(60.0 * STEP_S)
+    assert bench.idle_reads == 2
+
+
+def test_sensor_that_is_stuck_is_refused():
+    bench = Bench()
+    with pytest.raises(ContaminatedError, match=r"stuck .*150 W under load, and exactly as much"):
+        measure(bench, BenchMeter(bench, None, shown_w=150.0))
+
+
+def test_sensor_that_sticks_under_load_is_refused_soon():
+    bench = Bench()
+    meter = BenchMeter(bench)
+    clock = MeasureClock(bench.now, bench.sleep, bench.now)
+    with make_measurer(bench, meter, clock=clock) as measurer:
+        measurer.measure(NET)
+        meter.shown_w = 400.0
+        with pytest.raises(ContaminatedError, match="stuck"):
+            for _ in range(100):
+                measurer.measure(NET)
+
+
+@pytest.mark.parametrize("fault", ["gap", "stuck: the counter sleeps", "throttled"])
+def test_faulty_reading_of_the_idle_device_does_not_refuse_a_load(fault):
+    bench = Bench()
+
+    class Sleeping(BenchMeter):
+        def end(self):
+            self.faults = () if bench.is_busy else (fault,)
+            return super().end()
+
+    seen = measure(bench, Sleeping(bench), trials=20)
+    assert seen.energy_j == pytest.approx(4.0)
+    assert seen.unchecked == ("idle power",)
+    assert bench.idle_reads <= 2
+
+
+def test_idle_device_without_power_is_unchecked():
+    seen = measure(Bench(idle_w=0.0))
+    assert seen.energy_j == pytest.approx(4.0)
+    assert seen.unchecked == ("idle power",)
+
+
+def test_measure_idle_counts_as_a_check_and_rejects_other_load():
+    bench = Bench()
+    clock = MeasureClock(bench.now, bench.sleep, bench.now)
+    meter = BenchMeter(bench)
+    with make_measurer(bench, meter, clock=clock) as measurer:
+        assert measurer.measure_idle().energy_j == pytest.approx(120.0)
+        measurer.measure(NET)
+        assert bench.idle_reads == 1
+        meter.busy_share = 0.7
+        with pytest.raises(ContaminatedError, match="other load"):
+            measurer.measure_idle()
+
+
+@pytest.mark.parametrize("provenance", ["modelled", "simulated"])
+def test_nothing_is_checked_without_a_real_instrument(provenance):
+    bench = Bench()
+    meter = BenchMeter(bench, None, shown_w=150.0)
+    meter.provenance = provenance
+    assert measure(bench, meter).unchecked == ()
+    assert bench.idle_reads == 0
+
+
+def test_lowest_idle_power_counts():
+    idle = IdleChecks()
+    for energy_j in (130.0, 121.0, 125.0):
+        assert idle.check_idle(Reading(energy_j, 1.0, busy_share=0.0), 0.0) == ()
+    assert idle.power_w == 121.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("name", ["window_s", "warm_s", "settle_s", "confirm_share", "recover_s"])
+def test_limits_that_are_no_durations_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} is .*: give a finite number"):
+        MeasureLimits(**{name: value})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_pause_that_is_no_duration_is_refused(value):
+    with pytest.raises(InputError, match="pause_s is"):
+        measure(Bench(), pause_s=value)
+
+
+def test_rounds_that_are_no_number_are_refused():
+    with pytest.raises(InputError, match="rounds is nan"):
+        measure(Bench(), rounds=float("nan"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -3.0, None, "many"])
+def test_meter_that_returns_no_number_is_refused_in_one_line(value):
+    bench = Bench()
+
+    class Broken(BenchMeter):
+        def end(self):
+            return Reading(value, 1.0)
+
+    with pytest.raises(ContaminatedError, match=r"(invalid|negative) .*joulecast detect") as caught:
+        measure(bench, Broken(bench))
+    assert "\n" not in str(caught.value)
