@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from joulecast.errors import NetError
+from joulecast.records import Device, Setup
 from joulecast.runtimes.torch.example_inputs import resize_batch
 from joulecast.runtimes.torch.load import load_net, read_named_net
+from joulecast.runtimes.torch.runtime import TorchRuntime
 
 NET_FILE = """
 import torch
@@ -86,3 +88,81 @@ def test_weights_that_do_not_fit_are_not_allocated(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr("joulecast.runtimes.torch.load.find_available_bytes", lambda: 100.0)
     with pytest.raises(NetError, match=r"16\.2 KiB of them do not fit in memory"):
         read_named_net(f"{path}:make_net")
+
+
+FAILING = """
+import torch
+from torch import nn
+
+class Asserting(nn.Linear):
+    def forward(self, x):
+        assert x.shape[1] == 3
+        return super().forward(x)
+
+class Leaving(nn.Linear):
+    def forward(self, x):
+        raise SystemExit(3)
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise KeyError("gone")
+
+class Tired(nn.Linear):
+    calls = 0
+    def forward(self, x):
+        Tired.calls += 1
+        if Tired.calls > 10:
+            raise ValueError("too often")
+        return super().forward(x)
+
+def make_wrong(): return nn.Linear("wide")
+def make_asserting(): return Asserting(8, 2), torch.zeros(5, 8)
+def make_leaving(): return Leaving(8, 2), torch.zeros(5, 8)
+def make_loss(): return nn.Linear(8, 2), torch.zeros(5, 8), lambda out: out.no_such()
+def make_backward(): return nn.Linear(8, 2), torch.ones(5, 8), lambda x: Doubling.apply(x.sum())
+def make_tired(): return Tired(8, 2), torch.randn(5, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong", r"argument: 'out_features' \(failing.py, line 31, in make_wrong\)"),
+        ("asserting", r"assert x.shape\[1\] == 3 \(failing.py, line 7, in forward\)"),
+        ("leaving", r"SystemExit: 3 \(failing.py, line 12, in forward\)"),
+        ("loss", r"no_such.* \(failing.py, line 34, in <lambda>\)"),
+        ("backward", r"KeyError: 'gone' \(failing.py, line 21, in backward\)"),
+    ],
+)
+def test_errors_name_the_line_of_the_users_code(tmp_path, monkeypatch, name, message) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NetError, match=message):
+        read_named_net(f"failing.py:make_{name}")
+
+
+def test_errors_of_an_import_name_their_line(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing.py").write_text("import inner")
+    (tmp_path / "inner.py").write_text("\n\nassert False")
+    with pytest.raises(NetError, match=r"AssertionError: assert False \(inner.py, line 3\)"):
+        read_named_net("failing.py:make")
+    (tmp_path / "failing.py").write_text("def make(:")
+    with pytest.raises(NetError, match=r"SyntaxError: invalid syntax \(failing.py, line 1\)$"):
+        read_named_net("failing.py:make")
+
+
+def test_errors_of_later_steps_name_their_line(tmp_path, monkeypatch) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.chdir(tmp_path)
+    loaded = load_net("failing.py:make_tired")
+    runtime = TorchRuntime("cpu", Device("toy"))
+    step = runtime.prepare_net(loaded.net, loaded.inputs, loaded.loss, Setup(batch=5, threads=1))
+    with pytest.raises(NetError, match=r"ValueError: too often \(failing.py, line 28, in forward"):
+        step.run(100)
+    step.close()

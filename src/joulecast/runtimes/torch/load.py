@@ -27,6 +27,7 @@ from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, me
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.trace_limits import find_available_bytes
 from joulecast.units import format_bytes
+from joulecast.user_errors import describe_user_error
 
 RETURNS_NET = "returns a module"
 _DEFAULT_BATCH = 32
@@ -62,7 +63,7 @@ def load_net(
         with torch.device("meta" if on_meta else "cpu"):
             made = make()
     except (Exception, SystemExit) as error:
-        raise NetError(f"{name} fails: {type(error).__name__}: {_one_line(error)}") from error
+        raise NetError(f"{name} fails: {describe_user_error(error)}") from error
     net, inputs, loss = _unpack(name, made)
     if inputs is None or input_shape is not None:
         inputs = _make_default_inputs(name, batch, input_shape)
@@ -174,8 +175,7 @@ def _importing(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {_one_line(error)}"
-        raise NetError(f"{what} fails to import: {reason}") from error
+        raise NetError(f"{what} fails to import: {describe_user_error(error)}") from error
     finally:
         sys.path.pop(0)
 
@@ -200,7 +200,3 @@ def _make_default_inputs(
             "(module, inputs)"
         )
     return torch.zeros(batch or _DEFAULT_BATCH, *input_shape)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

@@ -32,6 +32,7 @@ from joulecast.runtimes.torch.network_assembly import assemble_network
 from joulecast.runtimes.torch.op_readers import name_leaf_module
 from joulecast.runtimes.torch.trace_events import Trace
 from joulecast.runtimes.torch.tracer import trace_on_fake_tensors, trace_on_real_tensors
+from joulecast.user_errors import describe_user_error
 
 # A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
@@ -90,14 +91,14 @@ def read_net(
 
 def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
     """Trace a step on fake tensors; where that fails, on real ones with few samples."""
-    error: Exception | None = None
+    error: BaseException | None = None
     # Weights of another precision are counted in that of the setup, as all formulas are.
     for in_float32 in (True, False) if has_other_precision(net) else (False,):
         try:
             return trace_on_fake_tensors(net, inputs, loss, name_leaf_module, in_float32)
         except NetError:
             raise
-        except Exception as caught:  # a module may raise anything; real tensors may still work
+        except (Exception, SystemExit) as caught:  # real tensors may still work
             error = caught
     assert error is not None
     if any(value.device.type == "meta" for value in net.parameters()):
@@ -109,7 +110,7 @@ def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:
         return trace_on_real_tensors(net, inputs, loss, name_leaf_module)
     except NetError:
         raise
-    except Exception as caught:
+    except (Exception, SystemExit) as caught:
         raise NetError(_describe_failure(caught)) from caught
 
 
@@ -127,9 +128,8 @@ def _trace_one_sample(net: nn.Module, inputs: Any, loss: LossFunction, trace: Tr
     return Work(max(0.0, trace.total.flops - one.flops) / (batch - 1), more / (batch - 1))
 
 
-def _describe_failure(error: Exception) -> str:
-    text = " ".join(str(error).split())[:300]
-    return f"the training step fails on the example input: {type(error).__name__}: {text}"
+def _describe_failure(error: BaseException) -> str:
+    return f"the training step fails on the example input: {describe_user_error(error)}"
 
 
 def _describe_real_trace(batch: int, wanted: int) -> str:

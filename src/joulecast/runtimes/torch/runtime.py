@@ -33,6 +33,7 @@ from joulecast.runtimes.torch.training_step import (
     is_out_of_memory,
     prepare_step,
 )
+from joulecast.user_errors import describe_user_error
 
 _MAX_SEEDS = 5
 
@@ -70,12 +71,13 @@ class TorchRuntime:
         loss: LossFunction | None,
         setup: Setup,
         execution: Execution = Execution(),
-    ) -> TorchStep:
+    ) -> OwnNetStep:
         """Return a checked step of a user's module, whose weights the step will change."""
         self._check_precision(setup)
         generator = torch.Generator().manual_seed(0)
         replica = self._make_replica(net, inputs, loss, setup, generator)
-        return prepare_step([replica], setup, execution, self.torch_device)
+        with _one_line_errors(self.torch_device):
+            return OwnNetStep(prepare_step([replica], setup, execution, self.torch_device))
 
     def _check_precision(self, setup: Setup) -> None:
         if setup.precision == "tf32" and self.torch_device.type != "cuda":
@@ -110,6 +112,31 @@ class TorchRuntime:
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
         return Replica(net, inputs, loss)
+
+
+class OwnNetStep:
+    """A step of a user's module, whose errors name a line of the user's code."""
+
+    def __init__(self, step: TorchStep) -> None:
+        self._step = step
+
+    def run(self, count: int) -> None:
+        """Issue ``count`` steps without waiting for them."""
+        with _one_line_errors(self._step.device):
+            self._step.run(count)
+
+    def wait(self) -> None:
+        """Wait until the device has finished."""
+        with _one_line_errors(self._step.device):
+            self._step.wait()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the peak of allocated device memory; 0 where it is unknown."""
+        return self._step.peak_memory_bytes()
+
+    def close(self) -> None:
+        """Release all tensors."""
+        self._step.close()
 
 
 def find_torch_device(on: str) -> torch.device:
@@ -160,16 +187,15 @@ def move_inputs(inputs: Any, device: torch.device) -> Any:
 
 @contextmanager
 def _one_line_errors(device: torch.device) -> Iterator[None]:
-    """Raise one line that explains why a module cannot be built or called on a device."""
+    """Raise one line that explains why a module cannot be built, called or trained on a device."""
     try:
         yield
     except JoulecastError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"the network does not fit into the memory of {device}: use a smaller batch or "
                 "network"
             ) from error
-        text = " ".join(str(error).split())[:300]
-        raise NetError(f"forward() fails: {type(error).__name__}: {text}") from error
+        raise NetError(f"the step fails on {device}: {describe_user_error(error)}") from error

@@ -22,6 +22,7 @@ from typing import Any
 from joulecast.errors import JoulecastError, NetError, StoreError
 from joulecast.records import Network
 from joulecast.redaction import redact_url
+from joulecast.user_errors import describe_user_error
 from joulecast.uses.progress_report import ProgressReport, ReportProgress
 from joulecast.uses.search.random_screening import check_reachable
 from joulecast.uses.search.screening import BudgetScreener, ScreenedCandidate
@@ -161,7 +162,7 @@ class _Objective:
         except Exception as error:
             raise NetError(
                 f"training {candidate.network.name} failed in trial {trial.number}: "
-                f"{type(error).__name__}: {_flatten_message(error)}"
+                f"{describe_user_error(error)}"
             ) from error
         try:
             value = float(score)
