@@ -9,6 +9,7 @@ import pytest
 from joulecast.api.command_cost import measure_command
 from joulecast.errors import OutOfMemoryError
 from joulecast.meters import Meter, Reading
+from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
 
 NET = """
@@ -52,6 +53,15 @@ def test_the_users_own_module_is_measured(shell, write):
     assert data["source"] == "own net"
     text = shell(*words).stdout
     assert "modelled, not measured" in text and "covers cpu at 10 W a core" in text
+
+
+def test_what_a_meter_cannot_check_is_said(shell, monkeypatch):
+    monkeypatch.setattr(SimulatedMeter, "provenance", "measured")
+    text = shell("measure", "lenet5", "--on", "simulated:5").stdout
+    assert "Not checked by this meter: other load, power limit, second sensor." in text
+    with open_store(create=False) as store:
+        (seen,) = store.find_profile("simulated-5").observations
+    assert seen.unchecked == ("other load", "power limit", "second sensor")
 
 
 def test_a_built_net_has_no_source(shell):
