@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,19 @@ def test_trial_that_lost_the_device_is_not_refused_twice(tmp_path, request_of):
     lost = "\n".join([FIRST, json.dumps({"lost": "CUDA error: misaligned address"})])
     assert run_script(tmp_path, request, "pass", first=lost).restarts == 1
     assert list_refusals(request) == []
+
+
+def test_no_process_shows_the_password_of_a_store(tmp_path, request_of):
+    """Any user can list the arguments of all processes."""
+    request = replace(request_of(), store="postgresql://ann:s3cret@db/lab")
+    script = (
+        "import sys; from pathlib import Path; secret = 's3' + 'cret'\n"
+        "counts = [sys.stdin.read().count(secret)]\n"
+        "counts.append(Path('/proc/self/cmdline').read_text().count(secret))\n"
+        "sys.exit(f'request and arguments: {counts}')"
+    )
+    with pytest.raises(MeasurementError, match=r"request and arguments: \[1, 0\]"):
+        measure_in_workers(request, command=[sys.executable, "-c", script])
 
 
 def test_errors_of_a_worker_are_raised_here(tmp_path, request_of):

@@ -60,7 +60,7 @@ def measure_in_workers(
         on_progress: Called before every measurement.
         lock_file: Open lock of the device, which a worker keeps as long as it lives.
         silence_s: Longest time without a message from a worker.
-        command: Starts a worker; the request is added to it.
+        command: Starts a worker, which reads the request from stdin.
 
     Raises:
         JoulecastError: A worker raised it.
@@ -72,8 +72,8 @@ def measure_in_workers(
         done, left_s = state.done, state.find_left_s(request.limits.seconds)
         limits = replace(request.limits, seconds=left_s)
         try:
-            own = [*command, replace(request, limits=limits).to_json()]
-            with _start_worker(own, lock_file) as worker:
+            own = replace(request, limits=limits)
+            with _start_worker(command, own, lock_file) as worker:
                 state.follow(worker, silence_s)
         except KeyboardInterrupt:
             return state.finish(INTERRUPTED)
@@ -198,12 +198,18 @@ class _AtlasState:
 
 
 @contextmanager
-def _start_worker(command: Sequence[str], lock_file: int | None) -> Iterator[_Worker]:
-    """Start a worker; end it when the block is left."""
+def _start_worker(
+    command: Sequence[str], request: AtlasRequest, lock_file: int | None
+) -> Iterator[_Worker]:
+    """Start a worker; end it when the block is left.
+
+    Every user of a machine can read the arguments of its processes, and the URL of a store may
+    contain a password: so the request goes through a pipe.
+    """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             # An interruption reaches this process only, which then ends the worker.
@@ -211,6 +217,10 @@ def _start_worker(command: Sequence[str], lock_file: int | None) -> Iterator[_Wo
             pass_fds=() if lock_file is None else (lock_file,),
         )
         try:
+            assert process.stdin is not None
+            # A worker that is already dead tells so when its messages are read.
+            with suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(request.to_json().encode())
             yield _Worker(process, log)
         finally:
             with suppress(subprocess.TimeoutExpired):

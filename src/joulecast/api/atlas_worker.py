@@ -1,6 +1,6 @@
-"""The process that measures an atlas: ``python -m joulecast.api.atlas_worker REQUEST``.
+"""The process that measures an atlas: ``python -m joulecast.api.atlas_worker``.
 
-The request is JSON; every line of the answer is a message in JSON:
+The request is JSON on stdin; every line of the answer is a message in JSON:
 
     {"profile": key}            whose observations it adds to the store
     {"trial": observation}      what is measured next, without values: should the process die while
@@ -53,11 +53,11 @@ class AtlasRequest:
 
 
 def main() -> None:
-    """Measure what the request on the command line asks for."""
+    """Measure what the request asks for."""
     # What libraries print must not mix with messages.
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    request = AtlasRequest.from_json(sys.argv[1])
+    request = AtlasRequest.from_json(sys.stdin.read())
     try:
         answer_request(request, lambda message: _write(messages, message))
     except BrokenPipeError:
