@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup test check format demo clean
+.PHONY: setup packages test check format demo clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Joulecast needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,prune,search,plan,hf,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,prune,search,plan,hf,postgres,dev]'
 	touch $(STAMP)
 
 check: $(STAMP)
@@ -22,7 +22,11 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check
+# What tests need that is no Python package.
+packages:
+	.ci/packages
+
+test: check packages
 	$(BIN)/pytest -n 2
 
 format: $(STAMP)

@@ -8,7 +8,7 @@ from alembic.script import ScriptDirectory
 
 from joulecast.errors import StoreError
 from joulecast.store import open_store
-from joulecast.store.database import HEAD, VERSION_TABLE
+from joulecast.store.schema import HEAD, VERSION_TABLE
 
 
 def test_newest_migration_is_the_schema_of_the_store():

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from joulecast.errors import InputError, MissingError, StoreError
 from joulecast.files import write_profile
 from joulecast.records import Observation, find_fit_count, load_record
 from joulecast.store import open_store, profile_key
-from joulecast.store.database import VERSION_TABLE, find_file, find_url
+from joulecast.store.database import find_file, find_url
+from joulecast.store.schema import VERSION_TABLE
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 
 NOBODY_UID = 65534
@@ -84,21 +85,64 @@ def test_other_databases_are_refused(place):
     assert one_line(caught)
 
 
-def test_error_for_a_missing_driver_hides_the_password(monkeypatch):
-    for driver in ("psycopg", "psycopg2"):
-        monkeypatch.setitem(sys.modules, driver, None)
-    with pytest.raises(MissingError, match="pip install psycopg") as caught:
-        open_store("postgresql://me:secret@host/db")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql+psycopg2://me:secret@host/db",
+        "postgresql+oddity://me:secret@host/db",
+        "oracle://me:secret@host/db",
+        "redis://:secret@host",
+        "postgresql://me:secret@host:port/db",
+        "postgresql://me:secret@host:99999/db",
+        "postgresql://me:secret@host/db?row_factory=x",
+        "sqlite://me:secret@host/file",
+        "sqlite:///file?timeout=x&password=secret",
+    ],
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_error_for_an_unusable_url_hides_the_password(place, create):
+    with pytest.raises(InputError) as caught:
+        open_store(place, create=create)
     assert "secret" not in one_line(caught)
 
 
-def test_folders_are_created(tmp_path, no_profiles):
-    place = tmp_path / "a b" / "c%d" / "store.sqlite"
-    with open_store(place, shipped=no_profiles) as store:
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "POSTGRESQL", "postgresql+psycopg"])
+def test_error_for_a_missing_driver_hides_the_password(monkeypatch, scheme):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingError, match=r"pip install 'joulecast\[postgres\]'") as caught:
+        open_store(f"{scheme}://me:secret@host/db")
+    assert "secret" not in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("x" * 300, "name too long"), ("~nobody-has-this-name/s", "no home"), ("a\0b", "null byte")],
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_paths_that_cannot_exist_are_refused(tmp_path, monkeypatch, place, reason, create):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=f"(?i){reason}") as caught:
+        open_store(place, create=create)
+    assert one_line(caught)
+
+
+def test_folders_of_the_usual_store_are_created(tmp_path, no_profiles, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a b" / "c%d"))
+    monkeypatch.delenv("JOULECAST_STORE", raising=False)
+    with open_store(shipped=no_profiles) as store:
         store.add_observation(make_observation())
-    with open_store(place, shipped=no_profiles) as store:
+    with open_store(shipped=no_profiles) as store:
         assert store.load_observations(profile_key(make_observation())) == (make_observation(),)
-    assert [path.name for path in place.parent.iterdir()] == ["store.sqlite"]
+        folder = Path(store.place).parent
+    assert folder == tmp_path / "a b" / "c%d" / "joulecast"
+    assert [path.name for path in folder.iterdir()] == ["store.sqlite"]
+
+
+def test_mistyped_folder_is_not_created(tmp_path):
+    with pytest.raises(StoreError, match=f"no folder {tmp_path / 'mistyped'}: create it") as caught:
+        open_store(tmp_path / "mistyped" / "store.sqlite")
+    assert one_line(caught)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_reading_a_missing_store_creates_nothing(tmp_path, no_profiles):
@@ -215,6 +259,39 @@ def test_full_disk_loses_nothing(store, place, no_profiles):
         assert again.load_observations(profile_key(large)) == (*kept, large)
 
 
+@pytest.fixture
+def full_disk():
+    """Yield a file system of 512 KiB."""
+    folder = Path(tempfile.mkdtemp())
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        folder.rmdir()
+        pytest.skip("only root can mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_store_on_a_full_disk_can_be_read(full_disk, no_profiles):
+    place = full_disk / "store.sqlite"
+    with open_store(place, shipped=no_profiles) as store:
+        store.add_observation(make_observation())
+    with (full_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+    with open_store(place, shipped=no_profiles) as store:
+        assert store.find_profile("board").observations == (make_observation(),)
+        with pytest.raises(StoreError, match="no space left; free some") as caught:
+            store.add_observation(make_observation(1))
+        assert one_line(caught)
+        with pytest.raises(StoreError, match="no space left; free some"):
+            store.check_writable()
+    (full_disk / "filler").unlink()
+    with open_store(place, shipped=no_profiles) as store:
+        store.add_observation(make_observation(1))
+        assert len(store.find_profile("board").observations) == 2
+
+
 def test_locked_store_is_an_error_after_waiting(store, place, no_profiles):
     holder = sqlite3.connect(place, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -277,6 +354,39 @@ def test_read_only_store_can_be_read_but_not_written(locked_folder, no_profiles,
         assert len(store.load_profile(profile_key(make_observation())).observations) == 1
     assert place.read_bytes() == before
     assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
+
+
+def test_reading_a_read_only_file_leaves_nothing_beside_it(locked_folder, no_profiles):
+    place = locked_folder / "store.sqlite"
+    locked_folder.chmod(0o777)
+    with plain_user(), open_store(place, create=False, shipped=no_profiles) as store:
+        assert store.find_profile("board").observations == (make_observation(),)
+        assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
+    # Its owner can go on.
+    place.chmod(0o644)
+    with open_store(place, shipped=no_profiles) as store:
+        store.add_observation(make_observation(1))
+    assert [path.name for path in locked_folder.iterdir()] == ["store.sqlite"]
+
+
+def test_read_only_file_is_read_with_what_is_in_the_log(locked_folder, no_profiles):
+    place = locked_folder / "store.sqlite"
+    for path, mode in ((locked_folder, 0o777), (place, 0o644)):
+        path.chmod(mode)
+    with open_store(place, shipped=no_profiles) as writer:
+        writer.add_observation(make_observation(1))
+        place.chmod(0o444)
+        with plain_user(), open_store(place, create=False, shipped=no_profiles) as store:
+            assert len(store.find_profile("board").observations) == 2
+
+
+def test_store_that_cannot_be_written_is_known_before(locked_folder, no_profiles, store):
+    place = locked_folder / "store.sqlite"
+    with plain_user(), open_store(place, shipped=no_profiles) as read_only:
+        with pytest.raises(StoreError, match="read but not written"):
+            read_only.check_writable()
+    store.check_writable(make_profile(make_observation()))
+    assert store.list_profiles() == ()
 
 
 def test_store_cannot_be_created_in_a_read_only_folder(locked_folder):

@@ -87,6 +87,7 @@ def run_evaluation(
         lock_device(measuring.on),
         open_store(store) as opened,
     ):
+        opened.check_writable()
         return measure_and_evaluate(measurer, opened, plan, on_progress)
 
 

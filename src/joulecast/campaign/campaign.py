@@ -7,6 +7,7 @@
 Every observation is stored as soon as it is made, and a proposal depends on the observations alone.
 A campaign that was interrupted, even by ``kill -9``, therefore continues where it stopped: nothing
 is lost and no trial is measured twice without need; the idle device is observed again in each run.
+Two campaigns with one store measure no trial twice either: one waits while the other measures it.
 The peaks of the device come first, for estimators that use them. At the end, observations that look
 wrong are measured again, earlier runs' included: running a campaign again repairs a profile. A
 trial that the device refuses (it cannot be built, does not fit into memory, does not train) is left
@@ -21,12 +22,12 @@ from dataclasses import dataclass, field, replace
 
 from joulecast.campaign.anchor_rates import measure_anchors
 from joulecast.campaign.doubtful_trials import repeat_doubtful
-from joulecast.campaign.trial_log import ObservationLog, TrialLog
+from joulecast.campaign.trial_log import ObservationLog, TrialLog, describe_profile
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.plausibility import JudgingFit
 from joulecast.measurer import Measurer
-from joulecast.records import Observation, Profile
+from joulecast.records import Observation
 
 # Doubtful trials are measured again for at most this share of a campaign's time, or this long.
 _REPAIR_SHARE, _LEAST_REPAIR_S = 0.1, 10.0
@@ -76,8 +77,7 @@ class CampaignResult:
 
 def find_profile_key(measurer: Measurer) -> str:
     """Return the key of the profile that a measurer's observations belong to."""
-    runtime, meter = measurer.runtime, measurer.meter
-    return Profile(runtime.device, runtime.name, meter.covers, meter.provenance).key
+    return describe_profile(measurer).key
 
 
 def run_campaign(
@@ -188,8 +188,9 @@ def _measure_proposed(trials: TrialLog, proposal: Proposal, until_s: float) -> N
             trials.measure(probe, False, proposal.reason)
     if proposal.probes:
         return
-    done = trials.measure(proposal.trial, proposal.with_energy, proposal.reason)
-    if done is not None and trials.new == 1:
+    before = trials.new
+    trials.measure(proposal.trial, proposal.with_energy, proposal.reason)
+    if before < trials.new == 1:
         # After the first load, when clock rates are up as they are between steps.
         trials.measure_idle()
 

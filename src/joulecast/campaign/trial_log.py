@@ -1,5 +1,7 @@
 """Measure trials of a campaign and store every observation as soon as it is made.
 
+A trial is claimed before it is measured: another campaign with the same store, on this machine or
+on another one, does not measure it too, and what it has measured meanwhile is taken over.
 A trial that contradicts an earlier observation of the same trial is measured again until two agree.
 A trial that the device refuses (it cannot be built, does not fit into memory, does not train) is
 noted. After some errors of CUDA a process can use the device no more: the trial that caused one is
@@ -9,8 +11,9 @@ stored as refused, so that the next process does not try it again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from joulecast.errors import (
     ContaminatedError,
@@ -26,13 +29,15 @@ from joulecast.estimators.contradictions import (
     make_quick_key,
 )
 from joulecast.measurer import Measurer
-from joulecast.records import Observation, Trial
+from joulecast.records import Observation, Profile, Trial
 
 # How often a trial that contradicts an earlier observation is repeated at most.
 _MOST_REPEATS = 2
 # Errors after which every further call of the process fails.
 _LOST = ("cuda error", "cuda runtime error", "device-side assert")
 _LONGEST_REASON = 300
+# A trial that another process holds for longer is measured twice rather than never.
+_LONGEST_CLAIM_S = 600.0
 
 
 class ObservationLog(Protocol):
@@ -49,6 +54,25 @@ class ObservationLog(Protocol):
 
     def save_fit(self, profile_key: str, estimator: str, fitted: Json) -> None:
         """Store an estimator's fit to a profile."""
+
+
+@runtime_checkable
+class SharedLog(Protocol):
+    """Storage that several campaigns write to at once."""
+
+    def check_writable(self, profile: Profile) -> None:
+        """Raise an error if observations of a profile cannot be stored."""
+
+    def claim_trial(
+        self, planned: Observation, wait_s: float
+    ) -> AbstractContextManager[Sequence[Observation] | None]:
+        """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
+
+
+def describe_profile(measurer: Measurer) -> Profile:
+    """Return the profile that a measurer's observations belong to, without observations."""
+    runtime, meter = measurer.runtime, measurer.meter
+    return Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
 
 
 @dataclass
@@ -74,19 +98,72 @@ class TrialLog:
     new: int = 0
 
     def __post_init__(self) -> None:
+        # Known before anything is measured in vain.
+        if isinstance(self.log, SharedLog):
+            self.log.check_writable(describe_profile(self.measurer))
         self.believed = list(drop_contradicted(self.stored))
         self.refused = [one for one in self.stored if one.refusal]
         self._by_key: dict[Hashable, list[Observation]] = {}
         for one in self.stored:
             self._by_key.setdefault(make_quick_key(one.trial), []).append(one)
 
-    def measure(self, trial: Trial, with_energy: bool, reason: str) -> Observation | None:
+    def measure(
+        self, trial: Trial, with_energy: bool, reason: str, *, waits: bool = True
+    ) -> Observation | None:
         """Measure and store a trial; return None if the device refuses it.
+
+        Where another campaign has measured the trial meanwhile, its observation is returned.
+
+        Args:
+            trial: What is measured.
+            with_energy: Measure energy, not only time.
+            reason: Why, for the list of refused trials.
+            waits: Wait for another campaign that measures the trial; return None otherwise.
 
         Raises:
             ContaminatedError: Something disturbed the device in too many windows.
             DeviceLostError: The process can no longer use the device.
         """
+        with self._claim(trial, waits) as stored:
+            if stored is None and not waits:
+                return None
+            news = [one for one in stored or () if self._take_over(one)]
+            for one in reversed(news):
+                if one.refusal:
+                    return None
+                if one.duration_s is not None and (one.energy_j is not None or not with_energy):
+                    return one
+            return self._measure(trial, with_energy, reason)
+
+    def measure_idle(self) -> None:
+        """Measure and store the idle device."""
+        self.add(self.measurer.measure_idle())
+
+    def add(self, observation: Observation) -> None:
+        """Store an observation."""
+        self.log.add_observation(observation)
+        self._believe(observation)
+
+    def _claim(
+        self, trial: Trial, waits: bool
+    ) -> AbstractContextManager[Sequence[Observation] | None]:
+        if not isinstance(self.log, SharedLog):
+            return nullcontext(())
+        planned = self.measurer.make_refusal(trial, "")
+        return self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0)
+
+    def _take_over(self, observation: Observation) -> bool:
+        """Add an observation of another campaign; return whether it was not known yet."""
+        if observation in self._by_key.get(make_quick_key(observation.trial), ()):
+            return False
+        if observation.refusal:
+            self._remember(observation)
+            self.refused.append(observation)
+        else:
+            self._believe(observation)
+        return True
+
+    def _measure(self, trial: Trial, with_energy: bool, reason: str) -> Observation | None:
         measure = self.measurer.measure if with_energy else self.measurer.time
         try:
             observation = measure(trial)
@@ -106,14 +183,8 @@ class TrialLog:
         self.new += 1
         return observation
 
-    def measure_idle(self) -> None:
-        """Measure and store the idle device."""
-        self.add(self.measurer.measure_idle())
-
-    def add(self, observation: Observation) -> None:
-        """Store an observation."""
+    def _believe(self, observation: Observation) -> None:
         is_repeat = any(self._find_earlier(observation.trial))
-        self.log.add_observation(observation)
         self._remember(observation)
         if is_repeat and observation.trial.network.layers:
             self.believed = list(drop_contradicted(self.stored))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from joulecast.api.command_cost import CommandCost, measure_command
-from joulecast.api.measure import measure_net, save_observation
+from joulecast.api.measure import check_store, measure_net, save_observation
 from joulecast.api.measurers import find_meter
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import MeasureOptions
@@ -23,6 +23,7 @@ from joulecast.cli.terminal import (
     make_console,
     print_table,
 )
+from joulecast.errors import StoreError
 from joulecast.meters import Meter
 from joulecast.records import Observation
 from joulecast.units import format_bytes, format_duration, format_energy, format_power
@@ -70,10 +71,19 @@ def measure(
         raise click.UsageError("give either NET, or -- and a command", context)
     if command:
         context.exit(_measure_command(command, measuring, output))
+    if not no_save:
+        check_store(store)
     observation = measure_net(*request.resolve(), measuring)
-    place = "" if no_save else save_observation(observation, store)
+    place, failure = "", None
+    try:
+        place = "" if no_save else save_observation(observation, store)
+    except StoreError as error:
+        # What was measured is shown all the same.
+        failure = error
     data = describe_observation(observation, place)
     write_result(output, data, lambda: _print_observation(observation, place))
+    if failure is not None:
+        raise failure
 
 
 def describe_observation(observation: Observation, place: str) -> Json:
@@ -124,6 +134,8 @@ def _print_observation(observation: Observation, place: str) -> None:
         f"{observation.count} windows with the meter {observation.meter}, which covers "
         f"{observation.covers}: {describe_provenance(observation.provenance)}."
     )
+    if observation.unchecked:
+        console.print(f"Not checked by this meter: {', '.join(observation.unchecked)}.")
     if place:
         console.print(f"Stored in {place}.")
 

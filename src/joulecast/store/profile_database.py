@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import sqlalchemy as sa
 
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Json, Observation, Profile, find_fit_count
+from joulecast.records.hashing import stable_hash
+from joulecast.redaction import redact_url
 from joulecast.store import rows
-from joulecast.store.database import find_url, open_database, wrap_errors
+from joulecast.store.claims import Claims, FileClaims, NoClaims, ServerClaims
+from joulecast.store.database import find_file, find_url, open_database
+from joulecast.store.database_errors import wrap_errors
 from joulecast.store.places import IN_MEMORY
 from joulecast.store.summaries import ProfileSummary
 from joulecast.store.tables import PROFILES
+from joulecast.store.transactions import Transactions
 
 
 def open_profile_database(
@@ -23,10 +28,19 @@ def open_profile_database(
 ) -> ProfileDatabase | None:
     """Return the profiles at a path or URL; None if there are none and ``create`` is False."""
     url = find_url(place)
-    name = url.render_as_string() if url.host else str(url.database or IN_MEMORY)
-    with wrap_errors(name):
+    file = find_file(url)
+    is_server = url.get_backend_name() != "sqlite"
+    name = redact_url(place) if is_server else str(file or IN_MEMORY)
+    with wrap_errors(name, file):
         engine = open_database(url, create=create, wait_s=wait_s)
-    return None if engine is None else ProfileDatabase(engine, name, now)
+    if engine is None:
+        return None
+    claims: Claims = NoClaims()
+    if is_server:
+        claims = ServerClaims(engine, wait_s)
+    elif file is not None:
+        claims = FileClaims(file)
+    return ProfileDatabase(engine, Transactions(engine, name, file, wait_s), claims, now)
 
 
 class ProfileDatabase:
@@ -36,42 +50,83 @@ class ProfileDatabase:
     unchanged.
     """
 
-    def __init__(self, engine: sa.Engine, place: str, now: Callable[[], float] = time.time) -> None:
-        self.place = place
+    def __init__(
+        self,
+        engine: sa.Engine,
+        transactions: Transactions,
+        claims: Claims,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.place = transactions.place
         self._engine = engine
+        self._transactions = transactions
+        self._claims = claims
         self._now = now
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""
         self._engine.dispose()
 
+    def check_writable(self, profile: Profile) -> None:
+        """Raise StoreError or InputError if a profile cannot be stored here."""
+
+        def rehearse(connection: sa.Connection) -> None:
+            trial = connection.begin_nested()
+            rows.insert_profile(connection, profile, self._now())
+            trial.rollback()
+
+        self._transactions.write(rehearse)
+
     def add_observation(self, observation: Observation) -> None:
         """Append an observation; it is on disk when this returns."""
         profile = find_own_profile(observation)
-        with self._writing() as connection:
+
+        def add(connection: sa.Connection) -> None:
             rows.insert_profile(connection, profile, self._now())
             rows.insert_observation(connection, profile.key, observation)
 
+        self._transactions.write(add)
+
+    @contextmanager
+    def claim_trial(
+        self, planned: Observation, wait_s: float
+    ) -> Iterator[tuple[Observation, ...] | None]:
+        """Claim a trial; yield what is stored of it, or None if another process has claimed it."""
+        profile_key, trial_key = find_own_profile(planned).key, planned.trial.key
+        claim = self._claims.hold(stable_hash([profile_key, trial_key]), wait_s)
+        with ExitStack() as stack:
+            with wrap_errors(self.place):
+                is_held = stack.enter_context(claim)
+            # What was stored before the claim was released is seen now.
+            yield self._load_trial(profile_key, trial_key) if is_held else None
+
     def find_profile(self, key: str) -> tuple[Profile, set[str]] | None:
         """Return a profile and the runs of its observations; None if it is not here."""
-        with self._reading() as connection:
+
+        def find(connection: sa.Connection) -> tuple[Profile, set[str]] | None:
             profile = rows.select_profile(connection, key, self.place)
             if profile is None:
                 return None
             observations, runs = rows.select_observations(connection, key, self.place)
-        return replace(profile, observations=observations), runs
+            return replace(profile, observations=observations), runs
+
+        with rows.name_store(self.place):
+            return self._transactions.read(find)
 
     def list_profiles(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles, in the order they were created."""
-        with self._reading() as connection:
-            return rows.select_summaries(connection)
+        with rows.name_store(self.place):
+            return self._transactions.read(rows.select_summaries)
 
     def save_fit(self, key: str, estimator: str, fitted: Json, shipped_count: int) -> None:
         """Store a fit made from the observations here and from ``shipped_count`` others."""
-        with self._writing() as connection:
+
+        def save(connection: sa.Connection) -> None:
             self._check_profile(connection, key)
             count = shipped_count + rows.count_observations(connection, key)
             self._replace_fit(connection, key, estimator, fitted, count)
+
+        self._transactions.write(save)
 
     def import_profile(self, profile: Profile) -> int:
         """Add a profile's observations and fits; return how many observations were new.
@@ -79,24 +134,39 @@ class ProfileDatabase:
         An imported fit replaces one of the same estimator unless that used more observations.
         """
         key = profile.key
-        with self._writing() as connection:
+        for observation in profile.observations:
+            if find_own_profile(observation).key != key:
+                raise InputError(_explain_mixed(observation, profile))
+
+        def add(connection: sa.Connection) -> int:
             rows.insert_profile(connection, profile, self._now())
-            for observation in profile.observations:
-                if find_own_profile(observation).key != key:
-                    raise InputError(_explain_mixed(observation, profile))
             new = sum(rows.insert_observation(connection, key, one) for one in profile.observations)
             for estimator, fitted in profile.fits.items():
                 known = find_fit_count(profile.fits, estimator)
                 count = len(profile.observations) if known is None else known
                 if count >= rows.count_fitted(connection, key, estimator):
                     self._replace_fit(connection, key, estimator, fitted, count)
-        return new
+            return new
+
+        return self._transactions.write(add)
 
     def remove_profile(self, key: str) -> None:
         """Remove a profile with its observations and fits."""
-        with self._writing() as connection:
+
+        def remove(connection: sa.Connection) -> None:
             self._check_profile(connection, key)
             connection.execute(sa.delete(PROFILES).where(PROFILES.c.key == key))
+
+        self._transactions.write(remove)
+
+    def _load_trial(self, profile_key: str, trial_key: str) -> tuple[Observation, ...]:
+        def load(connection: sa.Connection) -> tuple[Observation, ...]:
+            found, _ = rows.select_observations(
+                connection, profile_key, self.place, trial_key=trial_key
+            )
+            return tuple(found)
+
+        return self._transactions.read(load)
 
     def _check_profile(self, connection: sa.Connection, key: str) -> None:
         if not rows.has_profile(connection, key):
@@ -109,21 +179,6 @@ class ProfileDatabase:
     ) -> None:
         now_s = self._now()
         rows.replace_fit(connection, key, estimator, fitted, count=count, fitted_at_s=now_s)
-
-    @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        with (
-            rows.name_store(self.place),
-            wrap_errors(self.place),
-            self._engine.connect() as connection,
-        ):
-            yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        engine = self._engine.execution_options(writes=True)
-        with wrap_errors(self.place), engine.begin() as connection:
-            yield connection
 
 
 def find_own_profile(observation: Observation) -> Profile:

@@ -5,9 +5,11 @@ Records are stored as JSON text.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from joulecast.errors import FileError, InputError, StoreError
+from joulecast.input_files import parse_json
 from joulecast.records import (
     Device,
     Json,
@@ -25,8 +28,14 @@ from joulecast.records import (
     load_record,
     stable_hash,
 )
+from joulecast.records.trial import hash_trial
 from joulecast.store.summaries import ProfileSummary
 from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
+
+
+# The payload of a fit: {"sha256": ..., "fit": ...}, compact and in this order.
+_SEAL = '{"sha256":"'
+_SEALED = '","fit":'
 
 
 class DamagedRowError(StoreError):
@@ -56,26 +65,37 @@ def select_profile(connection: sa.Connection, key: str, place: str) -> Profile |
     row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
     if row is None:
         return None
-    device = _load(Device, row.device, f"the device of profile {key}")
-    fits = _select_fits(connection, key, place)
-    return Profile(device, row.runtime, row.covers, row.provenance, fits=fits)
+    what = f"profile {key}"
+    device = _load(Device, _parse(row.device, what), what)
+    profile = Profile(device, row.runtime, row.covers, row.provenance)
+    if profile.key != key:
+        raise _name_damage(what)
+    return replace(profile, fits=_select_fits(connection, key, place))
 
 
 def select_observations(
-    connection: sa.Connection, key: str, place: str
+    connection: sa.Connection, key: str, place: str, *, trial_key: str | None = None
 ) -> tuple[LazyObservations, set[str]]:
     """Return the observations of a profile, in the order they were added, and their runs.
 
-    They are parsed when they are first read; ``place`` names the store if one is damaged.
+    They are parsed when they are first read; ``place`` names the store if one is damaged. With
+    ``trial_key``, only those of one trial are returned.
     """
-    rows = connection.execute(
-        sa.select(OBSERVATIONS.c.id, OBSERVATIONS.c.payload, OBSERVATIONS.c.run)
+    query = (
+        sa.select(
+            OBSERVATIONS.c.id,
+            OBSERVATIONS.c.payload,
+            OBSERVATIONS.c.digest,
+            OBSERVATIONS.c.run,
+        )
         .where(OBSERVATIONS.c.profile_key == key)
         .order_by(OBSERVATIONS.c.id)
-    ).all()
-    texts = [(row.id, row.payload) for row in rows]
-    parse = partial(_parse_observations, texts, place)
-    return LazyObservations(len(texts), parse), {row.run for row in rows}
+    )
+    if trial_key is not None:
+        query = query.where(OBSERVATIONS.c.trial_key == trial_key)
+    rows = connection.execute(query).all()
+    parse = partial(_parse_observations, rows, place)
+    return LazyObservations(len(rows), parse), {row.run for row in rows}
 
 
 def count_observations(connection: sa.Connection, key: str) -> int:
@@ -129,14 +149,19 @@ def insert_profile(connection: sa.Connection, profile: Profile, created_at_s: fl
 def insert_observation(
     connection: sa.Connection, profile_key: str, observation: Observation
 ) -> bool:
-    """Insert an observation unless it is stored already; return whether it was new."""
+    """Insert an observation unless it is stored already; return whether it was new.
+
+    Raises:
+        InputError: It contains a value with which it could not be read again.
+    """
     data, trial_key = observation.to_dict(), observation.trial.key
+    Observation.from_dict(data)
     row = {
         "profile_key": profile_key,
         "trial_key": trial_key,
         "run": observation.run,
         "taken_at_s": observation.taken_at_s,
-        "digest": stable_hash({**data, "trial": trial_key}),
+        "digest": _digest_observation(data, trial_key),
         "payload": _dump(data),
     }
     return _insert_new(connection, OBSERVATIONS, row)
@@ -155,10 +180,11 @@ def replace_fit(
     row = {
         "profile_key": key,
         "estimator": estimator,
-        "payload": _dump(fitted),
+        "payload": _seal(_dump(fitted)),
         "fitted_at_s": fitted_at_s,
         "observation_count": count,
     }
+    _check_texts(row)
     connection.execute(sa.delete(FITS).where(_is_fit(key, estimator)))
     connection.execute(sa.insert(FITS).values(**row))
 
@@ -183,12 +209,27 @@ def _select_fits(connection: sa.Connection, key: str, place: str) -> StoredFits:
 
 def _parse_fit(text: str, estimator: str, place: str) -> Any:
     with name_store(place):
-        return _parse(text, f"the fit of {estimator}")
+        what = f"the fit of {estimator}"
+        return _parse(_unseal(text, what), what)
 
 
-def _parse_observations(texts: Sequence[tuple[int, str]], place: str) -> tuple[Observation, ...]:
+def _parse_observations(rows: Sequence[Any], place: str) -> tuple[Observation, ...]:
     with name_store(place):
-        return tuple([_load(Observation, text, f"observation {row}") for row, text in texts])
+        return tuple([_parse_observation(row) for row in rows])
+
+
+def _parse_observation(row: Any) -> Observation:
+    what = f"observation {row.id}"
+    data = _parse(row.payload, what)
+    observation: Observation = _load(Observation, data, what)
+    if _digest_observation(data, hash_trial(data["trial"])) != row.digest:
+        raise _name_damage(what)
+    return observation
+
+
+def _digest_observation(data: Json, trial_key: str) -> str:
+    """Return what identifies an observation, whatever its network and layers are called."""
+    return stable_hash({**data, "trial": trial_key})
 
 
 def _summarise_row(row: Any, fits: Sequence[Any]) -> ProfileSummary:
@@ -212,23 +253,59 @@ def _is_fit(profile_key: str, estimator: str) -> sa.ColumnElement[bool]:
 
 def _insert_new(connection: sa.Connection, table: sa.Table, row: Json) -> bool:
     """Insert a row unless it exists; only dialects have the statement for it."""
+    _check_texts(row)
     dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
     statement = dialect.insert(table).values(**row).on_conflict_do_nothing()
-    return bool(connection.execute(statement).rowcount == 1)
+    # The row itself is asked for: psycopg does not count inserted rows.
+    inserted = connection.execute(statement.returning(*table.primary_key.columns)).first()
+    return inserted is not None
 
 
-def _load(cls: Any, text: str, what: str) -> Any:
+def _check_texts(row: Json) -> None:
+    """Raise InputError for texts that only some databases can store."""
+    for column, value in row.items():
+        if not isinstance(value, str):
+            continue
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the {column} {value!r} is not valid text: change it") from error
+        if "\0" in value:
+            raise InputError(f"the {column} {value!r} has a NUL character: remove it")
+
+
+def _load(cls: Any, data: Any, what: str) -> Any:
     try:
-        return load_record(cls, _parse(text, what), what)
+        return load_record(cls, data, what)
     except FileError as error:
         raise DamagedRowError(str(error)) from error
 
 
-def _parse(text: str, what: str) -> Any:
+def _parse(text: Any, what: str) -> Any:
+    # SQLite returns what is there, which may be bytes or a number in a damaged file.
     try:
-        return json.loads(text)
+        return parse_json(text if isinstance(text, str) else "")
     except ValueError as error:
-        raise DamagedRowError(f"{what} is damaged; restore a copy of the store") from error
+        raise _name_damage(what) from error
+
+
+def _seal(text: str) -> str:
+    """Return the JSON text of a fit together with its checksum."""
+    return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}{_SEALED}{text}}}"
+
+
+def _unseal(payload: Any, what: str) -> Any:
+    """Return the text of a fit that has its checksum; fits of earlier versions have none."""
+    if not isinstance(payload, str) or not payload.startswith(_SEAL):
+        return payload
+    checksum, _, rest = payload[len(_SEAL) :].partition(_SEALED)
+    if hashlib.sha256(rest[:-1].encode()).hexdigest() != checksum:
+        raise _name_damage(what)
+    return rest[:-1]
+
+
+def _name_damage(what: str) -> DamagedRowError:
+    return DamagedRowError(f"{what} is damaged; restore a copy of the store")
 
 
 def _dump(data: Json) -> str:

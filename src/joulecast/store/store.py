@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulecast.errors import MissingError, StoreError
-from joulecast.records import Json, Observation, Profile, merge_fits
+from joulecast.records import Device, Json, Observation, Profile, merge_fits
+from joulecast.redaction import redact_url
 from joulecast.store.places import choose_place, is_missing_file
 from joulecast.store.shipped import (
     ShippedProfiles,
@@ -31,7 +33,7 @@ def open_store(
     place: str | Path | None = None,
     *,
     create: bool = True,
-    wait_s: float = 30.0,
+    wait_s: float = 60.0,
     now: Callable[[], float] = time.time,
     shipped: Path | None = None,
 ) -> Store:
@@ -42,7 +44,8 @@ def open_store(
             data folder.
         create: Create the store if it does not exist. With False, a missing store reads as empty
             and cannot be written.
-        wait_s: Longest time to wait for other processes that write.
+        wait_s: Longest time to wait for other processes that write, and for a server that does not
+            answer or restarts.
         now: Returns seconds since 1970.
         shipped: Folder of shipped profiles; by default JOULECAST_PROFILES, else those of the
             package.
@@ -57,7 +60,7 @@ def open_store(
     from joulecast.store.profile_database import open_profile_database
 
     database = open_profile_database(chosen, create=create, wait_s=wait_s, now=now)
-    return Store(database, database.place if database else chosen, profiles)
+    return Store(database, database.place if database else redact_url(chosen), profiles)
 
 
 def profile_key(observation: Observation) -> str:
@@ -91,9 +94,41 @@ class Store:
         if self._database:
             self._database.close()
 
+    def check_writable(self, profile: Profile | None = None) -> None:
+        """Raise an error if observations of a profile cannot be added; change nothing.
+
+        Measuring takes long: a store that cannot keep the results should be known before.
+
+        Args:
+            profile: The profile that observations will belong to, if it is known already.
+
+        Raises:
+            InputError: A name cannot be stored.
+            StoreError: The store cannot be written.
+        """
+        self._require_database().check_writable(profile or Profile(Device(""), "", "", "measured"))
+
     def add_observation(self, observation: Observation) -> None:
         """Append an observation; it is on disk when this returns."""
         self._require_database().add_observation(observation)
+
+    def claim_trial(
+        self, planned: Observation, wait_s: float = 0.0
+    ) -> AbstractContextManager[tuple[Observation, ...] | None]:
+        """Claim a trial, so that no other process with the same store measures it.
+
+            with store.claim_trial(planned) as stored:
+                if stored == ():
+                    store.add_observation(measure())
+
+        The claim ends with the block or with the process. It yields the observations of the trial
+        that are stored, or None if another process has claimed it.
+
+        Args:
+            planned: What will be observed, without values.
+            wait_s: How long to wait for another process that has claimed the trial.
+        """
+        return self._require_database().claim_trial(planned, wait_s)
 
     def load_observations(self, profile_key: str) -> tuple[Observation, ...]:
         """Return the observations of a profile, in the order they were added.

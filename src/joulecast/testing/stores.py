@@ -138,6 +138,36 @@ class StoreContract:
             store.save_fit(key, "flops", {"slope": number})
         assert store.load_profile(key) == make_profile(kept)
 
+    @pytest.mark.parametrize("change", [{"run": "a\0b"}, {"device": Device("a\0b")}])
+    def test_names_that_some_databases_cannot_store_are_refused(
+        self, store: Store, change: dict[str, Any]
+    ) -> None:
+        one = make_observation(**change)
+        with pytest.raises(InputError, match="NUL"):
+            store.add_observation(one)
+        if "device" in change:
+            with pytest.raises(InputError, match="NUL"):
+                store.check_writable(make_profile(one))
+        assert store.list_profiles() == ()
+
+    def test_claimed_trial_cannot_be_claimed_again(self, store: Store) -> None:
+        one, other = make_observation(), make_observation(1)
+        with store.claim_trial(one) as first, store.claim_trial(other) as another:
+            assert first == another == ()
+            with store.claim_trial(one) as second:
+                assert second is None or store.place == ":memory:"
+            store.add_observation(one)
+        with store.claim_trial(one) as again:
+            assert again == (one,)
+
+    def test_writing_is_rehearsed_without_a_trace(self, store: Store) -> None:
+        one = make_observation()
+        store.check_writable(make_profile(one))
+        assert store.list_profiles() == ()
+        store.add_observation(one)
+        store.check_writable(make_profile(one))
+        assert store.load_observations(profile_key(one)) == (one,)
+
     def test_latest_fit_is_returned(self, store: Store) -> None:
         seen = make_observation()
         store.add_observation(seen)

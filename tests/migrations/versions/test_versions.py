@@ -5,7 +5,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from joulecast.store import open_store
-from joulecast.store.database import HEAD, VERSION_TABLE
+from joulecast.store.schema import HEAD, VERSION_TABLE
 from joulecast.store.tables import METADATA
 
 

@@ -1,0 +1,147 @@
+"""Claim trials, so that two campaigns with one store do not measure the same one.
+
+A claim is a lock with a name: of a file beside a SQLite store, of the server for PostgreSQL. The
+operating system or the server releases it when its process dies, however that happens, so no claim
+outlives a campaign.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from joulecast.store.transactions import repeat_while_down
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where trials are not claimed
+    fcntl = None  # type: ignore[assignment]
+
+Found = TypeVar("Found")
+
+_PAUSE_S = 0.1
+
+
+class Claims(Protocol):
+    """Locks that all processes with the same store see."""
+
+    def hold(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
+        """Hold a lock; yield whether it could be had within ``wait_s``."""
+
+
+class NoClaims:
+    """Claims of a store that no other process can open: every claim succeeds."""
+
+    @contextmanager
+    def hold(self, name: str, wait_s: float) -> Iterator[bool]:
+        """Yield True."""
+        yield True
+
+
+class FileClaims:
+    """Claims as locked files beside the store, each there only while it is held."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    @contextmanager
+    def hold(self, name: str, wait_s: float) -> Iterator[bool]:
+        """Hold a lock; yield whether it could be had within ``wait_s``."""
+        path = Path(f"{self._store}-claim-{name}")
+        file = _wait_for(lambda: _lock_file(path), wait_s)
+        try:
+            yield file is not None
+        finally:
+            if file is not None:
+                # Before it is released, so that nobody locks a file that is then removed.
+                with suppress(OSError):
+                    path.unlink()
+                file.close()
+
+
+class ServerClaims:
+    """Claims as advisory locks of PostgreSQL, each held by a connection.
+
+    Args:
+        engine: The server.
+        restart_s: How long to wait for a server that cannot be reached.
+    """
+
+    def __init__(self, engine: sa.Engine, restart_s: float) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._restart_s = restart_s
+
+    @contextmanager
+    def hold(self, name: str, wait_s: float) -> Iterator[bool]:
+        """Hold a lock; yield whether it could be had within ``wait_s``."""
+        key = int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True)
+
+        def lock() -> sa.Connection | None:
+            return repeat_while_down(lambda: self._lock(key), self._restart_s)
+
+        connection = _wait_for(lock, wait_s)
+        try:
+            yield connection is not None
+        finally:
+            if connection is not None:
+                _release(connection, key)
+
+    def _lock(self, key: int) -> sa.Connection | None:
+        """Return a connection that holds the lock; None if another one does."""
+        connection = self._engine.connect()
+        try:
+            if connection.scalar(sa.select(sa.func.pg_try_advisory_lock(key))):
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+
+def _lock_file(path: Path) -> IO[str] | None:
+    """Return a locked file; None if another process has locked it."""
+    while True:
+        try:
+            # Processes of other users can lock a file that they can only read.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError:
+            # Where no file can be made, as on a full disk, nothing can be claimed.
+            return io.StringIO()
+        file = os.fdopen(descriptor)
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner before may have removed the file after it was opened here.
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def _release(connection: sa.Connection, key: int) -> None:
+    try:
+        connection.execute(sa.select(sa.func.pg_advisory_unlock(key)))
+    except sa.exc.SQLAlchemyError:
+        # A server that has restarted has released it already.
+        connection.invalidate()
+    connection.close()
+
+
+def _wait_for(find: Callable[[], Found | None], wait_s: float) -> Found | None:
+    """Return what ``find`` finds; None if it finds nothing in time."""
+    end_s = time.monotonic() + wait_s
+    while (found := find()) is None and time.monotonic() < end_s:
+        time.sleep(_PAUSE_S)
+    return found

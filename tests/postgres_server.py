@@ -1,0 +1,162 @@
+"""Start a real PostgreSQL server for tests.
+
+``make test`` installs Debian's package ``postgresql`` where it can. Without a server its tests are
+skipped, except in continuous integration.
+"""
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+PASSWORD = "s3cret"
+_START_S = 60.0
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """Yield a running server, the same for all tests of a process."""
+    programs = find_programs()
+    if programs is None:
+        reason = "PostgreSQL is not installed: apt-get install postgresql"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with start_server(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """Return the URL of an empty database."""
+    return postgres_server.create_database()
+
+
+def find_programs():
+    """Return the folder of the newest server's programs; None if there are none."""
+    found = shutil.which("initdb")
+    folders = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+    )
+    folders = ([Path(found)] if found else []) + folders
+    return folders[-1].parent if folders else None
+
+
+@contextmanager
+def start_server(programs):
+    """Create a server in a temporary folder; stop and remove it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="joulecast-postgres-"))
+    server = PostgresServer(programs, folder)
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+class PostgresServer:
+    """A server on a free port, whose only user is ``joulecast``."""
+
+    def __init__(self, programs, folder):
+        self._programs, self._folder = programs, folder
+        self._data, self._process = folder / "data", None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        # PostgreSQL refuses to run as root.
+        self._user = {}
+        if os.geteuid() == 0:
+            self._user = {"user": _find_plain_user()}
+            shutil.chown(folder, self._user["user"])
+
+    def create(self):
+        """Create the files of the server."""
+        secret = self._folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            "initdb", "--no-sync", "--username=joulecast", f"--pwfile={secret}", "--locale=C.UTF-8",
+            "--auth=scram-sha-256", "-D", self._data,
+        )  # fmt: skip
+
+    def start(self):
+        """Start the server and wait until it answers."""
+        options = ("fsync=off", "listen_addresses=127.0.0.1", f"port={self.port}")
+        command = [self._programs / "postgres", "-D", self._data, "-k", self._folder]
+        for option in options:
+            command += ["-c", option]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._folder, stdout=log, stderr=log, **self._user
+            )
+        end_s = time.monotonic() + _START_S
+        while True:
+            try:
+                return self._connect().close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self._folder / "log").read_text()
+                assert time.monotonic() < end_s, "the server does not start"
+                time.sleep(0.05)
+
+    def stop(self):
+        """Stop the server at once; open connections are lost."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_START_S)
+
+    @contextmanager
+    def freeze(self):
+        """Stop all processes of the server for a while, as a machine that hangs does."""
+        pids = self._list_pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def create_database(self):
+        """Create an empty database and return its URL."""
+        name = f"test{next(_numbers)}"
+        with self._connect() as connection:
+            connection.autocommit = True
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.make_url(name)
+
+    def make_url(self, database, user=f"joulecast:{PASSWORD}"):
+        """Return the URL of a database."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def _connect(self):
+        return psycopg.connect(self.make_url("postgres"), connect_timeout=5)
+
+    def _run(self, program, *arguments):
+        command = [self._programs / program, *arguments]
+        done = subprocess.run(
+            command, cwd=self._folder, capture_output=True, text=True, check=False, **self._user
+        )
+        assert done.returncode == 0, done.stderr
+
+    def _list_pids(self):
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        return [own, *map(int, children)]
+
+
+def _find_plain_user():
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
