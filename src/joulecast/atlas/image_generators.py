@@ -35,7 +35,7 @@ def draw_diffusion_unet(draw: SizeDraw) -> Network:
             draft.conv(channels, 2, kind="conv_transpose2d", stride=2)
         else:
             shape = draft.shape()
-            draft.function("interpolate", out=(shape[0], *draft.shape(skip)[1:]))
+            draft.function("interpolate nearest", out=(shape[0], *draft.shape(skip)[1:]))
             draft.conv(channels, 3, padding=1, shape=(shape[0], *draft.shape(skip)[1:]))
         draft.concat((draft.last, skip))
         _add_diffusion_block(draft, channels, groups)
@@ -93,7 +93,7 @@ def draw_segmentation_unet(draw: SizeDraw) -> Network:
             draft.conv(channels, 2, kind="conv_transpose2d", stride=2, **layout)
         else:
             out = (draft.shape()[0], *space)
-            draft.function("interpolate", out=out, channels_last=is_last)
+            draft.function("interpolate bilinear", out=out, channels_last=is_last)
         draft.concat((skip, draft.last), is_last)
         add_double(channels)
     draft.conv(draw.choose((1, 2, 21, 150)), 1, **layout)

@@ -6,6 +6,7 @@ The layers are those that reading finds in modules of the transformers library a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from joulecast.atlas.draft import NetworkDraft, Tail, make_dropout, make_function
 from joulecast.atlas.draw import SizeDraw
@@ -132,9 +133,12 @@ def add_rotary(
     """
     full = s.by_heads(heads)
     shape = (*full[:2], s.head_dim - (rest or 0))
-    scaled = draft.function("mul", source, shape=shape)
+    # Sines and cosines are in full precision.
+    table: dict[str, Any] = {"constant": shape[1] * shape[2]}
+    scaled = draft.function("mul", source, shape=shape, **table)
     swapped = draft.function("neg", source, shape=(*shape[:2], max(1, shape[2] // 2)))
-    turned = draft.function("concat along 3", (swapped, source), (MUL,), shape=shape)
+    turn = make_op("elementwise", fn="mul", **table)
+    turned = draft.function("concat along 3", (swapped, source), (turn,), shape=shape)
     if rest is None:
         return draft.function("add", (scaled, turned), tail, shape=shape)
     joined = draft.function("add", (scaled, turned), shape=shape)

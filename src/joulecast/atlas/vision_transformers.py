@@ -38,7 +38,12 @@ def draw_vit(draw: SizeDraw) -> Network:
     hidden = draw_hidden(draw, s.width)
     drop = draw_dropout(draw) if style == "packed" else ()
     activation = QUICK_GELU if style == "clip" else GELU
+    learns_scales = draw.happens(0.3)
     draft = NetworkDraft((3, side * patch, side * patch))
+
+    def scale(source: int) -> int:
+        return draft.function("mul", source, params=s.width) if learns_scales else source
+
     draft.conv(s.width, patch, DATA, stride=patch, bias=int(style != "clip"))
     shape = (s.tokens, s.width)
     sizes: dict[str, Any] = {"shape": shape, "params": s.width}
@@ -56,9 +61,10 @@ def draw_vit(draw: SizeDraw) -> Network:
                 add_sdpa(draft, s, draft.linear(3 * s.width, norm))
             else:
                 add_attention(draft, s, norm, tails=((), (), (), ()))
-            middle = draft.function("add", (draft.linear(s.width, tail=drop), start))
+            out = scale(draft.linear(s.width, tail=drop))
+            middle = draft.function("add", (out, start))
             mlp = add_mlp(draft, draft.norm("layer_norm"), hidden, activation, ((), drop))
-            draft.function("add", (mlp, middle))
+            draft.function("add", (scale(mlp), middle))
     if style == "clip":
         draft.norm("layer_norm", shape=(s.width,))
     else:
@@ -147,7 +153,7 @@ def draw_segformer(draw: SizeDraw) -> Network:
     scaled = []
     for source, channels, own in found:
         tokens = make_op("permute", order=(1, 0)), make_op("view", out=(decoder, own, own))
-        grow = make_op("elementwise", fn="interpolate", out=image)
+        grow = make_op("elementwise", fn="interpolate bilinear", out=image)
         shape = (own * own, channels)
         scaled.append(draft.linear(decoder, source, (*tokens, grow), shape=shape))
     joined = (stages * decoder, *image[1:])

@@ -21,6 +21,7 @@ from joulecast.kinds.autocast import is_half_precision, list_half_inputs
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
+from joulecast.kinds.elementwise import count_operand
 from joulecast.kinds.kind import Kind
 from joulecast.kinds.kind_table import KINDS, find_kind
 from joulecast.kinds.operators import input_shape, make_layer, make_op, output_shape
@@ -48,6 +49,7 @@ __all__ = [
     "check_chain",
     "check_network",
     "count_host_calls",
+    "count_operand",
     "count_output_channels",
     "find_kind",
     "free_widths",

@@ -20,7 +20,9 @@ from joulecast.kinds.work_rules import (
 from joulecast.records import Sizes
 
 # Functions that autocast runs in full precision.
-_FULL_FUNCTIONS = ("softmax", "log_softmax", "softplus")
+_FULL_FUNCTIONS = ("softmax", "log_softmax", "softplus", "cross_entropy")
+# Their other operand may be a parameter or another tensor that no layer computes.
+_ARITHMETIC = ("add", "sub", "mul", "div")
 # Functions that only move elements, and so do their gradients.
 _COPIES = ("copy", "pad", "roll", "reshape", "mean", "sum", "expand", "repeat")
 # A norm over fewer features leaves the layer before it nothing to learn.
@@ -81,43 +83,23 @@ def define_rms_norm() -> Kind:
 def define_elementwise() -> Kind:
     """Return the row of activations, sums, products and reductions: functions of elements."""
 
-    def out_shape(s: Sizes, shape: Shape) -> Shape:
-        if s["axes"]:
-            return tuple(size for i, size in enumerate(shape) if i not in s["axes"])
-        return keep_shape(s, shape)
-
-    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-        inputs = c.batch * math.prod(shape) * s["inputs"]
-        outputs = c.batch * math.prod(out_shape(s, shape))
-        size = float(inputs + outputs) * c.item_bytes
-        kept = 0 if s["fn"] == "add" else outputs * s["passes"]
-        return Work(0.0, size * s["passes"], s["passes"], float(kept * c.item_bytes))
-
-    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-        if not c.input_grad:
-            return NO_WORK
-        size = c.batch * math.prod(shape) * c.item_bytes
-        outputs = c.batch * math.prod(out_shape(s, shape)) * c.item_bytes
-        fn, count = s["fn"], s["inputs"]
-        if fn == "add":
-            return NO_WORK  # both inputs of a sum get its gradient unchanged
-        if fn == "mul":
-            # The gradient of each input is a product of its own.
-            moved = float((count + 1) * size * count)
-            return Work(0.0, moved * s["passes"], count * s["passes"])
-        if fn in _COPIES or fn.startswith("concat"):
-            return Work(0.0, float(size + outputs) * s["passes"], s["passes"])
-        return Work(0.0, float(2 * count * size + outputs) * s["passes"], s["passes"])
-
     def autocast(s: Sizes) -> OutputPrecision:
-        return "full" if s["fn"] in _FULL_FUNCTIONS else "input"
+        return "full" if s["fn"] in _FULL_FUNCTIONS or count_operand(s) else "input"
 
     return Kind(
-        {"fn": REQUIRED, "axes": (), "inputs": 1, "passes": 1, "params": 0, "out": None},
+        {
+            "fn": REQUIRED,
+            "axes": (),
+            "inputs": 1,
+            "passes": 1,
+            "params": 0,
+            "constant": None,
+            "out": None,
+        },
         read_shape,
-        out_shape,
-        forward,
-        backward,
+        _reduce_shape,
+        _count_function,
+        _count_function_gradients,
         lambda s, shape: (s["params"],) if s["params"] else (),
         widths=("channels",),
         input_widths=("channels",),
@@ -126,6 +108,71 @@ def define_elementwise() -> Kind:
         is_function=True,
         reduces_positions=lambda s: bool(s["axes"]),
     )
+
+
+def count_operand(sizes: Sizes) -> int:
+    """Return how many elements its operand has that no layer computes; 0 if it has none.
+
+    A scale that is learned, a mask or a table of rotations: it is in full precision, and so is the
+    result.
+    """
+    if sizes.get("fn") not in _ARITHMETIC:
+        return 0
+    return int(sizes.get("params", 0) or sizes.get("constant", 0))
+
+
+def _reduce_shape(s: Sizes, shape: Shape) -> Shape:
+    if s["axes"]:
+        return tuple(size for i, size in enumerate(shape) if i not in s["axes"])
+    return keep_shape(s, shape)
+
+
+def _count_function(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    if s["fn"] == "cross_entropy":
+        return _count_loss_forward(shape, c)
+    inputs = c.batch * math.prod(shape) * s["inputs"]
+    outputs = c.batch * math.prod(_reduce_shape(s, shape))
+    size = float(inputs + outputs) * c.item_bytes
+    kept = 0 if s["fn"] == "add" else outputs * s["passes"]
+    return Work(0.0, size * s["passes"], s["passes"], float(kept * c.item_bytes))
+
+
+def _count_function_gradients(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    work = _count_operand_gradient(s, shape, c)
+    return work + _count_input_gradient(s, shape, c) if c.input_grad else work
+
+
+def _count_input_gradient(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    size = c.batch * math.prod(shape) * c.item_bytes
+    outputs = c.batch * math.prod(_reduce_shape(s, shape)) * c.item_bytes
+    fn, count = s["fn"], s["inputs"]
+    if fn == "cross_entropy":
+        # Zeros are written for the gradient of the log-probabilities, then two are read.
+        return Work(0.0, 4.0 * size, 3)
+    if fn == "add":
+        return NO_WORK  # both inputs of a sum get its gradient unchanged
+    if fn == "mul":
+        # The gradient of each input is a product of its own.
+        moved = float((count + 1) * size * count)
+        return Work(0.0, moved * s["passes"], count * s["passes"])
+    if fn in _COPIES or fn.startswith("concat"):
+        return Work(0.0, float(size + outputs) * s["passes"], s["passes"])
+    return Work(0.0, float(2 * count * size + outputs) * s["passes"], s["passes"])
+
+
+def _count_operand_gradient(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    """Return the work of the gradient of a parameter that is added or multiplied."""
+    if not c.trains or not s["params"] or s["fn"] not in _ARITHMETIC:
+        return NO_WORK
+    size = c.batch * math.prod(shape) * c.item_bytes
+    # The gradient is summed over all positions; that of a factor is multiplied by the input first.
+    return Work(0.0, float(size), 1) if s["fn"] in ("add", "sub") else Work(0.0, 4.0 * size, 2)
+
+
+def _count_loss_forward(shape: Shape, c: WorkContext) -> Work:
+    """Return the work of log-probabilities, of which one per row is selected."""
+    size = float(c.batch * math.prod(shape) * c.item_bytes)
+    return Work(0.0, 2.0 * size, 2, size)
 
 
 def define_pool() -> Kind:

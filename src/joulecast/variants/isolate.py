@@ -31,8 +31,12 @@ def make_isolated_trial(
     part: Part, setup: Setup, mode: str = "eager", stage: str = "step"
 ) -> Trial:
     """Return the trial that measures a part alone."""
+    works = [layer_work(layer, setup) for layer in part.layers]
+    if part.role == "output" and not any(work.params for work in works):
+        # A module that returns its own loss ends without weights: nothing would train.
+        part = Part("hidden", part.layers, part.half_input)
     upstream = "loss" if part.role == "output" else "random"
-    moved_bytes = sum(layer_work(layer, setup).total.size_bytes for layer in part.layers)
+    moved_bytes = sum(work.total.size_bytes for work in works)
     wanted = round(_TARGET_BYTES / max(moved_bytes, 1.0))
     copies = max(_FEWEST_COPIES, min(_MOST_COPIES, wanted))
     network = make_isolated_network(match_precision(part, setup))

@@ -27,6 +27,8 @@ AXES = (
     "window",
     "extent",
 )
+LOSS_FUNCTION = "cross_entropy"
+"""A loss that the module itself computes: the same operator as one that follows a network."""
 # Channels that matrix units process at once, about: products of fewer cost as much.
 TILE = 16
 # Share of the products that causal attention computes; the rest is masked.
@@ -41,6 +43,8 @@ _LEAST_CHANNELS = 1e-3
 def find_point(part: Part, setup: Setup, work: Work, executed_flops: float) -> tuple[float, ...]:
     """Return the coordinates of a part under a setup, one for each of AXES."""
     positions, in_channels, out_channels = _find_extents(part, setup)
+    if part.layers[0].sizes.get("fn") == LOSS_FUNCTION:
+        return find_loss_point(positions, in_channels, work.size_bytes)
     elements = positions * (in_channels + out_channels)
     products = positions * in_channels * out_channels
     return (

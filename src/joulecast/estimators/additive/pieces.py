@@ -23,6 +23,7 @@ from joulecast.estimators.additive.layer_operators import (
 )
 from joulecast.estimators.additive.piece_points import (
     AXES,
+    LOSS_FUNCTION,
     count_executed_flops,
     find_loss_point,
     find_point,
@@ -32,6 +33,7 @@ from joulecast.kinds import (
     Work,
     add_host_calls,
     count_host_calls,
+    count_operand,
     find_kind,
     is_half_precision,
     layer_work,
@@ -324,7 +326,13 @@ def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
 
 
 def _name_operator(layer: Layer) -> str:
-    return str(layer.sizes.get("fn", layer.kind))
+    """Return its function or kind; with a tensor that no layer computes it runs other kernels."""
+    name = str(layer.sizes.get("fn", layer.kind))
+    if name == LOSS_FUNCTION:
+        return f"{name} loss"
+    if not count_operand(layer.sizes):
+        return name
+    return f"{name} parameter" if layer.sizes["params"] else f"{name} constant"
 
 
 def _find_class(layer: Layer) -> str:

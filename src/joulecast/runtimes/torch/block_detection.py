@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from joulecast.kinds import KINDS, Work
 from joulecast.runtimes.torch.build import Block
-from joulecast.runtimes.torch.event_arguments import function_name
+from joulecast.runtimes.torch.event_arguments import function_name, largest_constant
 from joulecast.runtimes.torch.op_readers import PACKED_SDPA
 from joulecast.runtimes.torch.trace_events import Event, ModuleCall, Trace
 
@@ -21,9 +23,12 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
     Hand-written activations are such modules: several small functions in a row.
     """
     events = list(trace.events)
+    computed_tensors = [*trace.inputs, *_list_computed(trace)]
     for call in trace.calls:
         inside = [event for event in trace.events[call.start : call.stop] if event.is_dynamic]
-        if not call.is_leaf or len(inside) < 2 or not all(map(_is_plain, inside)):
+        if not call.is_leaf or not _is_hand_written(inside):
+            continue
+        if any(largest_constant(event, computed_tensors, batch=1) for event in inside):
             continue
         computed = {value for event in inside for value in event.output_ids}
         pairs = [pair for event in inside for pair in event.list_inputs()]
@@ -73,6 +78,16 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
     ranges = sorted((call.start, call.stop) for call in repeated[chosen])
     # Drop ranges inside another one: a class may contain instances of itself.
     return [r for r in ranges if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)]
+
+
+def _is_hand_written(events: list[Event]) -> bool:
+    """Return whether several plain functions do the work; one that casts its input is itself."""
+    working = sum(event.forward.launches > 0 for event in events)
+    return working > 1 and all(map(_is_plain, events))
+
+
+def _list_computed(trace: Trace) -> list[Tensor]:
+    return [tensor for event in trace.events if event.is_dynamic for tensor in event.outputs]
 
 
 def _is_plain(event: Event) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,23 @@ def expand_size(value: Any, dims: int) -> Shape:
         return (value,) * dims
     sizes = tuple(int(size) for size in value)
     return sizes * dims if len(sizes) == 1 else sizes
+
+
+def largest_constant(event: Event, known: Sequence[torch.Tensor], batch: int) -> int:
+    """Return the elements per sample of the largest tensor argument besides ``known`` ones.
+
+    Numbers do not count: they keep the precision of the other operand. 0 if there is none.
+    """
+    known_ids = set(map(id, known))
+    sizes = [
+        math.prod(value.shape) // (batch if value.shape[0] == batch and value.dim() > 1 else 1)
+        for value in event.args
+        if isinstance(value, torch.Tensor)
+        and value.dim()
+        and value.is_floating_point()
+        and id(value) not in known_ids
+    ]
+    return max(sizes, default=0)
 
 
 def function_name(event: Event) -> str:

@@ -173,7 +173,7 @@ def read_elementwise(event: Event, batch: int) -> Op:
     """Read any function that passes over elements: an activation, a sum, a product, a copy."""
     fn = function_name(event)
     out = sample_shape(event.outputs[0].shape, batch)
-    sizes: dict[str, Any] = {"fn": _name_concat(event) if fn == "concat" else fn}
+    sizes: dict[str, Any] = {"fn": _NAMES[fn](event) if fn in _NAMES else fn}
     shape = input_sample_shape(event, batch)
     if fn in ("add", "mul", "sub", "div", "where", "concat"):
         shape = out
@@ -184,8 +184,18 @@ def read_elementwise(event: Event, batch: int) -> Op:
     return make_op("elementwise", shape=shape, **sizes)
 
 
+def _name_interpolation(event: Event) -> str:
+    """Name the mode: gradients of linear modes take many times as long as those of the nearest."""
+    given = bind_arguments(event, "input", "size", "scale_factor", "mode")
+    return f"interpolate {given.get('mode', 'nearest')}"
+
+
 def _name_concat(event: Event) -> str:
     """Name the axis unless it is the channel axis, the only one that can be rebuilt."""
     given = bind_arguments(event, "tensors", "dim")
     axis = given.get("dim", 0) % event.outputs[0].dim()
     return "concat" if axis == 1 else f"concat along {axis}"
+
+
+_NAMES = {"concat": _name_concat, "interpolate": _name_interpolation}
+"""Functions whose arguments decide what runs."""

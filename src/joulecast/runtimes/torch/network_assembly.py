@@ -19,7 +19,12 @@ from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
-from joulecast.runtimes.torch.event_arguments import first_tensor, function_name, sample_shape
+from joulecast.runtimes.torch.event_arguments import (
+    first_tensor,
+    function_name,
+    largest_constant,
+    sample_shape,
+)
 from joulecast.runtimes.torch.index_readers import read_slice
 from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, is_transposed
 from joulecast.runtimes.torch.op_builders import can_build_op
@@ -115,7 +120,7 @@ class _NetworkAssembler:
                 if event.matmuls:
                     event.has_trainable_params |= self.params[name].requires_grad
                     event.needs_input_grad = _first_requires_grad(event)
-        op = read_op(event, self.batch)
+        op = self._add_constant(read_op(event, self.batch), event)
         if op is None and _is_costly_view(event) and function_name(event) in self.costly_views:
             op = read_slice(event, self.batch)
         is_sole_reader = self._is_sole_reader(index, event)
@@ -126,6 +131,17 @@ class _NetworkAssembler:
             self._append_to_tail(op, event)
         else:
             self._start_layer(index, op, event)
+
+    def _add_constant(self, op: Op | None, event: Event) -> Op | None:
+        """Return an operator with the size of its tensor operand that nothing computed depends on.
+
+        Tables of rotations and masks stay in full precision under autocast, and so does the result.
+        """
+        if op is None or not find_kind(op.kind).combines_inputs or event.is_fused:
+            return op
+        known = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
+        size = 0 if event.param_names else largest_constant(event, known, self.batch)
+        return _with_size(op, "constant", size) if size else op
 
     def _skip_view(self, event: Event) -> None:
         """Let the result of a view belong to the layer that computed its input."""
@@ -188,7 +204,7 @@ class _NetworkAssembler:
     def _start_layer(self, index: int, op: Op, event: Event) -> None:
         kind = find_kind(op.kind)
         fn = function_name(event)
-        sources = [self.layer_of_value[value] for value in self._list_layer_inputs(event)]
+        sources = [self.layer_of_value[value] for value, _ in self._list_operands(op, event)]
         if not kind.combines_inputs:
             sources = list(dict.fromkeys(sources))
         join = "none"
@@ -214,13 +230,19 @@ class _NetworkAssembler:
         if kind.packs_inputs or kind.second_shape is not None or "concat" in op.sizes.get("fn", ""):
             return ()  # products take either order, and a concatenation copies in any
         shape = kind.in_shape(op.sizes)
-        tensors = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
+        tensors = [tensor for _, tensor in self._list_operands(op, event)]
         tensors = tensors if kind.combines_inputs else tensors[:1]
         return tuple(i for i, tensor in enumerate(tensors) if is_transposed(tensor, shape))
 
     def _list_layer_inputs(self, event: Event) -> list[int]:
         """Return the ids of its inputs that layers or the network's input gave."""
         return [value for value in event.input_ids if value in self.layer_of_value]
+
+    def _list_operands(self, op: Op, event: Event) -> list[tuple[int, torch.Tensor]]:
+        """Return the inputs that a layer reads; labels and masks beside numbers do not count."""
+        pairs = [pair for pair in event.list_inputs() if pair[0] in self.layer_of_value]
+        numbers = [pair for pair in pairs if pair[1].is_floating_point()]
+        return numbers if numbers and find_kind(op.kind).combines_inputs else pairs
 
     def _set_result(self, draft: _LayerDraft, event: Event) -> None:
         draft.last_value = event.output_ids[0]

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import NetError
-from joulecast.kinds import find_kind
+from joulecast.kinds import count_operand, find_kind
 from joulecast.records import Op
+from joulecast.runtimes.torch.elementwise_modules import OperandModule, find_function
 from joulecast.runtimes.torch.index_modules import (
     BagOfEmbeddings,
     GroupedLinear,
@@ -91,7 +92,7 @@ def can_build_op(op: Op) -> bool:
     if not find_kind(op.kind).combines_inputs:
         return bool(op.sizes.get("bags", 1) == 1)
     is_decomposed = op.sizes["fn"] in DECOMPOSED_ACTIVATIONS
-    is_plain = not op.sizes["params"] and "out" not in op.sizes
+    is_plain = not op.sizes["params"] and "out" not in op.sizes and "constant" not in op.sizes
     if not is_plain or is_decomposed or op.sizes["passes"] > 1:
         return is_plain and is_decomposed and op.sizes["inputs"] == 1
     is_known = (op.sizes["fn"], op.sizes["inputs"]) in _BUILDABLE_FUNCTIONS
@@ -172,10 +173,16 @@ _POOL_CLASSES = {
 
 def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     fn = op.sizes["fn"]
+    out_shape = find_kind(op.kind).out_shape(op.sizes, shape)
     if fn.startswith("concat along"):
-        return ConcatPlaceholder(find_kind(op.kind).out_shape(op.sizes, shape))
+        return ConcatPlaceholder(out_shape)
+    if count_operand(op.sizes) and op.sizes["inputs"] == 1:
+        is_learned = bool(op.sizes["params"])
+        return OperandModule(fn, count_operand(op.sizes), shape, is_learned)
     if not can_build_op(op):
-        out_shape = find_kind(op.kind).out_shape(op.sizes, shape)
+        function = find_function(fn, shape, out_shape)
+        if function is not None:
+            return FunctionModule(function)
         return ElementwisePlaceholder(op.sizes["passes"], out_shape)
     if fn in DECOMPOSED_ACTIVATIONS:
         return DECOMPOSED_ACTIVATIONS[fn]()
