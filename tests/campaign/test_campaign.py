@@ -1,5 +1,8 @@
 """Test campaigns: observations are stored at once, nothing is measured twice, limits hold."""
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -98,6 +101,48 @@ def test_stored_observations_are_read_once(measurer, store, monkeypatch):
     result = profile(measurer, store, points=6)
     assert result.new == 6
     assert reads == [result.profile_key]
+
+
+CAMPAIGN = """
+import sys, joulecast
+print("ready", flush=True)
+sys.stdin.readline()
+options = {"batch": 10, "points": 10, "estimator": "subtractive", "store": sys.argv[1]}
+joulecast.profile("lenet5:4,6,24,16", on="simulated:5", **options)
+"""
+
+
+def check_each_was_measured_once(place, points):
+    with open_store(place) as store:
+        (profile,) = [one for one in store.list_profiles() if not one.shipped]
+        keys = [trial.key for trial in list_measured(store, profile.key)]
+    assert len(keys) == len(set(keys)) == points
+
+
+def test_two_processes_at_once_measure_no_trial_twice(tmp_path):
+    place = str(tmp_path / "store.sqlite")
+    command = [sys.executable, "-c", CAMPAIGN, place]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    campaigns = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for one in campaigns:
+        assert one.stdout.readline() == "ready\n"
+    for one in campaigns:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    assert [one.communicate() and one.returncode for one in campaigns] == [0, 0]
+    check_each_was_measured_once(place, points=10)
+
+
+def test_two_campaigns_with_one_server_measure_no_trial_twice(postgres_url):
+    def run(name):
+        with make_simulated_measurer(name) as measurer, open_store(postgres_url) as store:
+            return profile(measurer, store, points=10)
+
+    open_store(postgres_url).close()
+    with ThreadPoolExecutor() as pool:
+        one, other = pool.map(run, ("one", "other"))
+    assert one.points == other.points == one.new + other.new == 10
+    check_each_was_measured_once(postgres_url, points=10)
 
 
 class AnchoredEstimator:

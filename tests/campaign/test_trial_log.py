@@ -1,6 +1,10 @@
 """Trials that contradict earlier observations are repeated, refusals and failures noted."""
 
+import os
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,7 @@ from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup, Trial
 from joulecast.runtimes.simulated import SimulatedRuntime
 from joulecast.simulation import make_simulated_device
+from joulecast.store import open_store
 from memory_log import MemoryLog
 
 TRIAL = Trial(make_family("lenet5:4,6,24,16"), Setup(batch=10))
@@ -87,3 +92,62 @@ def test_lack_of_memory_does_not_lose_the_device(measurer, monkeypatch):
 
     monkeypatch.setattr(SimulatedRuntime, "prepare", fail)
     assert TrialLog(measurer, MemoryLog(), []).measure(TRIAL, True, "large") is None
+
+
+# ---------------------------------------------------------------------------------------------
+# Two campaigns with one store
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """Yield a store that was opened twice, as by two processes."""
+    place, shipped = tmp_path / "store.sqlite", Path(os.devnull) / "nothing"
+    with open_store(place, shipped=shipped) as one, open_store(place, shipped=shipped) as other:
+        yield one, other
+
+
+def test_trial_that_another_campaign_measured_is_taken_over(measurer, stores):
+    first, second = (TrialLog(measurer, store, []) for store in stores)
+    seen = first.measure(TRIAL, with_energy=True, reason="first")
+    assert second.measure(TRIAL, with_energy=True, reason="second") == seen
+    assert (first.new, second.new) == (1, 0)
+    assert second.stored == second.believed == [seen]
+    # A trial that is known is repeated on request.
+    assert second.measure(TRIAL, with_energy=True, reason="again") != seen
+    assert second.new == 1
+
+
+def test_time_of_another_campaign_is_no_energy(measurer, stores):
+    first, second = (TrialLog(measurer, store, []) for store in stores)
+    timed = first.measure(TRIAL, with_energy=False, reason="first")
+    seen = second.measure(TRIAL, with_energy=True, reason="second")
+    assert seen.energy_j is not None
+    assert second.believed == [timed, seen]
+
+
+def test_refusal_of_another_campaign_is_taken_over(measurer, stores):
+    first, second = (TrialLog(measurer, store, []) for store in stores)
+    refusal = measurer.make_refusal(TRIAL, "it needs 9 GiB")
+    stores[0].add_observation(refusal)
+    assert second.measure(TRIAL, with_energy=True, reason="second") is None
+    assert second.refused == [refusal]
+    assert second.believed == second.skipped == first.refused == []
+
+
+def test_campaign_waits_for_the_trial_that_another_one_measures(measurer, stores):
+    seen = measurer.time(TRIAL)
+    trials, measured = TrialLog(measurer, stores[1], []), threading.Event()
+
+    def measure_slowly():
+        with stores[0].claim_trial(seen):
+            measured.set()
+            time.sleep(0.3)
+            stores[0].add_observation(seen)
+
+    other = threading.Thread(target=measure_slowly)
+    other.start()
+    measured.wait()
+    assert trials.measure(TRIAL, with_energy=False, reason="left to it", waits=False) is None
+    assert trials.measure(TRIAL, with_energy=False, reason="waited for") == seen
+    other.join()
+    assert trials.new == 0

@@ -1,14 +1,91 @@
-"""Migrations run in the transaction of the store."""
+"""Migrations run in one transaction, keep every row, and leave a copy until they are committed."""
 
+import os
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+import joulecast.migrations
 from joulecast.errors import StoreError
 from joulecast.store import open_store
-from joulecast.store.schema import HEAD, VERSION_TABLE
+from joulecast.store.schema import HEAD, VERSION_TABLE, make_config
+from joulecast.testing.stores import make_observation, make_profile
+
+NO_PROFILES = Path(os.devnull) / "nothing"
+PROFILE = make_profile(*map(make_observation, range(5)), flops={"slope": 1})
+
+MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "0002", "0001"
+def upgrade():
+    {}
+"""
+REPLACE = """
+    with op.batch_alter_table("profiles", recreate="{}") as table:
+        table.add_column(sa.Column("note", sa.Text))
+"""
+DELETE = 'op.execute("DELETE FROM observations WHERE id = (SELECT MIN(id) FROM observations)")'
+DROP = 'op.drop_table("fits")'
+ORPHAN = """op.execute("UPDATE observations SET profile_key = 'none'")"""
+LOOK = """
+    import sqlite3
+    file = op.get_bind().engine.url.database
+    copy = sqlite3.connect(f"file:{file}.before-0002?immutable=1", uri=True)
+    count = copy.execute("SELECT COUNT(*) FROM observations").fetchone()[0]
+    copy.close()
+    op.execute(f"UPDATE profiles SET covers = 'copied {count}'")
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return the path of a store of one profile."""
+    path = tmp_path / "store.sqlite"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def add_migration(tmp_path, monkeypatch):
+    """Return a function that adds a migration to those of the package."""
+
+    def add(code):
+        folder = tmp_path / "versions"
+        folder.mkdir()
+        (folder / "0002_next.py").write_text(MIGRATION.format(code))
+        own = Path(joulecast.migrations.__file__).parent / "versions"
+
+        def make_longer_config():
+            config = make_config()
+            config.set_main_option("path_separator", "newline")
+            config.set_main_option("version_locations", f"{own}\n{folder}")
+            return config
+
+        monkeypatch.setattr("joulecast.store.schema.make_config", make_longer_config)
+        for module in ("schema", "database"):
+            monkeypatch.setattr(f"joulecast.store.{module}.HEAD", "0002")
+
+    return add
+
+
+def fill(place):
+    with open_store(place, shipped=NO_PROFILES) as store:
+        store.import_profile(PROFILE)
+
+
+def read(path):
+    """Return what is in a database, as SQL."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def list_names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
 def test_newest_migration_is_the_schema_of_the_store():
@@ -34,3 +111,49 @@ def test_failed_migration_leaves_the_database_unchanged(tmp_path, monkeypatch):
     connection = sqlite3.connect(path)
     assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(HEAD,)]
     connection.close()
+
+
+@pytest.mark.parametrize("recreate", ["always", "never"])
+def test_migration_that_changes_a_table_keeps_every_row(place, add_migration, recreate):
+    add_migration(REPLACE.format(recreate))
+    with open_store(place, shipped=NO_PROFILES) as store:
+        assert store.load_profile(PROFILE.key) == PROFILE
+        assert any("note TEXT" in line for line in read(place))
+        # References are checked again afterwards.
+        store.remove_profile(PROFILE.key)
+    assert not any("INSERT INTO" in line and "observations" in line for line in read(place))
+    assert list_names(place.parent) == ["store.sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("code", "damage"),
+    [
+        (DELETE, "1 of 5 rows of observations"),
+        (DROP, "1 of 1 rows of fits"),
+        (ORPHAN, "5 rows would refer to missing ones"),
+    ],
+)
+def test_migration_that_would_lose_rows_is_undone(place, add_migration, code, damage):
+    before = read(place)
+    add_migration(code)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"{damage}.*unchanged, and a copy is in") as caught:
+            open_store(place, shipped=NO_PROFILES)
+        assert "\n" not in str(caught.value)
+        assert read(place) == before
+        assert list_names(place.parent) == ["store.sqlite", "store.sqlite.before-0002"]
+        assert read(f"{place}.before-0002") == before
+
+
+def test_copy_is_whole_while_the_migration_runs(place, add_migration):
+    add_migration(LOOK)
+    with open_store(place, shipped=NO_PROFILES) as store:
+        assert [one.covers for one in store.list_profiles()] == ["copied 5"]
+    assert list_names(place.parent) == ["store.sqlite"]
+
+
+def test_server_keeps_its_rows_too(postgres_url, add_migration):
+    fill(postgres_url)
+    add_migration(DELETE)
+    with pytest.raises(StoreError, match=r"1 of 5 rows of observations.*unchanged; use"):
+        open_store(postgres_url, shipped=NO_PROFILES)

@@ -382,9 +382,12 @@ def test_read_only_file_is_read_with_what_is_in_the_log(locked_folder, no_profil
 
 def test_store_that_cannot_be_written_is_known_before(locked_folder, no_profiles, store):
     place = locked_folder / "store.sqlite"
-    with plain_user(), open_store(place, shipped=no_profiles) as read_only:
-        with pytest.raises(StoreError, match="read but not written"):
-            read_only.check_writable()
+    with (
+        plain_user(),
+        open_store(place, shipped=no_profiles) as read_only,
+        pytest.raises(StoreError, match="read but not written"),
+    ):
+        read_only.check_writable()
     store.check_writable(make_profile(make_observation()))
     assert store.list_profiles() == ()
 

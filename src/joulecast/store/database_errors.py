@@ -62,7 +62,7 @@ def wrap_errors(place: str, file: Path | None = None) -> Iterator[None]:
 
 def is_transient(error: sa.exc.DBAPIError) -> bool:
     """Return whether a server may do the same later, because it is restarting for example."""
-    if find_error_code(error).startswith("SQLITE"):
+    if isinstance(error.orig, sqlite3.Error):
         return False
     if error.connection_invalidated or find_error_code(error).startswith(_TRANSIENT):
         return True
@@ -73,6 +73,9 @@ def is_transient(error: sa.exc.DBAPIError) -> bool:
 def find_error_code(error: Exception) -> str:
     """Return SQLite's name of an error or PostgreSQL's number; empty if it has neither."""
     cause = getattr(error, "orig", None) or error
+    # The driver itself decodes texts, and has no name for one that it cannot decode.
+    if isinstance(cause, sqlite3.Error) and str(cause).startswith("Could not decode"):
+        return "SQLITE_CORRUPT"
     return str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
 
 

@@ -32,7 +32,6 @@ from joulecast.records.trial import hash_trial
 from joulecast.store.summaries import ProfileSummary
 from joulecast.store.tables import FITS, OBSERVATIONS, PROFILES
 
-
 # The payload of a fit: {"sha256": ..., "fit": ...}, compact and in this order.
 _SEAL = '{"sha256":"'
 _SEALED = '","fit":'
