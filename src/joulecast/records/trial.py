@@ -74,8 +74,12 @@ class Trial(Record):
     @cached_property
     def key(self) -> str:
         """A stable name: equal trials have equal keys on every machine."""
-        data = self.to_dict()
-        return stable_hash({**data, "network": _drop_labels(data["network"])})
+        return hash_trial(self.to_dict())
+
+
+def hash_trial(data: Json) -> str:
+    """Return the key of a trial that is given as JSON."""
+    return stable_hash({**data, "network": _drop_labels(data["network"])})
 
 
 def _drop_labels(network: Json) -> Json:

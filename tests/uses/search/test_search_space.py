@@ -68,6 +68,13 @@ def test_parse_dimension(text, expected):
     assert parse_dimension(text) == expected
 
 
+@pytest.mark.parametrize("text", ["c=" + "9" * 400 + "..1", "a=b/1..2", "c=1..2/²", "c=1..1e999"])
+def test_odd_range_is_refused_in_one_line(text):
+    with pytest.raises(InputError) as caught:
+        parse_dimension(text)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["C1", "c5", "c_1", "batchsize", "Precision", "threads", "loss"])
 def test_misspelt_name_is_rejected(name):
     for trains in (True, False):

@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Annotated
 
 from joulecast.errors import InputError
-from joulecast.records.codec import Json, Record, add_codec
+from joulecast.records.codec import Json, Record, add_codec, check_fields
+from joulecast.records.field_checks import PositiveCount, Range
 
 Value = int | float | str
+_Bound = Annotated[float, Range(-1e15, 1e15)]
 _EXAMPLES = "c1=8..64, c1=8..64/8, batch=16,32,64 or lr=1e-4..1e-1/log"
 
 
@@ -25,18 +28,18 @@ class NumberRange(Record):
         log: Whether values are drawn uniformly in the logarithm.
     """
 
-    low: int | float
-    high: int | float
-    step: int = 1
+    low: _Bound
+    high: _Bound
+    step: PositiveCount = 1
     log: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         is_bad_log = self.log and (self.low <= 0 or self.step != 1)
-        is_finite = math.isfinite(self.low) and math.isfinite(self.high)
-        if not is_finite or self.low > self.high or self.step < 1 or is_bad_log:
+        if self.low > self.high or is_bad_log:
             raise InputError(
-                f"{self.low}..{self.high} in steps of {self.step} is not a range: give two finite "
-                "bounds, the lower first, and a step of at least 1; with /log, bounds above 0"
+                f"{self.low}..{self.high} in steps of {self.step} is not a range: give the lower "
+                "bound first; with /log, bounds above 0 and no step"
             )
 
     @property
@@ -95,11 +98,13 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
     if ".." not in values:
         return name, Choice(tuple(_parse_value(one) for one in values.split(",") if one.strip()))
     bounds, _, spacing = values.partition("/")
-    low, high = (_parse_value(one) for one in bounds.split("..", 1))
-    is_spacing = spacing in ("", "log") or spacing.isdigit()
+    low, high = (_parse_value(one) for one in bounds.partition("..")[::2])
+    is_spacing = spacing in ("", "log") or spacing.isdecimal()
     if isinstance(low, str) or isinstance(high, str) or not is_spacing:
         raise InputError(f"{text!r} is not a range: give one like {_EXAMPLES}")
-    return name, NumberRange(low, high, int(spacing) if spacing.isdigit() else 1, spacing == "log")
+    return name, NumberRange(
+        low, high, int(spacing) if spacing.isdecimal() else 1, spacing == "log"
+    )
 
 
 def list_bounds(dimension: Dimension) -> tuple[Value, ...]:
