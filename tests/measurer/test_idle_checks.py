@@ -126,7 +126,7 @@ def test_hidden_load_that_begins_later_is_refused_soon():
         with pytest.raises(ContaminatedError, match="other load"):
             for _ in range(100):
                 measurer.measure(NET)
-        assert bench.now() - begun_s < CHECK_EVERY_S + 20.0
+        assert bench.now() - begun_s < CHECK_EVERY_S + 30.0
         with pytest.raises(ContaminatedError, match="other load"):
             measurer.measure(NET)
         meter.busy_share = 0.05

@@ -4,6 +4,7 @@ import math
 import queue
 import random
 from collections import deque
+from statistics import fmean
 
 import pytest
 from virtual_instruments import VirtualClock
@@ -20,7 +21,9 @@ IDLE_W = 122.0
 
 
 class VirtualGpu:
-    """A GPU with its poller: power and utilisation are averages over the last second.
+    """A GPU with its poller: its sensor and its utilisation are averages over the last second.
+
+    The sensor is updated every 100 ms, and utilisation every second.
 
     Attributes:
         other_w: Power of a hidden program.
@@ -41,7 +44,9 @@ class VirtualGpu:
         self.load_w = None
         self.energy_j, self.updated_s = 1e6, self.clock.now()
         self.next_s = self.clock.now()
-        self.history = deque(maxlen=round(1 / self.POLL_S))
+        self.powers, self.shares = (deque(maxlen=round(1 / self.POLL_S)) for _ in range(2))
+        self.sensed_s = self.counted_s = self.clock.now()
+        self.sensor_w, self.busy_share = IDLE_W, 0.0
         self.rng = random.Random(1)
         self.lines = queue.Queue()
         self.lines.put(f"ready 0.1 {source}\n")
@@ -76,23 +81,30 @@ class VirtualGpu:
         power_w = (self.load_w or IDLE_W) + self.other_w + noise_w
         self.energy_j += (now_s - self.updated_s) * power_w
         self.updated_s = now_s
-        self.history.append((power_w, 1.0 if self.load_w else self.other_share))
+        self.powers.append(power_w)
+        self.shares.append(1.0 if self.load_w else self.other_share)
+        if now_s >= self.sensed_s + 0.1:
+            self.sensed_s, self.sensor_w = now_s, fmean(self.powers)
+        if now_s >= self.counted_s + 1.0:
+            self.counted_s, self.busy_share = now_s, fmean(self.shares)
         if now_s >= self.next_s:
             self.next_s += 0.1 if self.source == "counter" else self.POLL_S
             self.lines.put(format_edge(self.make_edge(now_s)) + "\n")
         self.lines.put(f"beat {now_s!r}\n")
 
     def make_edge(self, now_s):
-        sensor_w, busy_share = (
-            sum(values) / len(values) for values in zip(*self.history, strict=True)
-        )
-        energy_j = self.distort(self.energy_j)
+        energy_j, sensor_w = self.distort(self.energy_j), self.sensor_w
         if self.stuck_w is not None:
             sensor_w = self.stuck_w
             if self.source == "sensor":
                 energy_j = self.stuck_w * now_s
         return Edge(
-            now_s, energy_j, 0.001, sensor_w=sensor_w, limit_w=self.limit_w, busy_share=busy_share
+            now_s,
+            energy_j,
+            0.001,
+            sensor_w=sensor_w,
+            limit_w=self.limit_w,
+            busy_share=self.busy_share,
         )
 
     def __iter__(self):

@@ -22,7 +22,7 @@ IDLE_POWER = "idle power"
 """What is unchecked if the power of the idle device is unknown."""
 
 CHECK_EVERY_S = 120.0
-# Long enough for several samples of a sensor that averages over a second.
+# Longer than the second over which the sensor of a GPU averages.
 CHECK_S = 1.5
 BUSY_SHARE = 0.3
 IDLE_FACTOR = 0.8
@@ -77,11 +77,16 @@ class IdleChecks:
 
     def _find_idle_faults(self, reading: Reading) -> Iterator[str]:
         yield from (fault for fault in reading.faults if fault.startswith(_SERIOUS))
-        if reading.busy_share is not None and reading.busy_share >= BUSY_SHARE:
+        if is_busy(reading):
             busy = f"{reading.busy_share:.0%} of the time"
             yield f"other load: the device is busy {busy}, although it should be idle"
         if not reading.faults and _is_same(reading.power_w, self.load_w):
             yield _describe_stuck(reading.power_w)
+
+
+def is_busy(reading: Reading) -> bool:
+    """Return whether the device was busy throughout a window."""
+    return reading.busy_share is not None and reading.busy_share >= BUSY_SHARE
 
 
 def _is_same(power_w: float, other_w: float | None) -> bool:

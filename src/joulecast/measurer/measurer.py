@@ -28,7 +28,7 @@ from statistics import median, stdev
 from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
-from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks
+from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks, is_busy
 from joulecast.measurer.windows import (
     MeasuredWindow,
     MeasureLimits,
@@ -264,21 +264,27 @@ class Measurer:
         if not self._is_measured or self.now() < self.idle.due_s:
             return
         rejected = TrialMeasurements(measured.trial, self.limits)
-        while faults := self.idle.check_idle(self._read_idle(CHECK_S), self.now()):
+        while faults := self.idle.check_idle(self._read_idle(), self.now()):
             rejected.windows.append(MeasuredWindow(None, 1.0, faults))
             self._check_retries(rejected)
             self.clock.sleep(self._find_recovery_s(rejected))
         self._count_faults(rejected)
 
     def _meter_sleep(self, measured: TrialMeasurements) -> MeasuredWindow:
-        reading = self._read_idle(1.0, measured.window_factor())
+        reading = self._read_idle(measured.window_factor())
         if self._is_measured:
             found = self.idle.check_idle(reading, self.now())
             reading = replace(reading, faults=reading.faults or found)
         # A modelled meter counts only work, and an idle device does none.
         return make_window(reading, 1.0, allows_zero=self.meter.provenance == "modelled")
 
-    def _read_idle(self, window_s: float, factor: int = 1) -> Reading:
+    def _read_idle(self, factor: int = 1) -> Reading:
+        reading = self._meter_idle(factor)
+        # Utilisation may still include our own load; then the next reading is without it.
+        return self._meter_idle(factor) if is_busy(reading) else reading
+
+    def _meter_idle(self, factor: int) -> Reading:
+        window_s = CHECK_S if self._is_measured else 1.0
         self.meter.begin()
         self.clock.sleep(max(self.meter.window_s, window_s) * factor)
         return self.meter.end()
