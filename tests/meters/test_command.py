@@ -60,6 +60,12 @@ def test_counter_that_does_not_increase_is_a_fault(end, fault):
     assert reading.faults[0].startswith(fault)
 
 
+@pytest.mark.parametrize("output", ["1e999 J", "1e999 W"])
+def test_number_that_is_too_large_is_refused(output):
+    with pytest.raises(InputError, match="too large"), make_scripted(output):
+        pass
+
+
 def test_changed_unit_is_an_error():
     with make_scripted("100 J", "5 W") as meter, pytest.raises(MeasurementError, match="one unit"):
         meter.begin()
