@@ -136,8 +136,6 @@ def _print_observation(observation: Observation, place: str) -> None:
     )
     if observation.unchecked:
         console.print(f"Not checked by this meter: {', '.join(observation.unchecked)}.")
-    if observation.unchecked:
-        console.print(f"Not checked by this meter: {', '.join(observation.unchecked)}.")
     if place:
         console.print(f"Stored in {place}.")
 
