@@ -136,3 +136,11 @@ def test_out_of_memory_is_one_line(shell, monkeypatch):
 
     monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.prepare", refuse)
     assert "smaller batch" in shell.fails("measure", "cnn5", "--on", "simulated:1")
+
+
+def test_passwords_of_a_command_are_not_in_its_result(shell):
+    meter = "command:echo 5 W http://ann:s3cret@plug"
+    url = "postgres://ann:s3cret@db"
+    text = shell("measure", "--json", "--meter", meter, "--", "echo", url, code=1).stdout
+    assert "s3cret" not in text
+    assert "http://ann:***@plug" in text and "postgres://ann:***@db" in text

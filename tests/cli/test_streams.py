@@ -121,18 +121,26 @@ def test_messages_and_logs_are_safe_to_show(shell, monkeypatch):
     assert text.count(r"\x1b]52;c;Z2V0\x07 in postgres://ann:***@db/lab?password=***") == 2
 
 
-def test_a_traceback_is_safe_to_show():
+def test_warnings_and_tracebacks_are_safe_to_show():
     code = (
+        "import logging, warnings\n"
         "import joulecast.cli.detect as detect\n"
         "from joulecast.cli.main import main\n"
-        "def fail(): raise ValueError('\\x1b[2J redis://:s3cret@db')\n"
+        "hostile = '\\x1b[2J redis://:s3cret@db'\n"
+        "def fail():\n"
+        "    logging.getLogger('library').warning(hostile)\n"
+        "    warnings.warn(hostile)\n"
+        "    raise ValueError(hostile)\n"
         "detect.detect_meters = fail\n"
         "main()"
     )
     words = [sys.executable, "-c", code, "detect"]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == r"ValueError: \x1b[2J redis://:***@db"
+    lines = done.stderr.splitlines()
+    shown = r"\x1b[2J redis://:***@db"
+    assert lines[0] == shown and lines[1].endswith(f"UserWarning: {shown}")
+    assert lines[-1] == f"ValueError: {shown}"
 
 
 def test_the_cause_of_an_error_is_logged(shell, write):

@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from functools import cache, partial
 from importlib import import_module
 from types import TracebackType
@@ -27,7 +28,6 @@ from joulecast.cli.interruptions import EXIT_INTERRUPTED
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
-    clean_lines,
     reserve_results,
     take_streams,
     write_lines,
@@ -117,6 +117,7 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(ctx: click.Context, verbose: bool, trust: str | None) -> None:
     """Read settings and set up logging."""
+    _set_up_logging(verbose)
     if trust is not None:
         from joulecast.api.trust import trust_folder
 
@@ -126,19 +127,17 @@ def cli(ctx: click.Context, verbose: bool, trust: str | None) -> None:
             ctx.fail("Missing command.")
         return
     ctx.default_map = read_settings(cli.list_commands(ctx), partial(cli.get_command, ctx))
-    if verbose:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_CleanFormatter("%(asctime)s %(name)s: %(message)s"))
-        logging.basicConfig(handlers=[handler], force=True)
-        logging.getLogger("joulecast").setLevel(logging.DEBUG)
 
 
 def main() -> None:
     """Run the program ``joulecast``."""
     # Our matrices are small: NumPy's own threads would spin for longer than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.excepthook = _report_bug
     take_streams()
+    sys.excepthook = _report_bug
+    warnings.showwarning = _show_warning
+    # Warnings of libraries, where nobody has set up logging.
+    logging.lastResort = _CleanHandler(logging.WARNING)
     try:
         cli.main(prog_name="joulecast")
     finally:
@@ -146,11 +145,24 @@ def main() -> None:
         sys.stdout = sys.stderr
 
 
-class _CleanFormatter(logging.Formatter):
-    """Format log records without passwords and control characters."""
+class _CleanHandler(logging.Handler):
+    """Write log records to stderr, without passwords and control characters."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return clean_lines(super().format(record))
+    def emit(self, record: logging.LogRecord) -> None:
+        write_lines(self.format(record))
+
+
+def _set_up_logging(verbose: bool) -> None:
+    root = logging.getLogger()
+    # Of an earlier command line of the same process.
+    for earlier in [one for one in root.handlers if isinstance(one, _CleanHandler)]:
+        root.removeHandler(earlier)
+    logging.getLogger("joulecast").setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    if not verbose:
+        return
+    handler = _CleanHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    root.addHandler(handler)
 
 
 @cache
@@ -168,6 +180,10 @@ def _report_bug(
     kind: type[BaseException], error: BaseException, where: TracebackType | None
 ) -> None:
     write_lines("".join(traceback.format_exception(kind, error, where)).rstrip())
+
+
+def _show_warning(message: Warning | str, *place: Any, **options: Any) -> None:
+    write_lines(warnings.formatwarning(message, *place[:3]).rstrip())
 
 
 def _report_error(message: str, code: int) -> int:

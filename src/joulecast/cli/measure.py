@@ -26,6 +26,7 @@ from joulecast.cli.terminal import (
 from joulecast.errors import StoreError
 from joulecast.meters import Meter
 from joulecast.records import Observation
+from joulecast.redaction import redact_url
 from joulecast.units import format_bytes, format_duration, format_energy, format_power
 
 _COMMAND = "joulecast.cli.measure.command"
@@ -154,7 +155,7 @@ def _measure_command(
 
 def _describe_cost(command: Sequence[str], cost: CommandCost, meter: Meter) -> Json:
     return {
-        "command": list(command),
+        "command": list(map(redact_url, command)),
         "energy_j": cost.energy_j,
         "duration_s": cost.duration_s,
         "power_w": cost.power_w,

@@ -21,7 +21,8 @@ from typing import Any
 import click
 
 from joulecast.cli.harmless_settings import find_harmful
-from joulecast.errors import FileError, InputError
+from joulecast.errors import InputError
+from joulecast.input_files import read_toml, show_value
 
 FILE_NAME = "joulecast.toml"
 
@@ -60,7 +61,12 @@ def read_settings(
         if path == Path(FILE_NAME):
             _check_harmless(path, [shared, *tables.values()])
         for name, options in settings.items():
-            options.update(_as_names({**shared, **tables.get(name, {})}))
+            values = _as_names({**shared, **tables.get(name, {})})
+            for key, value in values.items():
+                typed = _as_typed(path, key, value)
+                # Options that are given once take several values as one text.
+                is_joined = isinstance(typed, list) and key not in _list_repeated(find(name))
+                options[key] = ",".join(typed) if is_joined else typed
     return settings
 
 
@@ -71,15 +77,12 @@ def find_user_file() -> Path:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    import tomllib
-
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise FileError(f"{path} is not valid TOML ({reason}): correct or remove it") from error
+        is_missing = not path.is_file()
+    except OSError:
+        # A folder that may not be searched; reading says so.
+        is_missing = False
+    return {} if is_missing else read_toml(path)
 
 
 def _check_names(
@@ -142,8 +145,25 @@ def _list_options(command: click.Command | None) -> set[str]:
     return own.union(*map(_list_options, inner)) - {"help"}
 
 
+def _list_repeated(command: click.Command | None) -> set[str | None]:
+    """Return the names of the options of a command that can be given several times."""
+    params = command.params if command else []
+    return {param.name for param in params if isinstance(param, click.Option) and param.multiple}
+
+
 def _as_name(key: str) -> str:
     return key.replace("-", "_")
+
+
+def _as_typed(path: Path, key: str, value: Any) -> Any:
+    """Return a value as it would be typed as an option, which Click then checks like one."""
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, list) and not any(isinstance(one, (list, dict)) for one in value):
+        return [str(one) for one in value]
+    if isinstance(value, (list, dict)):
+        raise InputError(f"{path}: {key} is {show_value(value)}: give a text, a number or a list")
+    return str(value)
 
 
 def _as_names(options: dict[str, Any]) -> dict[str, Any]:

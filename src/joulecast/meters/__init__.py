@@ -30,6 +30,7 @@ from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.sum import SumMeter
 from joulecast.plugins import METER_GROUP, Plugins, load_plugins
+from joulecast.redaction import redact_url
 
 __all__ = [
     "METERS",
@@ -187,5 +188,6 @@ def _make_one(text: str, on: str, gpu: str | None) -> Meter:
     except UnavailableError as error:
         raise MissingError(f"meter {name} is not available: {error}") from error
     if argument:
-        meter.name = text
+        # The name is stored and shown, and a program's arguments may contain a password.
+        meter.name = redact_url(text)
     return meter

@@ -49,7 +49,7 @@ def test_errors_name_table_and_key(more, part):
 
 
 def test_unreadable_files_are_file_errors(tmp_path):
-    with pytest.raises(FileError, match="cannot read"):
+    with pytest.raises(FileError, match="there is no file"):
         read_plan_request(tmp_path / "nowhere.toml", NOW)
     (tmp_path / "jobs.toml").write_text("[[job")
     with pytest.raises(FileError, match="not valid TOML"):

@@ -13,7 +13,6 @@ local without one).
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -22,12 +21,16 @@ from typing import Any
 
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import FileError, InputError
+from joulecast.input_files import read_toml, show_value
 from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape, parse_share
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
 from joulecast.uses.plan.problem import Battery, ChargingWindow
 
 Json = dict[str, Any]
 Parser = Callable[[Any], Any]
+# Power, capacity and FLOP/s of the largest computers are smaller.
+_MOST = 1e21
+_MOST_CHARACTERS = 200
 
 
 def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
@@ -36,13 +39,7 @@ def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
     Raises:
         FileError: The file cannot be read, is not TOML, or has an invalid value.
     """
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(f"cannot read {path} ({reason}): give the path of a file") from error
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not valid TOML: {str(error).splitlines()[0]}") from error
+    data = read_toml(Path(path))
     try:
         return parse_plan_request(data, now)
     except InputError as error:
@@ -69,7 +66,9 @@ def _list_tables(data: Mapping[str, Any], kind: str) -> list[tuple[str, Json]]:
     named = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise InputError(f"[[{kind}]] number {number} is {row!r}: give a table with a name")
+            raise InputError(
+                f"[[{kind}]] number {number} is {show_value(row)}: give a table with a name"
+            )
         name = row.get("name")
         if not isinstance(name, str) or not name.strip():
             raise InputError(f"[[{kind}]] number {number} has no name: give one in quotes")
@@ -141,7 +140,7 @@ def _parse_window(
     where: str, row: Any, charger_w: float | None, parse_time: Parser
 ) -> ChargingWindow:
     if not isinstance(row, dict):
-        raise InputError(f"{where} is {row!r}: give a table with from and to")
+        raise InputError(f"{where} is {show_value(row)}: give a table with from and to")
     parsers = {"from": parse_time, "to": parse_time, "charger_w": _parse_number}
     values = {"charger_w": charger_w, **_parse_table(where, row, parsers)}
     for key in parsers:
@@ -158,7 +157,7 @@ def _parse_table(where: str, row: Json, parsers: Mapping[str, Parser]) -> Json:
         try:
             values[key] = parsers[key](value)
         except (InputError, TypeError, ValueError) as error:
-            raise InputError(f"{where}: {key} is {value!r}: {error}") from error
+            raise InputError(f"{where}: {key} is {show_value(value)}: {error}") from error
     return values
 
 
@@ -213,8 +212,8 @@ def _parse_count(value: Any) -> int:
 
 
 def _parse_number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise InputError("give a number of at least 0, without a unit")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+        raise InputError(f"give a number from 0 to {_MOST:g}, without a unit")
     return float(value)
 
 
@@ -225,12 +224,14 @@ def _parse_flag(value: Any) -> bool:
 
 
 def _parse_input(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, (str, list)):
+    if not isinstance(value, (str, list)) or len(value) > _MOST_CHARACTERS:
         raise InputError("give the sizes of one sample, like 3x96x96")
     return parse_shape("x".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def _parse_share(value: Any) -> float:
+    if not isinstance(value, (str, int, float)):
+        raise InputError("give a share like 60%")
     return parse_share(str(value))
 
 
