@@ -53,11 +53,14 @@ def find_url(place: str | Path | None = None) -> sa.URL:
         )
     try:
         url = sa.make_url(f"{driver}://{rest}")
-    except (sa.exc.ArgumentError, ValueError) as error:
+    except (sa.exc.ArgumentError, ValueError):
+        # The cause is not kept: it may quote a part of the password.
         raise InputError(
             f"the store's URL {shown} cannot be read: write it like "
-            "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
-        ) from error
+            "postgresql://USER@HOST:5432/DATABASE, and @ in a password as %40"
+        ) from None
+    if "@" in (url.host or ""):
+        raise InputError(f"the store's URL {shown} has several @: write @ in a password as %40")
     if driver == "sqlite" and (url.host or url.query):
         raise InputError(f"the store's URL {shown} cannot be read: give the path of the file")
     return url
