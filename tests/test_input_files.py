@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.input_files import decompress, parse_json, read_limited, read_toml
+from joulecast.input_files import decompress, parse_json, read_limited, read_toml, show_value
 
 
 def test_file_is_read_up_to_its_limit(tmp_path):
@@ -58,6 +58,12 @@ def test_file_that_is_no_toml_is_refused_in_one_line(tmp_path, content):
         read_toml(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_long_values_are_shown_in_short():
+    assert len(show_value([1] * 10**6)) < 100
+    assert len(show_value("x" * 10**6)) < 100
+    assert show_value(10**5000) == "a number of thousands of digits"
 
 
 def test_unpacked_size_is_limited():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 from joulecast.errors import FileError
@@ -20,6 +21,8 @@ MOST_UNPACKED_BYTES = 128 * 2**20
 """Size of unpacked data: a hundred thousand observations."""
 
 _TOO_DEEP = "it is nested too deeply"
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 def read_limited(path: Path, most_bytes: int) -> bytes:
@@ -89,6 +92,15 @@ def decompress(data: bytes, most_bytes: int = MOST_UNPACKED_BYTES) -> bytes:
     if not unpacker.eof:
         raise ValueError("its packed data is incomplete")
     return content
+
+
+def show_value(value: Any) -> str:
+    """Return a value as Python writes it, shortened for a message."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:
+        # Python refuses to write integers of thousands of digits.
+        return "a number of thousands of digits"
 
 
 def first_line(error: Exception) -> str:

@@ -174,6 +174,34 @@ def test_wrong_settings_are_reported(shell, write, text, part):
     assert "joulecast.toml" in message and part in message
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("threads = inf", "Invalid value for '--threads': 'inf' is not a valid integer"),
+        ("batch = []", "Invalid value for '--batch'"),
+        ("batch = [1, 2]", "'1,2' is not a valid integer"),
+        ("batch = 1e999", "'inf' is not a valid integer"),
+        ("batch = 2030-01-01", "'2030-01-01' is not a valid integer"),
+        ("batch = [[1]]", "batch is [[1]]: give a text, a number or a list"),
+        ("batch = [{a = 1}]", "batch is [{'a': 1}]: give a text, a number or a list"),
+        ("batch = 99999999999999999999", "batch is 99999999999999999999: give at most"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused_like_options(shell, write, text, part):
+    write("joulecast.toml", text)
+    # Click refuses what it cannot convert as wrong usage.
+    code = 2 if "valid" in part or "Invalid" in part else 1
+    assert part in shell.fails("inspect", "cnn5", code=code)
+
+
+def test_lists_are_options_given_several_times_or_one_with_commas(shell, write):
+    write("joulecast.toml", '[search]\nvary = ["c1=8..64", "c2=8,16"]\n[compare]\nbatch = [1, 2]\n')
+    context = click.Context(cli)
+    settings = read_settings(["search", "compare"], lambda name: cli.get_command(context, name))
+    assert settings["search"]["vary"] == ["c1=8..64", "c2=8,16"]
+    assert settings["compare"]["batch"] == "1,2"
+
+
 def test_every_option_can_be_set_in_the_users_file(shell):
     context = click.Context(cli)
     find_user_file().parent.mkdir(parents=True)
@@ -183,7 +211,7 @@ def test_every_option_can_be_set_in_the_users_file(shell):
         lines = [f"{option.replace('_', '-')} = 1" for option in names]
         find_user_file().write_text("\n".join([*lines, f"[{name}]", *lines]))
         assert read_settings([name], lambda name: cli.get_command(context, name)) == {
-            name: dict.fromkeys(names, 1)
+            name: dict.fromkeys(names, "1")
         }
 
 

@@ -26,6 +26,8 @@ from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.units import battery_share, parse_energy
 
 WORK = ("flops", "bytes", "params")
+# More digits than any number of steps has.
+_MOST_DIGITS = 15
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,9 @@ def estimate(
 def parse_seen(text: str) -> tuple[float, int]:
     """Return energy and number of steps of a text like ``12J/100``."""
     energy, _, steps = text.partition("/")
-    if not steps.strip().isdigit():
+    if not (steps.strip().isdecimal() and len(steps) <= _MOST_DIGITS):
         raise InputError(
-            f"--seen {text!r} is not energy/steps: give joules and steps, like 12J/100"
+            f"--seen {text[:60]!r} is not energy/steps: give joules and steps, like 12J/100"
         )
     return parse_energy(energy), int(steps)
 

@@ -43,6 +43,7 @@ from typing import (
 )
 
 from joulecast.errors import FileError, InputError
+from joulecast.input_files import show_value
 from joulecast.records.field_checks import (
     InvalidFieldError,
     MaxLength,
@@ -53,7 +54,6 @@ from joulecast.records.field_checks import (
     check_object,
     check_texts,
     refuse_value,
-    show_value,
 )
 
 if TYPE_CHECKING:

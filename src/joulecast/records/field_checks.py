@@ -13,16 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from reprlib import Repr
 from typing import Annotated, Any
 
 from joulecast.errors import InputError
+from joulecast.input_files import show_value
 
 Check = Callable[[Any], Any]
 
-# A longer value is not shown as a whole: a damaged file may have a list of a million numbers.
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
 # A list that declares no limit of its own.
 _MOST_ITEMS = 1_000_000
 
@@ -82,15 +79,6 @@ class InvalidFieldError(InputError):
     def within(self, step: str | int) -> InvalidFieldError:
         """Return the error as seen from the record or list that contains the value."""
         return InvalidFieldError(self.reason, (step, *self.path))
-
-
-def show_value(value: Any) -> str:
-    """Return a value as Python writes it, shortened."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:
-        # Python refuses to write integers of thousands of digits.
-        return "a number of thousands of digits"
 
 
 def refuse_value(value: Any, advice: str) -> InvalidFieldError:
