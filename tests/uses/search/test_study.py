@@ -292,10 +292,11 @@ def test_missing_optuna_error_says_what_to_install(monkeypatch):
         "mysql://host/db?password=s3cret",
         "redis://:s3cret@host",
         "postgresql://me:s3cret@host:port/db",
+        "postgresql://me:a@b:s3cret@host/db",
     ],
 )
 def test_errors_of_a_storage_hide_its_password(make_cnn_screener, url):
-    with pytest.raises(StoreError, match=r"\*\*\*") as caught:
+    with pytest.raises((StoreError, InputError), match=r"\*\*\*") as caught:
         run_search(make_cnn_screener("50%"), storage=url, trials=1)
     assert "s3cret" not in str(caught.value)
 

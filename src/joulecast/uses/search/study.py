@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from joulecast.errors import JoulecastError, NetError, StoreError
+from joulecast.errors import InputError, JoulecastError, NetError, StoreError
 from joulecast.records import Network
 from joulecast.redaction import redact_url
 from joulecast.user_errors import describe_user_error
@@ -216,7 +216,7 @@ def _open_study(screener: BudgetScreener, options: SearchOptions) -> optuna.Stud
     directions = both if options.objective == "pareto" else both[:1]
     name = options.study or f"{screener.space.family} on {identity['device']}"
     storage = options.storage
-    where = f"the storage {redact_url(storage)}" if isinstance(storage, str) else "the study"
+    where = _describe_storage(storage) if isinstance(storage, str) else "the study"
     with _translate_errors(where, (Exception,)):
         study = optuna.create_study(
             storage=storage,
@@ -231,6 +231,14 @@ def _open_study(screener: BudgetScreener, options: SearchOptions) -> optuna.Stud
     if stored is not None:
         check_same_study(name, stored, identity)
     return study
+
+
+def _describe_storage(url: str) -> str:
+    shown = redact_url(url)
+    # Drivers would take a part of the password for the host, and quote it.
+    if shown.count("@") < url.count("@"):
+        raise InputError(f"the storage {shown} has several @: write @ in a password as %40")
+    return f"the storage {shown}"
 
 
 def _name_metrics(study: optuna.Study, names: tuple[str, ...]) -> None:
