@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.api.atlas_process import measure_in_workers
+from joulecast.api.atlas_process import WORKER_COMMAND, measure_in_workers
 from joulecast.api.atlas_worker import AtlasRequest, answer_request
 from joulecast.api.options import MeasureOptions
 from joulecast.campaign.atlas_campaign import AtlasLimits
@@ -94,6 +94,16 @@ def test_trial_that_lost_the_device_is_not_refused_twice(tmp_path, request_of):
     lost = "\n".join([FIRST, json.dumps({"lost": "CUDA error: misaligned address"})])
     assert run_script(tmp_path, request, "pass", first=lost).restarts == 1
     assert list_refusals(request) == []
+
+
+def test_worker_imports_nothing_from_the_current_folder(tmp_path):
+    (tmp_path / "json.py").write_text("open('was-run', 'w')")
+    (tmp_path / "joulecast").mkdir()
+    (tmp_path / "joulecast" / "__init__.py").write_text("open('was-run', 'w')")
+    words = {"input": b"{", "cwd": tmp_path, "capture_output": True}
+    done = subprocess.run(WORKER_COMMAND, check=False, **words)
+    assert b"JSONDecodeError" in done.stderr
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_no_process_shows_the_password_of_a_store(tmp_path, request_of):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from joulecast.api.trust import describe_trusting, find_trust_file, is_trusted, trust_folder
+from joulecast.api.trust import check_trusted, find_trust_file, trust_folder
 from joulecast.errors import FileError, InputError
 
 
@@ -14,6 +14,14 @@ from joulecast.errors import FileError, InputError
 def data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("JOULECAST_STORE", raising=False)
+
+
+def is_trusted(*places):
+    try:
+        check_trusted(*places)
+    except InputError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -81,6 +89,14 @@ def test_a_list_that_cannot_be_written_is_reported(tmp_path, lab, monkeypatch):
     assert not is_trusted(lab / "x")
 
 
+def test_all_places_have_to_be_trusted(tmp_path, lab):
+    trust_folder(lab)
+    assert is_trusted(lab, lab / "jobs.toml", lab / "inner")
+    assert not is_trusted(lab / "jobs.toml", tmp_path)
+
+
 def test_advice_is_a_command(tmp_path):
-    text = describe_trusting(tmp_path / "my lab" / "jobs.toml")
-    assert f"joulecast --trust '{tmp_path}/my lab'" in text
+    (tmp_path / "my lab").mkdir()
+    for place in (tmp_path / "my lab" / "jobs.toml", tmp_path / "my lab"):
+        with pytest.raises(InputError, match=f"joulecast --trust '{tmp_path}/my lab'`"):
+            check_trusted(place)

@@ -129,6 +129,22 @@ def test_a_plan_of_a_foreign_folder_runs_nothing(shell, write):
     assert shell("--trust", ".", "plan", "jobs.toml").stdout
 
 
+def test_relative_names_in_trusted_files_mean_trusted_code(shell, write, tmp_path):
+    """A trusted file must not run code of another folder that happens to be the current one."""
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    (lab / "jobs.toml").write_text(PLAN.format(net="evil.py:make"))
+    (lab / "modules.toml").write_text(PLAN.format(net="evil:make"))
+    (lab / "joulecast.toml").write_text('meter = "command:./evil.sh"')
+    shell("--trust", str(lab))
+    write("evil.py", EVIL)
+    for name in ("jobs.toml", "modules.toml"):
+        assert f"joulecast --trust {shell.folder}" in shell.fails("plan", str(lab / name))
+    (shell.folder / "joulecast.toml").symlink_to(lab / "joulecast.toml")
+    assert f"joulecast --trust {shell.folder}" in shell.fails("detect")
+    assert not (shell.folder / "was-run").exists()
+
+
 def test_plans_without_code_need_no_trust(shell, write):
     shell("inspect", "lenet5", "--out", "net.json")
     for net in ("lenet5:4,8,16,16", "net.json"):

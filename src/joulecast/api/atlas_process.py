@@ -33,7 +33,8 @@ from joulecast.records import Observation
 from joulecast.store import open_store
 
 INTERRUPTED = "it was interrupted"
-WORKER_COMMAND = (sys.executable, "-m", "joulecast.api.atlas_worker")
+# -P: otherwise Python would import modules of the current folder first, whoever wrote them.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "joulecast.api.atlas_worker")
 # A worker that is silent for longer hangs: a trial seldom takes a minute.
 _LONGEST_SILENCE_S = 300.0
 # So many workers in a row that measured nothing end the campaign.

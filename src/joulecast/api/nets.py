@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from joulecast.api.option_values import convert_shape
-from joulecast.api.trust import describe_trusting, is_trusted
+from joulecast.api.trust import check_trusted
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
 from joulecast.records import Network, Setup
@@ -126,8 +126,8 @@ def resolve_name(
     if name.endswith(".json"):
         return _read_file(name, batch, input_shape)
     if ":" in name:
-        if named_in is not None and not is_trusted(named_in):
-            raise InputError(f"net is {name!r}, which runs code: {describe_trusting(named_in)}")
+        if named_in is not None:
+            _check_trusted(name, named_in)
         return _read_callable(name, batch, input_shape)
     raise NetError(
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
@@ -185,6 +185,17 @@ def build_module(network: Network, seed: int) -> Any:
     from joulecast.runtimes.torch.build import build_seeded
 
     return build_seeded(network, seed)
+
+
+def _check_trusted(name: str, named_in: str) -> None:
+    """Raise InputError unless the user trusts a callable's file, and the file that names it."""
+    location = name.rpartition(":")[0]
+    # A module is looked for in the current folder first.
+    code = location if location.endswith(".py") else os.curdir
+    try:
+        check_trusted(named_in, code)
+    except InputError as error:
+        raise InputError(f"net is {name!r}, which runs code: {error}") from error
 
 
 def _draw_members(name: str, network: Network) -> tuple[Network, ...]:

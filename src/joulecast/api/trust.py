@@ -39,16 +39,19 @@ def trust_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def is_trusted(file: str | os.PathLike[str]) -> bool:
-    """Return whether a file, links followed, is in a folder that the user trusts."""
-    path = Path(file).resolve()
-    return any(path.is_relative_to(folder) for folder in _list_trusted())
+def check_trusted(*places: str | os.PathLike[str]) -> None:
+    """Raise InputError unless files and folders, links followed, are all in trusted folders.
 
-
-def describe_trusting(file: str | os.PathLike[str]) -> str:
-    """Return what to do so that a file is trusted, for messages."""
-    folder = shlex.quote(str(Path(file).resolve().parent))
-    return f"if you trust everything in its folder, run `joulecast --trust {folder}` once"
+    Relative names in a trusted file depend on the current folder, so what they stand for has to be
+    checked as well.
+    """
+    trusted = _list_trusted()
+    for place in places:
+        path = Path(place).resolve()
+        if not any(path.is_relative_to(folder) for folder in trusted):
+            folder = path if path.is_dir() else path.parent
+            command = f"joulecast --trust {shlex.quote(str(folder))}"
+            raise InputError(f"if you trust everything in {folder}, run `{command}` once")
 
 
 def find_trust_file() -> Path:

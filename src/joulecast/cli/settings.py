@@ -126,14 +126,17 @@ def _check_harmless(path: Path, tables: Iterable[dict[str, Any]]) -> None:
         if found is None:
             continue
         # Imported where it is needed, because every command reads settings.
-        from joulecast.api.trust import describe_trusting, is_trusted
+        from joulecast.api.trust import check_trusted
 
-        if not is_trusted(path):
+        try:
+            # The file may be a link to a trusted one, whose relative names mean others here.
+            check_trusted(path, path.parent)
+        except InputError as error:
             name, reason = found
             raise InputError(
                 f"{path}: {name} = {_as_names(options)[name]!r} {reason}: remove it and give "
-                f"--{name} on the command line; {describe_trusting(path)}"
-            )
+                f"--{name} on the command line; {error}"
+            ) from error
 
 
 def _list_options(command: click.Command | None) -> set[str]:
