@@ -1,8 +1,10 @@
 """Plots are saved as pages that work offline, SVG and PNG."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -74,3 +76,22 @@ def test_import_loads_no_plotting_library():
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_settings_of_the_current_folder_do_not_change_a_figure(tmp_path):
+    """matplotlib reads ./matplotlibrc when it is imported; LaTeX would be a program to run."""
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nlines.linewidth: 9")
+    code = (
+        "from figures.example_plots import ROWS\n"
+        "from joulecast.figures import make_svg, plot_mape_bars\n"
+        "print(make_svg(plot_mape_bars(ROWS)), end='')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == make_svg(plot_mape_bars(ROWS))

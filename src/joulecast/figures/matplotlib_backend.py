@@ -127,7 +127,10 @@ def _apply_settings() -> Iterator[None]:
         import matplotlib
     except ImportError as error:
         raise MissingError("SVG and PNG need matplotlib: pip install 'joulecast[paper]'") from error
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    # matplotlib reads a file of the current folder, which might make it run LaTeX.
+    defaults = {key: matplotlib.rcParamsDefault[key] for key in matplotlib.rcParamsDefault}
+    defaults.pop("backend", None)
+    with matplotlib.rc_context({**defaults, **_SETTINGS}), warnings.catch_warnings():
         # Text stays text in the SVG, so the viewer's font needs the glyph, not this one.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
