@@ -19,14 +19,12 @@ MASK = "***"
 # reaches up to the last "@" before a space; a second alternative looks behind spaces, unless a port
 # or a space follows the colon. Limits keep hostile texts from taking quadratic time.
 _CREDENTIALS = re.compile(
-    r"(?P<start>(?<![\w+.-])[a-z][\w+.-]+:/+[^\s:/?#]{0,999}:)"
+    r"(?P<start>(?<![\w+.-])[\w+.-]*:/+[^\s:/?#]{0,999}:)"
     r"(?:\S{0,4999}|(?!\s|\d+\W|\d+$)[^@]{0,4999})@",
     re.IGNORECASE,
 )
-_PARAMETER = re.compile(
-    r"(?<![\w%.+-])(?P<key>[\w%.+-]+)(?P<equals>\s?=\s?)"
-    r"(?P<value>'(?:[^'\\]|\\.){0,4999}'|[^&\s]+)"
-)
+_KEY = re.compile(r"(?<![\w%.+-])(?P<key>[\w%.+-]+)\s?=\s?")
+_VALUE = re.compile(r"'(?:[^'\\]|\\.){0,4999}'|[^&\s]+")
 _SECRET_KEYS = re.compile(
     r"(?:password|passwd|passphrase|pwd|pass|secret|token|api[_-]?key|access[_-]?key)$",
     re.IGNORECASE,
@@ -40,7 +38,7 @@ def redact_url(text: str) -> str:
         text: A URL, a connection string of libpq, or a message that contains them.
     """
     hidden = "\n".join(map(_hide_credentials, text.split("\n")))
-    return _PARAMETER.sub(_hide_secret, hidden)
+    return _hide_parameters(hidden)
 
 
 def _hide_credentials(line: str) -> str:
@@ -49,10 +47,16 @@ def _hide_credentials(line: str) -> str:
     return _CREDENTIALS.sub(rf"\g<start>{MASK}@", line[:end]) + line[end:]
 
 
-def _hide_secret(found: re.Match[str]) -> str:
-    if not _SECRET_KEYS.search(unquote_plus(found["key"])):
-        return found[0]
-    # Closing quotes and brackets belong to the message around a URL.
-    value = found["value"]
-    end = "" if value.startswith("'") else value[len(value.rstrip("'\")]},;:.")) :]
-    return f"{found['key']}{found['equals']}{MASK}{end}"
+def _hide_parameters(text: str) -> str:
+    """Return a text without the values of secret keys; values of others may be whole URLs."""
+    shown, end, position = [], 0, 0
+    while found := _KEY.search(text, position):
+        position = found.end()
+        value = _VALUE.match(text, position)
+        if value is None or not _SECRET_KEYS.search(unquote_plus(found["key"])):
+            continue
+        shown += [text[end:position], MASK]
+        # Closing quotes and brackets belong to the message around a URL.
+        is_quoted = value[0].startswith("'")
+        end = position = position + len(value[0] if is_quoted else value[0].rstrip("'\")]},;:."))
+    return "".join(shown) + text[end:]

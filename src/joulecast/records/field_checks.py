@@ -26,10 +26,15 @@ _MOST_ITEMS = 1_000_000
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a field allows; both ends belong to it."""
+    """The numbers that a field allows; both ends belong to it.
+
+    Attributes:
+        tiny: Numbers closer to 0 are refused, except 0 itself: their inverse is infinite.
+    """
 
     least: float
     most: float
+    tiny: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ _ANY_NUMBER = Range(-math.inf, math.inf)
 # A larger integer fits no database and no array.
 _ANY_INTEGER = Range(-(2**63), 2**63 - 1)
 
-Amount = Annotated[float, Range(0.0, 1e15)]
+Amount = Annotated[float, Range(0.0, 1e15, tiny=1e-30)]
 """A quantity that is never negative, such as joules or seconds."""
 Share = Annotated[float, Range(0.0, 1.0)]
 """A share of a whole."""
@@ -105,10 +110,10 @@ def check_integers(limits: Range = _ANY_INTEGER) -> Check:
 
 def check_numbers(limits: Range = _ANY_NUMBER) -> Check:
     """Return the check of a float; integers are numbers too."""
-    least, most = limits.least, limits.most
+    least, most, tiny = limits.least, limits.most, limits.tiny
 
     def check(value: Any) -> Any:
-        if type(value) is float and least <= value <= most and math.isfinite(value):
+        if type(value) is float and least <= value <= most and tiny <= abs(value) < math.inf:
             return value
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise refuse_value(value, "give a number")
@@ -117,6 +122,8 @@ def check_numbers(limits: Range = _ANY_NUMBER) -> Check:
         if not least <= value <= most:
             side = f"least {least:g}" if value < least else f"most {most:g}"
             raise refuse_value(value, f"give a number of at {side}")
+        if 0 < abs(value) < tiny:
+            raise refuse_value(value, f"give 0, or a number of at least {tiny:g}")
         if isinstance(value, int) and value.bit_length() > 1000:
             raise refuse_value(value, "give a number that fits a float")
         return value

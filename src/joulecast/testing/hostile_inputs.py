@@ -130,8 +130,8 @@ def find_defect(read: Callable[[], Any]) -> Exception | None:
 def _damage_place(value: Any, rng: random.Random) -> Any:
     holder, key = _find_place(value, rng)
     if holder is None:
-        return rng.choice(HOSTILE_VALUES)
-    new = rng.choice(HOSTILE_VALUES)
+        return copy.deepcopy(rng.choice(HOSTILE_VALUES))
+    new = copy.deepcopy(rng.choice(HOSTILE_VALUES))
     how = rng.random()
     if how < 0.7:
         holder[key] = _change_value(holder[key], rng) if how < 0.2 else new
@@ -159,7 +159,7 @@ def _change_value(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float)):
-        return value * rng.choice((-1, 0, 2, 1e-9, 1e9)) + rng.choice((0, 1))
+        return value * rng.choice((-1, 0, 2, 10**9)) + rng.choice((0, 1))
     if isinstance(value, str):
         return value[: rng.randrange(len(value) + 1)]
     if isinstance(value, list):

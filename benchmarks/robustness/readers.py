@@ -1,0 +1,355 @@
+"""Everything that reads outside data, each with a way to draw a hostile input for it.
+
+A reader writes a damaged file or makes a hostile text and returns what reads it: a function that
+may return or raise one of Joulecast's errors, and nothing else. ``list_readers`` returns all of
+them; tests run a few inputs of each, ``hostile_inputs.py`` many.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from joulecast.api.inspect import count_step
+from joulecast.api.nets import ResolvedNet
+from joulecast.budgets import parse_budget
+from joulecast.cli.estimate import parse_seen
+from joulecast.cli.inspect import describe_network
+from joulecast.cli.main import cli
+from joulecast.devices import parse_on
+from joulecast.errors import JoulecastError
+from joulecast.estimators import estimate_network
+from joulecast.families import make_family
+from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.meters.quantity import read_quantity
+from joulecast.records import Device, Observation, Profile, Setup, Trial
+from joulecast.store import open_store
+from joulecast.store.database import find_url
+from joulecast.testing.hostile_inputs import damage_bytes, damage_value, make_text
+from joulecast.units import (
+    parse_bytes,
+    parse_duration,
+    parse_energy,
+    parse_grid,
+    parse_price,
+    parse_shape,
+    parse_share,
+)
+from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
+from joulecast.uses.search.dimensions import parse_dimension
+
+Json = dict[str, Any]
+Read = Callable[[], object]
+# Draws a hostile input and returns what reads it.
+MakeHostile = Callable[[random.Random], Read]
+
+SECRET = "s3cret-of-a-url"
+"""A password in hostile URLs; no message may contain it."""
+MARKER = "code-was-run"
+"""A file that hostile inputs try to create by running code."""
+
+_NETWORKS = ("lenet5", "lstm", "transformer:8,1")
+_SETUP = Setup(batch=10)
+_NOW = datetime(2030, 1, 1, tzinfo=UTC)
+_TEXTS: dict[Callable[[str], object], Sequence[str]] = {
+    parse_energy: ("15Wh", "300 mWh", "5J"),
+    parse_grid: ("400", "0.4kg/kWh", "de"),
+    parse_price: ("0.30", "0.30EUR", "€0.30/kWh"),
+    parse_share: ("60%", "0.6"),
+    parse_duration: ("45s", "1h30min", "2d"),
+    parse_bytes: ("8GiB", "500MB"),
+    parse_shape: ("3x96x96", "28"),
+    parse_budget: ("60%", "2J/step", "1kJ"),
+    parse_on: ("cpu", "cuda:0", "simulated:7"),
+    parse_dimension: ("c1=8..64/8", "lr=1e-4..1e-1/log", "batch=16,32"),
+    parse_seen: ("12J/100",),
+    read_quantity: ("3.5 J", '{"energy_j": 2}', "12 mWh"),
+    make_family: ("cnn5:16,32,64,128", "resnet18:32", "transformer:64,2"),
+}
+_URLS = (
+    f"postgresql://user:{SECRET}@host:5432/db",
+    f"POSTGRES://user:{SECRET}@host/db?sslmode=require",
+    f"postgresql+psycopg://host/db?password={SECRET}",
+    f"mysql+pymysql://user:{SECRET}@host/db",
+    f"redis://:{SECRET}@host/0",
+    "sqlite:///store.sqlite",
+    "store.sqlite",
+)
+_PLAN = """
+[[job]]
+name = "keyboard"
+net = "lenet5"
+batch = 10
+steps = 200000
+deadline = "6h"
+devices = ["phone"]
+
+[[device]]
+name = "phone"
+power_w = 3.0
+flops_per_s = 2e10
+battery_wh = 15
+charge = "80%"
+reserve = 0.2
+
+[[device.charging]]
+from = "1h"
+to = "2h"
+charger_w = 10
+"""
+_SETTINGS: Json = {
+    "batch": 8,
+    "threads": 1,
+    "precision": "fp32",
+    "store": "store.sqlite",
+    "json": True,
+    "inspect": {"blocks": False, "input": "1x28x28"},
+    "measure": {"meter": "nvml"},
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads outside data.
+
+    Attributes:
+        draw: Draws a hostile input and returns what reads it.
+        is_slow: Whether one input takes more than a few milliseconds.
+    """
+
+    name: str
+    draw: MakeHostile
+    is_slow: bool = False
+
+
+class HostileFolder:
+    """A folder with valid files, of which damaged copies are written and read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        marker = f"open({str(folder / MARKER)!r}, 'w').close()"
+        (folder / "evil.py").write_text(f"def go(*args):\n    {marker}\n", encoding="utf-8")
+        self._empty = folder / "no-profiles"
+        self._empty.mkdir()
+        profile = _make_profile()
+        write_profile(profile, folder / "profile.json")
+        self._profile = (folder / "profile.json").read_bytes()
+        self._content: Json = json.loads(self._profile)["profile"]
+        self._observations = [one.to_dict() for one in profile.observations]
+        self._networks = [make_family(name) for name in _NETWORKS]
+        write_network(self._networks[0], folder / "network.json")
+        self._network = (folder / "network.json").read_bytes()
+        with open_store(folder / "valid.sqlite", shipped=self._empty) as store:
+            store.import_profile(profile)
+        self._store = (folder / "valid.sqlite").read_bytes()
+
+    def list_readers(self) -> list[Reader]:
+        """Return every reader of outside data."""
+        return [
+            Reader("profile, bytes", self._damage_profile_bytes),
+            Reader("profile, values, sealed again", self._damage_profile),
+            Reader("observations, sealed again", self._damage_observations, is_slow=True),
+            Reader("network, bytes", self._damage_network_bytes),
+            Reader("network, values", self._damage_network),
+            Reader("store, bytes", self._damage_store, is_slow=True),
+            Reader("jobs, bytes", self._damage_plan_bytes),
+            Reader("jobs, values", self._damage_plan),
+            Reader("settings, bytes", self._damage_settings_bytes, is_slow=True),
+            Reader("settings, values", self._damage_settings, is_slow=True),
+            Reader("texts", _draw_text),
+            Reader("URLs of stores", _draw_url),
+        ]
+
+    def has_run_code(self) -> bool:
+        """Return whether an input made Joulecast run code."""
+        return (self._folder / MARKER).exists()
+
+    def _damage_profile_bytes(self, rng: random.Random) -> Read:
+        path = self._write("damaged.json", damage_bytes(self._profile, rng))
+        return lambda: _use_profile(read_profile(path))
+
+    def _damage_profile(self, rng: random.Random) -> Read:
+        content = damage_value(self._content, rng)
+        path = self._write("damaged.json", _seal("profile", 2, content))
+        return lambda: _use_profile(read_profile(path))
+
+    def _damage_observations(self, rng: random.Random) -> Read:
+        rows = damage_value(self._observations, rng)
+        count = len(rows) if isinstance(rows, list) else 1
+        summary = {**self._content["summary"], "count": count}
+        # Without its fit, the estimator learns from what is there.
+        content = {**self._content, "summary": summary, "observations": _pack(rows), "fits": {}}
+        path = self._write("damaged.json", _seal("profile", 2, content))
+        return lambda: _use_profile(read_profile(path))
+
+    def _damage_network_bytes(self, rng: random.Random) -> Read:
+        path = self._write("damaged.json", damage_bytes(self._network, rng))
+        return lambda: self._use_network(path)
+
+    def _damage_network(self, rng: random.Random) -> Read:
+        content = damage_value(rng.choice(self._networks).to_dict(), rng)
+        path = self._write("damaged.json", _seal("network", 1, content))
+        return lambda: self._use_network(path)
+
+    def _use_network(self, path: Path) -> None:
+        network = read_network(path)
+        count = count_step(ResolvedNet(network, _SETUP.batch), network, _SETUP)
+        json.dumps(describe_network(network, network, _SETUP, count))
+        profile = read_profile(self._folder / "profile.json")
+        json.dumps(estimate_network(profile, network, _SETUP, "flops").to_dict(), allow_nan=False)
+
+    def _damage_store(self, rng: random.Random) -> Read:
+        for old in self._folder.glob("damaged.sqlite*"):
+            old.unlink()
+        path = self._write("damaged.sqlite", damage_bytes(self._store, rng))
+        return lambda: self._use_store(path)
+
+    def _use_store(self, path: Path) -> None:
+        with open_store(path, create=False, wait_s=0.1, shipped=self._empty) as store:
+            for one in store.list_profiles():
+                _use_profile(store.load_profile(one.key))
+
+    def _damage_plan_bytes(self, rng: random.Random) -> Read:
+        path = self._write("jobs.toml", damage_bytes(_PLAN.encode(), rng))
+        return lambda: read_plan_request(path, _NOW)
+
+    def _damage_plan(self, rng: random.Random) -> Read:
+        import tomllib
+
+        data = damage_value(tomllib.loads(_PLAN), rng)
+        return lambda: parse_plan_request(data if isinstance(data, dict) else {}, _NOW)
+
+    def _damage_settings_bytes(self, rng: random.Random) -> Read:
+        self._write("joulecast.toml", damage_bytes(_format_toml(_SETTINGS).encode(), rng))
+        return self._run_command
+
+    def _damage_settings(self, rng: random.Random) -> Read:
+        data = damage_value(_SETTINGS, rng)
+        text = _format_toml(data if isinstance(data, dict) else {"batch": data})
+        self._write("joulecast.toml", text.encode(errors="replace"))
+        return self._run_command
+
+    def _run_command(self) -> None:
+        """Run a command in the present folder, which must be the folder with the settings."""
+        out, err = StringIO(), StringIO()
+        code: object = 0
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                cli.main(["inspect", "lenet5"], prog_name="joulecast")
+            except SystemExit as error:
+                code = error.code
+        if code and len(err.getvalue().splitlines()) != 1:
+            raise AssertionError(err.getvalue())
+
+    def _write(self, name: str, content: bytes) -> Path:
+        path = self._folder / name
+        path.write_bytes(content)
+        return path
+
+
+def _make_profile() -> Profile:
+    """Return a profile with a few observations, and a fit that was made from them."""
+    device = Device("board", memory_bytes=10**9)
+    observations = tuple(
+        Observation(
+            Trial(make_family(name), Setup(batch=batch)),
+            energy_j=0.5 * batch,
+            energy_sd_j=0.01,
+            duration_s=0.01 * batch,
+            run="first",
+            device=device,
+            runtime="torch-2.13.0",
+            covers="cpu",
+            taken_at_s=1.7e9 + batch,
+            cost_s=2.0,
+        )
+        for name in ("lenet5", "cnn5:4,8,16,32")
+        for batch in (4, 8)
+    )
+    profile = Profile(device, "torch-2.13.0", "cpu", "measured", observations)
+    from joulecast.estimators import find_estimator
+
+    fitted = find_estimator("flops").fit(observations)
+    return profile.add_fits({"flops": fitted.to_dict()})
+
+
+def _use_profile(profile: Profile) -> None:
+    """Read all of a profile, write it again, and estimate with it."""
+    json.dumps(replace(profile, fits=dict(profile.fits)).to_dict(), allow_nan=False)
+    found = estimate_network(profile, make_family("lenet5"), _SETUP, "flops")
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def _draw_text(rng: random.Random) -> Read:
+    parse = rng.choice(list(_TEXTS))
+    text = make_text(rng, _TEXTS[parse])
+    return lambda: parse(text)
+
+
+def _draw_url(rng: random.Random) -> Read:
+    # In a URL that is damaged inside nobody can tell what was the password.
+    is_whole = rng.random() < 0.5
+    around = make_text(rng), make_text(rng)
+    url = rng.choice(_URLS).join(around) if is_whole else make_text(rng, _URLS)
+
+    def read() -> None:
+        try:
+            find_url(url)
+        except JoulecastError as error:
+            if is_whole and SECRET in str(error):
+                raise AssertionError(f"{url!r} shows its password: {error}") from error
+            raise
+
+    return read
+
+
+def _seal(what: str, version: int, content: Any) -> bytes:
+    """Return a file with the checksum of its content, whatever that is."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    head = {"format": f"joulecast-{what}", "version": version, "sha256": checksum}
+    return json.dumps({**head, what: content}).encode()
+
+
+def _pack(rows: Any) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode()
+
+
+def _format_toml(tables: Json) -> str:
+    """Return TOML of settings; values that TOML does not have become texts."""
+    plain = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    lines = [f"{json.dumps(key)} = {_format_value(value)}" for key, value in plain.items()]
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            lines.append(f"[{json.dumps(name)}]")
+            lines += [f"{json.dumps(key)} = {_format_value(one)}" for key, one in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "inf"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_format_value, value)) + "]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {_format_value(one)}" for key, one in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, float) and value != value:
+        return "nan"
+    return json.dumps("" if value is None else value)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of hostile files."""
+    shutil.rmtree(folder, ignore_errors=True)
