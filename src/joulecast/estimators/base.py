@@ -233,11 +233,28 @@ def predict_by_setup(
     groups: dict[Setup, list[int]] = {}
     for at, setup in enumerate(setups):
         groups.setdefault(setup, []).append(at)
-    parts = [
-        (places, predict([networks[at] for at in places], setup))
-        for setup, places in groups.items()
-    ]
-    return parts[0][1] if len(parts) == 1 else _join_predictions(parts, len(networks))
+
+    def predict_group(places: Sequence[int]) -> Prediction:
+        return predict([networks[at] for at in places], setups[places[0]])
+
+    return predict_groups(predict_group, list(groups.values()))
+
+
+def predict_groups(
+    predict: Callable[[Sequence[int]], Prediction], groups: Sequence[Sequence[int]]
+) -> Prediction:
+    """Predict each group of networks by itself and return all in the order of their numbers.
+
+    Errors of different groups are independent.
+
+    Args:
+        predict: Predicts the networks of these numbers.
+        groups: Numbers from 0 to n - 1, each in one group.
+    """
+    if len(groups) == 1:
+        return predict(groups[0])
+    parts = [(list(places), predict(places)) for places in groups]
+    return _join_predictions(parts, sum(map(len, groups)))
 
 
 def split_energy_by_bytes(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import make_piece, split_pieces
+from joulecast.estimators.additive.pieces import group_alike, make_piece, split_pieces
 from joulecast.estimators.baselines.stages import part_type_key
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
@@ -18,6 +18,9 @@ CONV = make_layer(
 )
 RELU = make_op("elementwise", fn="relu")
 FLAGS = ("channels_last", "channels_last_weights")
+
+
+SETUP = Setup(4)
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -186,3 +189,33 @@ def test_blocks_written_in_another_order_are_the_same_piece() -> None:
     pieces = {make_piece(Part("block", layers), Setup()) for layers in blocks}
     assert len(pieces) == len({piece.label for piece in pieces}) == 1
     assert len({piece.structure for piece in pieces}) == 1
+
+
+def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
+    bf16 = replace(SETUP, precision="bf16")
+    pairs = [
+        (make_family("lenet5"), SETUP),
+        (make_family("transformer"), SETUP),
+        (make_family("lenet5"), SETUP),
+        (make_family("lenet5"), bf16),
+    ]
+    assert group_alike([split_pieces(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
+
+
+def test_operands_that_no_layer_computes_make_another_kind() -> None:
+    kinds = [
+        make_piece(
+            Part("hidden", (make_layer("elementwise", fn="mul", shape=(7, 8), **sizes),)), SETUP
+        ).kind
+        for sizes in ({}, {"params": 8}, {"constant": 56})
+    ]
+    assert kinds == ["mul", "mul parameter", "mul constant"]
+
+
+def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
+    layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
+    own = make_piece(Part("hidden", (layer,)), SETUP)
+    head = make_layer("linear", cin=8, cout=50, lead=(7,))
+    loss = make_piece(Part("output", (head,)), SETUP).leaves[-1][0]
+    assert own.label == loss.label
+    assert own.point[:3] == loss.point[:3]

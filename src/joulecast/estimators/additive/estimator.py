@@ -65,7 +65,12 @@ from joulecast.estimators.additive.model_fit import (
     select_new,
     update_model,
 )
-from joulecast.estimators.additive.pieces import PlacedPiece, count_pieces, split_pieces
+from joulecast.estimators.additive.pieces import (
+    PlacedPiece,
+    count_pieces,
+    group_alike,
+    split_pieces,
+)
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
@@ -76,6 +81,7 @@ from joulecast.estimators.base import (
     Proposal,
     Target,
     equicorrelated_covariance,
+    predict_groups,
 )
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
@@ -176,7 +182,24 @@ class FittedAdditive:
     ) -> Prediction:
         """Sum over the pieces of each network, with the joint covariance of what they share."""
         pairs = list(zip(networks, setups, strict=True))
-        pieces, calls = _split(pairs)
+        pieces = [split_pieces(*pair) for pair in pairs]
+        groups = [list(range(len(pairs)))] if joint or len(pairs) < 2 else group_alike(pieces)
+
+        def predict_group(places: Sequence[int]) -> Prediction:
+            some = [pairs[at] for at in places]
+            return self._predict_together(some, [pieces[at] for at in places], joint, per_layer)
+
+        return predict_groups(predict_group, groups)
+
+    def _predict_together(
+        self,
+        pairs: Sequence[tuple[Network, Setup]],
+        pieces: Sequence[tuple[PlacedPiece, ...]],
+        joint: bool,
+        per_layer: bool,
+    ) -> Prediction:
+        networks = [network for network, _ in pairs]
+        calls = [_count_unattributed_calls(*pair) for pair in pairs]
         counts = list(map(count_pieces, pieces))
         sum_errors = self._find_sum_errors(networks)
         totals = predict_totals(self.model, counts, sum_errors, joint, calls)
@@ -264,15 +287,6 @@ def _extend(
         measured_kinds=add_kinds(earlier.measured_kinds, summarise_kinds(decomposed)),
         identities=identities,
     )
-
-
-def _split(
-    pairs: Sequence[tuple[Network, Setup]],
-) -> tuple[list[tuple[PlacedPiece, ...]], list[float]]:
-    """Return the pieces of each network, and the host's calls that are in none."""
-    return [split_pieces(*pair) for pair in pairs], [
-        _count_unattributed_calls(*pair) for pair in pairs
-    ]
 
 
 def _count_unattributed_calls(network: Network, setup: Setup) -> float:
