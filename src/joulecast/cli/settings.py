@@ -25,6 +25,7 @@ from joulecast.errors import InputError
 from joulecast.input_files import read_toml, show_value
 
 FILE_NAME = "joulecast.toml"
+_MOST_ITEMS = 100
 
 
 def name_variables(command: click.Command) -> None:
@@ -133,9 +134,10 @@ def _check_harmless(path: Path, tables: Iterable[dict[str, Any]]) -> None:
             check_trusted(path, path.parent)
         except InputError as error:
             name, reason = found
+            shown = show_value(_as_names(options)[name])
             raise InputError(
-                f"{path}: {name} = {_as_names(options)[name]!r} {reason}: remove it and give "
-                f"--{name} on the command line; {error}"
+                f"{path}: {name} = {shown} {reason}: remove it and give --{name} on the command "
+                f"line; {error}"
             ) from error
 
 
@@ -162,7 +164,8 @@ def _as_typed(path: Path, key: str, value: Any) -> Any:
     """Return a value as it would be typed as an option, which Click then checks like one."""
     if isinstance(value, (bool, str)):
         return value
-    if isinstance(value, list) and not any(isinstance(one, (list, dict)) for one in value):
+    is_nested = isinstance(value, list) and any(isinstance(one, (list, dict)) for one in value)
+    if isinstance(value, list) and len(value) <= _MOST_ITEMS and not is_nested:
         return [str(one) for one in value]
     if isinstance(value, (list, dict)):
         raise InputError(f"{path}: {key} is {show_value(value)}: give a text, a number or a list")
