@@ -13,6 +13,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import FrameSummary
 
@@ -30,11 +31,18 @@ def describe_user_error(error: BaseException) -> str:
     """Return the type of an error, its message or failing line, and its place."""
     frame = _find_frame(traceback.extract_tb(error.__traceback__))
     # Cut at the end: half a password is still half a password.
-    text = redact_url(" ".join(str(error).split()))[:_MAX_SIZE]
+    text = redact_url(" ".join(_read_message(error).split()))[:_MAX_SIZE]
     if not text and frame is not None:
         text = (frame.line or "").strip()[:_MAX_SIZE]
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return said if frame is None else f"{said} ({_describe_place(frame)})"
+
+
+def _read_message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the message is the user's code too
+        return ""
 
 
 def _find_frame(frames: Sequence[FrameSummary]) -> FrameSummary | None:
@@ -51,7 +59,8 @@ def _is_library(filename: str) -> bool:
 
 def _describe_place(frame: FrameSummary) -> str:
     path = Path(frame.filename)
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+    # The current folder may have been removed.
+    with suppress(OSError, ValueError):
         path = path.relative_to(Path.cwd())
     where = "" if frame.name == "<module>" else f", in {frame.name}"
     return f"{path}, line {frame.lineno}{where}"
