@@ -478,3 +478,26 @@ def test_unwritable_path_is_named(tmp_path, name):
         write_network(Network(), tmp_path / name)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("token", [None, "guessed"])
+def test_planted_link_is_not_followed(tmp_path, path, monkeypatch, token):
+    victim = tmp_path / "victim"
+    victim.write_text("keep me")
+    # The first name is that of earlier versions.
+    (path.parent / f".{path.name}.{token or os.getpid()}.partial").symlink_to(victim)
+    if token is None:
+        write_profile(PROFILE, path)
+        assert read_profile(path) == PROFILE
+    else:
+        monkeypatch.setattr("secrets.token_hex", lambda count: token)
+        with pytest.raises(FileError, match="File exists"):
+            write_profile(PROFILE, path)
+    assert victim.read_text() == "keep me"
+
+
+def test_longest_name_of_a_file_can_be_written(tmp_path):
+    path = tmp_path / f"{'ä' * 125}.json"
+    write_network(Network(), path)
+    assert read_network(path) == Network()
+    assert list(tmp_path.iterdir()) == [path]

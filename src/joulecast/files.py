@@ -20,9 +20,9 @@ import base64
 import hashlib
 import json
 import os
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,9 @@ from joulecast.records.field_checks import Count
 from joulecast.records.observation import Provenance
 
 VERSIONS = {"profile": 2, "network": 1}
+
+# Of the name of a file that is being written, in its temporary name: names may not become too long.
+_LONGEST_PART = 40
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
@@ -274,23 +277,31 @@ def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str
 def _write(what: str, data: Json, path: Path) -> None:
     text = _format(what, data)
     # In the same folder, because moving is atomic only within one file system.
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    partial = path.parent / f".{path.name[:_LONGEST_PART]}.{secrets.token_hex(8)}.partial"
     try:
         _write_safely(text, partial)
-        partial.replace(path)
-        _sync(path.parent)
-    except OSError as error:
-        with suppress(OSError):
+        try:
+            partial.replace(path)
+        except BaseException:
             partial.unlink()
-        reason = error.strerror or str(error)
+            raise
+        _sync(path.parent)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{path} cannot be written ({reason}): give another path") from error
 
 
 def _write_safely(text: str, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a new file, whole and on disk when this returns, or none at all."""
+    # In a folder that others can write, a link of this name would lead to a file of the user.
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def _sync(folder: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
+import psycopg
 import pytest
 
 from joulecast.api.command_cost import measure_command
-from joulecast.errors import OutOfMemoryError
+from joulecast.errors import OutOfMemoryError, StoreError
 from joulecast.meters import Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
+from postgres_server import PASSWORD
 
 NET = """
 import torch
@@ -36,6 +39,35 @@ def test_an_observation_is_stored_with_its_provenance(shell):
 def test_text_marks_simulated_devices(shell):
     text = shell("measure", "lenet5", "--on", "simulated:5", "--device-name", "mine").stdout
     assert "(simulated)" in text and "on mine" in text
+
+
+def refuse_measuring(*args):
+    raise AssertionError("measured in vain")
+
+
+def test_store_that_cannot_be_written_is_said_before_measuring(shell, monkeypatch, postgres_url):
+    open_store(postgres_url).close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    monkeypatch.setattr("joulecast.cli.measure.measure_net", refuse_measuring)
+    words = ("measure", "lenet5", "--on", "simulated:5", "--store", postgres_url)
+    message = shell.fails(*words)
+    assert "it can be read but not written; allow writing" in message
+    assert PASSWORD not in message
+
+
+def test_result_is_printed_if_it_cannot_be_stored(shell, monkeypatch):
+    def fail(*args):
+        raise StoreError("the store s: there is no space left; free some")
+
+    monkeypatch.setattr("joulecast.cli.measure.save_observation", fail)
+    result = shell("measure", "lenet5", "--on", "simulated:5", "--json", code=1)
+    data = json.loads(result.stdout)
+    assert data["energy_j"] > 0 and data["store"] is None
+    assert result.stderr == "joulecast: the store s: there is no space left; free some\n"
+    text = shell("measure", "lenet5", "--on", "simulated:5", code=1)
+    assert "Stored in" not in text.stdout and "energy" in text.stdout
 
 
 def test_no_save_stores_nothing(shell):

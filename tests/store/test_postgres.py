@@ -5,13 +5,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from joulecast.errors import StoreError
+from joulecast.errors import MissingError, StoreError
 from joulecast.store import open_store, profile_key
 from joulecast.testing.stores import StoreContract, make_observation, make_profile
 from postgres_server import PASSWORD
@@ -63,6 +64,34 @@ def test_first_users_at_once_create_the_tables_together(postgres_url):
     with open_server(postgres_url) as store:
         store.add_observation(make_observation())
         assert store.load_observations(KEY) == (make_observation(),)
+
+
+def test_fits_can_be_saved_at_once(postgres_url):
+    def save(number):
+        with open_server(postgres_url) as store:
+            for _ in range(20):
+                store.save_fit(KEY, "flops", {"slope": number})
+
+    with open_server(postgres_url) as store:
+        store.add_observation(make_observation())
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(save, range(3)))
+        assert store.load_fit(KEY, "flops")["slope"] in range(3)
+
+
+def test_observations_are_added_while_their_profile_is_removed(postgres_url):
+    def add(first):
+        with open_server(postgres_url) as store:
+            for number in range(first, first + 20):
+                store.add_observation(make_observation(number))
+
+    with open_server(postgres_url) as store, ThreadPoolExecutor() as pool:
+        open_server(postgres_url).close()
+        added = [pool.submit(add, first) for first in (0, 20)]
+        while not all(one.done() for one in added):
+            with suppress(MissingError):
+                store.remove_profile(KEY)
+        assert [one.result() for one in added] == [None, None]
 
 
 def test_messages_hide_the_password(postgres_url):

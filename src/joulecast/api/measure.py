@@ -35,7 +35,9 @@ def measure(
     setup_options, measuring = split_options(measure, options, Setup, MeasureOptions)
     request = NetRequest(net, inputs, setup, input_shape, setup_options)
     if store is not None:
-        check_store(store)
+        from joulecast.store import check_place
+
+        check_place(store)
     observation = measure_net(*request.resolve(), MeasureOptions(**measuring))
     if store is not None:
         save_observation(observation, store)
@@ -50,14 +52,6 @@ def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Obse
     with open_measurer(options, loaded) as measurer:
         observation = measurer.measure(Trial(net.network, setup))
     return observation if loaded is None else replace(observation, source=OWN_NET)
-
-
-def check_store(store: str | None = None) -> None:
-    """Raise StoreError if observations cannot be added to the store."""
-    from joulecast.store import open_store
-
-    with open_store(store) as opened:
-        opened.check_writable()
 
 
 def save_observation(observation: Observation, store: str | None = None) -> str:

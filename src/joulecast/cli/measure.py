@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from joulecast.api.command_cost import CommandCost, measure_command
-from joulecast.api.measure import check_store, measure_net, save_observation
+from joulecast.api.measure import measure_net, save_observation
 from joulecast.api.measurers import find_meter
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import MeasureOptions
@@ -27,6 +27,7 @@ from joulecast.errors import StoreError
 from joulecast.meters import Meter
 from joulecast.records import Observation
 from joulecast.redaction import redact_url
+from joulecast.store import check_place
 from joulecast.units import format_bytes, format_duration, format_energy, format_power
 
 _COMMAND = "joulecast.cli.measure.command"
@@ -73,7 +74,7 @@ def measure(
     if command:
         context.exit(_measure_command(command, measuring, output))
     if not no_save:
-        check_store(store)
+        check_place(store)
     observation = measure_net(*request.resolve(), measuring)
     place, failure = "", None
     try:

@@ -20,8 +20,15 @@ from sqlalchemy.pool import StaticPool
 
 from joulecast.errors import InputError, StoreError
 from joulecast.redaction import redact_url
-from joulecast.store.database_errors import ELSEWHERE, find_error_code
-from joulecast.store.places import IN_MEMORY, choose_place, find_default_file
+from joulecast.store.database_errors import find_error_code
+from joulecast.store.places import (
+    ELSEWHERE,
+    IN_MEMORY,
+    can_access,
+    check_folder,
+    choose_place,
+    find_default_file,
+)
 from joulecast.store.schema import HEAD, find_revision, migrate
 from joulecast.store.tables import METADATA
 
@@ -32,8 +39,8 @@ _DRIVERS = {
     "postgresql+psycopg": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
-# Programs that run as another user may do what that user may.
-_EFFECTIVE = os.access in os.supports_effective_ids
+# What a URL of a SQLite file may say about it.
+_FILE_PARAMETERS = {"mode", "uri", "cache", "immutable", "vfs"}
 
 
 def find_url(place: str | Path | None = None) -> sa.URL:
@@ -61,7 +68,7 @@ def find_url(place: str | Path | None = None) -> sa.URL:
         ) from None
     if "@" in (url.host or ""):
         raise InputError(f"the store's URL {shown} has several @: write @ in a password as %40")
-    if driver == "sqlite" and (url.host or url.query):
+    if driver == "sqlite" and (url.host or set(url.query) - _FILE_PARAMETERS):
         raise InputError(f"the store's URL {shown} cannot be read: give the path of the file")
     return url
 
@@ -71,7 +78,7 @@ def find_file(url: sa.URL) -> Path | None:
     database = str(url.database or IN_MEMORY)
     if url.get_backend_name() != "sqlite" or database == IN_MEMORY:
         return None
-    return Path(database)
+    return Path(database.removeprefix("file:"))
 
 
 def open_database(url: sa.URL, *, create: bool, wait_s: float) -> sa.Engine | None:
@@ -133,28 +140,23 @@ def _prepare_file(file: Path, *, create: bool) -> bool:
     try:
         if file.is_dir():
             raise StoreError(f"{file} is a folder: give a file, like {file / 'store.sqlite'}")
-        if not create:
+        if file.exists() or not create:
             return file.exists()
+        check_folder(file)
         if file == find_default_file():
             file.parent.mkdir(parents=True, exist_ok=True)
-        if file.parent.is_dir():
-            return True
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StoreError(
             f"the store {file} cannot be opened ({reason}): check the path, {ELSEWHERE}"
         ) from error
-    # A missing folder is more often a mistyped one than a wish.
-    raise StoreError(
-        f"the store {file} cannot be created, since there is no folder {file.parent}: create it, "
-        f"{ELSEWHERE}"
-    )
+    return True
 
 
 def _open_engine(url: sa.URL, wait_s: float) -> tuple[sa.Engine, str | None]:
     """Return an engine and the revision of its schema, None without a schema."""
     file = find_file(url)
-    if file is not None and _is_read_only(file):
+    if file is not None and _is_read_only(file, url):
         return _check_engine(_make_immutable_engine(file))
     try:
         return _check_engine(make_engine(url, wait_s=wait_s))
@@ -177,13 +179,12 @@ def _make_immutable_engine(file: Path) -> sa.Engine:
     return make_engine(sa.URL.create("sqlite", database=file.absolute().as_uri(), query=query))
 
 
-def _is_read_only(file: Path) -> bool:
+def _is_read_only(file: Path, url: sa.URL) -> bool:
     """Return whether a store can only be read, and is complete without a log beside it."""
-    if not file.is_file() or not os.access(file, os.R_OK, effective_ids=_EFFECTIVE):
+    if not file.is_file() or not can_access(file, os.R_OK) or _has_log(file):
         return False
-    places = (file, file.parent)
-    can_write = all(os.access(one, os.W_OK, effective_ids=_EFFECTIVE) for one in places)
-    return not can_write and not _has_log(file)
+    can_write = can_access(file, os.W_OK) and can_access(file.parent, os.W_OK)
+    return not can_write or url.query.get("mode") == "ro"
 
 
 def _is_locked_out(file: Path, error: Exception) -> bool:

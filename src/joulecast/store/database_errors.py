@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from joulecast.errors import StoreError
 from joulecast.redaction import redact_url
-
-ELSEWHERE = "or choose another path with JOULECAST_STORE"
+from joulecast.store.places import ELSEWHERE
 
 _FULL = ("there is no space left", f"free some, {ELSEWHERE}")
 _READ_ONLY = ("it can be read but not written", f"allow writing, {ELSEWHERE}")
@@ -42,8 +41,9 @@ _ADVICE = {
 # Errors that a full disk causes too: SQLite needs space for its index of the log, even to read.
 _PERHAPS_FULL = ("SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
 _LEAST_FREE_BYTES = 64 * 1024
-# Of PostgreSQL: lost connections, shutdown and start of the server, and transactions that it undid.
-_TRANSIENT = ("08", "57P0", "40001", "40P01")
+# Of PostgreSQL: lost connections, shutdown and start of the server, transactions that it undid, and
+# profiles that another process removed at the same moment.
+_TRANSIENT = ("08", "57P0", "40001", "40P01", "23503")
 
 
 @contextmanager
@@ -58,6 +58,10 @@ def wrap_errors(place: str, file: Path | None = None) -> Iterator[None]:
         yield
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
         raise StoreError(_explain(error, place, file)) from error
+    except UnicodeDecodeError as error:
+        # The driver cannot decode even the message of SQLite, which quotes the file.
+        damage = sqlite3.DatabaseError("Could not decode the text of an error")
+        raise StoreError(_explain(damage, place, file)) from error
 
 
 def is_transient(error: sa.exc.DBAPIError) -> bool:

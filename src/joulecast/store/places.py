@@ -12,6 +12,10 @@ from pathlib import Path
 from joulecast.errors import StoreError
 
 IN_MEMORY = ":memory:"
+ELSEWHERE = "or choose another path with JOULECAST_STORE"
+
+# Programs that run as another user may do what that user may.
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def choose_place(place: str | Path | None = None) -> str:
@@ -23,6 +27,10 @@ def choose_place(place: str | Path | None = None) -> str:
     chosen = str(place or os.environ.get("JOULECAST_STORE") or find_default_file())
     if "\0" in chosen:
         raise StoreError(f"the store {chosen!r} has a null byte in its name: give another path")
+    try:
+        os.fsencode(chosen)
+    except UnicodeEncodeError as error:
+        raise StoreError(f"the store {chosen!r} is not valid text: give another path") from error
     if "://" in chosen or chosen == IN_MEMORY:
         return chosen
     try:
@@ -57,3 +65,28 @@ def is_missing_file(place: str) -> bool:
     except OSError:
         # A path that the system does not accept; opening it says why.
         return False
+
+
+def check_folder(file: Path) -> None:
+    """Raise StoreError unless a store can be created at a path.
+
+    A missing folder is more often a mistyped one than a wish: only that of the usual store is made.
+    """
+    folder = file.parent
+    if file == find_default_file():
+        folder = next(one for one in file.parents if one.exists())
+    if not folder.is_dir():
+        raise StoreError(
+            f"the store {file} cannot be created, since there is no folder {folder}: create it, "
+            f"{ELSEWHERE}"
+        )
+    if not can_access(folder, os.W_OK):
+        raise StoreError(
+            f"the store {file} cannot be created, since {folder} cannot be written: allow it, "
+            f"{ELSEWHERE}"
+        )
+
+
+def can_access(path: Path, mode: int) -> bool:
+    """Return whether this process may do something (``os.R_OK``, ``os.W_OK``) with a file."""
+    return os.access(path, mode, effective_ids=_EFFECTIVE)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from joulecast.errors import StoreError
-from joulecast.store.database_errors import ELSEWHERE, find_error_code
+from joulecast.store.database_errors import find_error_code
+from joulecast.store.places import ELSEWHERE
 
 if TYPE_CHECKING:
     from alembic.config import Config

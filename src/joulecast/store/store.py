@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from joulecast.errors import MissingError, StoreError
 from joulecast.records import Device, Json, Observation, Profile, merge_fits
 from joulecast.redaction import redact_url
-from joulecast.store.places import choose_place, is_missing_file
+from joulecast.store.places import check_folder, choose_place, is_missing_file
 from joulecast.store.shipped import (
     ShippedProfiles,
     find_shipped_folder,
@@ -63,6 +63,22 @@ def open_store(
     return Store(database, database.place if database else redact_url(chosen), profiles)
 
 
+def check_place(place: str | Path | None = None) -> None:
+    """Raise StoreError if observations cannot be added to a store; create and change nothing.
+
+    Args:
+        place: A path or a URL, as for ``open_store``.
+    """
+    chosen = choose_place(place)
+    if is_missing_file(chosen):
+        check_folder(Path(chosen))
+        return
+    with open_store(chosen, create=False) as opened:
+        # A database without tables gets them with the first observation.
+        if opened.exists:
+            opened.check_writable()
+
+
 def profile_key(observation: Observation) -> str:
     """Return the key of the profile that an observation belongs to."""
     one = observation
@@ -88,6 +104,11 @@ class Store:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store; without one, only shipped profiles can be read."""
+        return self._database is not None
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""
