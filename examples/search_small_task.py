@@ -1,12 +1,9 @@
 """Search for accurate nets within an energy budget, on a small synthetic task.
 
-    joulecast search cnn5:16,32,32,32 --input 3x32x32 --budget 60% --confidence 90% --steps 50 \\
-        --vary c1=4..16 --vary c2=4..32 --vary lr=1e-2..2e-1/log \\
-        --train examples/search_small_task.py:score --trials 8
-
-The same from Python, on a simulated device, takes a few seconds:
-
     python examples/search_small_task.py
+
+takes a few seconds, because the device is simulated. docs/how-to/search.md does the same on the
+command line.
 """
 
 from __future__ import annotations

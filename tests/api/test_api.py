@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -189,6 +191,14 @@ def test_update_moves_an_estimate_to_the_first_steps(profile):
     assert before.energy_j < after.energy_j < 1.1 * before.energy_j
     assert _width(after) < _width(before)
     assert after.notes == before.notes
+
+
+@pytest.mark.parametrize("covers", ["cpu", "cpu at 10 W a core"])
+def test_tf32_is_refused_on_a_processor(profile, covers):
+    processor = replace(profile, covers=covers)
+    with pytest.raises(InputError, match="give fp32"):
+        joulecast.estimate("lenet5", device=processor, precision="tf32")
+    assert joulecast.estimate("lenet5", device=profile, precision="tf32").energy_j > 0
 
 
 @pytest.mark.parametrize(("factor", "side"), [(0.04, "below"), (25.0, "above")])

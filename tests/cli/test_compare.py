@@ -99,7 +99,7 @@ def test_columns_are_explained_only_where_they_appear(profiled):
     words = ("compare", *NET, "--batch", "8", "--precision", "bf16")
     done = profiled(*words, code=1)
     text = done.stdout
-    assert done.stderr.startswith("joulecast: nothing could be ranked, for example because")
+    assert done.stderr.startswith("joulecast: nothing could be ranked (a guess: precision bf16")
     assert json.loads(profiled(*words, "--json", code=1).stdout)["rows"][0]["rank"] is None
     assert "Not ranked:" in text and "Not included:" in text
     assert "Pareto front" not in text and "P(less):" not in text and "Provenance" not in text

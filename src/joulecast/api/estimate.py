@@ -108,6 +108,7 @@ def estimate_net(
     from joulecast.estimators import estimate_network
     from joulecast.runtimes.installed import explain_runtime_difference
 
+    _check_precision(profile, setup)
     found = estimate_network(profile, net.network, setup, options.estimator, options.level)
     difference = explain_runtime_difference(profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
@@ -128,6 +129,15 @@ def probe_net(
     if seconds is not None:
         limits = replace(limits, seconds=seconds)
     return probe_layers((net.network,), setup, measuring, options.store, limits)
+
+
+def _check_precision(profile: Profile, setup: Setup) -> None:
+    """Raise InputError for TF32 on a processor, which would silently compute in fp32."""
+    if setup.precision == "tf32" and profile.covers.split(" ")[0] == "cpu":
+        raise InputError(
+            f"tf32 is a number format of NVIDIA GPUs, and {profile.device.name} is a processor: "
+            "give fp32"
+        )
 
 
 def _check_source(

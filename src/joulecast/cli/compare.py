@@ -138,9 +138,8 @@ def compare(
     data = _describe_comparison(comparison, bill)
     write_result(output, data, lambda: print_comparison(comparison, bill))
     if not comparison.groups:
-        raise MissingError(
-            f"nothing could be ranked, for example because {comparison.unranked[0].reason}"
-        )
+        reasons = dict.fromkeys(row.reason for row in comparison.unranked)
+        raise MissingError(f"nothing could be ranked ({'; '.join(reasons)})")
 
 
 def _describe_comparison(comparison: Comparison, bill: Bill | None) -> Json:

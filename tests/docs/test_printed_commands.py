@@ -1,0 +1,84 @@
+"""Every command that a page or an example prints runs as printed, in the order of the page.
+
+Each page has an empty folder and store, a link to the examples, and the ``toml`` that it shows as
+``jobs.toml``. What needs a GPU must stop because the GPU is missing. Only what takes minutes is
+shortened.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from joulecast.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+PATTERNS = ("README.md", "docs/commands.md", "docs/how-to/*.md", "examples/*")
+SHORTER = {
+    "--seconds 120": "--seconds 4",
+    "prune resnet18": "prune resnet18 --strategy uniform",
+    "prune cnn5": "prune cnn5 --strategy uniform",
+}
+# Too long for a test even if shortened; tests/campaign measures atlases.
+ONLY_PARSED = ("profile --atlas --on cpu --seconds 600",)
+
+
+def list_commands(path: Path) -> list[str]:
+    """Return the indented lines that call the program, with continued lines joined."""
+    text = re.sub(r"\\+\n\s*", "", path.read_text())
+    return re.findall(r"^(?:    |# .*: )(?:\$ )?joulecast (.+?)(?:\s+#.*)?$", text, re.MULTILINE)
+
+
+COMMANDS = {
+    str(path.relative_to(ROOT)): list_commands(path)
+    for pattern in PATTERNS
+    for path in sorted(ROOT.glob(pattern))
+    if path.is_file() and list_commands(path)
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_pages_print_commands() -> None:
+    how_tos = {f"docs/how-to/{name}.md" for name in ("atlas", "compare", "evaluate", "plan")}
+    assert how_tos | {"README.md", "docs/commands.md", "examples/own_net.py"} <= set(COMMANDS)
+    assert len(COMMANDS["README.md"]) >= 6 and len(COMMANDS["docs/commands.md"]) >= 15
+
+
+@pytest.mark.parametrize("page", sorted(COMMANDS))
+def test_commands_run_as_printed(page: str, folder: Path) -> None:
+    for text in re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        (folder / "jobs.toml").write_text(text)
+    for line in COMMANDS[page]:
+        if line in ONLY_PARSED:
+            parse(line)
+            continue
+        for long, short in SHORTER.items():
+            line = line.replace(long, short)
+        done = CliRunner().invoke(cli, shlex.split(line), prog_name="joulecast")
+        if "cuda" in line:
+            assert done.exit_code == 1 and "cuda:0 was not found" in done.stderr, (
+                line,
+                done.output,
+            )
+        else:
+            assert done.exit_code == 0, (line, done.output)
+
+
+def parse(line: str) -> None:
+    """Raise UsageError unless the program has the command and its options."""
+    context = cli.make_context("joulecast", shlex.split(line))
+    name, command, words = cli.resolve_command(context, [*context._protected_args, *context.args])
+    assert command is not None
+    command.make_context(name, words, parent=context)
