@@ -30,8 +30,8 @@ from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.totals import linearise_prediction
 
 # Up to so many observations and inputs, all are linearised around their joint posterior: 3,000 of
-# 7,000 take half a minute and 1.5 gigabytes.
-_MAX_JOINT_ROWS, _MAX_JOINT_INPUTS = 4000, 10_000
+# 7,000 take half a minute and 1.5 gigabytes, 4,400 of 10,000 a minute and 3.
+_MAX_JOINT_ROWS, _MAX_JOINT_INPUTS = 6000, 14_000
 # Sums that are linearised around one local posterior.
 _BATCH = 50
 
