@@ -193,6 +193,7 @@ def test_inference_has_no_backward(shell):
         (["cnn5", "--input", "3x2x2"], "larger input"),
         (["nix.json"], "nix.json"),
         (["nix.py:make_net"], "nix.py"),
+        (["net.py"], "net.py:make_net"),
         (["nix.nix:make_net"], "fails to import"),
         (["net.py:nix"], "no function 'nix'"),
         (["net.py:bare"], "--input"),

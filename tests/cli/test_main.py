@@ -12,9 +12,6 @@ import pytest
 from joulecast.cli.main import COMMANDS, cli
 from joulecast.cli.settings import find_user_file, read_settings
 
-KEPT = "interrupted: what was measured is stored; run it again to resume"
-SEARCH = ("search", "lenet5", "--budget", "110%", "--device", "nvidia-h200")
-SEARCH += ("--train", "train.py:score")
 HEAVY = ("numpy", "torch", "rich", "sqlalchemy", "sklearn", "scipy", "alembic")
 
 
@@ -93,38 +90,6 @@ def test_a_bug_shows_its_traceback(shell, monkeypatch):
     monkeypatch.setattr("joulecast.cli.detect.detect_meters", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         shell("detect")
-
-
-@pytest.mark.parametrize(
-    ("module", "function", "words", "says"),
-    [
-        ("detect", "detect_meters", ("detect",), "interrupted"),
-        ("estimate", "load_profile", ("estimate", "lenet5"), "interrupted"),
-        ("estimate", "probe_net", ("estimate", "lenet5", "--probe"), KEPT),
-        ("profile", "run_profiling", ("profile", "lenet5"), KEPT),
-        ("print_atlas", "profile_atlas", ("profile", "--atlas"), KEPT),
-        ("evaluate", "run_evaluation", ("evaluate", "lenet5"), KEPT),
-        ("measure", "measure_net", ("measure", "lenet5"), "interrupted"),
-        ("prune", "load_profile", ("prune", "lenet5", "--budget", "50%"), "interrupted"),
-        ("prune", "make_probe", ("prune", "lenet5", "--budget", "50%", "--probe"), KEPT),
-        ("search", "run_search", SEARCH, "interrupted: its trials are lost; give --storage"),
-        (
-            "search",
-            "run_search",
-            (*SEARCH, "--storage", "sqlite:///s.db"),
-            "interrupted: finished trials are in sqlite:///s.db; run it again to continue",
-        ),
-    ],
-)
-def test_an_interrupt_says_what_is_kept(shell, write, monkeypatch, module, function, words, says):
-    def interrupt(*args, **extra):
-        raise KeyboardInterrupt
-
-    write("train.py", "def score(net, trial): return 1.0")
-    monkeypatch.setattr(f"joulecast.cli.{module}.{function}", interrupt)
-    line = shell(*words, code=130).stderr.splitlines()[-1]
-    assert line.startswith(f"joulecast: {says}")
-    assert says != "interrupted" or line == "joulecast: interrupted"
 
 
 # -- settings -----------------------------------------------------------------------------------

@@ -129,6 +129,8 @@ def resolve_name(
         if named_in is not None:
             _check_trusted(name, named_in)
         return _read_callable(name, batch, input_shape)
+    if name.endswith(".py"):
+        raise NetError(f"{name} is a file: name the function that makes the net, {name}:make_net")
     raise NetError(
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
         "package.module:make_net or a network's .json"

@@ -11,6 +11,7 @@
     terminal.py     tables, bars and notes
     console.py      text that cannot control the terminal
     progress.py     the progress bar
+    interruptions.py  what is kept when the user interrupts
     settings.py     joulecast.toml and environment variables
     harmless_settings.py   which of them a foreign folder may set
     main.py         the program

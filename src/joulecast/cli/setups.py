@@ -12,7 +12,7 @@ def describe_setup(setup: Setup) -> str:
     if setup.threads:
         words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
     if setup.loss != "cross_entropy":
-        words.append(setup.loss)
+        words.append(f"{setup.loss} loss")
     return ", ".join(words)
 
 
