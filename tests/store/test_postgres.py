@@ -119,10 +119,10 @@ def test_user_or_database_that_does_not_exist_is_named(postgres_server, user, da
     assert PASSWORD not in message and "wr0ng" not in message
 
 
-def test_server_that_is_not_there_is_an_error(postgres_server):
-    url = f"postgresql://me:{PASSWORD}@127.0.0.1:1/db"
-    with pytest.raises(StoreError, match="refused") as caught:
-        open_server(url)
+@pytest.mark.parametrize(("host", "reason"), [("127.0.0.1:1", "refused"), ("x" * 300, "no host")])
+def test_server_that_is_not_there_is_an_error(host, reason):
+    with pytest.raises(StoreError, match=reason) as caught:
+        open_server(f"postgresql://me:{PASSWORD}@{host}/db")
     assert "\n" not in str(caught.value) and PASSWORD not in str(caught.value)
 
 

@@ -100,6 +100,7 @@ def test_other_databases_are_refused(place):
         "postgresql://me:secret@host/db?row_factory=x",
         "sqlite://me:secret@host/file",
         "sqlite:///file?timeout=x&password=secret",
+        "sqlite:///a%00b?password=secret",
     ],
 )
 @pytest.mark.parametrize("create", [True, False])

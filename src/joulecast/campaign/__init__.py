@@ -2,7 +2,7 @@
 
 campaign         trials that an estimator proposes for the networks of a target
 atlas_campaign   trials for any network, in the order of a design
-trial_log        measure and store one trial, repeat it if it contradicts an earlier one
+trial_log        claim, measure and store one trial, repeat it if it contradicts an earlier one
 doubtful_trials  stored observations that look wrong, to be measured again
 anchor_rates     the peaks of a device, measured first
 atlas_summary    what an atlas knows about a device

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
@@ -68,6 +69,8 @@ def find_url(place: str | Path | None = None) -> sa.URL:
         ) from None
     if "@" in (url.host or ""):
         raise InputError(f"the store's URL {shown} has several @: write @ in a password as %40")
+    if "\0" in unquote(rest):
+        raise InputError(f"the store's URL {shown} has a null byte: remove %00")
     if driver == "sqlite" and (url.host or set(url.query) - _FILE_PARAMETERS):
         raise InputError(f"the store's URL {shown} cannot be read: give the path of the file")
     return url

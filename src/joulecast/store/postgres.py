@@ -61,7 +61,10 @@ def make_server_engine(url: sa.URL, wait_s: float) -> sa.Engine:
                 return end.value
 
     def connect(_dialect: object, _record: object, args: Any, options: Any) -> Any:
-        return LimitedConnection.connect(*args, **options)
+        try:
+            return LimitedConnection.connect(*args, **options)
+        except UnicodeError as error:
+            raise psycopg.OperationalError(f"no host has the name {url.host}") from error
 
     timeout_s = round(max(_LEAST_CONNECT_S, min(wait_s, _CONNECT_S)))
     engine = sa.create_engine(
