@@ -11,27 +11,31 @@ import base64
 import hashlib
 import json
 import random
-import shutil
+import tomllib
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from io import StringIO
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from joulecast.api.inspect import count_step
 from joulecast.api.nets import ResolvedNet
+from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.budgets import parse_budget
 from joulecast.cli.estimate import parse_seen
 from joulecast.cli.inspect import describe_network
 from joulecast.cli.main import cli
+from joulecast.cli.settings import read_settings
 from joulecast.devices import parse_on
-from joulecast.errors import JoulecastError
-from joulecast.estimators import estimate_network
+from joulecast.errors import InputError, JoulecastError
+from joulecast.estimators import estimate_network, find_estimator
 from joulecast.families import make_family
 from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.meters.file import read_samples
 from joulecast.meters.quantity import read_quantity
 from joulecast.records import Device, Observation, Profile, Setup, Trial
 from joulecast.store import open_store
@@ -59,6 +63,9 @@ SECRET = "s3cret-of-a-url"
 MARKER = "code-was-run"
 """A file that hostile inputs try to create by running code."""
 
+_PRUNED = make_family("cnn5:2,2,2,2")
+_SAMPLES = "time,watts\n1700000000.0,3.5\n2030-01-01T00:00:00Z,3.6\n1900000000.5,4\n"
+_ESTIMATORS = ("additive", "flops", "work-linear")
 _NETWORKS = ("lenet5", "lstm", "transformer:8,1")
 _SETUP = Setup(batch=10)
 _NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -137,7 +144,7 @@ class HostileFolder:
     """A folder with valid files, of which damaged copies are written and read."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         marker = f"open({str(folder / MARKER)!r}, 'w').close()"
         (folder / "evil.py").write_text(f"def go(*args):\n    {marker}\n", encoding="utf-8")
         self._empty = folder / "no-profiles"
@@ -147,6 +154,9 @@ class HostileFolder:
         self._profile = (folder / "profile.json").read_bytes()
         self._content: Json = json.loads(self._profile)["profile"]
         self._observations = [one.to_dict() for one in profile.observations]
+        self._fits = {
+            name: find_estimator(name).fit(profile.observations).to_dict() for name in _ESTIMATORS
+        }
         self._networks = [make_family(name) for name in _NETWORKS]
         write_network(self._networks[0], folder / "network.json")
         self._network = (folder / "network.json").read_bytes()
@@ -160,6 +170,7 @@ class HostileFolder:
             Reader("profile, bytes", self._damage_profile_bytes),
             Reader("profile, values, sealed again", self._damage_profile),
             Reader("observations, sealed again", self._damage_observations, is_slow=True),
+            Reader("fits, sealed again", self._damage_fit, is_slow=True),
             Reader("network, bytes", self._damage_network_bytes),
             Reader("network, values", self._damage_network),
             Reader("store, bytes", self._damage_store, is_slow=True),
@@ -167,13 +178,15 @@ class HostileFolder:
             Reader("jobs, values", self._damage_plan),
             Reader("settings, bytes", self._damage_settings_bytes, is_slow=True),
             Reader("settings, values", self._damage_settings, is_slow=True),
+            Reader("samples of a meter", self._damage_samples),
+            Reader("pruned modules", self._damage_pruned, is_slow=True),
             Reader("texts", _draw_text),
             Reader("URLs of stores", _draw_url),
         ]
 
     def has_run_code(self) -> bool:
         """Return whether an input made Joulecast run code."""
-        return (self._folder / MARKER).exists()
+        return (self.folder / MARKER).exists()
 
     def _damage_profile_bytes(self, rng: random.Random) -> Read:
         path = self._write("damaged.json", damage_bytes(self._profile, rng))
@@ -193,6 +206,17 @@ class HostileFolder:
         path = self._write("damaged.json", _seal("profile", 2, content))
         return lambda: _use_profile(read_profile(path))
 
+    def _damage_fit(self, rng: random.Random) -> Read:
+        name = rng.choice(sorted(self._fits))
+        fits = {name: {"packed": _pack(damage_value(self._fits[name], rng))}}
+        path = self._write("damaged.json", _seal("profile", 2, {**self._content, "fits": fits}))
+
+        def read() -> None:
+            profile = read_outside_profile(path)
+            estimate_network(profile, make_family("lenet5"), _SETUP, name)
+
+        return read
+
     def _damage_network_bytes(self, rng: random.Random) -> Read:
         path = self._write("damaged.json", damage_bytes(self._network, rng))
         return lambda: self._use_network(path)
@@ -206,11 +230,11 @@ class HostileFolder:
         network = read_network(path)
         count = count_step(ResolvedNet(network, _SETUP.batch), network, _SETUP)
         json.dumps(describe_network(network, network, _SETUP, count))
-        profile = read_profile(self._folder / "profile.json")
+        profile = read_profile(self.folder / "profile.json")
         json.dumps(estimate_network(profile, network, _SETUP, "flops").to_dict(), allow_nan=False)
 
     def _damage_store(self, rng: random.Random) -> Read:
-        for old in self._folder.glob("damaged.sqlite*"):
+        for old in self.folder.glob("damaged.sqlite*"):
             old.unlink()
         path = self._write("damaged.sqlite", damage_bytes(self._store, rng))
         return lambda: self._use_store(path)
@@ -225,35 +249,40 @@ class HostileFolder:
         return lambda: read_plan_request(path, _NOW)
 
     def _damage_plan(self, rng: random.Random) -> Read:
-        import tomllib
-
         data = damage_value(tomllib.loads(_PLAN), rng)
         return lambda: parse_plan_request(data if isinstance(data, dict) else {}, _NOW)
 
     def _damage_settings_bytes(self, rng: random.Random) -> Read:
         self._write("joulecast.toml", damage_bytes(_format_toml(_SETTINGS).encode(), rng))
-        return self._run_command
+        return _parse_command
 
     def _damage_settings(self, rng: random.Random) -> Read:
         data = damage_value(_SETTINGS, rng)
         text = _format_toml(data if isinstance(data, dict) else {"batch": data})
         self._write("joulecast.toml", text.encode(errors="replace"))
-        return self._run_command
+        return _parse_command
 
-    def _run_command(self) -> None:
-        """Run a command in the present folder, which must be the folder with the settings."""
-        out, err = StringIO(), StringIO()
-        code: object = 0
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                cli.main(["inspect", "lenet5"], prog_name="joulecast")
-            except SystemExit as error:
-                code = error.code
-        if code and len(err.getvalue().splitlines()) != 1:
-            raise AssertionError(err.getvalue())
+    def _damage_samples(self, rng: random.Random) -> Read:
+        path = self._write("power.csv", damage_bytes(_SAMPLES.encode(), rng))
+        return lambda: read_samples(path, 1e9)
+
+    def _damage_pruned(self, rng: random.Random) -> Read:
+        # PyTorch is imported when the first folder is read.
+        from joulecast.runtimes.torch.build import build_net
+        from joulecast.runtimes.torch.pruned_files import load_pruned, save_pruned
+
+        folder = self.folder / "pruned"
+        if not folder.exists():
+            save_pruned(build_net(_PRUNED), folder, network=_PRUNED, removed={})
+            self._architecture = json.loads((folder / "architecture.json").read_text())
+        data = damage_value(self._architecture, rng)
+        if isinstance(data, dict) and rng.random() < 0.2:
+            data["net"] = "evil.py:go"
+        self._write("pruned/architecture.json", json.dumps(data).encode())
+        return lambda: load_pruned(folder)
 
     def _write(self, name: str, content: bytes) -> Path:
-        path = self._folder / name
+        path = self.folder / name
         path.write_bytes(content)
         return path
 
@@ -278,8 +307,6 @@ def _make_profile() -> Profile:
         for batch in (4, 8)
     )
     profile = Profile(device, "torch-2.13.0", "cpu", "measured", observations)
-    from joulecast.estimators import find_estimator
-
     fitted = find_estimator("flops").fit(observations)
     return profile.add_fits({"flops": fitted.to_dict()})
 
@@ -289,6 +316,19 @@ def _use_profile(profile: Profile) -> None:
     json.dumps(replace(profile, fits=dict(profile.fits)).to_dict(), allow_nan=False)
     found = estimate_network(profile, make_family("lenet5"), _SETUP, "flops")
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def _parse_command() -> None:
+    """Parse a command line with the settings of the present folder."""
+    context = click.Context(cli)
+    settings = read_settings(cli.list_commands(context), partial(cli.get_command, context))
+    command = cli.get_command(context, "inspect")
+    assert command is not None
+    try:
+        command.make_context("inspect", ["lenet5"], default_map=settings["inspect"])
+    except click.ClickException as error:
+        # The program shows it in one line.
+        raise InputError(error.format_message()) from error
 
 
 def _draw_text(rng: random.Random) -> Read:
@@ -348,8 +388,3 @@ def _format_value(value: Any) -> str:
     if isinstance(value, float) and value != value:
         return "nan"
     return json.dumps("" if value is None else value)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder of hostile files."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -8,9 +8,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from joulecast.api.option_values import convert_on, is_torch_device
+from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, JoulecastError, MissingError
-from joulecast.files import read_profile
 from joulecast.records import Device, Profile
 from joulecast.runtimes import is_plugin, is_simulated, open_runtime
 
@@ -47,7 +47,7 @@ def load_profile(
         device, on = "", device or on
     name, on = _convert_name(device), convert_on(on)
     if name.endswith(".json"):
-        return read_profile(name)
+        return read_outside_profile(name)
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:

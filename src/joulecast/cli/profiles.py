@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli import options
 from joulecast.cli.setups import describe_setup
@@ -20,7 +21,7 @@ from joulecast.cli.terminal import (
 )
 from joulecast.errors import InputError
 from joulecast.estimators import describe_fits
-from joulecast.files import read_profile, write_profile
+from joulecast.files import write_profile
 from joulecast.records import Profile, Setup, summarise_observations
 from joulecast.store import ProfileSummary, open_store
 
@@ -101,7 +102,7 @@ def export(device: str, file: str, store: str | None, json: bool) -> None:
 @options.json
 def import_profile(file: str, store: str | None, json: bool) -> None:
     """Add the profile in FILE to the store, which keeps what it already has."""
-    profile = read_profile(file)
+    profile = read_outside_profile(file)
     with open_store(store) as opened:
         new = opened.import_profile(profile)
     name = profile.device.name

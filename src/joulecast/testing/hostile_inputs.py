@@ -41,7 +41,7 @@ HOSTILE_VALUES: tuple[Any, ...] = (
     "\x1b[2J",
     "\0",
     "\ud800",
-    "‮",
+    "\u202e",
     "a\nb",
     "../../etc/passwd",
     "$(touch hostile)",

@@ -19,7 +19,9 @@ from typing import Any
 from torch import nn
 
 from joulecast.errors import FileError, InputError, MissingError
-from joulecast.records import Network, load_record
+from joulecast.input_files import MOST_JSON_BYTES, parse_json, read_limited
+from joulecast.kinds import check_network, network_work
+from joulecast.records import Network, Setup, load_record
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.channel_removal import RemovedChannels, remove_channels
 
@@ -82,15 +84,20 @@ def load_pruned(folder: str | Path, net: nn.Module | None = None) -> nn.Module:
 
 def _make_pruned(data: Mapping[str, Any], net: nn.Module | None, path: str) -> nn.Module:
     if "net" not in data:
-        return build_net(load_record(Network, data["network"], path))
+        network = load_record(Network, data.get("network"), f"{path}/{ARCHITECTURE}")
+        check_network(network)
+        # Without its weights, a damaged network could take any amount of memory.
+        if network_work(network, Setup()).params > (Path(path) / WEIGHTS).stat().st_size:
+            raise FileError(f"{WEIGHTS} is smaller than {ARCHITECTURE} says")
+        return build_net(network)
     assert net is not None, "its absence was reported"
     return remove_channels(net, data["removed"])
 
 
 def _read_architecture(path: Path) -> Mapping[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_json(read_limited(path, MOST_JSON_BYTES))
+    except (FileError, ValueError) as error:
         raise FileError(
             f"{path} cannot be read ({error}): give the folder of a pruned network"
         ) from error
