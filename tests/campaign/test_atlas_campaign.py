@@ -1,5 +1,7 @@
 """Atlases of simulated devices: they resume, remember refusals, keep their limits and repair."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from joulecast.campaign import find_profile_key
@@ -65,6 +67,22 @@ def test_every_trial_is_measured_once_and_the_idle_device_too(measurer, store):
     assert any(not one.trial.network.layers for one in seen)
     assert any(one.energy_j for one in seen if one.trial.network.layers)
     assert run_atlas(measurer, store, AtlasLimits(**SMALL)).new == 0
+
+
+def test_two_atlases_at_once_share_the_trials(tmp_path):
+    place = tmp_path / "store.sqlite"
+
+    def run(_):
+        with make_simulated_measurer() as measurer, open_store(place) as store:
+            return run_atlas(measurer, store, AtlasLimits(**SMALL))
+
+    open_store(place).close()
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(run, range(2)))
+    assert {run.stopped for run in runs} == {"every trial of the atlas was tried"}
+    with open_store(place) as store:
+        refused = list_trials_of(store, runs[0].profile_key, refused=True)
+    assert sum(run.new for run in runs) + len(refused) == SMALL["most_trials"]
 
 
 class Killed(BaseException):

@@ -15,6 +15,7 @@ from joulecast.errors import (
     MissingError,
     NetError,
     NotTrainingError,
+    StoreError,
 )
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
@@ -101,6 +102,22 @@ def test_stored_observations_are_read_once(measurer, store, monkeypatch):
     result = profile(measurer, store, points=6)
     assert result.new == 6
     assert reads == [result.profile_key]
+
+
+def test_store_that_cannot_be_written_is_known_before_measuring(measurer, tmp_path, monkeypatch):
+    path = tmp_path / "store.sqlite"
+    open_store(path).close()
+
+    def refuse(self, trial):
+        raise AssertionError("measured in vain")
+
+    monkeypatch.setattr(SimulatedRuntime, "prepare", refuse)
+    with (
+        open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as store,
+        pytest.raises(StoreError, match="read but not written"),
+    ):
+        profile(measurer, store, points=3)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 CAMPAIGN = """

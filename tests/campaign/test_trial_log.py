@@ -125,6 +125,15 @@ def test_time_of_another_campaign_is_no_energy(measurer, stores):
     assert second.believed == [timed, seen]
 
 
+def test_time_and_energy_of_another_campaign_are_both_taken_over(measurer, stores):
+    first, second = (TrialLog(measurer, store, []) for store in stores)
+    timed = first.measure(TRIAL, with_energy=False, reason="time")
+    metered = first.measure(TRIAL, with_energy=True, reason="energy")
+    assert second.measure(TRIAL, with_energy=False, reason="time") == timed
+    assert second.measure(TRIAL, with_energy=True, reason="energy") == metered
+    assert second.new == 0
+
+
 def test_refusal_of_another_campaign_is_taken_over(measurer, stores):
     first, second = (TrialLog(measurer, store, []) for store in stores)
     refusal = measurer.make_refusal(TRIAL, "it needs 9 GiB")

@@ -103,6 +103,7 @@ class TrialLog:
             self.log.check_writable(describe_profile(self.measurer))
         self.believed = list(drop_contradicted(self.stored))
         self.refused = [one for one in self.stored if one.refusal]
+        self._taken_over: list[Observation] = []
         self._by_key: dict[Hashable, list[Observation]] = {}
         for one in self.stored:
             self._by_key.setdefault(make_quick_key(one.trial), []).append(one)
@@ -127,13 +128,14 @@ class TrialLog:
         with self._claim(trial, waits) as stored:
             if stored is None and not waits:
                 return None
-            news = [one for one in stored or () if self._take_over(one)]
-            for one in reversed(news):
-                if one.refusal:
-                    return None
-                if one.duration_s is not None and (one.energy_j is not None or not with_energy):
-                    return one
-            return self._measure(trial, with_energy, reason)
+            for one in stored or ():
+                self._take_over(one)
+            found = self._find_taken_over(trial, with_energy)
+            if found is None:
+                return self._measure(trial, with_energy, reason)
+            # Once: who asks for the trial again wants it to be repeated.
+            self._taken_over.remove(found)
+            return None if found.refusal else found
 
     def measure_idle(self) -> None:
         """Measure and store the idle device."""
@@ -152,16 +154,24 @@ class TrialLog:
         planned = self.measurer.make_refusal(trial, "")
         return self.log.claim_trial(planned, _LONGEST_CLAIM_S if waits else 0.0)
 
-    def _take_over(self, observation: Observation) -> bool:
-        """Add an observation of another campaign; return whether it was not known yet."""
+    def _take_over(self, observation: Observation) -> None:
+        """Add an observation of another campaign unless it is known."""
         if observation in self._by_key.get(make_quick_key(observation.trial), ()):
-            return False
+            return
+        self._taken_over.append(observation)
         if observation.refusal:
             self._remember(observation)
             self.refused.append(observation)
         else:
             self._believe(observation)
-        return True
+
+    def _find_taken_over(self, trial: Trial, with_energy: bool) -> Observation | None:
+        """Return what another campaign observed; energy only if it is wanted or all there is."""
+        same = [one for one in self._taken_over if one.trial == trial]
+        for one in sorted(same, key=lambda one: one.energy_j is not None):
+            if one.refusal or one.energy_j is not None or not with_energy:
+                return one
+        return None
 
     def _measure(self, trial: Trial, with_energy: bool, reason: str) -> Observation | None:
         measure = self.measurer.measure if with_energy else self.measurer.time
