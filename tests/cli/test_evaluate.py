@@ -127,6 +127,7 @@ def test_a_progress_report_shows_the_stage_or_the_count():
 
 def test_plots_are_written_and_marked_as_simulated(shell):
     shell("evaluate", *LEARNT, "--plot", "page.html")
+    (shell.folder / "plots").mkdir()
     shell("evaluate", *LEARNT, "--offline", "--plot", "plots/lenet5.svg")
     page = (shell.folder / "page.html").read_text(encoding="utf-8")
     assert "simulated" in page and "subtractive" in page

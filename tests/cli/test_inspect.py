@@ -203,7 +203,6 @@ def test_inference_has_no_backward(shell):
         (["net.py:nothing"], "must return a module"),
         (["wrong.py:make_net"], "fails to import"),
         (["wrong.json"], "wrong.json"),
-        (["net.py"], "file.py:make_net"),
     ],
 )
 def test_bad_nets_are_one_line(shell, write, words, part):

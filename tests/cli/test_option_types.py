@@ -53,6 +53,19 @@ def test_shapes_are_sizes():
         ShapeType().convert("3x", None, None)
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("estimate", "lenet5"), "--out"),
+        (("inspect", "lenet5"), "--out"),
+        (("evaluate", "lenet5"), "--plot"),
+    ],
+)
+def test_a_missing_folder_is_reported_before_any_work(shell, command, option):
+    line = shell.fails(*command, option, "missing/file.html", code=2)
+    assert "there is no folder missing: create it" in line
+
+
 def test_lists_keep_each_value_once():
     assert ListType().convert("a, b,a", None, None) == ("a", "b")
     assert ListType().convert([4, 8], None, None) == ("4", "8")

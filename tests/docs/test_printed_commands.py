@@ -1,4 +1,4 @@
-"""Every command that a page or an example prints runs as printed, in the order of the page.
+"""Every command and call that a page or an example prints runs as printed, in their order.
 
 Each page has an empty folder and store, a link to the examples, and the ``toml`` that it shows as
 ``jobs.toml``. What needs a GPU must stop because the GPU is missing. Only what takes minutes is
@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import joulecast
 from joulecast.cli.main import cli
+from joulecast.errors import MissingError
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ("README.md", "docs/commands.md", "docs/how-to/*.md", "examples/*")
@@ -25,6 +27,8 @@ SHORTER = {
 }
 # Too long for a test even if shortened; tests/campaign measures atlases.
 ONLY_PARSED = ("profile --atlas --on cpu --seconds 600",)
+# Names in calls that stand for the reader's own things.
+OWN_NAMES = ("...", "folder", "score", "FILE")
 
 
 def list_commands(path: Path) -> list[str]:
@@ -74,6 +78,19 @@ def test_commands_run_as_printed(page: str, folder: Path) -> None:
             )
         else:
             assert done.exit_code == 0, (line, done.output)
+    run_python(page)
+
+
+def run_python(page: str) -> None:
+    """Run the calls that a page shows within its text."""
+    for code in re.findall(r"`(joulecast\.\w+\([^`]*\))`", (ROOT / page).read_text()):
+        if any(own in code for own in OWN_NAMES):
+            continue
+        if "cuda" in code:
+            with pytest.raises(MissingError, match="cuda:0 was not found"):
+                eval(code, {"joulecast": joulecast})
+        else:
+            assert eval(code, {"joulecast": joulecast}) is not None
 
 
 def parse(line: str) -> None:

@@ -9,6 +9,7 @@ import click
 from joulecast.api.inspect import StepCount, add_step_totals, count_step
 from joulecast.api.nets import NetRequest
 from joulecast.cli import options
+from joulecast.cli.option_types import OutputFileType
 from joulecast.cli.print_network import print_network
 from joulecast.cli.terminal import Json, print_json
 from joulecast.files import write_network
@@ -24,7 +25,12 @@ _SHARES += tuple(f"overcounted_{what}_share" for what in ("flops", "bytes"))
 @click.argument("net")
 @options.net_options
 @click.option("--blocks", is_flag=True, help="Show equal blocks as one row.")
-@click.option("--out", metavar="NET.json", help="Also write the network, to be used as NET.")
+@click.option(
+    "--out",
+    type=OutputFileType(),
+    metavar="NET.json",
+    help="Also write the network, to be used as NET.",
+)
 @options.json
 def inspect(request: NetRequest, blocks: bool, out: str | None, json: bool) -> None:
     """Show the layers of NET and the work of a step.

@@ -98,16 +98,27 @@ class ListType(ParamType):
         return words
 
 
-class PlotType(ParamType):
-    """A file for a plot; its suffix chooses the format."""
+class OutputFileType(ParamType):
+    """A file for a result; its folder must exist, which is checked before any work is done."""
 
     name = "file"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         """Return the path."""
+        folder = Path(str(value)).parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {folder}: create it, or give another file", param, ctx)
+        return str(value)
+
+
+class PlotType(OutputFileType):
+    """A file for a plot; its suffix chooses the format."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the path."""
         if Path(str(value)).suffix.lower() not in PLOT_SUFFIXES:
             self.fail(f"{value!r}: give a file that ends in {', '.join(PLOT_SUFFIXES)}", param, ctx)
-        return str(value)
+        return super().convert(value, param, ctx)
 
 
 class JoinedOption(click.Option):

@@ -13,7 +13,7 @@ from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.budgets import RunLength
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import SHARE, JoinedOption, PlotType, ShapeType
+from joulecast.cli.option_types import SHARE, JoinedOption, OutputFileType, PlotType, ShapeType
 from joulecast.cli.output import OutputOptions
 from joulecast.cli.streams import write_message
 from joulecast.records import OPTIMIZERS, PRECISIONS
@@ -25,7 +25,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Options
 
 json = click.option("--json", is_flag=True, help="Print the result as JSON.")
-out = click.option("--out", metavar="FILE.json", help="Also write the result as JSON.")
+out = click.option(
+    "--out", type=OutputFileType(), metavar="FILE.json", help="Also write the result as JSON."
+)
 plot = click.option(
     "--plot", type=PlotType(), metavar="FILE", help="Also plot it: .html, .svg or .png."
 )
