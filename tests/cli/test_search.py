@@ -95,7 +95,7 @@ def test_errors_are_one_line(profiled, train, words, said):
     ("words", "said"),
     [
         (("--vary", "c1"), "is not a dimension"),
-        (("--vary", "lr=nan..1"), "two finite bounds"),
+        (("--vary", "lr=nan..1"), "give a finite number"),
         (("--epochs", "2"), "belong together"),
         (("--confidence", "2"), "is not a share"),
         (("--plot", "x.html"), "--plot needs --train"),
