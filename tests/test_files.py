@@ -17,6 +17,7 @@ from joulecast import files
 from joulecast.errors import FileError, InputError
 from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_network, read_profile, write_network, write_profile
+from joulecast.input_files import MOST_UNPACKED_BYTES
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import (
     Device,
@@ -284,6 +285,45 @@ def test_damaged_fit_is_named_when_it_is_read(path):
     change_content(path, fits={"flops": {"packed": "no base64!"}})
     assert read_profile(path).observations == (SEEN,)
     assert "fit of flops" in read_error(lambda path: read_profile(path).fits["flops"], path)
+
+
+def test_packed_data_may_not_unpack_to_more_than_its_limit(path):
+    bomb = base64.b64encode(zlib.compress(b"[" + b" " * MOST_UNPACKED_BYTES + b"]")).decode()
+    assert len(bomb) < 2**20
+    write_profile(PROFILE, path)
+    change_content(path, observations=bomb)
+    assert "unpacks to more than 128 MiB" in read_error(read_observations, path)
+
+
+def test_profile_that_could_not_be_read_again_is_not_written(path):
+    text = "x" * MOST_UNPACKED_BYTES
+    with pytest.raises(InputError, match="larger than 128 MiB"):
+        write_profile(replace(PROFILE, fits={"flops": {"text": text}}), path)
+    assert not path.exists()
+
+
+def test_large_file_is_refused_before_it_is_parsed(path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_JSON_BYTES", 2**20)
+    shape = ",".join(["1"] * 2**20)
+    path.write_text(f'{{"format": "joulecast-network", "version": 1, "network": [{shape}]}}')
+    assert "larger than 1 MiB" in read_error(read_network, path)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000])
+def test_number_that_is_too_large_is_damage(path, number):
+    for write, read, record in (
+        (write_profile, read_profile, PROFILE),
+        (write_network, read_network, make_family("lenet5")),
+    ):
+        write(record, path)
+        path.write_text(path.read_text().replace("[", f"[{number}, ", 1))
+        assert "damaged" in read_error(read, path)
+
+
+def test_damaged_name_of_the_checksum_is_noticed(path):
+    write_network(make_family("lenet5"), path)
+    path.write_text(path.read_text().replace("sha256", "sha255", 1))
+    assert "unknown field 'sha255'" in read_error(read_network, path)
 
 
 @pytest.mark.parametrize("count", [-1, "one", None, True])

@@ -45,7 +45,7 @@ def change(record, path, value):
         (("energy_j",), float("nan"), "energy_j is nan: give a finite number"),
         (("energy_j",), -1.0, "energy_j is -1.0: give a number of at least 0"),
         (("energy_j",), HUGE, "give a number of at most 1e+15"),
-        (("energy_j",), 5e-324, "give 0, or a number of at least 1e-30"),
+        (("energy_j",), 5e-324, "give 0, or a number of at least 1e-60"),
         (("taken_at_s",), 1e300, "taken_at_s is 1e+300: give a number of at most 2.53402e+11"),
         (("provenance",), "mine", "provenance is 'mine': choose one of measured, imported"),
         (("provenance",), ["measured"], "provenance is ['measured']: give a text"),

@@ -18,6 +18,9 @@ from joulecast.files import read_profile
 from joulecast.input_files import first_line
 from joulecast.records import Profile, Setup, StoredFits, find_fit_count
 
+# Joules and seconds of a step of a small network.
+_MOST = 1e15
+
 
 def read_outside_profile(path: str | os.PathLike[str]) -> Profile:
     """Return the profile in a file; asking for a damaged fit of it raises FileError.
@@ -71,5 +74,7 @@ def _predict(name: str, data: Any) -> None:
         fitted = estimator.load(dict(data))
         fitted.describe()
         found = fitted.predict([make_family("lenet5")], [Setup(batch=10)], joint=True)
-    if not np.isfinite([found.energy_j, found.energy_sd_j, found.duration_s]).all():
-        raise ValueError("its prediction is not finite")
+    values = np.array([found.energy_j, found.energy_sd_j, found.duration_s])
+    # Also false for NaN.
+    if not ((values >= 0.0) & (values <= _MOST)).all():
+        raise ValueError("its prediction is impossible")

@@ -55,7 +55,7 @@ _ANY_NUMBER = Range(-math.inf, math.inf)
 # A larger integer fits no database and no array.
 _ANY_INTEGER = Range(-(2**63), 2**63 - 1)
 
-Amount = Annotated[float, Range(0.0, 1e15, tiny=1e-30)]
+Amount = Annotated[float, Range(0.0, 1e15, tiny=1e-60)]
 """A quantity that is never negative, such as joules or seconds."""
 Share = Annotated[float, Range(0.0, 1.0)]
 """A share of a whole."""

@@ -38,7 +38,7 @@ labels = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 kinds = st.sampled_from(["conv2d", "linear", "lstm", "elementwise", "pool"])
 whole = st.integers(0, 10**9)
 count = st.integers(1, 2**20)
-amounts = st.floats(0, 1e12)
+amounts = st.just(0.0) | st.floats(1e-60, 1e12)
 shares = st.floats(0, 1)
 times = st.floats(0, 2e11)
 maybe = st.none() | amounts
