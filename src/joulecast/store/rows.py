@@ -52,6 +52,8 @@ def name_store(place: str) -> Iterator[None]:
 
 def has_profile(connection: sa.Connection, key: str) -> bool:
     """Return whether the store has a profile."""
+    if not _is_storable(key):
+        return False
     query = sa.select(PROFILES.c.key).where(PROFILES.c.key == key)
     return connection.scalar(query) is not None
 
@@ -61,6 +63,8 @@ def select_profile(connection: sa.Connection, key: str, place: str) -> Profile |
 
     Fits are decoded when they are first used; ``place`` names the store if one is damaged.
     """
+    if not _is_storable(key):
+        return None
     row = connection.execute(sa.select(PROFILES).where(PROFILES.c.key == key)).first()
     if row is None:
         return None
@@ -269,16 +273,19 @@ def _find_dialect(connection: sa.Connection) -> Any:
 
 
 def _check_texts(row: Json) -> None:
-    """Raise InputError for texts that only some databases can store."""
+    """Raise InputError for texts that not every database can store."""
     for column, value in row.items():
-        if not isinstance(value, str):
-            continue
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"the {column} {value!r} is not valid text: change it") from error
-        if "\0" in value:
-            raise InputError(f"the {column} {value!r} has a NUL character: remove it")
+        if isinstance(value, str) and not _is_storable(value):
+            raise InputError(
+                f"the {column} {value!r} has a NUL or half of a surrogate pair: remove it"
+            )
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _load(cls: Any, data: Any, what: str) -> Any:

@@ -33,18 +33,22 @@ class Transactions:
     """
 
     def __init__(self, engine: sa.Engine, place: str, file: Path | None, wait_s: float) -> None:
-        self._engine = engine
+        self._writer = engine.execution_options(writes=True)
+        self._reader = engine
+        if engine.dialect.name == "postgresql":
+            # All statements of a transaction see the same rows, as they do with SQLite.
+            self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         self.place = place
         self._file = file
         self._wait_s = wait_s
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Return what ``work`` reads in one transaction."""
-        return self._run(self._engine, work)
+        return self._run(self._reader, work)
 
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Return the result of ``work``, whose changes are on disk when this returns."""
-        return self._run(self._engine.execution_options(writes=True), work)
+        return self._run(self._writer, work)
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
         def run() -> Result:

@@ -150,6 +150,14 @@ class StoreContract:
                 store.check_writable(make_profile(one))
         assert store.list_profiles() == ()
 
+    @pytest.mark.parametrize("key", ["a\0b", "\udcff", "", "x" * 10_000])
+    def test_key_that_no_profile_can_have_is_missing(self, store: Store, key: str) -> None:
+        assert store.load_observations(key) == ()
+        assert store.load_fit(key, "flops") is None
+        for verb in (store.load_profile, store.remove_profile):
+            with pytest.raises(MissingError, match="no profile"):
+                verb(key)
+
     def test_claimed_trial_cannot_be_claimed_again(self, store: Store) -> None:
         one, other = make_observation(), make_observation(1)
         with store.claim_trial(one) as first, store.claim_trial(other) as another:
