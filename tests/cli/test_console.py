@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.cli.progress import show_bar
+from joulecast.cli.progress import show_activity, show_bar
 from joulecast.cli.terminal import make_console, print_table
 from joulecast.families import make_family
 from joulecast.files import read_profile, write_network, write_profile
@@ -51,6 +51,14 @@ def test_a_progress_bar_is_escaped(monkeypatch):
         update(0.5, "[/]", "[/] \x1b]52;c;Z2V0\x07")
     assert r"[/] \x1b]52;c;Z2V0\x07" in terminal.getvalue()
     assert "\x1b]52" not in terminal.getvalue()
+
+
+def test_an_operation_of_unknown_duration_shows_what_it_does(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with show_activity("choosing channels"):
+        assert "choosing channels" in terminal.getvalue()
 
 
 def test_names_in_a_network_file_are_escaped(shell):

@@ -18,6 +18,7 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import JoinedOption, NumberType, ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
+from joulecast.cli.progress import show_activity
 from joulecast.cli.run_options import RunOptions, make_run_options
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
@@ -145,7 +146,7 @@ def estimate(
     net, setup = request.resolve()
     steps = length.count_steps(setup.batch)
     if source.probe:
-        with report_interruption(MEASUREMENTS_KEPT):
+        with report_interruption(MEASUREMENTS_KEPT), show_activity("measuring layers"):
             profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
     else:
         profile = load_profile(

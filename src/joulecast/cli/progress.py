@@ -50,6 +50,14 @@ def show_bar() -> Iterator[UpdateBar]:
 
 
 @contextmanager
+def show_activity(text: str) -> Iterator[None]:
+    """Show what an operation of unknown duration is doing while a block runs."""
+    with show_bar() as update:
+        update(None, text, "")
+        yield
+
+
+@contextmanager
 def show_report() -> Iterator[Callable[[ProgressReport], None]]:
     """Yield the callback of an operation that reports how much of it is done."""
     with show_bar() as update:

@@ -27,6 +27,7 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_pruning import PruningReport, print_pruning
+from joulecast.cli.progress import show_activity
 from joulecast.cli.terminal import Json
 from joulecast.errors import FileError
 from joulecast.records import Observation
@@ -155,7 +156,8 @@ def prune(
     if actions.save:
         make_folder(actions.save)
     task = PruneTask(net, setup, limit, pruning, request.name)
-    with report_interruption(MEASUREMENTS_KEPT if actions.probe else ""):
+    kept = MEASUREMENTS_KEPT if actions.probe else ""
+    with report_interruption(kept), show_activity("choosing channels, minutes for large nets"):
         pruned = _prune(task, actions, measuring)
     measured = measure_both(pruned, setup, measuring) if actions.measure else None
     place = pruned.save(actions.save) if actions.save else ""
