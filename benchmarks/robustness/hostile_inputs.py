@@ -21,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from conditions import describe_conditions
 from readers import HostileFolder, Reader
 
 from joulecast.testing.hostile_inputs import find_defect
@@ -60,7 +61,8 @@ def main() -> None:
     }
     print(json.dumps({key: value for key, value in result.items() if key != "readers"}))
     if out:
-        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        kept = {**describe_conditions(), **result}
+        out.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     sys.exit(bool(result["tracebacks"] or result["code_run"]))
 
 

@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from conditions import describe_conditions
+
 import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.files import read_profile, write_profile
@@ -87,7 +89,8 @@ def main() -> None:
         counts.seconds = round(time.monotonic() - started_s, 1)
         print(json.dumps(asdict(counts)), flush=True)
     if options.out:
-        options.out.write_text(json.dumps(asdict(counts), indent=2) + "\n", encoding="utf-8")
+        kept = {**describe_conditions(), **asdict(counts)}
+        options.out.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     sys.exit(any((counts.lost, counts.doubled, counts.damaged, counts.tracebacks)))
 
 

@@ -11,7 +11,6 @@ from joulecast.api.options import split_options
 from joulecast.kinds import network_work
 from joulecast.records import Network, Setup, StepTotals
 
-
 # A count takes a hundredth of a second for each layer.
 _MOST_COUNTED_LAYERS = 1000
 
