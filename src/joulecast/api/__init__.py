@@ -3,6 +3,7 @@
     inspect.py  measure.py  profile.py  estimate.py  compare.py
     search.py   prune.py    plan.py     evaluate.py             the verbs
     options.py                           option records, and keywords that become option records
+    option_values.py                     types of their values
     nets.py  profiles.py  measurers.py   names that become networks, profiles and measurers
     command_cost.py                      any command under a meter
 
