@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="joulecast-tests-")
 
 from hypothesis import HealthCheck, settings
+
 from postgres_server import postgres_server, postgres_url  # noqa: F401
 
 settings.register_profile(

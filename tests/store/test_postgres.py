@@ -94,6 +94,14 @@ def test_observations_are_added_while_their_profile_is_removed(postgres_url):
         assert [one.result() for one in added] == [None, None]
 
 
+def test_several_hosts_may_be_named(postgres_server, postgres_url):
+    database = postgres_url.rsplit("/", 1)[1]
+    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{postgres_server.port}&connect_timeout=5"
+    with open_server(f"postgresql://joulecast:{PASSWORD}@/{database}?{hosts}") as store:
+        store.add_observation(make_observation())
+        assert store.load_observations(KEY) == (make_observation(),)
+
+
 def test_place_hides_the_password(postgres_url):
     with open_server(f"{postgres_url}?application_name=x") as store:
         assert store.place.endswith("?application_name=x")

@@ -114,6 +114,7 @@ def test_error_for_an_unusable_url_hides_the_password(place, create):
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "POSTGRESQL", "postgresql+psycopg"])
 def test_error_for_a_missing_driver_hides_the_password(monkeypatch, scheme):
     monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "joulecast.store.postgres", raising=False)
     with pytest.raises(MissingError, match=r"pip install 'joulecast\[postgres\]'") as caught:
         open_store(f"{scheme}://me:secret@host/db")
     assert "secret" not in one_line(caught)
