@@ -204,7 +204,7 @@ class HostileFolder:
         # Without its fit, the estimator learns from what is there.
         content = {**self._content, "summary": summary, "observations": _pack(rows), "fits": {}}
         path = self._write("damaged.json", _seal("profile", 2, content))
-        return lambda: _use_profile(read_profile(path))
+        return lambda: _use_profile(read_outside_profile(path))
 
     def _damage_fit(self, rng: random.Random) -> Read:
         name = rng.choice(sorted(self._fits))

@@ -94,6 +94,25 @@ def test_damaged_fit_is_named_in_one_line(path, fits, change):
     assert estimate(path, "flops").energy_j > 0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"cin": "many"}, "cin is 'many'"),
+        ({"kernel": [99, 99]}, "does not fit on"),
+        ({"width": 3}, "no size 'width'"),
+    ],
+)
+def test_observation_of_an_impossible_layer_is_named(path, sizes, reason):
+    data = [one.to_dict() for one in SEEN]
+    layer = data[2]["trial"]["network"]["layers"][0]
+    layer["sizes"] = {**layer["sizes"], **sizes}
+    rows = tuple(Observation.from_dict(one) for one in data)
+    write_profile(Profile(DEVICE, "", "cpu", "measured", rows), path)
+    with pytest.raises(FileError, match=r"observation 3 in .* is damaged \(layer 1") as caught:
+        estimate(path, "additive")
+    assert reason in str(caught.value)
+
+
 def test_fit_of_another_version_is_not_tried(path):
     change_fit(path, "additive", {"version": 999, "anything": 1})
     assert read_outside_profile(path).fits["additive"] == {"version": 999, "anything": 1}

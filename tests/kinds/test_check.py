@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, make_family
-from joulecast.kinds import check_chain, check_network, make_layer, make_op
+from joulecast.kinds import check_chain, check_network, check_observed, make_layer, make_op
 from joulecast.kinds.check import check_layer
 from joulecast.records import Input, Network, Sizes, fold_blocks
 from kind_examples import LAYERS
@@ -46,6 +46,18 @@ def test_invalid_layer_is_refused(layer, message):
     with pytest.raises(InputError, match=message) as caught:
         check_layer(layer)
     assert "\n" not in str(caught.value)
+
+
+def test_measured_layer_may_lack_a_size_that_is_new():
+    whole = LAYERS["grouped_linear"]
+    older = replace(whole, sizes=Sizes({k: v for k, v in whole.sizes.items() if k != "half"}))
+    network = Network((older, whole), Input((4,)))
+    check_observed(network)
+    with pytest.raises(InputError, match="needs the size 'half'"):
+        check_layer(older)
+    wrong = replace(whole, sizes=Sizes({**whole.sizes, "cin": "many"}))
+    with pytest.raises(InputError, match="cin is 'many'"):
+        check_observed(replace(network, layers=(wrong,)))
 
 
 def test_error_names_the_layer_and_both_shapes():

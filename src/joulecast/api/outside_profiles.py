@@ -1,13 +1,14 @@
-"""Read a profile that anybody may have written, and try its fits before they are used.
+"""Read a profile that anybody may have written, and check what is in it when it is first used.
 
-Types and ranges of a fit are checked when it is decoded. Whether its arrays fit together only its
-estimator knows, so that a fit is tried on a small network when it is first asked for.
+Types and ranges are checked when a value is decoded. Whether the sizes of a layer fit together only
+its kind knows, and whether the arrays of a fit do only its estimator: a fit is tried on a small
+network.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,28 +17,53 @@ from joulecast.errors import FileError, InputError, JoulecastError, MissingError
 from joulecast.families import make_family
 from joulecast.files import read_profile
 from joulecast.input_files import first_line
-from joulecast.records import Profile, Setup, StoredFits, find_fit_count
+from joulecast.kinds import check_observed
+from joulecast.records import (
+    LazyObservations,
+    Observation,
+    Profile,
+    Setup,
+    StoredFits,
+    find_fit_count,
+    summarise_observations,
+)
 
 # Joules and seconds of a step of a small network.
 _MOST = 1e15
 
 
 def read_outside_profile(path: str | os.PathLike[str]) -> Profile:
-    """Return the profile in a file; asking for a damaged fit of it raises FileError.
+    """Return the profile in a file; using impossible observations or fits raises FileError.
 
     Raises:
         FileError: The file is missing, damaged, not a profile, or written by a newer version.
     """
     profile = read_profile(os.fspath(path))
-    fits = profile.fits
+    fits, observations = profile.fits, profile.observations
     counts = {name: find_fit_count(fits, name) for name in fits}
     return replace(
         profile,
+        observations=LazyObservations(
+            len(observations),
+            partial(_check_observations, observations, os.fspath(path)),
+            summarise_observations(observations),
+        ),
         fits=StoredFits(
             {name: partial(_try_fit, fits, name, os.fspath(path)) for name in fits},
             {name: count for name, count in counts.items() if count is not None},
         ),
     )
+
+
+def _check_observations(observations: Sequence[Observation], path: str) -> tuple[Observation, ...]:
+    for number, one in enumerate(observations, start=1):
+        try:
+            check_observed(one.trial.network)
+        except InputError as error:
+            raise FileError(
+                f"observation {number} in {path} is damaged ({error}); export it again"
+            ) from error
+    return tuple(observations)
 
 
 def _try_fit(fits: Mapping[str, Any], name: str, path: str) -> Any:

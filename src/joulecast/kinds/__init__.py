@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from joulecast.kinds.autocast import is_half_precision, list_half_inputs
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
-from joulecast.kinds.check import check_chain, check_network
+from joulecast.kinds.check import check_chain, check_network, check_observed
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
 from joulecast.kinds.elementwise import count_operand
 from joulecast.kinds.kind import Kind
@@ -48,6 +48,7 @@ __all__ = [
     "channel_axis",
     "check_chain",
     "check_network",
+    "check_observed",
     "count_host_calls",
     "count_operand",
     "count_output_channels",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from joulecast.errors import InputError
@@ -56,6 +56,19 @@ def check_network(network: Network) -> None:
         check_chain(network)
 
 
+def check_observed(network: Network) -> None:
+    """Raise an error unless every layer of a network that was measured can be costed.
+
+    Layers of a block need not form a chain, and earlier versions left out some of today's sizes.
+
+    Raises:
+        InputError: A value is invalid; the message names the layer and the value.
+    """
+    for number, layer in enumerate(network.layers, start=1):
+        _name_layer_in_errors(number, layer, _check_observed_layer)
+    _check_groups(network)
+
+
 def check_chain(network: Network) -> None:
     """Raise an error unless layers are called once and fit the shapes of the layers they read.
 
@@ -70,14 +83,14 @@ def check_chain(network: Network) -> None:
         shapes.append(output_shape(layer))
 
 
-def check_layer(layer: Layer) -> None:
+def check_layer(layer: Layer, needs_all_sizes: bool = True) -> None:
     """Raise an error for a layer with invalid sizes, shapes or flags."""
     for part in layer.parts:
-        check_layer(part)
+        check_layer(part, needs_all_sizes)
     if layer.parts:
         return
     try:
-        _check_work(layer)
+        _check_work(layer, needs_all_sizes)
     except KeyError as error:
         raise InputError(f"it needs {error}") from error
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
@@ -97,8 +110,14 @@ def _name_layer_in_errors(number: int, layer: Layer, check: Callable[[Layer], No
 # Layers
 
 
-def _check_work(layer: Layer) -> None:
-    _check_sizes(layer)
+@lru_cache(maxsize=10_000)
+def _check_observed_layer(layer: Layer) -> None:
+    # Observations of a profile have many layers in common.
+    check_layer(layer, needs_all_sizes=False)
+
+
+def _check_work(layer: Layer, needs_all_sizes: bool) -> None:
+    _check_sizes(layer, needs_all_sizes)
     shape = input_shape(layer)
     _check_shape("its input", shape)
     _check_memory_format(layer, len(shape))
@@ -107,7 +126,7 @@ def _check_work(layer: Layer) -> None:
         if number and not row.can_be_in_tail:
             raise InputError(f"{op.kind} cannot be in a tail; make it a layer")
         if number:
-            _check_sizes(op)
+            _check_sizes(op, needs_all_sizes)
         weights = sum(row.params(op.sizes, shape))
         _check_integer(f"the number of weights of {op.kind}", weights, 0)
         shape = row.out_shape(op.sizes, shape)
@@ -127,7 +146,7 @@ def _check_memory_format(layer: Layer, axes: int) -> None:
         )
 
 
-def _check_sizes(op: Op) -> None:
+def _check_sizes(op: Op, needs_all_sizes: bool) -> None:
     row = find_kind(op.kind)
     known = {*row.sizes, "shape"}
     for name, value in op.sizes.items():
@@ -136,7 +155,7 @@ def _check_sizes(op: Op) -> None:
         is_from_zero = name in _FROM_ZERO or row.sizes.get(name) == 0
         _check_size(name, value, 0 if is_from_zero else 1)
     for name, default in row.sizes.items():
-        if default is not None and name not in op.sizes:
+        if needs_all_sizes and default is not None and name not in op.sizes:
             raise InputError(f"{op.kind} needs the size {name!r}")
     _check_spatial_sizes(op)
     _check_widths(op)
