@@ -80,7 +80,9 @@ def main() -> None:
     rng, counts, started_s = random.Random(options.seed), KillCounts(), time.monotonic()
     # Everything is imported before the first fork, so that kills hit measuring and not imports.
     with tempfile.TemporaryDirectory() as folder:
-        joulecast.profile("lenet5", on="simulated:0", points=2, store=f"{folder}/warm-up.sqlite")
+        place = f"{folder}/warm-up.sqlite"
+        name = joulecast.profile("lenet5", on="simulated:0", points=2, store=place).device.name
+        write_profile(joulecast.load_profile(name, store=place), f"{folder}/{EXPORT}")
     device = 0
     while counts.kills < options.kills and time.monotonic() - started_s < options.seconds:
         device += 1
