@@ -49,8 +49,13 @@ def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Obse
     loaded = net.load() if net.load and runs_modules(options.on) else None
     if loaded is not None and loaded.loss is not None:
         setup = replace(setup, loss="own")
-    with open_measurer(options, loaded) as measurer:
+    with open_measurer(options, loaded, allows_later=True) as measurer:
         observation = measurer.measure(Trial(net.network, setup))
+        if measurer.meter.is_recorder:
+            # Imports what fits estimators, which other meters do not need.
+            from joulecast.campaign.time_guidance import drop_energy
+
+            observation = drop_energy(observation)
     return observation if loaded is None else replace(observation, source=OWN_NET)
 
 

@@ -25,15 +25,24 @@ if TYPE_CHECKING:
     from joulecast.runtimes.torch.load import LoadedNet
     from joulecast.runtimes.torch.runtime import TorchRuntime
 
+_NOT_LATER = (
+    "--meter later records windows for `joulecast profile NET` and `joulecast measure NET` only: "
+    "give a meter of `joulecast detect` that reads energy now"
+)
+
 
 def open_measurer(
-    options: MeasureOptions | None = None, loaded: LoadedNet | None = None
+    options: MeasureOptions | None = None,
+    loaded: LoadedNet | None = None,
+    *,
+    allows_later: bool = False,
 ) -> Measurer:
     """Return a measurer; use it in a ``with`` statement.
 
     Args:
         options: Device, meter and number of rounds.
         loaded: A user's own net, which runs in place of the network that a trial describes.
+        allows_later: Whether the caller stores observations whose energy comes later.
 
     Raises:
         InputError: The device or meter does not exist, or several devices are given.
@@ -42,8 +51,8 @@ def open_measurer(
     options = options or MeasureOptions()
     run = uuid.uuid4().hex[:12]
     if is_simulated(options.on):
-        return _open_simulated(options, run)
-    meter = find_meter(options.meter, options.on)
+        return _open_simulated(options, run, allows_later)
+    meter = find_meter(options.meter, options.on, allows_later=allows_later)
     runtime = open_runtime(options.on, options.device_name)
     if loaded is not None:
         runtime = OwnNetRuntime(cast("TorchRuntime", runtime), loaded)
@@ -68,13 +77,18 @@ class OwnNetRuntime:
         )
 
 
-def find_meter(name: str, on: str) -> Meter:
-    """Return the meter of a name for the device that runs the load."""
-    if is_plugin(on):
-        return make_meter(name, on, None)
+def find_meter(name: str, on: str, *, allows_later: bool = False) -> Meter:
+    """Return the meter of a name for the device that runs the load.
+
+    Raises:
+        InputError: The energy is needed now, and the meter only records windows.
+    """
     # A GPU is looked up only where the meter needs to know which one it is.
-    is_gpu = parse_on(on)[1] is not None
-    return make_meter(name, on, find_gpu(on) if is_gpu else None)
+    is_gpu = not is_plugin(on) and parse_on(on)[1] is not None
+    meter = make_meter(name, on, find_gpu(on) if is_gpu else None)
+    if meter.is_recorder and not allows_later:
+        raise InputError(_NOT_LATER)
+    return meter
 
 
 def runs_modules(on: str) -> bool:
@@ -95,15 +109,19 @@ def lock_device(on: str) -> AbstractContextManager[int | None]:
     return hold_device(find_gpu(on) or "cpu", on)
 
 
-def _open_simulated(options: MeasureOptions, run: str) -> Measurer:
+def _open_simulated(options: MeasureOptions, run: str, allows_later: bool) -> Measurer:
+    from joulecast.meters.later import LaterMeter
     from joulecast.meters.simulated import SimulatedMeter
     from joulecast.runtimes.simulated import SimulatedRuntime
 
-    if options.meter != "auto":
+    if options.meter == "later" and not allows_later:
+        raise InputError(_NOT_LATER)
+    if options.meter not in ("auto", "later"):
         raise InputError(f"a simulated device has its own meter: leave --meter {options.meter} out")
     runtime = cast(SimulatedRuntime, open_runtime(options.on, options.device_name))
     device = runtime.simulated
     clock = MeasureClock(device.now, device.sleep)
-    return make_measurer(
-        runtime, SimulatedMeter(device), rounds=options.rounds, run=run, clock=clock
-    )
+    meter: Meter = SimulatedMeter(device)
+    if options.meter == "later":
+        meter = LaterMeter(meter.covers, meter.provenance, now=device.now)
+    return make_measurer(runtime, meter, rounds=options.rounds, run=run, clock=clock)

@@ -104,6 +104,7 @@ def run_profiling(
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     from joulecast.campaign import run_campaign
+    from joulecast.campaign.time_guidance import TimeGuidedLog
     from joulecast.estimators import find_estimator
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
@@ -116,13 +117,13 @@ def run_profiling(
         networks=net.members,
     )
     with (
-        open_measurer(measuring) as measurer,
+        open_measurer(measuring, allows_later=True) as measurer,
         lock_device(measuring.on),
         open_store(store) as opened,
     ):
         result = run_campaign(
             measurer,
-            opened,
+            TimeGuidedLog(opened) if measurer.meter.is_recorder else opened,
             find_estimator(profiling.estimator),
             target,
             points=profiling.points,

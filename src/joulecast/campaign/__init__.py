@@ -5,6 +5,7 @@ atlas_campaign   trials for any network, in the order of a design
 trial_log        claim, measure and store one trial, repeat it if it contradicts an earlier one
 doubtful_trials  stored observations that look wrong, to be measured again
 anchor_rates     the peaks of a device, measured first
+time_guidance    campaigns whose energies come later, from a power trace
 atlas_summary    what an atlas knows about a device
 device_lock      one campaign on a device at a time
 """

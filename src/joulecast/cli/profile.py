@@ -123,6 +123,8 @@ def profile(
         result, learnt = run_profiling(net, setup, measuring, profiling, store, tell)
     name = identify_profile(learnt, store)
     command = suggest_estimate(request, setup, name, profiling.estimator)
+    if any(one.is_pending for one in learnt.observations):
+        command = f"joulecast data attach TRACE.csv --device {name}"
     data = describe_result(result, learnt)
     write_result(output, data, lambda: _print_result(result, learnt, command))
 

@@ -29,6 +29,7 @@ from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
 from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks, is_busy
+from joulecast.measurer.load_pulses import LAST_GAP_S, draw_pulses
 from joulecast.measurer.windows import (
     MeasuredWindow,
     MeasureLimits,
@@ -36,7 +37,7 @@ from joulecast.measurer.windows import (
     make_window,
 )
 from joulecast.meters.base import Meter, Reading
-from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.records import LoadWindow, Network, Observation, Setup, Trial
 from joulecast.runtimes.base import Runtime, Step
 
 _MAX_CHUNKS = 200
@@ -111,7 +112,9 @@ class Measurer:
             ContaminatedError: Something disturbed the device in too many windows.
             MeasurementError: The runtime refuses the trial, or it does not fit on the device.
         """
-        return self._repeat(trial, self._meter_window, self.limits.warm_s)
+        return self._repeat(
+            trial, self._meter_window, self.limits.warm_s, has_pulses=self.meter.is_recorder
+        )
 
     def time(self, trial: Trial) -> Observation:
         """Measure duration and host time of a trial without its energy, which is quicker."""
@@ -186,15 +189,38 @@ class Measurer:
             step.close()
             measured.cost_s += self.now() - started_s
 
-    def _repeat(self, trial: Trial, measure_window: MeasureWindow, warm_s: float) -> Observation:
+    def _repeat(
+        self,
+        trial: Trial,
+        measure_window: MeasureWindow,
+        warm_s: float,
+        *,
+        has_pulses: bool = False,
+    ) -> Observation:
         """Measure windows of a trial until enough of them are valid."""
         measured = TrialMeasurements(trial, self.limits)
         with self._running(measured, warm_s) as step:
+            if has_pulses:
+                self._run_pulses(step, measured, "before")
             measured.windows.append(measure_window(step, measured))
             while self._needs_windows(measured):
                 self._pause(step, measured)
                 measured.windows.append(measure_window(step, measured))
+            if has_pulses:
+                self._run_pulses(step, measured, "after")
         return self._make_observation(measured)
+
+    def _run_pulses(self, step: Step, measured: TrialMeasurements, place: str) -> None:
+        """Run short loads, by which a power trace is aligned later."""
+        for gap_s, load_s in draw_pulses(measured.trial, place):
+            self.clock.sleep(gap_s)
+            count = _count_steps(load_s, measured.step_times_s[-1])
+            self.meter.begin()
+            self._time_steps(step, count)
+            span_s = self.meter.end().span_s
+            if span_s is not None:
+                measured.pulses.append(LoadWindow(*span_s, count))
+        self.clock.sleep(LAST_GAP_S)
 
     def _pause(self, step: Step, measured: TrialMeasurements) -> None:
         """Spread rounds over time or let a disturbance pass, then warm up again."""
@@ -250,7 +276,7 @@ class Measurer:
         reading = self.meter.end()
         if self._is_measured and not reading.faults:
             reading = replace(reading, faults=self.idle.check_load(reading))
-        return make_window(reading, duration_s)
+        return make_window(reading, duration_s, steps=count)
 
     def _time_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
         # If the runtime has graphs, eager steps are timed to learn about the host.
@@ -292,7 +318,7 @@ class Measurer:
     @property
     def _is_measured(self) -> bool:
         """Whether a real instrument is read, about whose readings there can be a doubt."""
-        return self.meter.provenance == "measured"
+        return self.meter.provenance == "measured" and not self.meter.is_recorder
 
     def _needs_windows(self, measured: TrialMeasurements) -> bool:
         self._check_retries(measured)
@@ -346,6 +372,8 @@ class Measurer:
             taken_at_s=self.clock.wall_time(),
             cost_s=measured.cost_s,
             unchecked=self._list_unchecked(measured),
+            windows=tuple(one.load for one in windows if one.load is not None),
+            pulses=tuple(measured.pulses),
         )
 
     def _list_unchecked(self, measured: TrialMeasurements) -> tuple[str, ...]:

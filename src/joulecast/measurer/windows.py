@@ -20,7 +20,7 @@ from statistics import median, median_high
 
 from joulecast.errors import InputError
 from joulecast.meters.base import Reading
-from joulecast.records import Trial
+from joulecast.records import LoadWindow, Trial
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,14 @@ class MeasuredWindow:
 
     Attributes:
         unchecked: What the meter could not check.
+        load: When its steps ran, if the meter is a recorder.
     """
 
     energy_j: float | None
     duration_s: float
     faults: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    load: LoadWindow | None = None
 
 
 @dataclass
@@ -93,6 +95,7 @@ class TrialMeasurements:
         issues_s: Host seconds to issue one step.
         cost_s: Device time used, warm-ups included.
         begun_s: When its last preparation began, on the clock of windows.
+        pulses: Loads around the windows, if the meter is a recorder.
     """
 
     trial: Trial
@@ -103,6 +106,7 @@ class TrialMeasurements:
     peak_bytes: int = 0
     cost_s: float = 0.0
     begun_s: float = 0.0
+    pulses: list[LoadWindow] = field(default_factory=list)
 
     def valid_windows(self) -> list[MeasuredWindow]:
         """Return windows without a fault whose step time is near the median."""
@@ -161,13 +165,14 @@ class TrialMeasurements:
 
 
 def make_window(
-    reading: Reading, duration_s: float, *, allows_zero: bool = False
+    reading: Reading, duration_s: float, *, steps: int = 1, allows_zero: bool = False
 ) -> MeasuredWindow:
     """Return energy per step from the power that was read, with faults that the meter missed.
 
     Args:
         reading: What the meter read, possibly over a part of the window only.
         duration_s: Seconds per step.
+        steps: Number of steps.
         allows_zero: No energy is not a fault.
     """
     faults = reading.faults
@@ -178,7 +183,8 @@ def make_window(
     if faults:
         return MeasuredWindow(None, duration_s, faults)
     energy_j = reading.power_w * duration_s
-    return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked)
+    load = LoadWindow(*reading.span_s, steps) if reading.span_s else None
+    return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked, load=load)
 
 
 def _has_fault(faults: Sequence[str], name: str) -> bool:

@@ -8,6 +8,7 @@
     modelled, modelled:8W   CPU time x watts of a busy core
     file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
+    later, later:battery    none yet: a power trace is attached afterwards
     NAME, NAME:ARGUMENT     a meter that a plug-in adds (entry points ``joulecast.meters``)
     nvml+rapl               the sum of several
 
@@ -25,6 +26,7 @@ from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.command import detect_command, make_command
 from joulecast.meters.file import detect_file, make_file
 from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.later import detect_later, make_later
 from joulecast.meters.modelled import detect_modelled, make_modelled
 from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
@@ -96,6 +98,8 @@ def make_meter(text: str, on: str = "cpu", gpu: str | None = None) -> Meter:
         MissingError: The meter is not available; the message says what to do.
     """
     meters = [_make_one(part, on, gpu) for part in _split_sum(text)]
+    if len(meters) > 1 and any(meter.is_recorder for meter in meters):
+        raise InputError(f"--meter {text} adds up with joules that are still to come: give one")
     if gpu is not None:
         _check_gpus(meters, text, on, gpu)
     return meters[0] if len(meters) == 1 else SumMeter(meters)
@@ -149,6 +153,7 @@ METERS: dict[str, MeterSpec] = {
     "command": MeterSpec(
         "command:PROGRAM ...", lambda request: make_command(request.argument), detect_command
     ),
+    "later": MeterSpec("later[:COVERS]", lambda request: make_later(request.argument), detect_later),
 }
 
 

@@ -51,6 +51,7 @@ class Meter(ABC):
             the path of a file. Only meters of different instruments can be added up.
         window_s: Shortest window that it measures well.
         update_interval_s: Time between two updates of its number.
+        is_recorder: It reads no energy, but records when energy is to be read from a power trace.
     """
 
     name: str = ""
@@ -59,6 +60,7 @@ class Meter(ABC):
     provenance: str = "measured"
     window_s: float = 1.0
     update_interval_s: float = 0.0
+    is_recorder: bool = False
 
     def __enter__(self) -> Meter:
         self.open()
@@ -92,6 +94,7 @@ class Reading:
         busy_share: The device was busy for at least this share of the time throughout the window,
             whoever used it; None if the meter cannot tell.
         unchecked: Those of ``METER_CHECKS`` that the meter could not make.
+        span_s: Start and end on the clock of the run, in seconds since 1970; only of a recorder.
     """
 
     energy_j: float
@@ -99,6 +102,7 @@ class Reading:
     faults: tuple[str, ...] = ()
     busy_share: float | None = None
     unchecked: tuple[str, ...] = METER_CHECKS
+    span_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for name, unit in (("energy_j", "J"), ("duration_s", "s")):

@@ -21,6 +21,7 @@ from joulecast.records.field_checks import (
     Choices,
     Count,
     MaxLength,
+    PositiveCount,
     UnixTime,
 )
 from joulecast.records.hashing import stable_hash
@@ -31,6 +32,7 @@ from joulecast.records.trial import Trial
 PROVENANCES = ("measured", "imported", "modelled", "simulated")
 Provenance = Annotated[str, Choices(PROVENANCES)]
 MOST_OBSERVATIONS = 1_000_000
+MOST_LOAD_WINDOWS = 1000
 OWN_NET = "own net"
 """Source of an observation of a user's own module: it may do more than its network says."""
 
@@ -53,6 +55,24 @@ class Device(Record):
 
 
 @dataclass(frozen=True)
+class LoadWindow(Record):
+    """Steps that ran without a pause, on the clock of the run.
+
+    Attributes:
+        start_s: When the first step was issued, in seconds since 1970.
+        end_s: When the device had finished the last one.
+        steps: Number of steps; 1 where the idle device was observed for a second.
+    """
+
+    start_s: UnixTime
+    end_s: UnixTime
+    steps: PositiveCount = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
 class Observation(Record):
     """A trial and what meter and clock showed: medians over ``count`` rounds, with their spread.
 
@@ -71,6 +91,9 @@ class Observation(Record):
         refusal: Why the device refused the trial; empty if it was measured.
         unchecked: What the meter could not check about its readings: ``other load``,
             ``power limit``, ``second sensor``, ``idle power``.
+        windows: With the meter ``later``: when energy is to be integrated.
+        pulses: With the meter ``later``: short loads around the windows, by which a power trace is
+            aligned with the clock of the run.
     """
 
     trial: Trial
@@ -93,6 +116,13 @@ class Observation(Record):
     cost_s: Amount = 0.0
     refusal: str = omit_default("")
     unchecked: tuple[str, ...] = omit_default(())
+    windows: Annotated[tuple[LoadWindow, ...], MaxLength(MOST_LOAD_WINDOWS)] = omit_default(())
+    pulses: Annotated[tuple[LoadWindow, ...], MaxLength(MOST_LOAD_WINDOWS)] = omit_default(())
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its energy is still to be read from a power trace."""
+        return bool(self.windows) and self.energy_j is None
 
     def __post_init__(self) -> None:
         check_fields(self)

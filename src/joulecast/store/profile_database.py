@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -149,6 +149,20 @@ class ProfileDatabase:
             return new
 
         return self._transactions.write(add)
+
+    def complete_observations(self, pairs: Sequence[tuple[Observation, Observation]]) -> int:
+        """Replace recorded observations by the same ones with energies; return how many."""
+
+        def complete(connection: sa.Connection) -> int:
+            count = 0
+            for recorded, completed in pairs:
+                key = find_own_profile(recorded).key
+                # Another process may have been faster.
+                if rows.delete_observation(connection, key, recorded):
+                    count += rows.insert_observation(connection, key, completed)
+            return count
+
+        return self._transactions.write(complete)
 
     def remove_profile(self, key: str) -> None:
         """Remove a profile with its observations and fits."""

@@ -170,6 +170,20 @@ def insert_observation(
     return _insert_new(connection, OBSERVATIONS, row)
 
 
+def delete_observation(
+    connection: sa.Connection, profile_key: str, observation: Observation
+) -> bool:
+    """Delete an observation; return whether it was stored."""
+    trial_key = observation.trial.key
+    digest = _digest_observation(observation.to_dict(), trial_key)
+    statement = sa.delete(OBSERVATIONS).where(
+        (OBSERVATIONS.c.profile_key == profile_key)
+        & (OBSERVATIONS.c.trial_key == trial_key)
+        & (OBSERVATIONS.c.digest == digest)
+    )
+    return connection.execute(statement.returning(OBSERVATIONS.c.id)).first() is not None
+
+
 def replace_fit(
     connection: sa.Connection,
     key: str,

@@ -7,7 +7,7 @@ none, and its first estimate should not wait for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +239,17 @@ class Store:
         An imported fit replaces one of the same estimator unless that used more observations.
         """
         return self._require_database().import_profile(profile)
+
+    def complete_observations(self, pairs: Sequence[tuple[Observation, Observation]]) -> int:
+        """Fill in energies that were not known when observations were stored.
+
+        Args:
+            pairs: Each observation as it is stored, and with its energy; of the same profile.
+
+        Returns:
+            How many were replaced: those that are no longer stored are left out.
+        """
+        return self._require_database().complete_observations(pairs)
 
     def remove_profile(self, key: str) -> None:
         """Remove a profile with its observations and fits; shipped profiles stay."""

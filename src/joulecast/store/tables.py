@@ -1,6 +1,7 @@
 """Define the tables of the store, as of the newest migration.
 
-    profiles ─┬─ observations    one row each, in the order they were added, never changed
+    profiles ─┬─ observations    one row each, in the order they were added; one is replaced
+              │                  only where a power trace provides its energy
               └─ fits            one row per estimator: the latest
 
 Records are stored as JSON text, in which floats keep all their digits.
