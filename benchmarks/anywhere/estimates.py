@@ -15,6 +15,7 @@ import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.estimators import DEFAULT, FittedProfile, fit_profile, list_estimator_names
 from joulecast.records import Estimate, Network, Observation, Profile, Setup
+from joulecast.runtimes.torch.example_inputs import find_first_tensor
 from joulecast.store import open_store
 
 Json = dict[str, Any]
@@ -30,10 +31,15 @@ def list_options(entry: BenchmarkNetwork, example: TrainingExample) -> Json:
     return {**options, "loss": example.loss} if callable(example.loss) else options
 
 
-def read_network(
-    entry: BenchmarkNetwork, example: TrainingExample, batch: int
-) -> tuple[Network, Setup, float]:
-    """Read a module; return its network, its setup and the seconds it took."""
+def read_network(entry: BenchmarkNetwork, example: TrainingExample) -> tuple[Network, Setup, float]:
+    """Read a module; return its network, its setup and the seconds it took.
+
+    The batch is the first axis of the inputs, as everywhere in Joulecast: where a sample has two
+    views, that is twice the batch of the table.
+    """
+    first = find_first_tensor(example.inputs)
+    assert first is not None
+    batch = first.shape[0]
     started_s = time.perf_counter()
     network = joulecast.inspect(example.module, example.inputs, **list_options(entry, example))
     seconds = time.perf_counter() - started_s

@@ -172,8 +172,7 @@ class Runner:
 
     def run_shipped(self, entry: BenchmarkNetwork) -> Json:
         """Read the module and estimate it from the shipped profile."""
-        batch = self.folder.results[entry.name]["setup"]["batch"]
-        network, setup, read_s = read_network(entry, self.build_example(entry), batch)
+        network, setup, read_s = read_network(entry, self.build_example(entry))
         self.folder.add_network(entry.name, network, setup)
         found = estimate_shipped(network, setup, self.args.device)
         return {**found, "read_s": read_s, "profile_units": list_units(self.args.device)}

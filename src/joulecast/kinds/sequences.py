@@ -141,11 +141,8 @@ def define_sdpa() -> Kind:
             return NO_WORK
         return Work(2.5 * c.batch * flops(s), 2.5 * moved_bytes(s, c), 2)
 
-    def lead(s: Sizes) -> Shape:
-        return (s["windows"], s["tokens"]) if "windows" in s else (s["tokens"],)
-
     def in_shape(s: Sizes) -> Shape:
-        return (*lead(s), (s["heads"] + 2 * s["kv_heads"]) * s["head_dim"])
+        return (*_lead_shape(s), (s["heads"] + 2 * s["kv_heads"]) * s["head_dim"])
 
     sizes = {
         "heads": REQUIRED,
@@ -159,7 +156,7 @@ def define_sdpa() -> Kind:
     return Kind(
         sizes,
         in_shape,
-        lambda s, shape: (*lead(s), s["heads"] * s["head_dim"]),
+        lambda s, shape: (*_lead_shape(s), s["heads"] * s["head_dim"]),
         forward,
         backward,
         widths=("head_dim",),
@@ -175,7 +172,10 @@ def define_sdpa() -> Kind:
 
 
 def define_attention() -> Kind:
-    """Return the row of multi-head attention: three projections, attention, one projection."""
+    """Return the row of multi-head attention: three projections, attention, one projection.
+
+    With ``windows``, a sample has so many sequences that attend only to themselves.
+    """
     linear = define_linear()
     sdpa = define_sdpa()
 
@@ -183,12 +183,11 @@ def define_attention() -> Kind:
         width, bias = s["width"], s["bias"]
         out: list[tuple[Kind, Sizes, Shape]] = []
         for tokens in (s["tokens"], s["kv_tokens"], s["kv_tokens"], s["tokens"]):
-            sizes = Sizes({"cin": width, "cout": width, "lead": (tokens,), "bias": bias})
-            out.append((linear, sizes, (tokens, width)))
-        heads = s["heads"]
-        inner = {"heads": heads, "kv_heads": heads, "head_dim": width // heads}
-        inner.update(tokens=s["tokens"], kv_tokens=s["kv_tokens"])
-        out.append((sdpa, Sizes(inner), (s["tokens"], 3 * width)))
+            rows = tokens * s.get("windows", 1)
+            sizes = Sizes({"cin": width, "cout": width, "lead": (rows,), "bias": bias})
+            out.append((linear, sizes, (rows, width)))
+        inner = Sizes(_attend_sizes(s))
+        out.append((sdpa, inner, (*_lead_shape(s), 3 * width)))
         return out
 
     def sum_work(stage: str) -> WorkRule:
@@ -213,11 +212,12 @@ def define_attention() -> Kind:
         "tokens": REQUIRED,
         "kv_tokens": REQUIRED,
         "bias": 1,
+        "windows": None,
     }
     return Kind(
         sizes,
-        lambda s: (s["tokens"], s["width"]),
-        lambda s, shape: (s["tokens"], s["width"]),
+        lambda s: (*_lead_shape(s), s["width"]),
+        lambda s, shape: (*_lead_shape(s), s["width"]),
         sum_work("forward"),
         sum_work("backward"),
         params,
@@ -235,14 +235,26 @@ def define_attention() -> Kind:
 
 def _list_attention_operators(s: Sizes) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return the kernels of multi-head attention; projections of one input are one product."""
-    width, heads, tokens, kv_tokens = s["width"], s["heads"], s["tokens"], s["kv_tokens"]
+    tokens, kv_tokens = s["tokens"], s["kv_tokens"]
 
-    def project(outputs: int, rows: int) -> tuple[str, Mapping[str, Any]]:
+    def project(outputs: int, tokens: int) -> tuple[str, Mapping[str, Any]]:
+        width, rows = s["width"], tokens * s.get("windows", 1)
         sizes = {"cin": width, "cout": outputs * width, "lead": (rows,), "bias": s.get("bias", 1)}
         return "linear", sizes
 
-    inner = {"heads": heads, "kv_heads": heads, "head_dim": width // heads}
-    inner.update(tokens=tokens, kv_tokens=kv_tokens, causal=0)
     is_self = tokens == kv_tokens
     inputs = (project(3, tokens),) if is_self else (project(1, tokens), project(2, kv_tokens))
-    return (*inputs, ("sdpa", inner), project(1, tokens))
+    return (*inputs, ("sdpa", {**_attend_sizes(s), "causal": 0}), project(1, tokens))
+
+
+def _attend_sizes(s: Sizes) -> dict[str, int]:
+    """Return the sizes of the attention inside multi-head attention."""
+    heads = s["heads"]
+    sizes = {"heads": heads, "kv_heads": heads, "head_dim": s["width"] // heads}
+    sizes.update(tokens=s["tokens"], kv_tokens=s["kv_tokens"])
+    return {**sizes, "windows": s["windows"]} if "windows" in s else sizes
+
+
+def _lead_shape(s: Sizes) -> Shape:
+    """Return the axes of a sample of attention before its features."""
+    return (s["windows"], s["tokens"]) if "windows" in s else (s["tokens"],)

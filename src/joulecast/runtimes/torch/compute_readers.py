@@ -36,7 +36,7 @@ def read_conv(event: Event, batch: int) -> Op:
     sizes = {
         "cin": weight.shape[0] if is_transposed else weight.shape[1] * groups,
         "cout": weight.shape[1] * groups if is_transposed else weight.shape[0],
-        "space": tuple(x.shape[2:]),
+        "space": _stack_images(x, batch),
         "kernel": tuple(weight.shape[2:]),
         "stride": expand_size(given.get("stride", 1), dims),
         "padding": _resolve_padding(given.get("padding", 0), weight.shape[2:], dilation),
@@ -47,6 +47,16 @@ def read_conv(event: Event, batch: int) -> Op:
     if is_transposed:
         sizes["output_padding"] = expand_size(given.get("output_padding", 0), dims)
     return make_op(function_name(event), **sizes)
+
+
+def _stack_images(x: torch.Tensor, batch: int) -> Shape:
+    """Return the spatial sizes; images of a sample, such as frames, are one tall image.
+
+    Their convolution is one call with the same work, up to the padding between them.
+    """
+    first, *rest = x.shape[2:]
+    images = x.shape[0] // batch if x.shape[0] % batch == 0 else 1
+    return (first * images, *rest)
 
 
 def _resolve_padding(padding: Any, kernel: Any, dilation: Shape) -> Shape:
@@ -157,8 +167,11 @@ def read_attention(event: Event, batch: int) -> Op:
     given = bind_arguments(event, "query", "key", "value")
     query, key = given["query"], given["key"]
     axis = 1 if module.batch_first else 0
+    sequences = query.shape[1 - axis] if query.dim() > 2 else 1
+    windows = sequences // batch if sequences % batch == 0 else 1
     return make_op(
         "attention",
+        **({"windows": windows} if windows > 1 else {}),
         width=module.embed_dim,
         heads=module.num_heads,
         tokens=query.shape[axis],
@@ -196,10 +209,23 @@ def read_matmul(event: Event, batch: int) -> Op:
     count, m, k, n = event.matmuls[0]
     # Several products in one function count as more rows of the first.
     rows = sum(c * a * b * d for c, a, b, d in event.matmuls) / (k * n)
-    if event.param_names:
+    if event.param_names or find_shared_operand(event) is not None:
         lead = max(1, round(rows / batch))
         bias = int(len(event.param_names) > 1 or event.name == "addmm")
         return make_op("linear", cin=k, cout=n, lead=(lead,) if lead > 1 else (), bias=bias)
     if count % batch == 0:
         return make_op("matmul", count=max(1, round(rows / (m * batch))), m=m, k=k, n=n)
     return make_op("matmul", count=1, m=max(1, round(rows / batch)), k=k, n=n)
+
+
+def find_shared_operand(event: Event) -> torch.Tensor | None:
+    """Return the matrix that all samples are multiplied by, if a layer computed it.
+
+    In-batch similarities multiply every sample by the features of all: the matrix is a weight that
+    is not updated.
+    """
+    if event.param_names or function_name(event) not in ("matmul", "mm") or len(event.args) < 2:
+        return None
+    left, right = event.args[:2]
+    is_product = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+    return right if is_product and left.dim() >= 2 and right.dim() == 2 else None

@@ -105,8 +105,10 @@ class SelfAttention(nn.Module):
         self.inner = nn.MultiheadAttention(width, heads, bias=bias, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
-        return out
+        # Sequences that attend only to themselves are samples.
+        each = x.flatten(0, -3)
+        out: torch.Tensor = self.inner(each, each, each, need_weights=False)[0]
+        return out.view(x.shape)
 
 
 class DecomposedRMSNorm(nn.Module):

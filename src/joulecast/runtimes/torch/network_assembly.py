@@ -19,6 +19,7 @@ from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
+from joulecast.runtimes.torch.compute_readers import find_shared_operand
 from joulecast.runtimes.torch.event_arguments import (
     first_tensor,
     function_name,
@@ -398,6 +399,9 @@ def _has_channels_last_weights(draft: _LayerDraft) -> bool:
 
 def _find_computed_weight(event: Event) -> torch.Tensor | None:
     """Return the weight of a convolution or linear layer if it is not a parameter (weight norm)."""
+    shared = find_shared_operand(event)
+    if shared is not None:
+        return shared
     has_weight = event.name == "linear" or event.name.startswith("conv")
     has_weight |= "grouped_mm" in event.name
     if not has_weight or event.param_names or len(event.args) < 2:
