@@ -105,10 +105,11 @@ class SelfAttention(nn.Module):
         self.inner = nn.MultiheadAttention(width, heads, bias=bias, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Sequences that attend only to themselves are samples.
-        each = x.flatten(0, -3)
-        out: torch.Tensor = self.inner(each, each, each, need_weights=False)[0]
-        return out.view(x.shape)
+        if x.dim() > 3:
+            # Sequences that attend only to themselves are samples.
+            return self.forward(x.flatten(0, 1)).view(x.shape)
+        out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
+        return out
 
 
 class DecomposedRMSNorm(nn.Module):
