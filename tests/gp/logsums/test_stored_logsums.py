@@ -1,8 +1,10 @@
 """Fitted processes as JSON, and back."""
 
+import base64
 import json
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from joulecast.gp.logsums.posterior import condition_logsums
 from joulecast.gp.logsums.relinearisation import keep_linearisation
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
 from joulecast.gp.logsums.totals import predict_log_totals
+from joulecast.input_files import MOST_UNPACKED_BYTES
 from logsums_examples import draw_fitted, draw_inputs, draw_sums
 
 
@@ -63,3 +66,9 @@ def test_arrays_keep_shape_type_and_bits(array):
     assert found.shape == array.shape
     assert found.dtype == array.dtype
     assert (found == array).all()
+
+
+def test_array_that_unpacks_to_too_much_is_refused():
+    packed = base64.b64encode(zlib.compress(bytes(MOST_UNPACKED_BYTES + 8))).decode("ascii")
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        PackedArray("f", (MOST_UNPACKED_BYTES // 8 + 1,), packed).unpack()

@@ -17,6 +17,7 @@ from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.gp.logsums.process import LogSumProcess
 from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.input_files import decompress
 from joulecast.records.codec import Record, omit_default
 
 # Little-endian on every machine.
@@ -43,7 +44,7 @@ class PackedArray(Record):
 
     def unpack(self) -> Any:
         """Return the array."""
-        data = zlib.decompress(base64.b64decode(self.data))
+        data = decompress(base64.b64decode(self.data))
         return np.frombuffer(data, _DTYPES[self.dtype]).reshape(self.shape)
 
 
