@@ -98,6 +98,82 @@ def test_system_without_information_still_has_a_name(tmp_path):
     assert (device.memory_bytes, device.power_mode) == (0, "")
 
 
+# ---------------------------------------------------------------------------------------------
+# Jetson boards: files as on a Jetson AGX Xavier with JetPack 5. Power modes are named in
+# /etc/nvpmodel.conf (Jetson Linux Developer Guide, "Power Management"), the current one is in
+# /var/lib/nvpmodel/status.
+
+
+def write_xavier(root, mode="pmode:0002 fmode:quiet\n"):
+    write(root / "proc/device-tree/model", "Jetson-AGX\0")
+    write(root / "proc/device-tree/compatible", "nvidia,p2822-0000+p2888-0004\0nvidia,tegra194\0")
+    write(root / "proc/meminfo", "MemTotal:       32682416 kB\n")
+    write(
+        root / "etc/nvpmodel.conf",
+        "# < POWER_MODEL ID=2 NAME=AN_EXAMPLE >\n< POWER_MODEL ID=0 NAME=MAXN >\n"
+        "CPU_ONLINE CORE_0 1\n< POWER_MODEL ID=2 NAME=MODE_15W >\n< PM_CONFIG DEFAULT=2 >\n",
+    )
+    write(root / "var/lib/nvpmodel/status", mode)
+    clock(root / "sys/devices/system/cpu/cpu0/cpufreq", "scaling_", 1190400, 1190400, "schedutil")
+    clock(root / "sys/class/devfreq/17000000.gv11b", "", 114750000, 675750000, "nvhost_podgov")
+    clock(root / "sys/class/devfreq/15340000.vic", "", 1, 2, "wmark_active")
+
+
+def clock(folder, prefix, low, high, governor):
+    write(folder / f"{prefix}min_freq", f"{low}\n")
+    write(folder / f"{prefix}max_freq", f"{high}\n")
+    write(folder / f"{prefix}governor", f"{governor}\n")
+
+
+def detect_jetson(root, on="cpu"):
+    return detect_device(on, {}, root / "proc", root / "sys", root)
+
+
+def test_jetson_is_known_by_mode_clocks_and_governors(tmp_path):
+    write_xavier(tmp_path)
+    device = detect_jetson(tmp_path)
+    assert device.name == "jetson-agx"
+    expected = "MODE_15W, cpu 1190 MHz schedutil, gpu 115-676 MHz nvhost_podgov"
+    assert device.power_mode == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: write(root / "var/lib/nvpmodel/status", "pmode:0000\n"),
+        lambda root: write(root / "sys/class/devfreq/17000000.gv11b/min_freq", "675750000\n"),
+        lambda root: write(
+            root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n"
+        ),
+    ],
+)
+def test_mode_clock_or_governor_makes_another_jetson(tmp_path, change):
+    write_xavier(tmp_path)
+    before = detect_jetson(tmp_path).power_mode
+    change(tmp_path)
+    assert detect_jetson(tmp_path).power_mode != before
+
+
+def test_jetson_has_one_gpu_that_needs_no_nvml(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    write_xavier(tmp_path)
+    gpu, processor = (detect_jetson(tmp_path, on) for on in ("cuda:0", "cpu"))
+    assert (gpu.name, gpu.processor) == ("jetson-agx-gpu", "Jetson-AGX GPU")
+    assert (gpu.power_mode, gpu.memory_bytes) == (processor.power_mode, 32682416 * 1024)
+    assert find_gpu("cuda:0", {}, tmp_path / "proc") is None
+    with pytest.raises(MissingError, match="one GPU"):
+        detect_jetson(tmp_path, "cuda:1")
+
+
+def test_jetson_without_the_files_of_its_mode_is_still_a_device(tmp_path):
+    write_xavier(tmp_path, mode="")
+    for path in tmp_path.glob("sys/**/*_freq"):
+        path.unlink()
+    assert detect_jetson(tmp_path).power_mode == ""
+    write(tmp_path / "var/lib/nvpmodel/status", "pmode:0007\n")
+    assert detect_jetson(tmp_path).power_mode == "nvpmodel 7"
+
+
 @pytest.mark.parametrize(
     ("line", "has_bf16"),
     [

@@ -7,7 +7,10 @@ the GPU, which tells a meter what to read:
 
 CUDA numbers only visible GPUs, in the order of CUDA_VISIBLE_DEVICES; NVML numbers all of them. A
 slice of a GPU (MIG) is a device of its own, with its own name and memory, but it has no meter: that
-of the whole GPU is read.
+of the whole GPU is read. On a Jetson, whose GPU shares its memory and its sensors with the
+processor, NVML is not asked: the device tree names the board, and its power mode has these parts:
+
+    MAXN, cpu 1190-2265 MHz schedutil, gpu 114-1377 MHz nvhost_podgov
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from joulecast.records import Device
 _ON = re.compile(r"(cpu|cuda)(?::([0-9]+))?")
 # What Linux calls the instructions on x86 and ARM.
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
+# What Linux calls the GPUs of Jetson boards among the devices whose clocks it scales.
+_JETSON_GPU = re.compile(r"gpu|g[pv]1[01]b|g[ab]10b")
+_POWER_MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=0*([0-9]+)\s+NAME=(\S+)", re.MULTILINE)
 # Parts of processor names that identify nothing.
 _NOISE = re.compile(
     r"\((?:R|TM|C)\)|@.*|\bw(?:ith|/)\s.*|\b[0-9]+-Core\b|\b(?:CPU|Processor|APU)\b", re.IGNORECASE
@@ -38,6 +44,7 @@ def detect_device(
     environ: Mapping[str, str] = os.environ,
     proc: Path = Path("/proc"),
     system: Path = Path("/sys"),
+    root: Path = Path("/"),
 ) -> Device:
     """Return the device behind ``cpu``, ``cuda`` or ``cuda:1``.
 
@@ -46,12 +53,15 @@ def detect_device(
         environ: Contains CUDA_VISIBLE_DEVICES.
         proc: Folder in which Linux describes processor and memory.
         system: Folder in which Linux describes frequency governors.
+        root: Folder of ``/etc`` and ``/var``, where a Jetson keeps its power mode.
 
     Raises:
         InputError: The name is not that of one device.
         MissingError: The device was not found.
     """
     _, index = parse_on(on)
+    if is_jetson(proc):
+        return _detect_jetson(index, proc, system, root)
     return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
 
 
@@ -123,18 +133,64 @@ def _read_memory_bytes(path: Path) -> int:
 
 
 # ---------------------------------------------------------------------------------------------
+# Jetson boards
+
+
+def is_jetson(proc: Path = Path("/proc")) -> bool:
+    """Return whether this machine is a Jetson board."""
+    return "nvidia,tegra" in _read(proc / "device-tree/compatible")
+
+
+def _detect_jetson(index: int | None, proc: Path, system: Path, root: Path) -> Device:
+    if index:
+        raise MissingError(f"cuda:{index} was not found: a Jetson has one GPU, cuda:0")
+    board = _read_processor(proc)
+    processor = board if index is None else f"{board} GPU"
+    cpu = _describe_clock("cpu", system / "devices/system/cpu/cpu0/cpufreq", "scaling_", 1e3)
+    gpus = [
+        _describe_clock("gpu", folder, "", 1e6)
+        for folder in sorted((system / "class/devfreq").glob("*"))
+        if _JETSON_GPU.search(folder.name)
+    ]
+    mode = ", ".join(filter(None, (_read_nvpmodel(root), cpu, *gpus)))
+    memory_bytes = _read_memory_bytes(proc / "meminfo")
+    return Device(make_slug(processor), processor, memory_bytes, power_mode=mode)
+
+
+def _read_nvpmodel(root: Path) -> str:
+    """Return the name of the mode that nvpmodel has set; it writes ``pmode:0002``."""
+    found = re.search(r"pmode:0*([0-9]+)", _read(root / "var/lib/nvpmodel/status"))
+    if found is None:
+        return ""
+    # Comments, which begin with #, may show the same line.
+    names = dict(re.findall(_POWER_MODEL, _read(root / "etc/nvpmodel.conf")))
+    return str(names.get(found[1], f"nvpmodel {found[1]}"))
+
+
+def _describe_clock(name: str, folder: Path, prefix: str, per_mhz: float) -> str:
+    """Return range of clock and governor; ``jetson_clocks`` makes both ends of the range equal."""
+    texts = [_read(folder / f"{prefix}{end}_freq").strip() for end in ("min", "max")]
+    if not all(text.isdecimal() for text in texts):
+        return ""
+    clocks = "-".join(dict.fromkeys(f"{int(text) / per_mhz:.0f}" for text in texts))
+    return f"{name} {clocks} MHz {_read(folder / f'{prefix}governor').strip()}".strip()
+
+
+# ---------------------------------------------------------------------------------------------
 # GPUs
 
 
-def find_gpu(on: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the UUID of the GPU behind ``cuda:1``; None for ``cpu``.
+def find_gpu(
+    on: str, environ: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
+) -> str | None:
+    """Return the UUID of the GPU behind ``cuda:1``; None for ``cpu`` and on a Jetson.
 
     Raises:
         InputError: The name is not that of one device, or it is ambiguous.
         MissingError: The GPU was not found.
     """
     _, index = parse_on(on)
-    if index is None:
+    if index is None or is_jetson(proc):
         return None
     with _open_nvml(on) as nvml:
         return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))

@@ -51,7 +51,10 @@ HARMFUL = {
     "save": ["x"],
 }
 ALLOWED = {
-    "meter": ["auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "modelled:8W", "file:power.csv"],
+    "meter": [
+        *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN"),
+        *("modelled:8W", "file:power.csv"),
+    ],
     "on": ["cpu", "cuda:1", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
     "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],
 }

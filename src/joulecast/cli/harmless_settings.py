@@ -22,7 +22,7 @@ HARMLESS = frozenset(
 )
 """Options that are sizes, names and numbers, or files to read."""
 
-_METER = r"(?:auto|rapl|nvml(?::[\w-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
+_METER = r"(?:auto|rapl|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
 _ON = r"(?:cpu|cuda(?::\d+)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",

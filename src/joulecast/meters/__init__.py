@@ -2,9 +2,10 @@
 
 ``make_meter`` parses the value of ``--meter``; ``detect_meters`` lists what this machine has:
 
-    auto                    nvml for a GPU; for a processor rapl, else modelled
+    auto                    nvml for a GPU; for a processor rapl, else modelled; hwmon on a Jetson
     nvml, nvml:1            an NVIDIA GPU: the one that runs the load, or one by NVML's index
     rapl                    the energy counters of the processor
+    hwmon, hwmon:VDD_IN     the input of a board, or one of its rails; Intel GPUs
     modelled, modelled:8W   CPU time x watts of a busy core
     file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
@@ -26,6 +27,7 @@ from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.command import detect_command, make_command
 from joulecast.meters.file import detect_file, make_file
 from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.hwmon import detect_hwmon, make_board_hwmon, make_hwmon
 from joulecast.meters.later import detect_later, make_later
 from joulecast.meters.modelled import detect_modelled, make_modelled
 from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
@@ -123,13 +125,16 @@ def _check_gpus(meters: Sequence[Meter], text: str, on: str, gpu: str) -> None:
 
 def _make_auto(request: MeterRequest) -> Meter:
     """Return the best available meter for the device that runs the load."""
-    *better, last = ("nvml",) if request.is_gpu else ("rapl", "modelled")
-    for name in better:
+    makers = [METERS[name].make for name in (("nvml",) if request.is_gpu else ("rapl", "modelled"))]
+    # The GPU of a Jetson has no counter, and no name in NVML; its board has a sensor.
+    if request.gpu is None:
+        makers.insert(-1, lambda request: make_board_hwmon())
+    for make in makers[:-1]:
         try:
-            return METERS[name].make(request)
+            return make(request)
         except UnavailableError:
             continue
-    return METERS[last].make(request)
+    return makers[-1](request)
 
 
 def _make_nvml(request: MeterRequest) -> Meter:
@@ -146,6 +151,7 @@ METERS: dict[str, MeterSpec] = {
     "auto": MeterSpec("auto", _make_auto),
     "nvml": MeterSpec("nvml[:INDEX]", _make_nvml, detect_nvml),
     "rapl": MeterSpec("rapl", lambda request: make_rapl(request.argument), detect_rapl),
+    "hwmon": MeterSpec("hwmon[:RAIL]", lambda request: make_hwmon(request.argument), detect_hwmon),
     "modelled": MeterSpec(
         "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
     ),
@@ -153,7 +159,9 @@ METERS: dict[str, MeterSpec] = {
     "command": MeterSpec(
         "command:PROGRAM ...", lambda request: make_command(request.argument), detect_command
     ),
-    "later": MeterSpec("later[:COVERS]", lambda request: make_later(request.argument), detect_later),
+    "later": MeterSpec(
+        "later[:COVERS]", lambda request: make_later(request.argument), detect_later
+    ),
 }
 
 

@@ -49,6 +49,8 @@ class Meter(ABC):
         provenance: ``measured``, ``modelled`` or ``simulated``.
         instrument: Identifies what it reads where a machine may have several: the UUID of a GPU,
             the path of a file. Only meters of different instruments can be added up.
+        covers_machine: Whether it covers a whole machine, to which only its own rails can be added.
+        parts: Sensors whose energy it includes; meters that share one cannot be added up.
         window_s: Shortest window that it measures well.
         update_interval_s: Time between two updates of its number.
         is_recorder: It reads no energy, but records when energy is to be read from a power trace.
@@ -57,6 +59,8 @@ class Meter(ABC):
     name: str = ""
     covers: str = ""
     instrument: str = ""
+    covers_machine: bool = False
+    parts: frozenset[str] = frozenset()
     provenance: str = "measured"
     window_s: float = 1.0
     update_interval_s: float = 0.0

@@ -4,7 +4,8 @@
     end     fastest first, for the same reason
 
 Energies add up and faults are joined. The sum has the weakest provenance and the longest window;
-what one of the meters could not check is unchecked. Two GPUs are covered as ``gpu+gpu``.
+what one of the meters could not check is unchecked. Two GPUs are covered as ``gpu+gpu``. What two
+meters both cover is never counted twice: such a sum is refused.
 """
 
 from __future__ import annotations
@@ -80,14 +81,26 @@ def _check_distinct(one: Meter, other: Meter) -> None:
 
     Only instruments of one type can be told apart: two GPUs, but not a file and a program.
     """
-    shared = _list_regions(one) & _list_regions(other)
-    is_same_type = _get_type(one) == _get_type(other)
-    are_known = bool(one.instrument and other.instrument)
-    if shared and not (is_same_type and are_known and one.instrument != other.instrument):
+    shared = _list_shared(one, other)
+    if shared:
         raise InputError(
             f"meters {one.name} and {other.name} both cover {'+'.join(sorted(shared))}: "
             "their sum would count it twice; choose one"
         )
+
+
+def _list_shared(one: Meter, other: Meter) -> set[str]:
+    """Return the parts that would be counted twice."""
+    shared = _list_regions(one) & _list_regions(other)
+    if _get_type(one) == _get_type(other):
+        are_known = bool(one.instrument and other.instrument)
+        are_distinct = are_known and one.instrument != other.instrument
+        return set(one.parts & other.parts) or (set() if are_distinct else shared)
+    # Whatever else is read is a part of the machine.
+    for whole, part in ((one, other), (other, one)):
+        if whole.covers_machine:
+            return _list_regions(part)
+    return shared
 
 
 def _get_type(meter: Meter) -> str:

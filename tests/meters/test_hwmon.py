@@ -1,0 +1,245 @@
+"""Meters of hwmon sensors: boards, single chips, counters of GPUs, sums, faults."""
+
+import pytest
+import virtual_sysfs
+from virtual_instruments import VirtualClock
+from virtual_sysfs import Sysfs
+
+from joulecast import meters
+from joulecast.errors import InputError, MeasurementError, MissingError
+from joulecast.meters import METERS, MeterSpec, make_meter
+from joulecast.meters.base import UnavailableError
+from joulecast.meters.hwmon import HwmonMeter, detect_hwmon, make_board_hwmon, make_hwmon
+from joulecast.meters.hwmon_rails import find_rails
+from joulecast.testing.meters import MeterContract
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Sysfs(tmp_path)
+
+
+class HwmonContract(MeterContract):
+    @pytest.fixture(autouse=True)
+    def machine(self, tmp_path):
+        self.clock, self.tree = VirtualClock(), Sysfs(tmp_path)
+        self.add()
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+
+class TestBoard(HwmonContract):
+    """A Jetson AGX Orin: three parallel rails of 5 V x 1 A."""
+
+    def add(self):
+        virtual_sysfs.add_agx_orin(self.tree)
+
+    def make_meter(self):
+        rails = make_hwmon("", self.tree.system, self.tree.proc).rails
+        return HwmonMeter(rails, "module rails", self.clock.now, self.clock.make_ticker)
+
+    def test_memory_behind_another_rail_is_not_counted_twice(self):
+        with self.make_meter() as meter:
+            assert self.read(meter).power_w == pytest.approx(15.0)
+
+    def test_power_may_vary_within_a_window(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(2.0)
+            current = self.tree.system / "class/hwmon/hwmon0/curr1_input"
+            current.write_text("3000\n")
+            self.load(2.0)
+            assert meter.end().energy_j == pytest.approx(15.0 * 4 + 10.0 * 2, rel=0.01)
+
+    def test_offset_of_an_idle_rail_is_no_fault(self):
+        """Sensors of idle rails show slightly negative powers, as VDD_GPU of a Thor does."""
+        (self.tree.system / "class/hwmon/hwmon0/curr1_input").write_text("-80\n")
+        with self.make_meter() as meter:
+            reading = self.read(meter)
+        assert (reading.faults, reading.power_w) == ((), pytest.approx(9.6))
+
+    def test_vanished_sensor_is_an_error(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            (self.tree.system / "class/hwmon/hwmon0/curr2_input").unlink()
+            with pytest.raises(MeasurementError, match="can no longer be read"):
+                self.load(1.0)
+
+
+class TestSlowChip(HwmonContract):
+    """An INA226 that averages over 1.1 s."""
+
+    def add(self):
+        virtual_sysfs.add_ina226(self.tree, update_interval=1100)
+
+    def make_meter(self):
+        return HwmonMeter(
+            find_rails(self.tree.system), now=self.clock.now, ticker=self.clock.make_ticker
+        )
+
+    def test_window_fits_the_update_interval(self):
+        with self.make_meter() as meter:
+            assert (meter.update_interval_s, meter.window_s) == (1.1, pytest.approx(22.0))
+            assert self.read(meter).power_w == pytest.approx(7.5)
+
+
+class TestIntelGpu(HwmonContract):
+    """A card of 60 W, whose package is a part of it."""
+
+    def add(self):
+        self.chip = virtual_sysfs.add_intel_gpu(self.tree, energy2_input=0)
+        self.offset_j = 0.0
+        self.clock.hooks.append(self.count)
+
+    def count(self):
+        energy_j = 60.0 * (self.clock.now() - 1000.0) + self.offset_j
+        (self.chip / "energy1_input").write_text(f"{energy_j * 1e6:.0f}\n")
+
+    make_meter = TestSlowChip.make_meter
+
+    def test_counter_is_subtracted(self):
+        with self.make_meter() as meter:
+            assert (meter.covers, meter.window_s) == ("gpu", 1.0)
+            assert self.read(meter, 3.0).energy_j == pytest.approx(180.0)
+
+    def test_counter_that_starts_anew_is_a_fault(self):
+        with self.make_meter() as meter:
+            self.load(60.0)
+            meter.begin()
+            self.load(15.0)
+            self.offset_j = -60.0 * (self.clock.now() - 1000.0)
+            self.load(300.0)
+            assert meter.end().faults == ("reset: the energy counter fell",)
+
+    def test_constant_counter_is_stuck(self):
+        self.clock.hooks.clear()
+        with self.make_meter() as meter:
+            assert self.read(meter).faults[0].startswith("stuck")
+
+
+# ---------------------------------------------------------------------------------------------
+# Choosing rails
+
+
+@pytest.mark.parametrize(
+    ("add", "power_w", "covers"),
+    [
+        (virtual_sysfs.add_tx2, 7.0, "module"),
+        (virtual_sysfs.add_agx_xavier, 30.0, "module rails"),
+        (virtual_sysfs.add_xavier_nx, 5.0, "module"),
+        (virtual_sysfs.add_agx_orin, 15.0, "module rails"),
+        (virtual_sysfs.add_orin_nano, 5.0, "module"),
+        (virtual_sysfs.add_thor, 23.0, "board"),
+    ],
+)
+def test_input_of_a_board_is_measured(tree, add, power_w, covers):
+    add(tree)
+    meter = make_hwmon("", tree.system, tree.proc)
+    assert (meter.read_power_w(), meter.covers) == (pytest.approx(power_w), covers)
+    assert meter.covers_machine
+
+
+def test_naming_the_input_rail_is_the_same_meter(tree):
+    virtual_sysfs.add_orin_nano(tree)
+    assert make_hwmon("VDD_IN", tree.system, tree.proc).covers == "module"
+    assert make_hwmon("VDD_SOC", tree.system, tree.proc).covers == "rail VDD_SOC"
+
+
+def test_unknown_board_with_several_sensors_asks_which(tree):
+    virtual_sysfs.add_ina226(tree)
+    virtual_sysfs.add_ina226(tree, "1-0046")
+    with pytest.raises(UnavailableError, match="hwmon:ina226-1-0045, hwmon:ina226-1-0046"):
+        make_hwmon("", tree.system, tree.proc)
+    with pytest.raises(UnavailableError, match="unknown"):
+        make_board_hwmon(tree.system, tree.proc)
+
+
+def test_unknown_rail_lists_all(tree):
+    virtual_sysfs.add_orin_nano(tree)
+    with pytest.raises(InputError, match="VDD_IN, VDD_CPU_GPU_CV, VDD_SOC"):
+        make_hwmon("VDD_OUT", tree.system, tree.proc)
+
+
+def test_detect_lists_the_board_and_its_rails(tree):
+    virtual_sysfs.add_agx_orin(tree)
+    rows = detect_hwmon(tree.system, tree.proc)
+    rails = ["VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0", "VDDQ_VDD2_1V8AO"]
+    assert [row.name for row in rows] == ["hwmon", *(f"hwmon:{rail}" for rail in rails)]
+    assert rows[0].reason == "Jetson AGX Orin: VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0"
+    assert rows[0].idle_power_w == pytest.approx(15.0)
+
+
+def test_detect_explains_missing_sensors(tree):
+    (row,) = detect_hwmon(tree.system, tree.proc)
+    assert not row.available
+    assert "ina3221" in row.advice
+
+
+def test_detect_survives_a_damaged_sensor(tree):
+    chip = virtual_sysfs.add_ina226(tree)
+    (chip / "power1_input").write_text("many\n")
+    (row,) = detect_hwmon(tree.system, tree.proc)
+    assert not row.available
+
+
+# ---------------------------------------------------------------------------------------------
+# Sums and the automatic choice
+
+
+@pytest.fixture
+def on_board(tree, monkeypatch):
+    """Let ``make_meter`` see the tree."""
+    spec = MeterSpec("hwmon", lambda request: make_hwmon(request.argument, tree.system, tree.proc))
+    monkeypatch.setitem(METERS, "hwmon", spec)
+    monkeypatch.setattr(
+        meters, "make_board_hwmon", lambda: make_board_hwmon(tree.system, tree.proc)
+    )
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("add", "text"),
+    [
+        (virtual_sysfs.add_orin_nano, "hwmon+hwmon:VDD_SOC"),
+        (virtual_sysfs.add_orin_nano, "hwmon:VDD_IN+hwmon:VDD_SOC"),
+        (virtual_sysfs.add_orin_nano, "hwmon+hwmon"),
+        (virtual_sysfs.add_agx_orin, "hwmon+hwmon:VDDQ_VDD2_1V8AO"),
+        (virtual_sysfs.add_agx_orin, "hwmon:VIN_SYS_5V0+hwmon:VDDQ_VDD2_1V8AO"),
+        (virtual_sysfs.add_thor, "hwmon:VIN+hwmon:VDD_GPU"),
+        (virtual_sysfs.add_orin_nano, "hwmon+modelled"),
+        (virtual_sysfs.add_orin_nano, "modelled+hwmon"),
+    ],
+)
+def test_nothing_is_counted_twice(on_board, add, text):
+    add(on_board)
+    with pytest.raises(InputError, match="twice"):
+        make_meter(text)
+
+
+def test_parallel_rails_can_be_added(on_board):
+    virtual_sysfs.add_tx2(on_board)
+    assert make_meter("hwmon+hwmon:VDD_MUX").covers == "module+rail VDD_MUX"
+    covers = make_meter("hwmon:VDD_SYS_GPU+hwmon:VDD_SYS_CPU").covers
+    assert covers == "rail VDD_SYS_GPU+rail VDD_SYS_CPU"
+
+
+@pytest.mark.parametrize("on", ["cpu", "cuda:0"])
+def test_auto_measures_a_jetson_by_its_input(on_board, monkeypatch, on):
+    virtual_sysfs.add_orin_nano(on_board)
+
+    def refuse(request):
+        raise UnavailableError("no counters", "none")
+
+    monkeypatch.setitem(METERS, "rapl", MeterSpec("rapl", refuse))
+    assert make_meter("auto", on=on).covers == "module"
+
+
+def test_auto_ignores_sensors_of_unknown_use(on_board, monkeypatch, tmp_path):
+    virtual_sysfs.add_intel_gpu(on_board)
+    assert make_meter("auto").name != "hwmon"
+
+
+def test_missing_sensors_are_explained(on_board):
+    with pytest.raises(MissingError, match="meter hwmon is not available"):
+        make_meter("hwmon")
