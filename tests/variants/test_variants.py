@@ -254,3 +254,10 @@ def test_widths_that_vary_depend_on_the_role():
     network = make_family("cnn5")
     names = [width_names(placed.part) for placed in split_network(network)]
     assert names == [("cout",), ("cin", "cout"), ("cin", "cout"), ("cin", "cout"), ("cin",)]
+
+
+def test_layer_on_one_number_a_sample_has_a_curve_without_widths() -> None:
+    """A score of a whole sequence, as a conditional random field adds them up."""
+    layers = [make_layer("elementwise", fn=fn, shape=()) for fn in ("add", "exp")]
+    keys = {curve_key(Part("hidden", (layer,)), SETUP) for layer in layers}
+    assert len(keys) == 2

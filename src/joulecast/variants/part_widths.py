@@ -103,8 +103,14 @@ def _has_fixed_widths(layer: Layer) -> bool:
     """Return whether its widths cannot change without other sizes that repeat them."""
     groups = layer.sizes.get("groups", 1)
     is_uneven = groups > 1 and "cin" in layer.sizes and layer.sizes["cout"] % layer.sizes["cin"]
-    return bool(is_uneven) or any(
-        "out" in op.sizes or op.sizes.get("params", 0) > 1 for op in (layer, *layer.tail)
+    is_scalar = layer.sizes.get("shape") == ()
+    return (
+        bool(is_uneven)
+        or is_scalar
+        or any(
+            "out" in op.sizes or op.sizes.get("params", 0) > 1 or "constant" in op.sizes
+            for op in (layer, *layer.tail)
+        )
     )
 
 
