@@ -66,8 +66,8 @@ def list_methods(results: dict[str, Json]) -> list[str]:
 
 def find_estimate(found: Json, method: str) -> Json | None:
     """Return the estimate of a method for a network; None if it was not tried."""
-    estimate: Json | None
-    estimate = found.get(method) if method in (SHIPPED, PROBED) else found["rivals"].get(method)
+    own = found if method in (SHIPPED, PROBED) else found.get("rivals", {})
+    estimate: Json | None = own.get(method)
     return estimate
 
 
