@@ -52,7 +52,7 @@ HARMFUL = {
 }
 ALLOWED = {
     "meter": [
-        *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN"),
+        *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN", "battery"),
         *("modelled:8W", "file:power.csv"),
     ],
     "on": ["cpu", "cuda:1", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],

@@ -111,3 +111,44 @@ def add_ina226(tree, device="1-0045", power_uw=7_500_000, **files):
 def add_intel_gpu(tree, driver="xe", device="0000:03:00.0", **files):
     """Add an Intel GPU: Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon (and -i915-hwmon)."""
     return tree.add_chip(driver, device, energy1_input=0, power1_max=120000000, **files)
+
+
+class Battery:
+    """A battery in a power_supply folder that gives constant power and updates at times.
+
+    Documentation/ABI/testing/sysfs-class-power of Linux: µW, µA, µV, µWh, µAh.
+    """
+
+    VOLTAGE_V = 11.4
+
+    def __init__(self, root, clock, shows, name="BAT0", every_s=2.0, power_w=12.0):
+        self.folder, self.clock, self.shows, self.every_s = root / name, clock, shows, every_s
+        self.power_w, self.left_j, self.count, self.updated_s = power_w, 150e3, 0, clock.now()
+        write_files(self.folder, type="Battery", present=1, status="Discharging")
+        self.show()
+        clock.hooks.append(self.update)
+
+    def update(self):
+        passed_s = self.clock.now() - self.updated_s
+        if passed_s >= self.every_s:
+            self.updated_s = self.clock.now()
+            self.left_j -= passed_s * self.power_w
+            self.show()
+
+    def show(self):
+        # Gauges are noisy: no two numbers in a row are the same.
+        self.count += 1
+        noise = 1 + (-1) ** self.count * 1e-3
+        numbers = {
+            "power": self.power_w * noise * 1e6,
+            "current": -self.power_w / self.VOLTAGE_V * noise * 1e6,
+            "voltage": self.VOLTAGE_V * 1e6,
+            "energy": self.left_j / 3.6e-3,
+            "charge": self.left_j / self.VOLTAGE_V / 3.6e-3,
+        }
+        write_files(self.folder, **{f"{one}_now": int(numbers[one]) for one in self.shows})
+
+
+def add_charger(root, online=1, name="AC", type_="Mains"):
+    """Add a charger, as Documentation/ABI/testing/sysfs-class-power describes it."""
+    return write_files(root / name, type=type_, online=online)

@@ -22,8 +22,10 @@ HARMLESS = frozenset(
 )
 """Options that are sizes, names and numbers, or files to read."""
 
-_METER = r"(?:auto|rapl|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
-_ON = r"(?:cpu|cuda(?::\d+)?|simulated:\d+)"
+_METER = (
+    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
+)
+_ON = r"(?:cpu|cuda(?::\d+)?|mnn(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "meter": "may run a program",

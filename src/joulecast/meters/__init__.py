@@ -6,6 +6,7 @@
     nvml, nvml:1            an NVIDIA GPU: the one that runs the load, or one by NVML's index
     rapl                    the energy counters of the processor
     hwmon, hwmon:VDD_IN     the input of a board, or one of its rails; Intel GPUs
+    battery                 the battery of this machine, while it discharges
     modelled, modelled:8W   CPU time x watts of a busy core
     file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.battery import detect_battery, make_battery
 from joulecast.meters.command import detect_command, make_command
 from joulecast.meters.file import detect_file, make_file
 from joulecast.meters.guarded import GuardedMeter
@@ -152,6 +154,7 @@ METERS: dict[str, MeterSpec] = {
     "nvml": MeterSpec("nvml[:INDEX]", _make_nvml, detect_nvml),
     "rapl": MeterSpec("rapl", lambda request: make_rapl(request.argument), detect_rapl),
     "hwmon": MeterSpec("hwmon[:RAIL]", lambda request: make_hwmon(request.argument), detect_hwmon),
+    "battery": MeterSpec("battery", lambda request: make_battery(request.argument), detect_battery),
     "modelled": MeterSpec(
         "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
     ),

@@ -29,6 +29,7 @@ FAULTS = (
     "limit changed",
     "throttled",
     "other load",
+    "charging",
     "too short",
 )
 

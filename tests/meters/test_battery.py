@@ -1,0 +1,204 @@
+"""Batteries of Linux machines: what they show, chargers, several batteries, faults."""
+
+import pytest
+from virtual_instruments import VirtualClock
+from virtual_sysfs import Battery, add_charger, write_files
+
+from joulecast.errors import InputError, MeasurementError
+from joulecast.meters import make_meter
+from joulecast.meters.base import UnavailableError
+from joulecast.meters.battery import BatteryMeter, detect_battery
+from joulecast.testing.meters import MeterContract
+
+
+class BatteryContract(MeterContract):
+    SHOWS = ("power", "voltage", "energy")
+    EVERY_S = 2.0
+
+    @pytest.fixture(autouse=True)
+    def machine(self, tmp_path):
+        self.root, self.clock = tmp_path, VirtualClock(step_s=0.25)
+        self.battery = Battery(self.root, self.clock, self.SHOWS, every_s=self.EVERY_S)
+
+    def make_meter(self):
+        return BatteryMeter(self.root, self.clock.now, self.clock.sleep, self.clock.make_ticker)
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+    def test_power_of_the_battery_is_measured(self):
+        with self.make_meter() as meter:
+            assert self.read(meter).power_w == pytest.approx(12.0, rel=0.02)
+
+    def test_window_has_ten_updates(self):
+        with self.make_meter() as meter:
+            assert meter.update_interval_s == pytest.approx(self.EVERY_S, abs=0.5)
+            assert meter.window_s >= 9 * self.EVERY_S
+
+
+class TestPower(BatteryContract):
+    """A laptop with power_now, as most of them."""
+
+    def test_power_before_the_window_does_not_count(self):
+        with self.make_meter() as meter:
+            self.battery.power_w = 40.0
+            self.load(11.0)
+            self.battery.power_w = 12.0
+            assert self.read(meter).power_w == pytest.approx(12.0, rel=0.01)
+
+    def test_charger_within_a_window_is_a_fault(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(10.0)
+            add_charger(self.root)
+            self.load(3.0)
+            add_charger(self.root, online=0)
+            self.load(10.0)
+            assert meter.end().faults == ("charging: AC is online",)
+            assert self.read(meter).faults == ()
+
+    def test_battery_that_shows_nothing_new_is_stuck(self):
+        with self.make_meter() as meter:
+            self.clock.hooks.remove(self.battery.update)
+            assert self.read(meter).faults[0].startswith("stuck")
+
+    def test_vanished_battery_is_an_error(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.clock.hooks.remove(self.battery.update)
+            (self.battery.folder / "power_now").unlink()
+            with pytest.raises(MeasurementError, match="can no longer be read"):
+                self.load(1.0)
+
+
+class TestCurrent(BatteryContract):
+    """A board whose gauge shows a negative current while it discharges."""
+
+    SHOWS = ("current", "voltage", "charge")
+
+
+class TestEnergy(BatteryContract):
+    """A gauge with a counter of energy alone, in steps of many seconds."""
+
+    SHOWS = ("energy",)
+    EVERY_S = 6.0
+
+    def test_counter_that_rises_is_a_fault(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(20.0)
+            self.battery.left_j += 5000.0
+            self.load(40.0)
+            assert meter.end().faults == ("reset: what is left in the battery rose",)
+
+
+class TestCharge(BatteryContract):
+    """A gauge with charge and voltage."""
+
+    SHOWS = ("charge", "voltage")
+    EVERY_S = 4.0
+
+
+# ---------------------------------------------------------------------------------------------
+# What supplies the machine
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(step_s=0.25)
+
+
+def open_meter(root, clock):
+    return BatteryMeter(root, clock.now, clock.sleep, clock.make_ticker)
+
+
+def read_power_w(root, clock):
+    with open_meter(root, clock) as meter:
+        meter.begin()
+        clock.sleep(meter.window_s)
+        return meter.end().power_w
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (add_charger, "AC is online"),
+        (lambda root: add_charger(root, 1, "ucsi-source-psy", "USB"), "ucsi-source-psy is online"),
+        (lambda root: write_files(root / "BAT0", status="Charging"), "BAT0 is charging"),
+        (lambda root: write_files(root / "BAT0", status="Not charging"), "BAT0: Not charging"),
+        (lambda root: write_files(root / "BAT0", status="Full"), "BAT0: Full"),
+    ],
+)
+def test_battery_that_does_not_discharge_is_refused(tmp_path, clock, change, reason):
+    Battery(tmp_path, clock, ("power",))
+    change(tmp_path)
+    with pytest.raises(UnavailableError, match=reason) as caught:
+        open_meter(tmp_path, clock).open()
+    assert caught.value.advice == "unplug the charger"
+    (row,) = detect_battery(tmp_path)
+    assert not row.available
+    assert reason in row.reason
+
+
+def test_batteries_add_up_while_one_rests(tmp_path, clock):
+    Battery(tmp_path, clock, ("power", "energy"))
+    resting = Battery(tmp_path, clock, ("power", "energy"), name="BAT1", power_w=0.0)
+    write_files(resting.folder, status="Not charging")
+    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+    resting.power_w = 5.0
+    write_files(resting.folder, status="Discharging")
+    assert read_power_w(tmp_path, clock) == pytest.approx(17.0, rel=0.01)
+
+
+def test_batteries_of_peripherals_are_ignored(tmp_path, clock):
+    Battery(tmp_path, clock, ("power",))
+    mouse = Battery(tmp_path, clock, ("power",), name="hidpp_battery_0")
+    write_files(mouse.folder, scope="Device")
+    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+
+
+def test_power_of_zero_means_unknown(tmp_path, clock):
+    battery = Battery(tmp_path, clock, ("energy",))
+    write_files(battery.folder, power_now=0)
+    assert read_power_w(tmp_path, clock) == pytest.approx(12.0, rel=0.01)
+
+
+def test_gauge_without_updates_is_refused(tmp_path, clock):
+    Battery(tmp_path, clock, ("power",), every_s=1e6)
+    with pytest.raises(UnavailableError, match="no new number in 180 s"):
+        open_meter(tmp_path, clock).open()
+
+
+def test_machine_without_a_battery_is_explained(tmp_path, clock):
+    add_charger(tmp_path)
+    with pytest.raises(UnavailableError, match="no battery under"):
+        open_meter(tmp_path, clock)
+    Battery(tmp_path, clock, ())
+    with pytest.raises(UnavailableError, match="BAT0 do not all show"):
+        open_meter(tmp_path, clock)
+    (row,) = detect_battery(tmp_path)
+    assert not row.available
+    assert row.advice
+
+
+def test_detect_shows_the_power(tmp_path, clock):
+    Battery(tmp_path, clock, ("power",))
+    (row,) = detect_battery(tmp_path)
+    assert (row.available, row.covers) == (True, "battery")
+    assert row.idle_power_w == pytest.approx(12.0, rel=0.01)
+
+
+def test_batteries_that_differ_are_read_by_what_both_show(tmp_path, clock):
+    Battery(tmp_path, clock, ("power", "energy"))
+    other = Battery(tmp_path, clock, ("energy",), name="BAT1")
+    assert read_power_w(tmp_path, clock) == pytest.approx(24.0, rel=0.02)
+    (other.folder / "energy_now").unlink()
+    clock.hooks.clear()
+    (row,) = detect_battery(tmp_path)
+    assert not row.available
+    assert "BAT0 and BAT1" in row.reason
+
+
+def test_battery_takes_no_argument():
+    with pytest.raises(InputError, match="give battery"):
+        make_meter("battery:BAT0")
