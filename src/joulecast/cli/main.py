@@ -44,6 +44,7 @@ COMMANDS = {
     "Measure": {
         "profile": "Measure layers on a device, and fit its profile.",
         "measure": "Measure the energy of a net, or of any command.",
+        "data": "Attach power traces, import and export measured runs.",
     },
     "Estimate": {
         "estimate": "Estimate the energy of training before it runs.",

@@ -160,6 +160,8 @@ class ProfileDatabase:
                 # Another process may have been faster.
                 if rows.delete_observation(connection, key, recorded):
                     count += rows.insert_observation(connection, key, completed)
+                    # As many observations as before, so a fit would still look new.
+                    rows.delete_fits(connection, key)
             return count
 
         return self._transactions.write(complete)

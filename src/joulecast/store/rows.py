@@ -210,6 +210,11 @@ def replace_fit(
     connection.execute(statement)
 
 
+def delete_fits(connection: sa.Connection, profile_key: str) -> None:
+    """Delete all fits of a profile, whose observations have changed."""
+    connection.execute(sa.delete(FITS).where(FITS.c.profile_key == profile_key))
+
+
 def count_fitted(connection: sa.Connection, profile_key: str, estimator: str) -> int:
     """Return how many observations a fit used; 0 if there is no fit."""
     count = sa.select(FITS.c.observation_count).where(_is_fit(profile_key, estimator))

@@ -241,7 +241,7 @@ class Store:
         return self._require_database().import_profile(profile)
 
     def complete_observations(self, pairs: Sequence[tuple[Observation, Observation]]) -> int:
-        """Fill in energies that were not known when observations were stored.
+        """Fill in energies that were not known when observations were stored; drop old fits.
 
         Args:
             pairs: Each observation as it is stored, and with its energy; of the same profile.
