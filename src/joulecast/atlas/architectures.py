@@ -12,8 +12,10 @@ from collections.abc import Callable
 from joulecast.atlas.convolutional import (
     draw_convnext,
     draw_densenet,
+    draw_grouped_resnet,
     draw_mobilenet,
     draw_resnet,
+    draw_small_image_resnet,
     draw_vgg,
 )
 from joulecast.atlas.draw import SizeDraw
@@ -23,6 +25,7 @@ from joulecast.atlas.image_generators import (
     draw_gan_generator,
     draw_segmentation_unet,
     draw_video,
+    draw_volume_unet,
 )
 from joulecast.atlas.language_models import (
     draw_bert,
@@ -78,6 +81,9 @@ ARCHITECTURES: dict[str, DrawNetwork] = {
     "vgg": draw_vgg,
     "neox": draw_neox,
     "state space": draw_state_space,
+    "grouped resnet": draw_grouped_resnet,
+    "volume unet": draw_volume_unet,
+    "small image resnet": draw_small_image_resnet,
 }
 """Functions that draw a network, by name; those of one task are spread over the table."""
 

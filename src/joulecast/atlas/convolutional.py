@@ -49,6 +49,52 @@ def draw_resnet(draw: SizeDraw) -> Network:
     return draft.finish("resnet", buildable=not is_last)
 
 
+def draw_grouped_resnet(draw: SizeDraw) -> Network:
+    """Return bottlenecks of grouped convolutions like ResNeXt and RegNet."""
+    side, is_last = draw_image_side(draw), draw.happens(0.5)
+    group_width = draw.choose((4, 8, 16, 24, 32, 56, 64))
+    width = group_width * draw.size(2, max(2, 256 // group_width))
+    # RegNet widens nothing inside a block, and has one group for every so many channels.
+    is_regnet = draw.happens(0.5)
+    layout = {"channels_last": is_last, "channels_last_weights": is_last}
+    draft = NetworkDraft((3, side, side))
+    draft.conv(32, 3, DATA, (NORM, RELU), stride=2, padding=1, bias=0, **layout)
+    for stage in range(4):
+        inner = width * 2**stage
+        cout = inner if is_regnet else 2 * inner
+        groups = inner // group_width if is_regnet else width // group_width
+        for number in range(draw.size(1, 4)):
+            stride = 1 if number else 2
+            with draft.block():
+                start = draft.last
+                draft.conv(inner, 1, None, (NORM, RELU), bias=0, **layout)
+                draft.conv(inner, 3, None, (NORM, RELU), stride=stride, padding=1, bias=0,
+                           groups=groups, **layout)  # fmt: skip
+                if is_regnet:
+                    _add_squeeze_excite(draft, make_function("sigmoid"), RELU, is_last)
+                body = draft.conv(cout, 1, None, (NORM,), bias=0, **layout)
+                if draft.shape(start) != draft.shape(body):
+                    start = draft.conv(cout, 1, start, (NORM,), stride=stride, bias=0, **layout)
+                draft.function("add", (body, start), (RELU,), channels_last=is_last)
+    draft.pool(MEAN_POOL, tail=(FLATTEN,), channels_last=is_last)
+    draft.linear(draw.choose(_CLASSES))
+    return draft.finish("grouped resnet")
+
+
+def draw_small_image_resnet(draw: SizeDraw) -> Network:
+    """Return a ResNet for small images, as on CIFAR: it starts at full resolution."""
+    side, width = draw.choose((24, 28, 32, 32, 64, 96)), draw.width(16, 192)
+    draft = NetworkDraft((draw.choose((1, 3, 3)), side, side))
+    draft.conv(width, 3, DATA, (NORM, RELU), padding=1, bias=0)
+    for stage in range(draw.choose((3, 4))):
+        for number in range(draw.size(1, 5)):
+            with draft.block():
+                _add_residual(draft, width * 2**stage, 2 if stage and not number else 1, 0, False)
+    draft.pool(MEAN_POOL, tail=(FLATTEN,))
+    draft.linear(draw.choose((10, 10, 100, 200)))
+    return draft.finish("small image resnet", buildable=True)
+
+
 def _add_residual(draft: NetworkDraft, width: int, stride: int, groups: int, is_last: bool) -> None:
     """Add a residual block; ``groups`` 0 makes it a basic one, without a bottleneck."""
     start, layout = draft.last, {"channels_last": is_last, "channels_last_weights": is_last}

@@ -149,3 +149,36 @@ def draw_video(draw: SizeDraw) -> Network:
     draft.pool(make_pool("adaptive_avg", 1, dims=3), tail=(FLATTEN,))
     draft.linear(draw.choose((10, 101, 400)))
     return draft.finish("video", buildable=True)
+
+
+def draw_volume_unet(draw: SizeDraw) -> Network:
+    """Return a U-Net on medical volumes: cubic convolutions at full resolution."""
+    width, levels = draw.width(8, 48), draw.choose((2, 3, 4))
+    side = draw.size(32, 160, 2**levels)
+    norm = draw.choose((NORM, make_op("group_norm", groups=4)))
+    end = (norm, draw.choose((RELU, LEAKY_RELU)))
+    is_strided, is_transposed = draw.happens(0.5), draw.happens(0.6)
+
+    def add_double(cout: int, stride: int = 1) -> None:
+        with draft.block():
+            draft.conv(cout, 3, None, end, padding=1, stride=stride)
+            draft.conv(cout, 3, None, end, padding=1)
+
+    draft = NetworkDraft((draw.choose((1, 4)), side, side, side))
+    skips = []
+    for level in range(levels):
+        add_double(width * 2**level, 2 if is_strided and level else 1)
+        skips.append(draft.last)
+        if not is_strided:
+            draft.pool(make_pool("max", 2, dims=3))
+    add_double(width * 2**levels, 2 if is_strided else 1)
+    for skip in reversed(skips):
+        channels, *space = draft.shape(skip)
+        if is_transposed:
+            draft.conv(channels, 2, kind="conv_transpose3d", stride=2)
+        else:
+            draft.function("interpolate trilinear", out=(draft.shape()[0], *space))
+        draft.concat((skip, draft.last))
+        add_double(channels)
+    draft.conv(draw.choose((2, 3, 14)), 1)
+    return draft.finish("volume unet")
