@@ -7,6 +7,8 @@
     rapl                    the energy counters of the processor
     hwmon, hwmon:VDD_IN     the input of a board, or one of its rails; Intel GPUs
     battery                 the battery of this machine, while it discharges
+    android, android:SERIAL the battery of a phone, over adb
+    termux                  the battery of this phone
     modelled, modelled:8W   CPU time x watts of a busy core
     file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError, JoulecastError, MissingError
+from joulecast.meters.android import detect_android, make_android
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
 from joulecast.meters.battery import detect_battery, make_battery
 from joulecast.meters.command import detect_command, make_command
@@ -35,6 +38,7 @@ from joulecast.meters.modelled import detect_modelled, make_modelled
 from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.sum import SumMeter
+from joulecast.meters.termux import detect_termux, make_termux
 from joulecast.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.redaction import redact_url
 
@@ -155,6 +159,12 @@ METERS: dict[str, MeterSpec] = {
     "rapl": MeterSpec("rapl", lambda request: make_rapl(request.argument), detect_rapl),
     "hwmon": MeterSpec("hwmon[:RAIL]", lambda request: make_hwmon(request.argument), detect_hwmon),
     "battery": MeterSpec("battery", lambda request: make_battery(request.argument), detect_battery),
+    "android": MeterSpec(
+        "android[:SERIAL][,force]", lambda request: make_android(request.argument), detect_android
+    ),
+    "termux": MeterSpec(
+        "termux[:force]", lambda request: make_termux(request.argument), detect_termux
+    ),
     "modelled": MeterSpec(
         "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
     ),

@@ -172,6 +172,8 @@ class DischargeMeter(GuardedMeter):
         elif len(self._updates) < MIN_UPDATES:
             window = f"{end_s - self._begun_s:.3g} s"
             faults.append(f"too short: {len(self._updates)} updates of the battery in {window}")
+        if len({update.state.power_w is None for update in self._updates}) > 1:
+            faults.append("gap: the battery showed its power only at times")
         if any(_energy_j(a, b) < 0 for a, b in pairwise(self._updates)):
             faults.append("reset: what is left in the battery rose")
         return faults

@@ -1,0 +1,218 @@
+"""Measure an Android phone by its battery, over adb.
+
+    android              the only phone that adb lists; one connected without a cable is preferred
+    android:SERIAL       one of several, as ``adb devices`` lists them
+    android:,force       although it charges; android:SERIAL,force
+
+A phone on a USB cable charges, and its battery then tells nothing: connect adb over Wi-Fi. Current
+times voltage of /sys/class/power_supply/battery is used where the shell may read it, otherwise the
+charge counter of ``dumpsys battery``. Sources: BatteryService.java of Android
+(frameworks/base/services/core/java/com/android/server), and the output of phones that users have
+published. ``discharge`` does the measuring.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from joulecast.errors import InputError, MeasurementError
+from joulecast.meters.base import MeterInfo, UnavailableError
+from joulecast.meters.command import RunProgram, run_program
+from joulecast.meters.discharge import BatteryState, DischargeMeter
+from joulecast.meters.ticker import MakeTicker, Ticker
+
+# Each reading wakes the radio of the phone.
+_POLL_S = 2.0
+_NODES = "/sys/class/power_supply/battery"
+# One command, because each start of adb takes a tenth of a second.
+_SHELL = f"dumpsys battery; cd {_NODES} 2>/dev/null && grep -s . current_now voltage_now; true"
+# Currents are in µA; some phones show mA. No phone that runs something draws less than 10 mA.
+_LARGEST_MA = 10_000
+_COULOMB_PER_UAH = 3.6e-3
+_PORT = 5037
+_CONNECT_S = 0.2
+_NO_ADB = "install the Android platform tools (on Debian: apt-get install adb)"
+_CONNECT = "turn on wireless debugging on the phone, and run: adb connect PHONE:PORT"
+
+
+class AdbDevice(NamedTuple):
+    """A phone that adb lists, and its state: ``device`` if it is ready."""
+
+    serial: str
+    state: str
+
+    @property
+    def is_wireless(self) -> bool:
+        """Whether it is connected over the network: by address, or by its mDNS name."""
+        return re.search(r":\d+$|_adb-tls-connect", self.serial) is not None
+
+
+class PhoneMeter(DischargeMeter):
+    """The battery of a phone, read by a program that prints its state."""
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], BatteryState],
+        instrument: str,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        ticker: MakeTicker = Ticker,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            name: ``android`` or ``termux``.
+            read: Reads the battery.
+            instrument: Serial number of the phone.
+            now: The clock.
+            sleep: Waits.
+            ticker: Makes the ticker that reads the battery while a window is open.
+        """
+        self.name = name
+        super().__init__(read, instrument, _POLL_S, now, sleep, ticker)
+
+
+# ---------------------------------------------------------------------------------------------
+# adb
+
+
+def make_android(argument: str, run: RunProgram = run_program) -> PhoneMeter:
+    """Return the meter of ``android``, ``android:SERIAL`` or ``android:SERIAL,force``."""
+    serial, _, option = argument.partition(",")
+    if option not in ("", "force"):
+        raise InputError(f"android:{argument} is not a phone: give android:SERIAL[,force]")
+    if shutil.which("adb") is None:
+        raise UnavailableError("adb is not installed", _NO_ADB)
+    device = choose_device(list_devices(run), serial)
+    meter = PhoneMeter("android", partial(read_adb, device.serial, run), device.serial)
+    if option:
+        meter.force()
+    return meter
+
+
+def list_devices(run: RunProgram = run_program) -> tuple[AdbDevice, ...]:
+    """Return the phones that adb knows; it starts its server if there is none."""
+    lines = run(["adb", "devices"]).splitlines()
+    rows = [line.split("\t") for line in lines if "\t" in line]
+    return tuple(AdbDevice(row[0], row[1].strip()) for row in rows)
+
+
+def choose_device(devices: tuple[AdbDevice, ...], serial: str) -> AdbDevice:
+    """Return the phone of a serial number, or the only one; without a cable where possible.
+
+    Raises:
+        UnavailableError: It is not there, not ready, or one of several.
+    """
+    named = [one for one in devices if serial in ("", one.serial)]
+    if not named:
+        listed = ", ".join(one.serial for one in devices) or "none"
+        reason = f"adb lists no phone {serial}".rstrip()
+        raise UnavailableError(f"{reason} (it lists {listed})", _CONNECT)
+    ready = [one for one in named if one.state == "device"]
+    if not ready:
+        states = ", ".join(f"{one.serial} is {one.state}" for one in named)
+        raise UnavailableError(states, "unlock the phone and allow debugging")
+    best = [one for one in ready if one.is_wireless] or ready
+    if len(best) > 1:
+        names = ", ".join(f"android:{one.serial}" for one in best)
+        raise UnavailableError(f"adb lists {len(best)} phones", f"choose from {names}")
+    return best[0]
+
+
+def read_adb(serial: str, run: RunProgram = run_program) -> BatteryState:
+    """Return the state of a phone's battery."""
+    return parse_dumpsys(run(["adb", "-s", serial, "shell", _SHELL]))
+
+
+def parse_dumpsys(text: str) -> BatteryState:
+    """Return the state that ``dumpsys battery`` and the files of the battery show.
+
+    Raises:
+        MeasurementError: The text shows no battery, or a made-up one.
+    """
+    if "UPDATES STOPPED" in text:
+        raise MeasurementError(
+            "the phone shows a made-up battery: run adb shell dumpsys battery reset"
+        )
+    found = re.findall(r"^\s*([\w ]+?):\s*(\S+)\s*$", text, re.MULTILINE)
+    # The first of equal names is Android's own; makers of phones add others.
+    shown = dict(reversed(found))
+    chargers = [name for name, value in shown.items() if name.endswith(" powered")]
+    powered = sorted(name for name in chargers if shown[name] == "true")
+    if not chargers:
+        raise MeasurementError("the phone shows no battery: run adb shell dumpsys battery by hand")
+    charger = powered[0] if powered else "" if shown.get("status") == "3" else "it does not drain"
+    # Phones of Samsung show their current in dumpsys.
+    current = parse_number(shown.get("current_now", shown.get("current now")))
+    voltage_uv = parse_number(shown.get("voltage_now"))
+    voltage_v = voltage_uv * 1e-6 or parse_number(shown.get("voltage")) * 1e-3
+    return make_phone_state(charger, current, voltage_v, parse_number(shown.get("Charge counter")))
+
+
+def make_phone_state(charger: str, current: int, voltage_v: float, charge_uah: int) -> BatteryState:
+    """Return the state of a battery by its current, else by its charge; 0 means unknown.
+
+    Raises:
+        MeasurementError: Both are unknown.
+    """
+    if voltage_v > 0 and current:
+        current_a = abs(current) / (1e3 if abs(current) < _LARGEST_MA else 1e6)
+        return BatteryState(charger, current_a * voltage_v)
+    if voltage_v > 0 and charge_uah > 0:
+        return BatteryState(charger, None, charge_uah * _COULOMB_PER_UAH, voltage_v)
+    raise MeasurementError(
+        "the phone shows neither current nor charge: use a power monitor and --meter later"
+    )
+
+
+def parse_number(value: object) -> int:
+    """Return a number as an integer; 0 for what is none."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0
+
+
+def detect_android(
+    environ: Mapping[str, str] = os.environ, run: RunProgram = run_program
+) -> tuple[MeterInfo, ...]:
+    """Return the phones of a running adb server; starting one takes seconds."""
+    try:
+        if shutil.which("adb") is None:
+            raise UnavailableError("adb is not installed", _NO_ADB)
+        if not _has_server(int(environ.get("ANDROID_ADB_SERVER_PORT", _PORT))):
+            raise UnavailableError("the adb server is not running", _CONNECT)
+        devices = list_devices(run)
+        if not devices:
+            raise UnavailableError("adb lists no phone", _CONNECT)
+    except UnavailableError as error:
+        return (error.to_info("android", PhoneMeter.covers),)
+    except (MeasurementError, ValueError) as error:
+        failed = UnavailableError(str(error), "run adb devices by hand")
+        return (failed.to_info("android", PhoneMeter.covers),)
+    return tuple(_describe(device) for device in devices)
+
+
+def _describe(device: AdbDevice) -> MeterInfo:
+    name = f"android:{device.serial}"
+    if device.state != "device":
+        failed = UnavailableError(f"it is {device.state}", "unlock the phone and allow debugging")
+        return failed.to_info(name, PhoneMeter.covers)
+    how = "without a cable" if device.is_wireless else "by a cable, which charges it"
+    return MeterInfo(name, True, f"a phone connected {how}", covers=PhoneMeter.covers)
+
+
+def _has_server(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False

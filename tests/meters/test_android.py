@@ -1,0 +1,237 @@
+"""Phones over adb: what they show, chargers, choosing one, and a real adb program."""
+
+import os
+import shutil
+from functools import partial
+
+import pytest
+from virtual_instruments import VirtualClock
+from virtual_phone import AdbServer, Phone
+
+from joulecast.errors import InputError, MeasurementError, MissingError
+from joulecast.meters import make_meter
+from joulecast.meters.android import (
+    AdbDevice,
+    PhoneMeter,
+    choose_device,
+    detect_android,
+    list_devices,
+    make_android,
+    parse_dumpsys,
+    read_adb,
+)
+from joulecast.meters.base import UnavailableError
+from joulecast.testing.meters import MeterContract
+
+WIRELESS = "192.168.1.20:5555"
+
+
+class PhoneContract(MeterContract):
+    @pytest.fixture(autouse=True)
+    def phone(self):
+        self.clock = VirtualClock(step_s=0.5)
+        self.phone = Phone(self.clock)
+
+    def make_meter(self):
+        read = partial(read_adb, WIRELESS, lambda command: self.phone.dumpsys())
+        clock = self.clock
+        return PhoneMeter("android", read, WIRELESS, clock.now, clock.sleep, clock.make_ticker)
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+    def test_power_of_the_phone_is_measured(self):
+        with self.make_meter() as meter:
+            assert self.read(meter).power_w == pytest.approx(3.0, rel=0.02)
+
+
+class TestCurrent(PhoneContract):
+    """A phone whose shell may read the files of the battery."""
+
+    def test_charging_within_a_window_is_a_fault(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(15.0)
+            self.phone.powered = {"USB": True}
+            self.load(15.0)
+            assert meter.end().faults == ("charging: USB powered",)
+
+    def test_current_that_is_missing_at_times_is_a_fault(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(15.0)
+            self.phone.has_nodes = False
+            self.load(30.0)
+            assert "gap: the battery showed its power only at times" in meter.end().faults
+
+
+class TestCharge(PhoneContract):
+    """A phone whose shell may not: the charge counter has steps of a mAh."""
+
+    @pytest.fixture(autouse=True)
+    def charge(self, phone):
+        self.phone.has_nodes = False
+
+    def test_windows_are_long(self):
+        with self.make_meter() as meter:
+            assert meter.window_s >= 200.0
+
+
+def test_current_in_ma_is_recognised():
+    phone = Phone(VirtualClock())
+    phone.per_a = 1e3
+    assert parse_dumpsys(phone.dumpsys()).power_w == pytest.approx(3.0, rel=0.01)
+
+
+def test_phones_of_samsung_show_their_current_in_dumpsys():
+    """As on https://gh0st.tistory.com/6, discharging."""
+    text = (
+        "Current Battery Service state:\n  mBootCompleted: true\n  AC powered: false\n"
+        "  USB powered: false\n  Wireless powered: false\n  Charge counter: 0\n  status: 3\n"
+        "  voltage: 4063\n  LED Charging: true\n  current now: -321\n  charge counter: 0\n"
+    )
+    state = parse_dumpsys(text)
+    assert (state.charger, state.power_w) == ("", pytest.approx(4.063 * 0.321))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"is_frozen": True}, "dumpsys battery reset"),
+        ({"has_nodes": False, "is_mute": True}, "neither current nor charge"),
+    ],
+)
+def test_phone_that_tells_nothing_is_an_error(change, message):
+    phone = Phone(VirtualClock())
+    vars(phone).update(change)
+    with pytest.raises(MeasurementError, match=message):
+        parse_dumpsys(phone.dumpsys())
+
+
+def test_text_that_is_no_battery_is_an_error():
+    with pytest.raises(MeasurementError, match="shows no battery"):
+        parse_dumpsys("sh: dumpsys: not found\n")
+
+
+def test_phone_that_is_full_is_not_discharging():
+    text = Phone(VirtualClock()).dumpsys().replace("status: 3", "status: 5")
+    assert parse_dumpsys(text).charger == "it does not drain"
+
+
+# ---------------------------------------------------------------------------------------------
+# Choosing a phone
+
+CABLE = AdbDevice("R58M12ABCDE", "device")
+WIFI = AdbDevice(WIRELESS, "device")
+MDNS = AdbDevice("adb-R58M12ABCDE-x1y2z3._adb-tls-connect._tcp", "device")
+
+
+@pytest.mark.parametrize(
+    ("devices", "serial", "chosen"),
+    [
+        ([CABLE], "", CABLE),
+        ([CABLE, WIFI], "", WIFI),
+        ([CABLE, MDNS], "", MDNS),
+        ([CABLE, WIFI], CABLE.serial, CABLE),
+        ([WIFI, AdbDevice("emulator-5554", "offline")], "", WIFI),
+    ],
+)
+def test_phone_without_a_cable_is_preferred(devices, serial, chosen):
+    assert choose_device(tuple(devices), serial) == chosen
+
+
+@pytest.mark.parametrize(
+    ("devices", "serial", "message"),
+    [
+        ([], "", "lists no phone .it lists none.; turn on wireless debugging"),
+        ([CABLE], "other", "no phone other .it lists R58M12ABCDE"),
+        ([AdbDevice("A", "unauthorized")], "", "A is unauthorized; unlock the phone"),
+        ([WIFI, MDNS], "", "2 phones; choose from android:192"),
+    ],
+)
+def test_phone_that_cannot_be_chosen_is_explained(devices, serial, message):
+    with pytest.raises(UnavailableError, match=message):
+        choose_device(tuple(devices), serial)
+
+
+def test_unknown_option_is_refused():
+    with pytest.raises(InputError, match=r"SERIAL\[,force\]"):
+        make_meter("android:A,charging")
+
+
+def test_missing_adb_is_explained(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingError, match="adb is not installed; install"):
+        make_meter("android")
+    (row,) = detect_android()
+    assert not row.available
+
+
+# ---------------------------------------------------------------------------------------------
+# A real adb program
+
+needs_adb = pytest.mark.skipif(
+    shutil.which("adb") is None,
+    reason="adb is not installed: run .ci/packages, or apt-get install adb",
+)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    phone = Phone(VirtualClock(step_s=0.5))
+    with AdbServer(phone, **{CABLE.serial: "device", WIRELESS: "device"}) as server:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
+        yield server
+
+
+@needs_adb
+def test_adb_lists_phones(server):
+    server.devices["A"] = "unauthorized"
+    assert list_devices() == (CABLE, WIFI, AdbDevice("A", "unauthorized"))
+    rows = detect_android(os.environ)
+    assert [(row.name, row.available) for row in rows] == [
+        (f"android:{CABLE.serial}", True),
+        (f"android:{WIRELESS}", True),
+        ("android:A", False),
+    ]
+
+
+@needs_adb
+def test_adb_measures_the_phone_without_a_cable(server):
+    chosen = make_meter("android").instrument
+    assert chosen == WIRELESS
+    clock = server.phone.clock
+    meter = PhoneMeter(
+        "android", partial(read_adb, chosen), chosen, clock.now, clock.sleep, clock.make_ticker
+    )
+    with meter:
+        meter.begin()
+        clock.sleep(meter.window_s)
+        reading = meter.end()
+    assert (reading.faults, reading.power_w) == ((), pytest.approx(3.0, rel=0.02))
+    assert set(server.commands) == {next(iter(server.commands))}
+    assert server.commands[0].startswith("dumpsys battery")
+
+
+@needs_adb
+def test_adb_refuses_a_phone_on_usb_unless_forced(server):
+    server.phone.powered = {"USB": True}
+    with pytest.raises(UnavailableError, match=r"USB powered.*unplug"):
+        make_meter(f"android:{CABLE.serial}").open()
+    meter = make_meter(f"android:{CABLE.serial},force")
+    assert (meter.covers, meter.is_forced) == ("battery while charging", True)
+
+
+@needs_adb
+def test_adb_reports_a_phone_that_went_away(server):
+    meter = make_android("")
+    server.devices.clear()
+    with pytest.raises(MeasurementError, match=f"device '{WIRELESS}' not found"):
+        meter.open()
+
+
+@needs_adb
+def test_detecting_starts_no_server(monkeypatch):
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
+    (row,) = detect_android(os.environ)
+    assert row.reason == "the adb server is not running"
