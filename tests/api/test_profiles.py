@@ -57,3 +57,14 @@ def test_another_power_mode_is_another_device(store, monkeypatch):
 
 def test_a_simulated_device_is_found_by_its_seed():
     assert find_device("simulated:7").name == "simulated-7"
+
+
+def test_profiles_of_other_frameworks_are_not_used(store, monkeypatch):
+    # Made last: without the framework it would be the better match of both.
+    with open_store(store) as opened:
+        opened.import_profile(Profile(GPU, "mnn-3.6.1", "gpu", "measured"))
+    assert load_profile(on="mnn:cpu", store=store).runtime == "mnn-3.6.1"
+    assert load_profile(on="cuda:0", store=store).runtime == "torch-2.11.0"
+    detect(monkeypatch, name="nvidia-h20x")
+    with pytest.raises(JoulecastError, match="joulecast profile NET --on mnn:cpu"):
+        load_profile(on="mnn:cpu", store=store)

@@ -55,7 +55,7 @@ ALLOWED = {
         *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN", "battery"),
         *("modelled:8W", "file:power.csv"),
     ],
-    "on": ["cpu", "cuda:1", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
+    "on": ["cpu", "cuda:1", "mnn:cpu", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
     "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],
 }
 

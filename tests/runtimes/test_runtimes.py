@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.runtimes import BUILT_IN, is_plugin, open_runtime
+from joulecast.runtimes import BUILT_IN, find_hardware, is_plugin, name_framework, open_runtime
 from joulecast.runtimes.simulated import SimulatedRuntime
 
 
@@ -51,3 +51,24 @@ def test_missing_torch_is_named():
 
 def test_built_in_devices_are_not_plugins():
     assert not any(map(is_plugin, BUILT_IN))
+
+
+@pytest.mark.parametrize(
+    ("on", "hardware", "framework"),
+    [
+        ("cpu", "cpu", "torch"),
+        ("cuda:1", "cuda:1", "torch"),
+        ("mnn", "cpu", "mnn"),
+        ("mnn:cpu", "cpu", "mnn"),
+        ("simulated:7", None, "simulated"),
+    ],
+)
+def test_device_has_hardware_and_framework(on, hardware, framework):
+    assert find_hardware(on) == hardware
+    assert name_framework(on) == framework
+
+
+@pytest.mark.parametrize("on", ["mnn:cuda:0", "mnn:", "mnn:gpu"])
+def test_mnn_runs_on_the_processor_only(on):
+    with pytest.raises(InputError, match="processor only"):
+        open_runtime(on)

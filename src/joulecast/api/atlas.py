@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.api.atlas_process import measure_in_workers
 from joulecast.api.atlas_worker import AtlasRequest
-from joulecast.api.measurers import lock_device, open_measurer, runs_modules
+from joulecast.api.measurers import lock_device, open_measurer
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.campaign import Progress
 from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
@@ -19,6 +19,7 @@ from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.records import MODES, Observation, Profile
+from joulecast.runtimes import find_hardware
 from joulecast.store import Store, open_store
 
 
@@ -57,7 +58,7 @@ def profile_atlas(
     estimator, started_at_s = find_estimator(profiling.estimator), time.time()
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
         # A database in memory cannot be shared with another process.
-        if runs_modules(measuring.on) and opened.place != ":memory:":
+        if find_hardware(measuring.on) is not None and opened.place != ":memory:":
             run = measure_in_workers(request, on_progress, lock_file)
         else:
             run = _measure_here(request, opened, on_progress)

@@ -1,6 +1,7 @@
 """Open a measurer: a runtime on a device, under a meter.
 
     cpu, cuda:0      PyTorch on that device, under the requested meter
+    mnn:cpu          MNN on the processor, under the requested meter
     simulated:7      a simulated device with its own meter and clock, drawn from a seed
     NAME, NAME:...   a runtime that a plug-in adds under NAME
 
@@ -19,7 +20,14 @@ from joulecast.errors import InputError
 from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.meters import Meter, make_meter
 from joulecast.records import Trial
-from joulecast.runtimes import Step, is_plugin, is_simulated, open_runtime
+from joulecast.runtimes import (
+    Step,
+    find_hardware,
+    is_plugin,
+    is_simulated,
+    name_framework,
+    open_runtime,
+)
 
 if TYPE_CHECKING:
     from joulecast.runtimes.torch.load import LoadedNet
@@ -46,7 +54,7 @@ def open_measurer(
 
     Raises:
         InputError: The device or meter does not exist, or several devices are given.
-        MissingError: The device, the meter or PyTorch is not available.
+        MissingError: The device, the meter or the framework is not available.
     """
     options = options or MeasureOptions()
     run = uuid.uuid4().hex[:12]
@@ -84,8 +92,9 @@ def find_meter(name: str, on: str, *, allows_later: bool = False) -> Meter:
         InputError: The energy is needed now, and the meter only records windows.
     """
     # A GPU is looked up only where the meter needs to know which one it is.
-    is_gpu = not is_plugin(on) and parse_on(on)[1] is not None
-    meter = make_meter(name, on, find_gpu(on) if is_gpu else None)
+    hardware = find_hardware(on)
+    is_gpu = hardware is not None and parse_on(hardware)[1] is not None
+    meter = make_meter(name, hardware or on, find_gpu(hardware or on) if is_gpu else None)
     if meter.is_recorder and not allows_later:
         raise InputError(_NOT_LATER)
     return meter
@@ -93,7 +102,7 @@ def find_meter(name: str, on: str, *, allows_later: bool = False) -> Meter:
 
 def runs_modules(on: str) -> bool:
     """Return whether a device can run the user's own module, not only a Network."""
-    return not (is_simulated(on) or is_plugin(on))
+    return not is_plugin(on) and name_framework(on) == "torch"
 
 
 def lock_device(on: str) -> AbstractContextManager[int | None]:
@@ -102,11 +111,12 @@ def lock_device(on: str) -> AbstractContextManager[int | None]:
     Raises:
         MeasurementError: On entering: another campaign runs on the device.
     """
-    if not runs_modules(on):
+    hardware = find_hardware(on)
+    if hardware is None:
         return nullcontext()
     from joulecast.campaign.device_lock import hold_device
 
-    return hold_device(find_gpu(on) or "cpu", on)
+    return hold_device(find_gpu(hardware) or "cpu", on)
 
 
 def _open_simulated(options: MeasureOptions, run: str, allows_later: bool) -> Measurer:

@@ -52,7 +52,7 @@ class MeasureOptions:
     """Where and how a net is measured.
 
     Attributes:
-        on: ``cpu``, ``cuda:0`` or ``simulated:SEED``.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu`` or ``simulated:SEED``.
         meter: Name of a meter, as ``joulecast detect`` lists them; ``nvml+rapl`` adds two up.
         rounds: Measured windows; the result is their median.
         device_name: Name to record for the device instead of the detected one.

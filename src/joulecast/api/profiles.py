@@ -12,7 +12,7 @@ from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.records import Device, Profile
-from joulecast.runtimes import is_plugin, is_simulated, open_runtime
+from joulecast.runtimes import find_hardware, name_framework, open_runtime
 
 if TYPE_CHECKING:
     from joulecast.api.option_values import DeviceLike
@@ -34,7 +34,7 @@ def load_profile(
     Args:
         device: A device's name, a profile's key or the beginning of either, a profile's ``.json``
             file, or a ``torch.device`` of this machine; the device ``on`` by default.
-        on: A device of this machine: ``cpu``, ``cuda:0``, or a ``torch.device``.
+        on: A device of this machine: ``cpu``, ``cuda:0``, ``mnn:cpu``, or a ``torch.device``.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 
@@ -68,7 +68,8 @@ def find_device(on: str) -> Device:
         InputError: The name is not that of one device.
         MissingError: The device was not found.
     """
-    return open_runtime(on).device if is_simulated(on) or is_plugin(on) else detect_device(on)
+    hardware = find_hardware(on)
+    return open_runtime(on).device if hardware is None else detect_device(hardware)
 
 
 def find_profile(device: DeviceLike | Profile, store: str | None = None) -> Profile:
@@ -130,12 +131,17 @@ def _convert_name(device: Any) -> str:
 
 
 def _match_device(known: Sequence[ProfileSummary], device: Device, on: str) -> list[ProfileSummary]:
-    """Return the profiles of a device in its power mode, the best one first."""
+    """Return the profiles of a device in its framework and power mode, the best one first."""
     from joulecast.store.summaries import match_profiles
 
     place = f"{on} of this machine ({device.name}"
     other = "or name a device of `joulecast profiles list` with --device"
-    named = [one for one in known if one.device == device.name]
+    framework = name_framework(on)
+    named = [
+        one
+        for one in known
+        if one.device == device.name and one.runtime.partition("-")[0] == framework
+    ]
     if not named:
         raise MissingError(
             f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"

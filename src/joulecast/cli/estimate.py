@@ -92,7 +92,7 @@ _BATTERY_SHARE = ShareType(is_open=False)
         default=("cpu",),
         show_default=True,
         metavar="DEVICE",
-        help="Device of this machine, instead of --device: cpu, cuda:0 or simulated:7.",
+        help="Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu or simulated:7.",
     ),
     click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."

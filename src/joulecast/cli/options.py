@@ -38,7 +38,7 @@ on = click.option(
     default=("cpu",),
     show_default=True,
     metavar="DEVICE",
-    help="Device to measure on: cpu, cuda:0 or simulated:7.",
+    help="Device to measure on: cpu, cuda:0, mnn:cpu or simulated:7.",
 )
 meter = click.option(
     "--meter",

@@ -1,6 +1,7 @@
 """Open the runtime that runs trials on a device.
 
     cpu, cuda:0      PyTorch
+    mnn, mnn:cpu     MNN on the processor
     simulated:7      a simulated device, drawn from a seed
     NAME, NAME:...   a runtime that a plug-in adds under NAME (entry points ``joulecast.runtimes``)
 
@@ -19,14 +20,23 @@ from joulecast.plugins import RUNTIME_GROUP, Plugins, load_plugins
 from joulecast.records import Device
 from joulecast.runtimes.base import Runtime, Step
 
-__all__ = ["BUILT_IN", "Runtime", "Step", "is_plugin", "is_simulated", "open_runtime"]
+__all__ = [
+    "BUILT_IN",
+    "Runtime",
+    "Step",
+    "find_hardware",
+    "is_plugin",
+    "is_simulated",
+    "name_framework",
+    "open_runtime",
+]
 
 
 def open_runtime(on: str, device_name: str = "") -> Runtime:
     """Return the runtime of a device.
 
     Args:
-        on: ``cpu``, ``cuda:0``, ``simulated:SEED``, or the name of a plug-in.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``simulated:SEED``, or the name of a plug-in.
         device_name: Name to record for the device instead of the detected one.
 
     Raises:
@@ -51,6 +61,30 @@ def is_simulated(on: str) -> bool:
     return _name_of(on) == "simulated"
 
 
+def find_hardware(on: str) -> str | None:
+    """Return the device of this machine that is used: ``mnn:cpu`` → ``cpu``.
+
+    It is None for simulated devices and for those of plug-ins.
+
+    Raises:
+        InputError: The runtime does not run on the device.
+    """
+    if is_simulated(on) or is_plugin(on):
+        return None
+    if _name_of(on) != "mnn":
+        return on
+    if on not in ("mnn", "mnn:cpu"):
+        raise InputError(f"MNN runs on the processor only, not on {on!r}: give mnn:cpu")
+    return "cpu"
+
+
+def name_framework(on: str) -> str:
+    """Return the framework that runs on a device, as profiles name it: ``cuda:0`` → ``torch``."""
+    if is_plugin(on):
+        return open_runtime(on).name.partition("-")[0]
+    return _name_of(on) if _name_of(on) in ("mnn", "simulated") else "torch"
+
+
 def _open_torch(on: str, device_name: str) -> Runtime:
     device = _rename(detect_device(on), device_name)
     try:
@@ -62,6 +96,19 @@ def _open_torch(on: str, device_name: str) -> Runtime:
             f"measuring on {on} needs PyTorch: run pip install 'joulecast[torch]'"
         ) from error
     return TorchRuntime(on, device)
+
+
+def _open_mnn(on: str, device_name: str) -> Runtime:
+    device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
+    try:
+        from joulecast.runtimes.mnn.runtime import MnnRuntime
+    except ModuleNotFoundError as error:
+        if error.name not in ("MNN", "_mnncengine"):
+            raise
+        raise MissingError(
+            f"measuring on {on} needs MNN: run pip install 'joulecast[mnn]'"
+        ) from error
+    return MnnRuntime(device)
 
 
 def _open_simulated(on: str, device_name: str) -> Runtime:
@@ -77,6 +124,7 @@ def _open_simulated(on: str, device_name: str) -> Runtime:
 BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "cpu": _open_torch,
     "cuda": _open_torch,
+    "mnn": _open_mnn,
     "simulated": _open_simulated,
 }
 

@@ -7,7 +7,6 @@ results between them. Reading a built network returns the same Network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from joulecast.runtimes.torch.memory_format import (
     view_transposed,
 )
 from joulecast.runtimes.torch.op_builders import JOINS, build_op
+from joulecast.runtimes.wiring import LayerWiring, plan_wiring
 
 
 def build_net(network: Network) -> nn.Module:
@@ -56,17 +56,6 @@ def build_seeded(network: Network, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_net(network)
-
-
-@dataclass(frozen=True)
-class LayerWiring:
-    """Which results a layer reads, and which of them no later layer reads.
-
-    Result 0 is the network's input, result i + 1 that of layer i.
-    """
-
-    reads: tuple[int, ...]
-    last_reads: tuple[int, ...]
 
 
 class BuiltNet(nn.Module):
@@ -160,20 +149,6 @@ class BuiltLayer(nn.Module):
         for op in self.tail:
             x = op(x)
         return x
-
-
-def plan_wiring(network: Network) -> list[LayerWiring]:
-    """Return which results each layer of a network reads and releases."""
-    reads = [
-        # A layer that reads only weights is given the input, because every module is called on one.
-        tuple(max(0, index + 1 - back) for back in layer.reads) or (0,)
-        for index, layer in enumerate(network.layers)
-    ]
-    last_reader = {result: index for index, results in enumerate(reads) for result in results}
-    return [
-        LayerWiring(results, tuple(r for r in set(results) if last_reader[r] == index))
-        for index, results in enumerate(reads)
-    ]
 
 
 def _run_layer(wiring: LayerWiring, layer: nn.Module, results: list[Any]) -> None:

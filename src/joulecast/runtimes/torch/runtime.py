@@ -33,6 +33,7 @@ from joulecast.runtimes.torch.training_step import (
     is_out_of_memory,
     prepare_step,
 )
+from joulecast.runtimes.wiring import needs_input_gradient
 from joulecast.user_errors import describe_user_error
 
 _MAX_SEEDS = 5
@@ -169,8 +170,7 @@ def draw_inputs(network: Network, setup: Setup, generator: torch.Generator) -> t
     if network.input.half:
         x = x.to(HALF_DTYPES.get(setup.precision, x.dtype))
     x = format_input(x, network)
-    first = (layer for i, layer in enumerate(network.layers) if max(layer.reads, default=0) > i)
-    return x.requires_grad_(any(layer.input_grad for layer in first))
+    return x.requires_grad_(needs_input_gradient(network))
 
 
 def move_inputs(inputs: Any, device: torch.device) -> Any:

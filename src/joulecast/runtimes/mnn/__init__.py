@@ -1,0 +1,1 @@
+"""The runtime for MNN, the framework that phones train with."""

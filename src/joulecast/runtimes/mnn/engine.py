@@ -1,0 +1,92 @@
+"""Load MNN's engine in the state that training needs.
+
+``ENGINE`` holds the functions on variables. Those of ``MNN.expr``, under the same names, cast
+their arguments first, and a cast has no gradient: whatever is before it would not train, without
+an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import _mnncengine
+import MNN
+
+ENGINE: Any = _mnncengine._expr
+NN: Any = MNN.nn
+OPTIM: Any = MNN.optim
+
+# Without it variables are computed as they are built, and an optimizer finds no graph to train.
+MNN.expr.lazy_eval(True)
+
+Var = Any
+
+_MOST_SKIPPED = 99_991
+
+
+def make_constant(values: Sequence[float], shape: Sequence[int]) -> Var:
+    """Return a variable of given numbers."""
+    return ENGINE.const(list(values), list(shape), ENGINE.NCHW, ENGINE.float)
+
+
+def make_scalar(value: float) -> Var:
+    """Return a number that is broadcast to any shape."""
+    return make_constant([value], [])
+
+
+def make_filled(value: float, shape: Sequence[int]) -> Var:
+    """Return a variable of one number."""
+    return ENGINE.fill(_make_integers(shape), make_scalar(value))
+
+
+def make_indices(values: Sequence[int], shape: Sequence[int]) -> Var:
+    """Return a variable of given integers."""
+    return ENGINE.const(list(values), list(shape), ENGINE.NCHW, ENGINE.int)
+
+
+def draw_uniform(shape: Sequence[int], bound: float, seed: int) -> Var:
+    """Draw a variable between plus and minus ``bound``."""
+    # MNN ignores the seed that it is given: every draw begins with the same numbers. Seeds say how
+    # many of them are left out.
+    skipped, count = seed % _MOST_SKIPPED, math.prod(shape)
+    drawn = ENGINE.randomuniform([skipped + count], ENGINE.float, -bound, bound, 1, 1)
+    # What is read lies in the memory of the variable.
+    values = drawn.read()[skipped:].copy()
+    return ENGINE.const(values, list(shape), ENGINE.NCHW, ENGINE.float)
+
+
+def set_threads(count: int) -> None:
+    """Set how many threads compute."""
+    ENGINE.set_thread_number(count)
+
+
+def to_plain(x: Var, shape: Sequence[int]) -> Var:
+    """Return a batch with samples of this shape, in the order of memory.
+
+    Images stay in MNN's packed format between convolutions, and signals as images of height 1.
+    """
+    if x.data_format == ENGINE.NC4HW4:
+        x = ENGINE.convert(x, ENGINE.NCHW)
+    return x if x.shape[1:] == list(shape) else ENGINE.reshape(x, [x.shape[0], *shape])
+
+
+def to_image(x: Var, shape: Sequence[int]) -> Var:
+    """Return a batch of images or signals in the packed format that convolutions need."""
+    if x.data_format == ENGINE.NC4HW4:
+        return x
+    channels, *space = shape
+    image = [x.shape[0], channels, *lift_sizes(space, 1)]
+    if x.shape != image:
+        x = ENGINE.reshape(x, image)
+    return ENGINE.convert(x, ENGINE.NC4HW4)
+
+
+def lift_sizes(sizes: Sequence[int], missing: int) -> list[int]:
+    """Return height and width: a signal is an image of one row."""
+    return [*[missing] * (2 - len(sizes)), *sizes]
+
+
+def _make_integers(values: Sequence[int]) -> Var:
+    return make_indices(values, [len(values)])

@@ -1,0 +1,148 @@
+"""Operators in MNN: results and gradients are those of PyTorch, and the rest is refused by name."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("MNN")
+
+from joulecast.errors import NetError
+from joulecast.kinds import make_layer, make_op, output_shape
+from joulecast.records import Input, Network
+from joulecast.runtimes.mnn import op_builders
+from joulecast.runtimes.mnn.build import MnnNetwork
+from mnn_comparison import compare_with_torch
+
+IMAGE = Input((4, 6, 8))
+ACTIVATIONS = (
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "selu",
+    "hardswish",
+    "hardsigmoid",
+    "softplus",
+    "neg",
+    "copy",
+    "softmax",
+)
+
+
+def test_every_activation_of_the_table_is_tested():
+    assert {*ACTIVATIONS} == {*op_builders._FUNCTIONS}
+
+
+@pytest.mark.parametrize("fn", ACTIVATIONS)
+def test_activation_trains_as_in_pytorch(fn):
+    layer = make_layer("linear", (make_op("elementwise", fn=fn),), cin=5, cout=6)
+    compare_with_torch(Network((layer,), Input((5,))))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"kernel": (3, 5), "padding": (1, 2)},
+        {"kernel": (3, 2), "stride": (1, 2), "padding": (2, 0)},
+        {"kernel": (2, 3), "stride": (2, 1), "dilation": (1, 2), "bias": 0},
+        {"kernel": (3, 3), "padding": (1, 1), "groups": 4, "cout": 4},
+        {"kernel": (1, 1), "stride": (2, 2)},
+    ],
+    ids=str,
+)
+def test_convolution_trains_as_in_pytorch(sizes):
+    layer = make_layer("conv2d", **{"cin": 4, "cout": 5, "space": (6, 8), **sizes})
+    space = output_shape(layer)[1:]
+    second = make_layer("conv2d", cin=layer.sizes["cout"], cout=2, space=space, kernel=1)
+    compare_with_torch(Network((layer, second), IMAGE))
+
+
+def test_signals_train_as_in_pytorch():
+    pool = make_op("pool", fn="max", kernel=(2,), stride=(2,), padding=(0,))
+    tail = (make_op("elementwise", fn="relu"), pool)
+    sizes = {"kernel": 5, "padding": 2}
+    first = make_layer("conv1d", tail, cin=3, cout=4, space=(12,), **sizes)
+    second = make_layer("conv1d", (make_op("flatten"),), cin=4, cout=2, space=(6,), **sizes)
+    linear = make_layer("linear", cin=12, cout=3)
+    compare_with_torch(Network((first, second, linear), Input((3, 12))))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        make_op("pool", fn="max", kernel=(2, 2), stride=(2, 2), padding=(0, 0)),
+        make_op("pool", fn="avg", kernel=(2, 4), stride=(2, 3), padding=(0, 0)),
+        make_op("pool", fn="max", kernel=(3, 3), stride=(1, 1), padding=(1, 1)),
+        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(1, 1)),
+        make_op("pool", fn="max", kernel=(3, 3), stride=(2, 2), padding=(0, 0), ceil=1),
+        make_op("pool", fn="avg", kernel=(3, 2), stride=(2, 2), padding=(1, 1)),
+        make_op("pool", fn="adaptive_avg", kernel=(1, 1)),
+        make_op("pool", fn="adaptive_max", kernel=(3, 2)),
+        make_op("batch_norm"),
+        make_op("elementwise", fn="mean", axes=(1, 2)),
+        make_op("permute", order=(2, 0, 1)),
+        make_op("view", out=(8, 24)),
+        make_op("flatten"),
+        make_op("last"),
+        make_op("layer_norm", dims=2),
+    ],
+    ids=lambda op: f"{op.kind} {op.sizes}",
+)
+def test_operator_of_a_tail_trains_as_in_pytorch(op):
+    # A norm would cancel a bias.
+    conv = make_layer("conv2d", (op,), cin=4, cout=4, space=(6, 8), kernel=3, padding=1, bias=0)
+    compare_with_torch(Network((conv,), IMAGE))
+
+
+@pytest.mark.parametrize("join", ["add", "mul"])
+def test_joined_images_train_as_in_pytorch(join):
+    conv = make_layer("conv2d", cin=4, cout=4, space=(6, 8), kernel=3, padding=1)
+    joined = make_layer("elementwise", fn=join, inputs=2, shape=(4, 6, 8))
+    joined = replace(joined, reads=(1, 2), join=join)
+    compare_with_torch(Network((conv, conv, joined), IMAGE))
+
+
+def test_concatenated_images_train_as_in_pytorch():
+    first = make_layer("conv2d", cin=4, cout=3, space=(6, 8), kernel=3, padding=1)
+    second = make_layer("conv2d", cin=3, cout=2, space=(6, 8), kernel=1)
+    third = make_layer("conv2d", cin=5, cout=2, space=(6, 8), kernel=1)
+    third = replace(third, reads=(1, 2), join="concat")
+    compare_with_torch(Network((first, second, third), IMAGE))
+
+
+def test_tokens_train_as_in_pytorch():
+    embedding = make_layer("embedding", vocabulary=7, width=6, lead=(4,))
+    norm = make_layer("layer_norm", shape=(4, 6))
+    linear = make_layer("linear", cin=6, cout=5, lead=(4,), bias=0)
+    compare_with_torch(Network((embedding, norm, linear), Input((4,), 7)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (make_layer("gru", cin=4, hidden=4, tokens=3), "gru"),
+        (make_layer("lstm", cin=4, hidden=4, tokens=3, bidirectional=1), "two directions"),
+        (make_layer("conv2d", cin=4, cout=8, space=(6, 8), kernel=3, groups=2), "2 groups"),
+        (make_layer("elementwise", fn="elu", shape=(4,)), "'elu'"),
+        (make_layer("pool", fn="adaptive_avg", kernel=(4, 4), shape=(4, 6, 8)), "adaptive"),
+        (
+            make_layer(
+                "pool",
+                fn="avg",
+                kernel=(4, 4),
+                stride=(4, 4),
+                padding=(0, 0),
+                ceil=1,
+                shape=(4, 6, 8),
+            ),
+            "avg pooling beyond the padding",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_mnn_cannot_train_is_refused_by_name(layer, named):
+    with pytest.raises(NetError, match=f"layer mine: MNN cannot train .*{named}.*(--on cpu)"):
+        MnnNetwork(Network((replace(layer, name="mine"),), Input((4,))), 1)
