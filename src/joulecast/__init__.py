@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joulecast.api.compare import compare
+    from joulecast.api.data import attach_trace
+    from joulecast.api.data_export import export_observations
+    from joulecast.api.data_import import import_runs, predict_run
     from joulecast.api.estimate import estimate, update
     from joulecast.api.evaluate import evaluate
     from joulecast.api.inspect import inspect
@@ -45,14 +48,18 @@ __all__ = [
     "Profile",
     "Setup",
     "__version__",
+    "attach_trace",
     "compare",
     "estimate",
     "evaluate",
+    "export_observations",
+    "import_runs",
     "inspect",
     "load_profile",
     "load_pruned",
     "measure",
     "plan",
+    "predict_run",
     "profile",
     "prune",
     "search",
@@ -67,8 +74,12 @@ _MODULES = {
     "Observation": "records",
     "Profile": "records",
     "Setup": "records",
+    "attach_trace": "data",
+    "export_observations": "data_export",
+    "import_runs": "data_import",
     "load_profile": "profiles",
     "load_pruned": "prune",
+    "predict_run": "data_import",
     "update": "estimate",
 }
 

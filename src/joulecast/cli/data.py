@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from joulecast.api.data_export import EXPORT_FORMATS, TIDY, export_observations
+from joulecast.api.data_import import ImportOptions, RunPrediction, import_log, predict_net
+from joulecast.api.nets import NetRequest
+from joulecast.api.options import EstimateOptions
 from joulecast.cli import options
-from joulecast.cli.terminal import make_console, plural, print_json, print_table
-from joulecast.units import format_duration
+from joulecast.cli.option_records import collect
+from joulecast.cli.terminal import label_provenance, make_console, plural, print_json, print_table
+from joulecast.traces.run_logs import AUTO, TOOLS
+from joulecast.units import format_duration, format_energy, format_share
 
 if TYPE_CHECKING:
     from joulecast.api.data import TraceAttachment
@@ -20,7 +26,7 @@ _MOST_REASONS = 10
 @click.group()
 @click.pass_context
 def data(ctx: click.Context) -> None:
-    """Attach power traces to recorded campaigns."""
+    """Attach power traces to recorded campaigns, import and export measured runs."""
     # Settings of [data] apply to each of its commands.
     ctx.default_map = dict.fromkeys(data.commands, ctx.default_map)
 
@@ -48,6 +54,115 @@ def attach(
         print_json(result.to_dict())
     else:
         _print_attachment(result)
+
+
+@data.command("import")
+@click.argument("file")
+@click.option("--net", help="The net of all runs.  [default: as the file says]")
+@options.net_options
+@collect(
+    "importing",
+    ImportOptions,
+    click.option("--device", default="", help="Name of the device.  [default: as the file says]"),
+    click.option("--source", default="", help="Name of the log.  [default: its tool or file]"),
+    click.option("--covers", default="", help="What the joules include: gpu, board ..."),
+    click.option(
+        "--tool",
+        type=click.Choice((AUTO, *TOOLS)),
+        default=AUTO,
+        help="Format of FILE.  [default: by its content]",
+    ),
+    click.option("--window", default="", help="Zeus: name of the windows that are runs."),
+    options.steps,
+    options.epochs,
+    options.samples,
+)
+@options.store
+@options.json
+def import_file(
+    file: str, request: NetRequest, importing: ImportOptions, store: str | None, json: bool
+) -> None:
+    """Import measured runs from FILE, so that estimates learn from them.
+
+    FILE is a CSV with the columns net, energy_j and duration_s (and steps, batch, precision ...),
+    or a log of Zeus, CodeCarbon or Carbontracker. Importing it again adds nothing.
+    """
+    result = import_log(file, request, importing, store)
+    if json:
+        print_json(result.to_dict())
+        return
+    console = make_console()
+    console.print(
+        f"Imported {plural(result.runs, 'run')} of {result.device} from {result.source}, "
+        f"{result.new} of them new."
+    )
+    if result.is_fitted:
+        console.print(f"Next: joulecast estimate NET --device {result.device!r}", soft_wrap=True)
+
+
+@data.command()
+@click.argument("net")
+@options.net_options
+@click.option("--device", required=True, help="Device with imported runs.")
+@click.option("--steps", type=click.IntRange(1), required=True, help="Steps of the run.")
+@click.option("--source", default="", help="Whose runs.  [default: the only source]")
+@collect("estimating", EstimateOptions, options.level, options.store)
+@options.json
+def predict(
+    request: NetRequest,
+    device: str,
+    steps: int,
+    source: str,
+    estimating: EstimateOptions,
+    json: bool,
+) -> None:
+    """Predict a whole run of NET, as the source of imported runs would report it.
+
+    The overhead of a run (start-up, evaluation) and the spread of repeated runs are those of the
+    source. `joulecast estimate` is about steps alone.
+    """
+    result = predict_net(request, device, steps, source, estimating)
+    if json:
+        print_json(result.to_dict())
+    else:
+        _print_prediction(result)
+
+
+@data.command()
+@click.argument("device")
+@click.argument("file")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(EXPORT_FORMATS),
+    default=TIDY,
+    show_default=True,
+    help="One row per observation, or CodeCarbon's columns.",
+)
+@options.grid
+@options.store
+@options.json
+def export(
+    device: str, file: str, form: str, grid: str | None, store: str | None, json: bool
+) -> None:
+    """Write the observations of DEVICE to FILE as CSV."""
+    count = export_observations(device, file, form=form, grid=grid or "", store=store)
+    if json:
+        print_json({"file": file, "format": form, "observations": count})
+    else:
+        make_console().print(f"Wrote {plural(count, 'observation')} to {file}.")
+
+
+def _print_prediction(result: RunPrediction) -> None:
+    low_j, high_j = map(format_energy, result.interval_j)
+    console = make_console()
+    console.print(
+        f"A run of {result.network} on {result.device}, {result.steps:,} steps, as {result.source} "
+        f"reports it: {format_energy(result.energy_j)}{label_provenance('imported')} "
+        f"({100 * result.level:g} % interval {low_j}–{high_j}), "
+        f"{format_duration(result.duration_s)}."
+    )
+    console.print(f"Repeated runs differ by {format_share(result.repeat_sd_share)} (std. dev.).")
 
 
 def _print_attachment(result: TraceAttachment) -> None:
