@@ -46,6 +46,7 @@ HARMFUL = {
     ],
     "storage": ["sqlite:///x.db"],
     "train": ["evil.py:score"],
+    "net": ["evil.py:make_net"],
     "out": ["x.json"],
     "plot": ["x.html"],
     "save": ["x"],
@@ -53,7 +54,7 @@ HARMFUL = {
 ALLOWED = {
     "meter": [
         *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN", "battery"),
-        *("modelled:8W", "file:power.csv"),
+        *("modelled:8W", "file:power.csv", "later", "later:battery"),
     ],
     "on": ["cpu", "cuda:1", "mnn:cpu", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
     "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],

@@ -13,21 +13,23 @@ from typing import Any
 
 HARMLESS = frozenset(
     """
-    acquisition atlas batch battery blocks budget candidates charge confidence device device_name
-    devices epochs estimator estimators floor grid importance inference input interval json keep
-    layers level loss measure missing multiple nets no_save now objective offline optimizer points
-    precision price probe profile reserve rest_w retry_refused rounds sampler samples seconds seed
-    seen steps strategy study threads time_limit trials vary
+    acquisition atlas batch battery blocks budget candidates charge confidence covers device
+    device_name devices epochs estimator estimators floor form grid importance inference input
+    interval json keep layers level loss measure missing multiple nets no_save now objective offline
+    optimizer points precision price probe profile reserve rest_w retry_refused rounds run sampler
+    samples seconds seed seen source steps strategy study threads time_limit tool trials vary window
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""
 
 _METER = (
-    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+)"
+    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
+    r"|later(?::[\w ]+)?)"
 )
 _ON = r"(?:cpu|cuda(?::\d+)?|mnn(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
+    "net": "may run code",
     "meter": "may run a program",
     "on": "may run a plug-in",
     "store": "is not in this folder",
