@@ -8,11 +8,11 @@ from joulecast.store import open_store
 pytest.importorskip("MNN")
 
 NET = "lenet5:2,3,8,8"
-HERE = ("--on", "mnn:cpu", "--threads", "1")
+HERE = ("--on", "mnn:cpu", "--threads", "1", "--estimator", "flops")
 
 
 def test_profile_and_estimate_use_one_framework(shell):
-    done = shell.json("profile", NET, *HERE, "--seconds", "4", "--rounds", "1")
+    done = shell.json("profile", NET, *HERE, "--points", "3", "--rounds", "1")
     assert done["profile"]["runtime"].startswith("mnn-")
     estimate = shell.json("estimate", NET, *HERE)
     assert estimate["runtime"].startswith("mnn-")
