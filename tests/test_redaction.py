@@ -29,6 +29,7 @@ REDACTED = {
     "https://lab?api_key=s3cret": "https://lab?api_key=***",
     "host=db password=s3cret dbname=lab": "host=db password=*** dbname=lab",
     r"host=db password = 's3 \' cret' dbname=lab": "host=db password = *** dbname=lab",
+    r'password="s3 \" cret" host=db': "password=*** host=db",
     "'postgres://ann:s3cret@db' is not a store": "'postgres://ann:***@db' is not a store",
     "cannot open 'postgresql://db/lab?password=s3cret': give another": (
         "cannot open 'postgresql://db/lab?password=***': give another"

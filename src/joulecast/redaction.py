@@ -24,7 +24,9 @@ _CREDENTIALS = re.compile(
     re.IGNORECASE,
 )
 _KEY = re.compile(r"(?<![\w%.+-])(?P<key>[\w%.+-]+)\s?=\s?")
-_VALUE = re.compile(r"'(?:[^'\\]|\\.){0,4999}'|[^&\s]+")
+_VALUE = re.compile(
+    r"""'(?:[^'\\]|\\.){0,4999}'|"(?:[^"\\]|\\.){0,4999}"|[^&\s]+""",
+)
 _SECRET_KEYS = re.compile(
     r"(?:password|passwd|passphrase|pwd|pass|secret|token|api[_-]?key|access[_-]?key)$",
     re.IGNORECASE,
@@ -57,6 +59,6 @@ def _hide_parameters(text: str) -> str:
             continue
         shown += [text[end:position], MASK]
         # Closing quotes and brackets belong to the message around a URL.
-        is_quoted = value[0].startswith("'")
+        is_quoted = value[0].startswith(("'", '"'))
         end = position = position + len(value[0] if is_quoted else value[0].rstrip("'\")]},;:."))
     return "".join(shown) + text[end:]

@@ -47,3 +47,24 @@ def test_reading_shipped_profiles_imports_no_database():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql:ann:s3cret@db/lab",
+        "postgresql//ann:s3cret@db/lab",
+        "//ann:s3cret@db",
+        "ann:s3@db",
+    ],
+)
+def test_a_mistyped_url_is_refused_without_its_password(place):
+    with pytest.raises(StoreError, match="postgresql://USER@HOST") as caught:
+        choose_place(place)
+    assert "s3" not in str(caught.value)
+
+
+def test_a_folder_may_have_a_name_like_a_url(tmp_path):
+    (tmp_path / "a:b@c").mkdir()
+    place = str(tmp_path / "a:b@c" / "store.sqlite")
+    assert choose_place(place) == place

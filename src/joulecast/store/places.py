@@ -7,12 +7,16 @@ module needs only the standard library.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from joulecast.errors import StoreError
 
 IN_MEMORY = ":memory:"
 ELSEWHERE = "or choose another path with JOULECAST_STORE"
+
+# A URL with a password whose beginning is mistyped would pass for a path.
+_LIKE_CREDENTIALS = re.compile(r":[^/]*@[^/]*")
 
 # Programs that run as another user may do what that user may.
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -22,7 +26,7 @@ def choose_place(place: str | Path | None = None) -> str:
     """Return the path or URL of the store: ``place``, else JOULECAST_STORE, else the data folder.
 
     Raises:
-        StoreError: There is no home folder, or no file can have this name.
+        StoreError: There is no home folder, no file can have this name, or it is a mistyped URL.
     """
     chosen = str(place or os.environ.get("JOULECAST_STORE") or find_default_file())
     if "\0" in chosen:
@@ -33,6 +37,13 @@ def choose_place(place: str | Path | None = None) -> str:
         raise StoreError(f"the store {chosen!r} is not valid text: give another path") from error
     if "://" in chosen or chosen == IN_MEMORY:
         return chosen
+    credentials = _LIKE_CREDENTIALS.search(chosen)
+    if credentials and is_missing_file(chosen[: credentials.end()]):
+        # It is not shown, because it contains a password.
+        raise StoreError(
+            "the store is neither a path nor a URL: write a URL like "
+            "postgresql://USER@HOST:5432/DATABASE"
+        )
     try:
         return str(Path(chosen).expanduser())
     except RuntimeError as error:
