@@ -49,7 +49,8 @@ class FileClaims:
     """Claims as locked files beside the store, each there only while it is held."""
 
     def __init__(self, store: Path) -> None:
-        self._store = store
+        # Processes may know the same store by different links.
+        self._store = store.resolve()
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
@@ -127,6 +128,9 @@ def _lock_file(path: Path) -> IO[str] | None:
             return None
         except FileNotFoundError:
             pass
+        except OSError:
+            # Some network drives have no locks, so nothing can be claimed there either.
+            return file
         file.close()
 
 
