@@ -40,3 +40,9 @@ def test_units_and_prefixes(text, value, unit):
 def test_number_without_a_unit_is_ignored(text):
     with pytest.raises(InputError, match="no joules or watts"):
         read_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["power 1e999 W", "1e999 J", "1e308 GWh"])
+def test_too_large_a_number_is_shown_as_printed(text):
+    with pytest.raises(InputError, match=f"'{text.removeprefix('power ')}' is too large"):
+        read_quantity(text)

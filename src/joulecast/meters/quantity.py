@@ -32,7 +32,7 @@ def read_quantity(text: str) -> Quantity:
     """Return the last number of joules or watts in a text.
 
     Raises:
-        InputError: The text contains neither.
+        InputError: The text contains neither, or a number that no float can hold.
     """
     matches = list(_QUANTITY.finditer(text))
     if not matches:
@@ -42,5 +42,8 @@ def read_quantity(text: str) -> Quantity:
     is_power = found["unit"][0] in "Ww" and found["unit"] != "Wh"
     # A watt is a joule per second, so its prefixes scale the same way.
     energy_unit = "Wh" if found["unit"] == "Wh" else "J"
-    size = parse_energy(found["number"].replace(",", "") + found["prefix"] + energy_unit)
+    try:
+        size = parse_energy(found["number"].replace(",", "") + found["prefix"] + energy_unit)
+    except InputError as error:
+        raise InputError(f"{matches[-1][0]!r} is too large: print a number like 55 W") from error
     return Quantity(-size if found["sign"] == "-" else size, "W" if is_power else "J")
