@@ -84,7 +84,7 @@ SECOND_SMALL = ("feature_transformer", "crf_tagger", "actor_critic", "scene_rend
 def test_modules_are_read_completely(scripts, name):
     entry = find_entry(scripts, name)
     example = entry.build(tiny=True)
-    network, setup, _ = scripts.estimates.read_network(entry, example, 2)
+    network, setup, _ = scripts.estimates.read_network(entry, example)
     assert setup == Setup(2, precision=entry.precision, optimizer=entry.optimizer)
     assert network.totals.params == sum(one.numel() for one in example.module.parameters())
     assert network.totals.unattributed_flops_share < 0.01
@@ -94,7 +94,7 @@ def test_estimates_are_those_of_the_module(scripts):
     """The network is read once and estimated; a user gives the module and its loss."""
     entry = find_entry(scripts, "tabular_resnet")
     example = entry.build(tiny=True)
-    network, setup, _ = scripts.estimates.read_network(entry, example, 2)
+    network, setup, _ = scripts.estimates.read_network(entry, example)
     profile = make_profile()
     found = scripts.estimates.estimate_shipped(network, setup, profile)
     options = scripts.estimates.list_options(entry, example)
