@@ -1,8 +1,8 @@
 """Every command and call that a page or an example prints runs as printed, in their order.
 
-Each page has an empty folder and store, a link to the examples, and the ``toml`` that it shows as
-``jobs.toml``. What needs a GPU must stop because the GPU is missing. Only what takes minutes is
-shortened.
+Each page has an empty folder and store, a link to the examples, and the ``toml`` and ``csv`` that it
+shows as ``jobs.toml`` and ``runs.csv``. What needs a GPU must stop because the GPU is missing. Only
+what takes minutes is shortened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ SHORTER = {
     "prune cnn5": "prune cnn5 --strategy uniform",
 }
 # Too long for a test even if shortened; tests/campaign measures atlases.
-ONLY_PARSED = ("profile --atlas --on cpu --seconds 600",)
+ONLY_PARSED = (
+    "profile --atlas --on cpu --seconds 600",
+    # They need an instrument; tests/cli/test_data.py records and attaches.
+    "profile lenet5 --on cpu --meter later",
+    "data attach trace.csv",
+    "estimate lenet5:4,8,16,32 --device NAME",
+)
 # Names in calls that stand for the reader's own things.
 OWN_NAMES = ("...", "folder", "score", "FILE")
 
@@ -64,6 +70,8 @@ def test_pages_print_commands() -> None:
 def test_commands_run_as_printed(page: str, folder: Path) -> None:
     for text in re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         (folder / "jobs.toml").write_text(text)
+    for text in re.findall(r"```csv\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        (folder / "runs.csv").write_text(text)
     for line in COMMANDS[page]:
         if line in ONLY_PARSED:
             parse(line)
