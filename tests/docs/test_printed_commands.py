@@ -1,6 +1,6 @@
 """Every command and call that a page or an example prints runs as printed, in their order.
 
-Each page has an empty folder and store, a link to the examples, and the ``toml`` and ``csv`` that it
+Each page has an empty folder and store, a link to the examples, and the ``toml`` and ``csv`` it
 shows as ``jobs.toml`` and ``runs.csv``. What needs a GPU must stop because the GPU is missing. Only
 what takes minutes is shortened.
 """
