@@ -103,7 +103,7 @@ def _read_architecture(path: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise FileError(
-            f"{path} is not a pruned network: give a folder that `joulecast prune --out` wrote"
+            f"{path} is not a pruned network: give a folder that `joulecast prune --save` wrote"
         )
     return data
 
