@@ -13,7 +13,7 @@ from pathlib import Path
 from joulecast.errors import StoreError
 
 IN_MEMORY = ":memory:"
-ELSEWHERE = "or choose another path with JOULECAST_STORE"
+ELSEWHERE = "or choose another store with --store or JOULECAST_STORE"
 
 # A URL with a password whose beginning is mistyped would pass for a path.
 _LIKE_CREDENTIALS = re.compile(r":[^/]*@[^/]*")
