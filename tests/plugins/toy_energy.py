@@ -9,7 +9,6 @@ from joulecast.errors import InputError, NetError
 from joulecast.meters import GuardedMeter, MeterInfo, MeterSpec, Reading
 from joulecast.records import Device
 
-
 _BUSY_W = 0.1
 
 

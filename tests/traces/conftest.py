@@ -1,6 +1,7 @@
 """One recording for all tests of traces."""
 
 import pytest
+
 from simulated_traces import record_trials
 
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from simulated_traces import WALL_S, Instrument, record_trials
 
 from joulecast.errors import InputError
 from joulecast.traces.alignment import MOST_DRIFT, align_clocks
 from joulecast.traces.attachment import attach_energies, split_pulses
 from joulecast.traces.power_trace import make_trace
+from simulated_traces import WALL_S, Instrument, record_trials
 
 LIMIT_S = 0.005
 

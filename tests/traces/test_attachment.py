@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from simulated_traces import Instrument, read_live
 
 from joulecast.traces.attachment import attach_energies
 from joulecast.traces.power_trace import make_trace
+from simulated_traces import Instrument, read_live
 
 
 @pytest.mark.parametrize("rate_hz", [50, 200, 2000])
