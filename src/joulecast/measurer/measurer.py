@@ -52,6 +52,7 @@ _ADVICE = {
     "invalid": "check the meter with `joulecast detect`",
     "implausible": "check the meter with `joulecast detect`",
     "too short": "use longer windows",
+    "charging": "unplug the charger",
 }
 
 MeasureWindow = Callable[[Step, TrialMeasurements], MeasuredWindow]
