@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.errors import MissingError
+from joulecast.errors import MeasurementError, MissingError
 from joulecast.records.codec import Record
 
 # Problems that make a reading invalid. A colon and details may follow.
@@ -124,6 +126,20 @@ class Reading:
     def power_w(self) -> float:
         """Average power; 0 where no time passed."""
         return self.energy_j / self.duration_s if self.duration_s > 0 else 0.0
+
+
+@contextmanager
+def explain_read_errors(what: str, advice: str) -> Iterator[None]:
+    """Turn errors of reading files of an instrument into one that says what to do.
+
+    Args:
+        what: What was read, such as ``a RAPL counter``.
+        advice: What to do.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"{what} can no longer be read ({error}): {advice}") from error
 
 
 def _to_float(value: Any) -> float:

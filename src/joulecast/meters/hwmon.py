@@ -11,13 +11,12 @@ sensors and knows which rails include others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
-from joulecast.meters.base import MeterInfo, Reading, UnavailableError
+from joulecast.meters.base import MeterInfo, Reading, UnavailableError, explain_read_errors
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.hwmon_rails import (
     BoardInput,
@@ -106,7 +105,7 @@ class HwmonMeter(GuardedMeter):
         self._samples.append(Sample((begin_s + self._now()) / 2, value))
 
     def _read(self) -> float:
-        with _reading():
+        with explain_read_errors("a hwmon sensor", "check its driver"):
             return sum(_read_rail(rail) for rail in self.rails)
 
 
@@ -125,17 +124,6 @@ def _subtract(counts_j: Sequence[float], duration_s: float) -> Reading:
         kind = "stuck" if duration_s >= _STUCK_S else "too short"
         faults.append(f"{kind}: the energy counter did not change in {duration_s:.3g} s")
     return Reading(max(counts_j[-1] - counts_j[0], 0.0), duration_s, tuple(faults))
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Turn errors of reading a sensor into one that says what to do."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise MeasurementError(
-            f"a hwmon sensor can no longer be read ({error}): check its driver"
-        ) from error
 
 
 # ---------------------------------------------------------------------------------------------

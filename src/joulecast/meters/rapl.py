@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from joulecast.errors import MeasurementError
 from joulecast.meters.base import (
     METER_CHECKS,
     POWER_LIMIT,
     MeterInfo,
     Reading,
     UnavailableError,
+    explain_read_errors,
 )
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.ticker import MakeTicker, Ticker
@@ -214,7 +213,7 @@ class RaplMeter(GuardedMeter):
         self._begun_throttled = self._count_throttled()
         # It stops an earlier window's ticks; its own first one is a second away.
         self._ticker.start()
-        with _reading():
+        with explain_read_errors("a RAPL counter", "check its permissions"):
             for zone in self._zones:
                 zone.start(self._now())
         self._begun_s = self._now()
@@ -234,7 +233,7 @@ class RaplMeter(GuardedMeter):
         self._ticker.stop()
 
     def _update_zones(self) -> None:
-        with _reading():
+        with explain_read_errors("a RAPL counter", "check its permissions"):
             for zone in self._zones:
                 zone.update(self._now())
 
@@ -260,17 +259,6 @@ class RaplMeter(GuardedMeter):
             return sum(int(self._read(path)) for path in paths)
         except (OSError, ValueError):
             return 0
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Turn errors of reading a counter into one that says what to do."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise MeasurementError(
-            f"a RAPL counter can no longer be read ({error}): check its permissions"
-        ) from error
 
 
 def make_rapl(argument: str) -> RaplMeter:
