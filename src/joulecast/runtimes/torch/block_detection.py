@@ -8,7 +8,7 @@ from torch import Tensor
 
 from joulecast.kinds import KINDS, Work
 from joulecast.runtimes.torch.build import Block
-from joulecast.runtimes.torch.event_arguments import function_name, largest_constant
+from joulecast.runtimes.torch.event_arguments import find_largest_constant, function_name
 from joulecast.runtimes.torch.op_readers import PACKED_SDPA
 from joulecast.runtimes.torch.trace_events import Event, ModuleCall, Trace
 
@@ -28,7 +28,7 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
         inside = [event for event in trace.events[call.start : call.stop] if event.is_dynamic]
         if not call.is_leaf or not _is_hand_written(inside):
             continue
-        if any(largest_constant(event, computed_tensors, batch=1) for event in inside):
+        if any(find_largest_constant(event, computed_tensors, batch=1) for event in inside):
             continue
         computed = {value for event in inside for value in event.output_ids}
         pairs = [pair for event in inside for pair in event.list_inputs()]

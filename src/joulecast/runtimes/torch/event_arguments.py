@@ -53,8 +53,8 @@ def expand_size(value: Any, dims: int) -> Shape:
     return sizes * dims if len(sizes) == 1 else sizes
 
 
-def largest_constant(event: Event, known: Sequence[torch.Tensor], batch: int) -> int:
-    """Return the elements per sample of the largest tensor argument besides ``known`` ones.
+def find_largest_constant(event: Event, known: Sequence[torch.Tensor], batch: int) -> int:
+    """Return how many elements per sample the largest tensor argument besides ``known`` has.
 
     Numbers do not count: they keep the precision of the other operand. 0 if there is none.
     """

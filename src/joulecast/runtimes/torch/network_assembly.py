@@ -21,9 +21,9 @@ from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.compute_readers import find_shared_operand
 from joulecast.runtimes.torch.event_arguments import (
+    find_largest_constant,
     first_tensor,
     function_name,
-    largest_constant,
     sample_shape,
 )
 from joulecast.runtimes.torch.index_readers import read_slice
@@ -134,14 +134,14 @@ class _NetworkAssembler:
             self._start_layer(index, op, event)
 
     def _add_constant(self, op: Op | None, event: Event) -> Op | None:
-        """Return an operator with the size of its tensor operand that nothing computed depends on.
+        """Return an operator with the size of its tensor operand that no layer computes.
 
         Tables of rotations and masks stay in full precision under autocast, and so does the result.
         """
         if op is None or not find_kind(op.kind).combines_inputs or event.is_fused:
             return op
         known = [tensor for value, tensor in event.list_inputs() if value in self.layer_of_value]
-        size = 0 if event.param_names else largest_constant(event, known, self.batch)
+        size = 0 if event.param_names else find_largest_constant(event, known, self.batch)
         return _with_size(op, "constant", size) if size else op
 
     def _skip_view(self, event: Event) -> None:
