@@ -7,7 +7,9 @@
     ├── MissingError               make or install something first: a meter, a profile, a package
     ├── MeasurementError           try again: the measurement failed or is unreliable
     │   ├── ContaminatedError      something disturbed the device in every attempt
+    │   ├── DeviceAwayError        the agent of a device does not answer: check it, then go on
     │   ├── DeviceLostError        the process can no longer use the device: start it again
+    │   ├── MeterLostError         the meter can no longer be read: check it, then go on
     │   ├── NotTrainingError       the loss is not finite, or a weight did not change
     │   └── OutOfMemoryError       the trial does not fit on the device
     └── StoreError                 the store cannot be read or written; it is unchanged
@@ -51,8 +53,16 @@ class ContaminatedError(MeasurementError):
     """Something disturbed the device in every attempt."""
 
 
+class DeviceAwayError(MeasurementError):
+    """The agent of a device cannot be reached, or does not answer any more."""
+
+
 class DeviceLostError(MeasurementError):
     """The device failed so badly that this process can no longer use it."""
+
+
+class MeterLostError(MeasurementError):
+    """The meter can no longer be read, whatever is measured."""
 
 
 class NotTrainingError(MeasurementError):

@@ -4,14 +4,17 @@
 
 An instrument implements four hooks, which are always called in order: opening and closing twice
 does nothing, ``begin`` needs an open meter, and ``end`` needs ``begin``. A second ``begin``
-restarts the window, because a load that failed never reaches its ``end``.
+restarts the window, because a load that failed never reaches its ``end``. An instrument that fails
+in between raises MeterLostError.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from joulecast.errors import MeasurementError
+from joulecast.errors import MeasurementError, MeterLostError
 from joulecast.meters.base import Meter, Reading
 
 
@@ -36,7 +39,8 @@ class GuardedMeter(Meter):
             raise MeasurementError(
                 f"begin() was called on meter {self.name} before open(): use `with`"
             )
-        self._start()
+        with _name_loss():
+            self._start()
         self._has_begun = True
 
     def end(self) -> Reading:
@@ -45,7 +49,8 @@ class GuardedMeter(Meter):
                 f"end() was called on meter {self.name} before begin(): call begin() first"
             )
         self._has_begun = False
-        return self._stop()
+        with _name_loss():
+            return self._stop()
 
     def _connect(self) -> None:
         """Connect to the instrument; most need nothing."""
@@ -60,3 +65,12 @@ class GuardedMeter(Meter):
     @abstractmethod
     def _stop(self) -> Reading:
         """Return the energy since the start."""
+
+
+@contextmanager
+def _name_loss() -> Iterator[None]:
+    """Turn an error of the instrument into one that no trial is blamed for."""
+    try:
+        yield
+    except MeasurementError as error:
+        raise MeterLostError(str(error)) from error
