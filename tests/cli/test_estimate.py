@@ -178,6 +178,24 @@ def test_on_means_the_profile_of_that_device(profiled):
     assert "--probe" in profiled.fails("estimate", *NET, "--meter", "nvml", code=2)
 
 
+def test_runtime_and_on_name_a_device_together(profiled, write):
+    words = ("estimate", NET[0], "--batch", "8")
+    expected = profiled.json("estimate", *NET)
+    assert profiled.json(*words, "--runtime", "simulated", "--on", "7") == expected
+    assert profiled.json(*words, "--runtime", "simulated", "--on", "simulated:7") == expected
+    assert "simulated-0" in profiled.fails(*words, "--runtime", "simulated")
+    write("joulecast.toml", 'runtime = "simulated"')
+    assert profiled.json(*words, "--on", "7") == expected
+
+
+def test_runtime_that_does_not_fit_is_one_line(profiled):
+    words = ("estimate", NET[0])
+    assert "choose from torch, mnn" in profiled.fails(*words, "--runtime", "tf")
+    assert "processor only" in profiled.fails(*words, "--runtime", "mnn", "--on", "cuda:0")
+    said = profiled.fails("estimate", *NET, "--runtime", "simulated", code=2)
+    assert "give --device or --runtime, not both" in said
+
+
 def test_on_overrides_a_device_in_the_settings(profiled, write):
     write("joulecast.toml", 'device = "nvidia-h200"')
     words = (NET[0], "--batch", "8", "--on", "simulated:7")

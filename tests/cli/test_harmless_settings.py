@@ -36,6 +36,7 @@ HARMFUL = {
         "nvml:0;x",
     ],
     "on": ["plugin", "plugin:x", ["cpu", "plugin"], "cpu,plugin"],
+    "runtime": ["plugin", "mnn,plugin"],
     "store": [
         "/tmp/x.sqlite",
         "../x.sqlite",
@@ -57,6 +58,7 @@ ALLOWED = {
         *("modelled:8W", "file:power.csv", "later", "later:battery"),
     ],
     "on": ["cpu", "cuda:1", "mnn:cpu", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
+    "runtime": ["torch", "mnn", "simulated"],
     "store": ["lab.sqlite", "inner/lab.sqlite", ":memory:"],
 }
 

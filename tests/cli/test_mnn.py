@@ -8,7 +8,8 @@ from joulecast.store import open_store
 pytest.importorskip("MNN")
 
 NET = "lenet5:2,3,8,8"
-HERE = ("--on", "mnn:cpu", "--threads", "1", "--estimator", "flops")
+SETUP = ("--threads", "1", "--estimator", "flops")
+HERE = ("--runtime", "mnn", *SETUP)
 
 
 def test_profile_and_estimate_use_one_framework(shell):
@@ -16,6 +17,7 @@ def test_profile_and_estimate_use_one_framework(shell):
     assert done["profile"]["runtime"].startswith("mnn-")
     estimate = shell.json("estimate", NET, *HERE)
     assert estimate["runtime"].startswith("mnn-")
+    assert shell.json("estimate", NET, "--on", "mnn:cpu", *SETUP) == estimate
     with open_store(create=False) as store:
         summaries = store.list_matches(detect_device("cpu").name)
         assert [one.runtime for one in summaries] == [estimate["runtime"]]
@@ -25,3 +27,9 @@ def test_profile_and_estimate_use_one_framework(shell):
 def test_kind_that_mnn_cannot_train_is_one_line(shell):
     line = shell.fails("measure", "transformer:16,1", "--on", "mnn")
     assert "layer block0.sdpa: MNN cannot train sdpa" in line
+
+
+def test_estimator_of_separate_stages_is_refused_by_the_stage(shell):
+    words = ("--runtime", "mnn", "--points", "4", "--rounds", "1", "--estimator", "neuralpower")
+    line = shell.fails("profile", NET, *words)
+    assert "MNN cannot run the stage backward alone: measure step or forward" in line

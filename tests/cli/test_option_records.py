@@ -37,6 +37,22 @@ def test_options_become_a_record():
     assert names == ["points", "rest_w", "json"]
 
 
+def test_options_that_are_not_exposed_are_left_out():
+    @click.command()
+    @collect(
+        "limits",
+        Limits,
+        click.option("--points", type=int, default=3),
+        click.option("--rest-w", type=float),
+        click.option("--quiet", is_flag=True, expose_value=False),
+    )
+    def command(limits: Limits) -> None:
+        click.echo(limits)
+
+    done = CliRunner().invoke(command, ["--quiet", "--rest-w", "2"])
+    assert done.output == f"{Limits(3, 2.0)}\n"
+
+
 def test_commands_take_at_most_seven_records():
     context = click.Context(cli)
     for name in cli.list_commands(context):

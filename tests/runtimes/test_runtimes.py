@@ -6,7 +6,14 @@ import sys
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.runtimes import BUILT_IN, find_hardware, is_plugin, name_framework, open_runtime
+from joulecast.runtimes import (
+    BUILT_IN,
+    find_hardware,
+    is_plugin,
+    join_runtime,
+    name_framework,
+    open_runtime,
+)
 from joulecast.runtimes.simulated import SimulatedRuntime
 
 
@@ -72,3 +79,29 @@ def test_device_has_hardware_and_framework(on, hardware, framework):
 def test_mnn_runs_on_the_processor_only(on):
     with pytest.raises(InputError, match="processor only"):
         open_runtime(on)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "on", "joined"),
+    [
+        ("mnn", "", "mnn"),
+        ("mnn", "cpu", "mnn:cpu"),
+        ("mnn", "mnn:cpu", "mnn:cpu"),
+        ("torch", "", "cpu"),
+        ("torch", "cuda:1", "cuda:1"),
+        ("simulated", "7", "simulated:7"),
+    ],
+)
+def test_runtime_and_device_are_joined(runtime, on, joined):
+    assert join_runtime(runtime, on) == joined
+
+
+@pytest.mark.parametrize("on", ["mnn:cpu", "simulated:7"])
+def test_device_of_another_framework_is_refused(on):
+    with pytest.raises(InputError, match="is not a device of PyTorch: give cpu or cuda:0"):
+        join_runtime("torch", on)
+
+
+def test_unknown_runtime_lists_all():
+    with pytest.raises(InputError, match=r"no runtime 'tf': choose from torch, mnn, simulated"):
+        join_runtime("tf")

@@ -15,7 +15,7 @@ from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import JoinedOption, NumberType, ShareType
+from joulecast.cli.option_types import NumberType, ShareType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
 from joulecast.cli.progress import show_activity
@@ -53,12 +53,13 @@ class SourceOptions:
 
         What is typed on the command line overrides settings.
         """
-        names = {"device": self.device, "profile": self.profile or "", "on": self.on}
+        here = "runtime" if options.is_typed("runtime") and not options.is_typed("on") else "on"
+        names = {"device": self.device, "profile": self.profile or "", here: ""}
         typed = [name for name in names if options.is_typed(name)]
         given = typed or [name for name in ("device", "profile") if names[name]]
         if len(given) > 1:
             self._refuse(f"give {' or '.join(f'--{name}' for name in given)}, not both")
-        return names[given[0]] if given and given[0] != "on" else ""
+        return names[given[0]] if given else ""
 
     def check_probe(self, estimator: str) -> None:
         """Raise UsageError where a probe contradicts other options, or --meter has no use."""
@@ -86,13 +87,8 @@ _BATTERY_SHARE = ShareType(is_open=False)
     SourceOptions,
     options.device,
     click.option("--profile", metavar="FILE", help="Profile file, instead of --device."),
-    click.option(
-        "--on",
-        cls=JoinedOption,
-        default=("cpu",),
-        show_default=True,
-        metavar="DEVICE",
-        help="Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu or simulated:7.",
+    options.make_on(
+        "Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu or simulated:7."
     ),
     click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."

@@ -32,6 +32,7 @@ _REASONS = {
     "net": "may run code",
     "meter": "may run a program",
     "on": "may run a plug-in",
+    "runtime": "may run a plug-in",
     "store": "is not in this folder",
     "storage": "may connect to a server",
 }
@@ -68,5 +69,6 @@ def _is_store_here(text: str) -> bool:
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
     "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
+    "runtime": lambda text: text in ("torch", "mnn", "simulated"),
     "store": _is_store_here,
 }

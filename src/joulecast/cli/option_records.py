@@ -49,4 +49,4 @@ def _list_names(options: Sequence[Decorator]) -> list[str]:
     for option in options:
         option(command)
     params: list[click.Parameter] = getattr(command, "__click_params__", [])
-    return [param.name for param in params if param.name]
+    return [param.name for param in params if param.name and param.expose_value]

@@ -20,6 +20,46 @@ from joulecast.records import OPTIMIZERS, PRECISIONS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_RUNTIME = "joulecast.runtime"
+
+
+def make_on(help: str) -> Callable[[Function], Function]:
+    """Return the options ``--on`` and ``--runtime``; the command gets both as ``on``."""
+    device = click.option(
+        "--on",
+        cls=JoinedOption,
+        default=("cpu",),
+        show_default=True,
+        metavar="DEVICE",
+        callback=_join_runtime,
+        help=help,
+    )
+    # Eager, so that it is known when the device is parsed.
+    runtime = click.option(
+        "--runtime",
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_runtime,
+        help="Framework of the device: torch, mnn or a plug-in; `--runtime mnn` is `--on mnn:cpu`.",
+    )
+    return lambda function: device(runtime(function))
+
+
+def _keep_runtime(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    context.meta[_RUNTIME] = value
+
+
+def _join_runtime(context: click.Context, param: click.Parameter, on: str) -> str:
+    runtime = context.meta.get(_RUNTIME)
+    if runtime is None:
+        return on
+    # Imported where it is needed, because every command imports this module.
+    from joulecast.runtimes import join_runtime
+
+    is_default = context.get_parameter_source("on") is click.core.ParameterSource.DEFAULT
+    return join_runtime(runtime, "" if is_default else on)
+
 
 # ---------------------------------------------------------------------------------------------
 # Options
@@ -32,14 +72,6 @@ plot = click.option(
     "--plot", type=PlotType(), metavar="FILE", help="Also plot it: .html, .svg or .png."
 )
 store = click.option("--store", metavar="PATH", help="The store: a file, or a postgresql:// URL.")
-on = click.option(
-    "--on",
-    cls=JoinedOption,
-    default=("cpu",),
-    show_default=True,
-    metavar="DEVICE",
-    help="Device to measure on: cpu, cuda:0, mnn:cpu or simulated:7.",
-)
 meter = click.option(
     "--meter",
     default="auto",
@@ -47,6 +79,7 @@ meter = click.option(
     help="Meter, see `joulecast detect`; nvml+rapl adds up.",
 )
 rounds = click.option("--rounds", default=3, show_default=True, help="Windows of each measurement.")
+on = make_on("Device to measure on: cpu, cuda:0, mnn:cpu or simulated:7.")
 device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."
 )

@@ -27,6 +27,7 @@ __all__ = [
     "find_hardware",
     "is_plugin",
     "is_simulated",
+    "join_runtime",
     "name_framework",
     "open_runtime",
 ]
@@ -82,7 +83,28 @@ def name_framework(on: str) -> str:
     """Return the framework that runs on a device, as profiles name it: ``cuda:0`` → ``torch``."""
     if is_plugin(on):
         return open_runtime(on).name.partition("-")[0]
-    return _name_of(on) if _name_of(on) in ("mnn", "simulated") else "torch"
+    return _name_of(on) if _name_of(on) in _OTHER_FRAMEWORKS else "torch"
+
+
+def join_runtime(runtime: str, on: str = "") -> str:
+    """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``.
+
+    Args:
+        runtime: ``torch``, ``mnn``, ``simulated``, or the name of a plug-in.
+        on: A device of the framework, with or without its name; its default by default.
+
+    Raises:
+        InputError: There is no such framework, or the device belongs to another one.
+    """
+    others = (*_OTHER_FRAMEWORKS, *_load_plugins())
+    if runtime not in ("torch", *others):
+        names = ", ".join(("torch", *others))
+        raise InputError(f"there is no runtime {runtime!r}: choose from {names}")
+    if runtime != "torch":
+        return on if _name_of(on) == runtime else f"{runtime}:{on}".rstrip(":")
+    if _name_of(on) in others:
+        raise InputError(f"{on!r} is not a device of PyTorch: give cpu or cuda:0")
+    return on or "cpu"
 
 
 def _open_torch(on: str, device_name: str) -> Runtime:
@@ -128,9 +150,12 @@ BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "simulated": _open_simulated,
 }
 
+_OTHER_FRAMEWORKS = ("mnn", "simulated")
+
 
 def _load_plugins() -> Plugins:
-    return load_plugins(RUNTIME_GROUP, frozenset(BUILT_IN))
+    # With torch: a plug-in of that name could not be told from PyTorch.
+    return load_plugins(RUNTIME_GROUP, frozenset((*BUILT_IN, "torch")))
 
 
 def _name_of(on: str) -> str:

@@ -49,7 +49,8 @@ def prepare_step(
         raise InputError(f"MNN cannot run the mode {execution.mode}: use eager")
     if execution.stage not in RUNNABLE_STAGES:
         raise InputError(
-            f"MNN cannot run the stage {execution.stage} alone: use {' or '.join(RUNNABLE_STAGES)}"
+            f"MNN cannot run the stage {execution.stage} alone: measure "
+            f"{' or '.join(RUNNABLE_STAGES)}, or choose an estimator that does"
         )
     step = MnnStep(replicas, setup, execution, threads)
     step.check()
