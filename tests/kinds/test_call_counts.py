@@ -23,7 +23,17 @@ def test_only_products_in_half_precision_are_cast(layer):
     assert casts == 0
     assert bool(products) == bool(layer_work(layer, Setup()).forward.flops)
     half = count_host_calls(layer, Setup(precision="bf16"))
-    assert half == (launches, weights, products, products)
+    assert half[1:] == (weights, products, products)
+    assert (half[0] == launches) == (layer.kind != "rms_norm")
+
+
+def test_rms_norm_is_fused_only_in_full_precision():
+    fused, spelled = (make_layer("rms_norm", shape=(7, 8), spelled=spelled) for spelled in (0, 1))
+    for precision in ("fp32", "tf32"):
+        setup = Setup(precision=precision)
+        assert count_host_calls(fused, setup) < count_host_calls(spelled, setup)
+    half = Setup(precision="bf16")
+    assert layer_work(fused, half) == layer_work(spelled, half)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])

@@ -45,7 +45,16 @@ def test_kinds_of_each_sort():
     assert names_where("combines_inputs") == {"elementwise"}
     assert names_where("counts_params") == {"elementwise", "index"}
     assert names_where("has_head_dim") == names_where("packs_inputs") == {"sdpa"}
-    functions = {"elementwise", "matmul", "sdpa", "index", "scatter", "sort", "slice"}
+    functions = {
+        "elementwise",
+        "matmul",
+        "sdpa",
+        "index",
+        "scatter",
+        "sort",
+        "slice",
+        "gradient_copy",
+    }
     assert names_where("is_function") == functions
     assert [KINDS[f"conv{dims}d"].spatial_dims for dims in (1, 2, 3)] == [1, 2, 3]
 

@@ -25,7 +25,7 @@ def test_indices_across_samples_are_not_shared() -> None:
     assert sizes[1] - sizes[0] == (4 - 1) * 5 * 8
 
 
-@pytest.mark.parametrize("kind", ["index", "sort", "slice", "scatter"])
+@pytest.mark.parametrize("kind", ["index", "sort", "slice", "gradient_copy", "scatter"])
 def test_no_gradient_no_backward(kind: str) -> None:
     sizes = {"fn": kind, "shape": (16, 8), "out": (2, 8), "source": (2, 8)}
     wanted = {"slice": ("shape", "out"), "scatter": ("fn", "shape", "source")}
@@ -33,6 +33,16 @@ def test_no_gradient_no_backward(kind: str) -> None:
     layer = make_layer(kind, **{name: sizes[name] for name in names})
     assert layer_work(layer, SETUP).backward.size_bytes > 0
     assert layer_work(replace(layer, input_grad=False), SETUP).backward.size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "moved"),
+    [((3, 4, 8), (4, 8), 2 * 96), ((4, 8), (8, 4), 2 * 32), ((2, 8), (2, 3, 8), 16 + 48)],
+)
+def test_copied_gradient_is_read_and_written(shape, out, moved) -> None:
+    work = layer_work(make_layer("gradient_copy", fn="view", shape=shape, out=out), SETUP)
+    assert work.forward.size_bytes == 0
+    assert work.backward.size_bytes == 4 * moved * 4
 
 
 def test_scatter_out_of_place_copies_its_target() -> None:

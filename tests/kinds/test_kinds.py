@@ -36,6 +36,7 @@ def test_examples_cover_every_kind():
         ("scatter", 0, 0, (7, 8)),
         ("topk", 0, 0, (7, 2)),
         ("slice", 0, 0, (8,)),
+        ("gradient_copy", 0, 0, (7, 8)),
         ("lstm", 4 * 6 * (5 + 6 + 2), 2 * 7 * 4 * 6 * (5 + 6), (7, 6)),
         (
             "lstm bidirectional",

@@ -51,7 +51,7 @@ EXAMPLES = {
     "pool": {"fn": "max", "kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
     "dropout": {"p": 0.5},
 }
-FREE = ("flatten", "view", "permute", "last", "slice")
+FREE = ("flatten", "view", "permute", "last", "slice", "gradient_copy")
 
 
 def make_example(kind):

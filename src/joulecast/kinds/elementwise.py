@@ -9,7 +9,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.kinds.kind import REQUIRED, Kind, OutputPrecision, gives_full
-from joulecast.kinds.work import NO_WORK, Shape, Work, WorkContext
+from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, Work, WorkContext
 from joulecast.kinds.work_rules import (
     copy_input,
     do_no_work,
@@ -52,17 +52,24 @@ def define_layer_norm() -> Kind:
 
 
 def define_rms_norm() -> Kind:
-    """Return the row of an RMS norm: fused, or ``spelled`` out in elementary operators."""
+    """Return the row of an RMS norm: fused, or ``spelled`` out in elementary operators.
+
+    Under autocast PyTorch has no fused kernel for it: weights are in full precision, and the input
+    need not be.
+    """
     fused, spelled = make_elementwise_rules(2, 3, 1), make_elementwise_rules(9, 18, 3)
 
-    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+    def is_fused(s: Sizes, c: WorkContext) -> bool:
         # Networks stored by early versions do not have this size.
-        if not s.get("spelled", 0):
+        return not s.get("spelled", 0) and c.item_bytes >= WEIGHT_BYTES
+
+    def forward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        if is_fused(s, c):
             return fused[0](s, shape, c)
         return replace(spelled[0](s, shape, c), launches=7)
 
     def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-        if not s.get("spelled", 0):
+        if is_fused(s, c):
             return fused[1](s, shape, c)
         work = spelled[1](s, shape, c)
         return replace(work, launches=14) if work.launches else work

@@ -134,3 +134,28 @@ def define_slice() -> Kind:
         channel_axis=-1,
         is_function=True,
     )
+
+
+def define_gradient_copy() -> Kind:
+    """Return the row of a view whose gradient is a copy.
+
+    Parts that a tensor was split into are concatenated, an expanded axis is summed, and a gradient
+    whose memory has another order is copied before it is reshaped.
+    """
+
+    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
+        if not c.input_grad:
+            return NO_WORK
+        elements = math.prod(shape)
+        moved = elements + max(elements, math.prod(s["out"]))
+        return Work(0.0, float(c.batch * moved * c.item_bytes), 1)
+
+    return Kind(
+        {"fn": REQUIRED, "out": REQUIRED},
+        read_shape,
+        lambda s, shape: tuple(s["out"]),
+        lambda s, shape, c: NO_WORK,
+        backward,
+        channel_axis=-1,
+        is_function=True,
+    )

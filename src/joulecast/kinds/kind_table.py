@@ -22,7 +22,13 @@ from joulecast.kinds.elementwise import (
     define_rms_norm,
     define_view,
 )
-from joulecast.kinds.indexing import define_index, define_scatter, define_slice, define_sort
+from joulecast.kinds.indexing import (
+    define_gradient_copy,
+    define_index,
+    define_scatter,
+    define_slice,
+    define_sort,
+)
 from joulecast.kinds.kind import Kind
 from joulecast.kinds.sequences import (
     define_attention,
@@ -58,6 +64,7 @@ KINDS: dict[str, Kind] = {
     "scatter": define_scatter(),
     "sort": define_sort(),
     "slice": define_slice(),
+    "gradient_copy": define_gradient_copy(),
     "pool": define_pool(),
     "dropout": define_dropout(),
     "flatten": define_flatten(),

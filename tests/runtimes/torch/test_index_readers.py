@@ -142,6 +142,32 @@ def test_gradients_of_slices_are_counted_where_they_matter() -> None:
     assert formula == pytest.approx(totals.size_bytes, rel=0.1)
 
 
+class FusedProjection(nn.Module):
+    """Attention that takes queries, keys and values out of one tensor."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.project, self.last = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        qkv = self.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0) if self.way == "unbind" else (qkv[0], qkv[1], qkv[2])
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.last(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(("way", "kind", "count"), [("index", "slice", 3), ("unbind", "copy", 1)])
+def test_gradients_of_views_are_counted_where_they_matter(way, kind, count) -> None:
+    network = read_net(FusedProjection(way), torch.randn(4, 64, 8))
+    found = [layer for layer in network.layers if layer.kind.endswith(kind)]
+    assert len(found) == count
+    whole_bytes = 4 * 64 * 24 * 4
+    works = [layer_work(layer, Setup(batch=4)) for layer in found]
+    assert all(work.backward.size_bytes >= 2 * whole_bytes for work in works)
+    assert all(work.forward.size_bytes == 0 for work in works)
+
+
 class Experts(nn.Module):
     """A mixture with a stack of weights, by grouped products or in a loop over experts."""
 

@@ -147,6 +147,43 @@ def slice_twice(out: Shape, x: torch.Tensor) -> torch.Tensor:
     return first + flat[:, -1:].reshape(-1, *([1] * len(out)))
 
 
+def view_and_copy_gradient(out: Shape, x: torch.Tensor) -> torch.Tensor:
+    """Return each sample in shape ``out`` without a copy; its gradient is copied.
+
+    Of a larger tensor these are the first elements, as if the others were parts like them. A
+    smaller one is expanded.
+    """
+    found: torch.Tensor = _CopiedGradient.apply(x, tuple(out))
+    return found
+
+
+class _CopiedGradient(torch.autograd.Function):
+    """A view. The parts of its gradient are concatenated, or an expanded axis is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, out: Shape) -> torch.Tensor:
+        ctx.shape = x.shape
+        size, wanted = math.prod(x.shape[1:]), math.prod(out)
+        flat = x.reshape(len(x), size)
+        if wanted > size:
+            return flat[:, 0].view(-1, *(1 for _ in out)).expand(-1, *out)
+        return flat[:, :wanted].view(len(x), *out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        flat = grads[0].flatten(1)
+        size = math.prod(ctx.shape[1:])
+        if flat.shape[1] > size:
+            times = flat.shape[1] // size
+            return flat[:, : times * size].view(len(flat), size, times).sum(-1).view(
+                ctx.shape
+            ), None
+        times, rest = divmod(size, flat.shape[1])
+        parts = [flat] * times + ([flat[:, :rest]] if rest else [])
+        whole = torch.cat(parts, dim=1) if len(parts) > 1 else flat.clone()
+        return whole.view(ctx.shape), None
+
+
 def _multiply_groups(
     rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:

@@ -58,10 +58,13 @@ def read_sort(event: Event, batch: int) -> Op:
     return make_op("sort", fn=function_name(event), out=_out_shape(event, batch), shape=shape)
 
 
-def read_slice(event: Event, batch: int) -> Op:
-    """Read a view of some elements, whose gradient is padded with zeros."""
+def read_costly_view(event: Event, batch: int) -> Op:
+    """Read a view whose gradient is not one: of some elements it is padded with zeros."""
     shape = input_sample_shape(event, batch) or (1,)
-    return make_op("slice", out=_out_shape(event, batch), shape=shape)
+    out = _out_shape(event, batch)
+    if len(event.outputs) == 1 and math.prod(out) < math.prod(shape):
+        return make_op("slice", out=out, shape=shape)
+    return make_op("gradient_copy", fn=function_name(event), out=out, shape=shape)
 
 
 def has_index_tensors(index: Any) -> bool:

@@ -22,21 +22,19 @@ from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_mod
 from joulecast.runtimes.torch.compute_readers import find_shared_operand
 from joulecast.runtimes.torch.event_arguments import (
     find_largest_constant,
-    first_tensor,
     function_name,
     sample_shape,
 )
-from joulecast.runtimes.torch.index_readers import read_slice
+from joulecast.runtimes.torch.index_readers import read_costly_view
 from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, is_transposed
 from joulecast.runtimes.torch.op_builders import can_build_op
 from joulecast.runtimes.torch.op_readers import read_op
 from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
 
 _JOINS = {"add", "mul", "concat"}
-# Views are layers where they select at most one in so many elements, and their gradients, padded
-# with zeros, together move this share of the bytes of a step: in a scan that slices every token,
-# they move more than everything else.
-_MIN_PADDING = 8
+# Views are layers where their gradients, which are padded with zeros or copied, together move this
+# share of the bytes of a step: more than a fifth where attention takes queries, keys and values out
+# of one tensor, and more than everything else in a scan that slices every token.
 _MIN_VIEW_SHARE = 0.01
 
 
@@ -122,12 +120,13 @@ class _NetworkAssembler:
                     event.has_trainable_params |= self.params[name].requires_grad
                     event.needs_input_grad = _first_requires_grad(event)
         op = self._add_constant(read_op(event, self.batch), event)
-        if op is None and _is_costly_view(event) and function_name(event) in self.costly_views:
-            op = read_slice(event, self.batch)
         is_sole_reader = self._is_sole_reader(index, event)
         if op is None or (find_kind(op.kind).is_view and not is_sole_reader):
-            self._skip_view(event)
             self.buildable = False
+            if _is_costly_view(event) and function_name(event) in self.costly_views:
+                self._start_layer(index, read_costly_view(event, self.batch), event)
+            else:
+                self._skip_view(event)
         elif is_sole_reader and self._fits_in_tail(op, event):
             self._append_to_tail(op, event)
         else:
@@ -329,15 +328,12 @@ def _find_costly_views(trace: Trace) -> set[str]:
 
 
 def _is_costly_view(event: Event) -> bool:
-    """Return whether its gradient is mostly zeros: a slice of a much larger tensor.
+    """Return whether its gradient is no view: it is padded with zeros, concatenated or copied.
 
-    A slice of a parameter is a weight of the layer that reads it.
+    A view of a parameter is a weight of the layer that reads it.
     """
     is_view = event.outputs and not event.forward.launches and not event.param_names
-    if not is_view or not event.backward.launches:
-        return False
-    out = event.outputs[0]
-    return event.is_dynamic and first_tensor(event).numel() >= _MIN_PADDING * out.numel()
+    return bool(is_view and event.is_dynamic and event.backward.launches)
 
 
 def _is_between_layers(event: Event) -> bool:

@@ -22,6 +22,7 @@ from joulecast.runtimes.torch.index_modules import (
     ScatteredElements,
     SortedElements,
     slice_twice,
+    view_and_copy_gradient,
 )
 from joulecast.runtimes.torch.input_adapters import Shape
 from joulecast.runtimes.torch.modules import (
@@ -77,7 +78,7 @@ _BUILDABLE_FUNCTIONS = {
 
 
 # They move as many elements by index as the module does, not the same ones.
-_PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "grouped_linear"}
+_PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "gradient_copy", "grouped_linear"}
 
 
 def build_op(op: Op, shape: Shape) -> nn.Module:
@@ -229,6 +230,9 @@ OP_BUILDERS: dict[str, OpBuilder] = {
     "scatter": lambda op, shape: ScatteredElements(op.sizes, shape),
     "sort": lambda op, shape: SortedElements(op.sizes["fn"], op.sizes["out"]),
     "slice": lambda op, shape: FunctionModule(partial(slice_twice, op.sizes["out"])),
+    "gradient_copy": lambda op, shape: FunctionModule(
+        partial(view_and_copy_gradient, op.sizes["out"])
+    ),
     "lstm": _make_recurrent_builder(nn.LSTM),
     "gru": _make_recurrent_builder(nn.GRU),
     "rnn": _make_recurrent_builder(nn.RNN),
