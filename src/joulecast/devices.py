@@ -79,6 +79,16 @@ def parse_on(on: str) -> tuple[str, int | None]:
     return match[1], None if match[1] == "cpu" else int(match[2] or 0)
 
 
+def find_free_memory(device: Device, proc: Path = Path("/proc")) -> int:
+    """Return how many bytes a trial on a device of this machine can use; 0 if that is unknown.
+
+    Processors and Jetsons share their memory with other programs; a GPU has its own.
+    """
+    if device.memory_bytes != _read_memory_bytes(proc / "meminfo"):
+        return device.memory_bytes
+    return _read_memory_bytes(proc / "meminfo", "MemAvailable")
+
+
 def multiplies_bf16(proc: Path = Path("/proc")) -> bool:
     """Return whether this machine's processor has instructions for products of bf16."""
     flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", _read(proc / "cpuinfo"), re.MULTILINE)
@@ -127,8 +137,8 @@ def _read_processor(proc: Path) -> str:
     return next((name for name in names if re.search("[A-Za-z]", name)), platform.machine())
 
 
-def _read_memory_bytes(path: Path) -> int:
-    match = re.search(r"^MemTotal:\s*([0-9]+) kB", _read(path), re.MULTILINE)
+def _read_memory_bytes(path: Path, field: str = "MemTotal") -> int:
+    match = re.search(rf"^{field}:\s*([0-9]+) kB", _read(path), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 

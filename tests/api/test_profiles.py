@@ -56,7 +56,8 @@ def test_another_power_mode_is_another_device(store, monkeypatch):
 
 
 def test_a_simulated_device_is_found_by_its_seed():
-    assert find_device("simulated:7").name == "simulated-7"
+    device, framework = find_device("simulated:7")
+    assert (device.name, framework) == ("simulated-7", "simulated")
 
 
 def test_profiles_of_other_frameworks_are_not_used(store, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.campaign.trial_log import TrialLog
-from joulecast.errors import DeviceLostError, OutOfMemoryError
+from joulecast.errors import DeviceAwayError, DeviceLostError, MeterLostError, OutOfMemoryError
 from joulecast.families import make_family
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
@@ -73,6 +73,20 @@ def test_refusal_is_noted_and_stored_on_request(measurer, monkeypatch):
     again = TrialLog(measurer, MemoryLog(), [stored])
     assert again.believed == []
     assert again.refused == [stored]
+
+
+@pytest.mark.parametrize("error", [DeviceAwayError, MeterLostError])
+def test_trial_is_not_blamed_for_an_agent_or_meter_that_is_gone(measurer, monkeypatch, error):
+    def vanish(self):
+        raise error("it is gone")
+
+    trials = TrialLog(measurer, MemoryLog(), [], keeps_refusals=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedMeter, "end", vanish)
+        with pytest.raises(error):
+            trials.measure(TRIAL, True, "conv2d fp32")
+    assert trials.refused == [] and trials.skipped == [] and trials.log.observations == []
+    assert trials.measure(TRIAL, True, "conv2d fp32").energy_j > 0
 
 
 def test_error_that_loses_the_device_is_stored_and_raised(measurer, monkeypatch):

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from joulecast.agent.addresses import is_remote
 from joulecast.api.atlas_process import measure_in_workers
 from joulecast.api.atlas_worker import AtlasRequest
-from joulecast.api.measurers import lock_device, open_measurer
+from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.campaign import Progress
 from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
@@ -57,8 +58,9 @@ def profile_atlas(
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
     estimator, started_at_s = find_estimator(profiling.estimator), time.time()
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
-        # A database in memory cannot be shared with another process.
-        if find_hardware(measuring.on) is not None and opened.place != ":memory:":
+        # A database in memory cannot be shared with another process; an agent is one already.
+        is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
+        if is_here and opened.place != ":memory:":
             run = measure_in_workers(request, on_progress, lock_file)
         else:
             run = _measure_here(request, opened, on_progress)
@@ -94,7 +96,7 @@ def _count_new(observations: Sequence[Observation], since_s: float) -> int:
 def _measure_here(
     request: AtlasRequest, opened: Store, on_progress: Callable[[Progress], None] | None
 ) -> AtlasRun:
-    with open_measurer(request.measuring) as measurer:
+    with open_any_measurer(request.measuring) as measurer:
         return run_atlas(measurer, opened, request.limits, on_progress=on_progress)
 
 

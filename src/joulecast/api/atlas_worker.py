@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from joulecast.api.measurers import open_measurer
+from joulecast.api.measurers import open_any_measurer
 from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.campaign.atlas_campaign import AtlasLimits, run_atlas
@@ -67,7 +67,7 @@ def main() -> None:
 def answer_request(request: AtlasRequest, send: Send) -> None:
     """Measure an atlas and send messages about it."""
     try:
-        with open_measurer(request.measuring) as measurer, open_store(request.store) as store:
+        with open_any_measurer(request.measuring) as measurer, open_store(request.store) as store:
             send({"profile": find_profile_key(measurer)})
             run = run_atlas(
                 measurer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulecast.api.measurers import lock_device, open_measurer
+from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EvaluateOptions, MeasureOptions, split_options
 from joulecast.api.profiles import find_profile
@@ -83,7 +83,7 @@ def run_evaluation(
     from joulecast.uses.evaluate import evaluate as measure_and_evaluate
 
     with (
-        open_measurer(measuring) as measurer,
+        open_any_measurer(measuring) as measurer,
         lock_device(measuring.on),
         open_store(store) as opened,
     ):
@@ -112,7 +112,7 @@ def evaluate_offline(
     if device:
         return evaluate_stored(find_profile(device, store), plan)
     # Never opened: it only identifies the device and the meter.
-    measurer = open_measurer(measuring)
+    measurer = open_any_measurer(measuring)
     runtime, meter = measurer.runtime, measurer.meter
     with open_store(store, create=False) as opened:
         observations = opened.load_observations(find_profile_key(measurer))

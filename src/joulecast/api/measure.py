@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from joulecast.api.measurers import open_measurer, runs_modules
+from joulecast.api.measurers import open_any_measurer, runs_modules
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import MeasureOptions, split_options
 from joulecast.records import OWN_NET, Observation, Setup, Trial
@@ -49,7 +49,7 @@ def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Obse
     loaded = net.load() if net.load and runs_modules(options.on) else None
     if loaded is not None and loaded.loss is not None:
         setup = replace(setup, loss="own")
-    with open_measurer(options, loaded, allows_later=True) as measurer:
+    with open_any_measurer(options, loaded, allows_later=True) as measurer:
         observation = measurer.measure(Trial(net.network, setup))
         if measurer.meter.is_recorder:
             # Imports what fits estimators, which other meters do not need.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from joulecast.api.measurers import lock_device, open_measurer
+from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import (
     DEFAULT_PROFILE_SECONDS,
@@ -117,7 +117,7 @@ def run_profiling(
         networks=net.members,
     )
     with (
-        open_measurer(measuring, allows_later=True) as measurer,
+        open_any_measurer(measuring, allows_later=True) as measurer,
         lock_device(measuring.on),
         open_store(store) as opened,
     ):
@@ -170,7 +170,7 @@ def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
     from joulecast.store import open_store
 
     # Never opened: it only identifies the device and the meter.
-    measurer = open_measurer(measuring)
+    measurer = open_any_measurer(measuring)
     with open_store(store, create=False) as opened:
         observations = opened.load_observations(find_profile_key(measurer))
     if not any(one.energy_j for one in observations if one.trial.network.layers):

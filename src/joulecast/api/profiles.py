@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
+from joulecast.agent.addresses import is_remote
 from joulecast.api.option_values import convert_on, is_torch_device
 from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.devices import detect_device
@@ -54,22 +55,31 @@ def load_profile(
         if name:
             matches = opened.list_matches(name)
         else:
-            here = find_device(on)
-            name, matches = here.name, _match_device(opened.list_profiles(), here, on)
+            here, framework = find_device(on)
+            name, matches = here.name, _match_device(opened.list_profiles(), here, framework, on)
         if on_choice is not None and len(matches) > 1:
             on_choice(_describe_choice(name, matches))
         return opened.load_profile(matches[0].key)
 
 
-def find_device(on: str) -> Device:
-    """Return a device of this machine, a simulated one, or that of a plug-in.
+def find_device(on: str) -> tuple[Device, str]:
+    """Return the device ``on`` and its framework: of this machine, simulated or by its agent.
 
     Raises:
         InputError: The name is not that of one device.
         MissingError: The device was not found.
+        DeviceAwayError: The agent of the device does not answer.
     """
+    if is_remote(on):
+        # Most estimates need no connection.
+        from joulecast.api.measurers import open_remote
+        from joulecast.api.options import MeasureOptions
+
+        with open_remote(MeasureOptions(on)) as remote:
+            return remote.runtime.device, remote.runtime.name.partition("-")[0]
     hardware = find_hardware(on)
-    return open_runtime(on).device if hardware is None else detect_device(hardware)
+    device = open_runtime(on).device if hardware is None else detect_device(hardware)
+    return device, name_framework(on)
 
 
 def find_profile(device: DeviceLike | Profile, store: str | None = None) -> Profile:
@@ -130,13 +140,14 @@ def _convert_name(device: Any) -> str:
     return os.fspath(device or "")
 
 
-def _match_device(known: Sequence[ProfileSummary], device: Device, on: str) -> list[ProfileSummary]:
+def _match_device(
+    known: Sequence[ProfileSummary], device: Device, framework: str, on: str
+) -> list[ProfileSummary]:
     """Return the profiles of a device in its framework and power mode, the best one first."""
     from joulecast.store.summaries import match_profiles
 
-    place = f"{on} of this machine ({device.name}"
+    place = f"{on} ({device.name}" if is_remote(on) else f"{on} of this machine ({device.name}"
     other = "or name a device of `joulecast profiles list` with --device"
-    framework = name_framework(on)
     named = [
         one
         for one in known

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measure import measure_net
-from joulecast.api.measurers import open_measurer
+from joulecast.api.measurers import open_any_measurer
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape, require_packages, require_torch
 from joulecast.api.options import (
     DEFAULT_PROBE_SECONDS,
@@ -220,7 +220,7 @@ def is_within_budget(budget: EnergyBudget, before: Observation, after: Observati
 
 def check_same_device(profile: Profile, options: MeasureOptions) -> None:
     """Raise InputError where the estimates are for another device than the one measured."""
-    measurer = open_measurer(options)
+    measurer = open_any_measurer(options)
     here = (measurer.runtime.device.name, measurer.meter.covers)
     there = (profile.device.name, profile.covers)
     if here != there:

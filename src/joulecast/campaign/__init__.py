@@ -7,7 +7,6 @@ doubtful_trials  stored observations that look wrong, to be measured again
 anchor_rates     the peaks of a device, measured first
 time_guidance    campaigns whose energies come later, from a power trace
 atlas_summary    what an atlas knows about a device
-device_lock      one campaign on a device at a time
 """
 
 from joulecast.campaign.campaign import (

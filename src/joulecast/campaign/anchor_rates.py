@@ -18,7 +18,7 @@ from joulecast.campaign.trial_log import TrialLog
 from joulecast.devices import multiplies_bf16
 from joulecast.errors import ContaminatedError
 from joulecast.kinds import network_work
-from joulecast.measurer import Measurer
+from joulecast.measurer import TrialMeasurer
 from joulecast.records import Device, Observation, Trial
 
 # A simulated device may have no limit.
@@ -39,7 +39,7 @@ class MeasuredPeaks:
     launch_s: float | None = None
 
 
-def find_scale(measurer: Measurer) -> DeviceScale:
+def find_scale(measurer: TrialMeasurer) -> DeviceScale:
     """Return what is assumed about a measurer's device before anything was measured."""
     return assume_device_scale(measurer.runtime.device, measurer.runtime.modes)
 
@@ -68,7 +68,7 @@ def measure_anchors(trials: TrialLog, precision: str) -> None:
     trials.new = 0
 
 
-def list_anchors(measurer: Measurer, precision: str) -> tuple[Trial, ...]:
+def list_anchors(measurer: TrialMeasurer, precision: str) -> tuple[Trial, ...]:
     """Return the anchors that a campaign with this precision needs."""
     scale = find_scale(measurer)
     own = {name: rate for name, rate in scale.flops_per_s.items() if name == precision}

@@ -22,7 +22,7 @@ from joulecast.campaign.campaign import Progress, find_profile_key
 from joulecast.campaign.doubtful_trials import repeat_doubtful
 from joulecast.campaign.trial_log import ObservationLog, TrialLog
 from joulecast.errors import ContaminatedError
-from joulecast.measurer import Measurer
+from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
 
 ATLAS_SEED = 20261116
@@ -83,7 +83,7 @@ class AtlasRun:
 
 
 def run_atlas(
-    measurer: Measurer,
+    measurer: TrialMeasurer,
     log: ObservationLog,
     limits: AtlasLimits,
     *,
@@ -121,7 +121,7 @@ def run_atlas(
     return campaign.finish(stopped)
 
 
-def plan_atlas(measurer: Measurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
+def plan_atlas(measurer: TrialMeasurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
     """Return all trials of an atlas of the measurer's device, in the order of the design."""
     scale, modes = find_scale(measurer), measurer.runtime.modes
     population = draw_population(ATLAS_SEED, limits.networks or _NETWORKS["graph" in modes], scale)
@@ -133,7 +133,7 @@ class _AtlasCampaign:
 
     def __init__(
         self,
-        measurer: Measurer,
+        measurer: TrialMeasurer,
         log: ObservationLog,
         limits: AtlasLimits,
         score: ScoreTrials | None,

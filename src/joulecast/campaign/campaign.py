@@ -26,7 +26,7 @@ from joulecast.campaign.trial_log import ObservationLog, TrialLog, describe_prof
 from joulecast.errors import MeasurementError, MissingError
 from joulecast.estimators.base import Estimator, Fitted, Proposal, Target
 from joulecast.estimators.plausibility import JudgingFit
-from joulecast.measurer import Measurer
+from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation
 
 # Doubtful trials are measured again for at most this share of a campaign's time, or this long.
@@ -75,13 +75,13 @@ class CampaignResult:
     disturbances: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_profile_key(measurer: Measurer) -> str:
+def find_profile_key(measurer: TrialMeasurer) -> str:
     """Return the key of the profile that a measurer's observations belong to."""
     return describe_profile(measurer).key
 
 
 def run_campaign(
-    measurer: Measurer,
+    measurer: TrialMeasurer,
     log: ObservationLog,
     estimator: Estimator,
     target: Target,

@@ -17,8 +17,10 @@ from typing import Protocol, runtime_checkable
 
 from joulecast.errors import (
     ContaminatedError,
+    DeviceAwayError,
     DeviceLostError,
     MeasurementError,
+    MeterLostError,
     NetError,
 )
 from joulecast.estimators.base import Json
@@ -28,13 +30,12 @@ from joulecast.estimators.contradictions import (
     is_comparable,
     make_quick_key,
 )
-from joulecast.measurer import Measurer
+from joulecast.measurer import TrialMeasurer
+from joulecast.measurer.lost_devices import is_device_lost
 from joulecast.records import Observation, Profile, Trial
 
 # How often a trial that contradicts an earlier observation is repeated at most.
 _MOST_REPEATS = 2
-# Errors after which every further call of the process fails.
-_LOST = ("cuda error", "cuda runtime error", "device-side assert")
 _LONGEST_REASON = 300
 # A trial that another process holds for longer is measured twice rather than never.
 _LONGEST_CLAIM_S = 600.0
@@ -69,7 +70,7 @@ class SharedLog(Protocol):
         """Claim a trial; yield what is stored of it, or None if another campaign has claimed it."""
 
 
-def describe_profile(measurer: Measurer) -> Profile:
+def describe_profile(measurer: TrialMeasurer) -> Profile:
     """Return the profile that a measurer's observations belong to, without observations."""
     runtime, meter = measurer.runtime, measurer.meter
     return Profile(runtime.device, runtime.name, meter.covers, meter.provenance)
@@ -88,7 +89,7 @@ class TrialLog:
         new: Number of trials measured in this run.
     """
 
-    measurer: Measurer
+    measurer: TrialMeasurer
     log: ObservationLog
     stored: list[Observation]
     keeps_refusals: bool = False
@@ -123,7 +124,9 @@ class TrialLog:
 
         Raises:
             ContaminatedError: Something disturbed the device in too many windows.
+            DeviceAwayError: The agent of the device does not answer.
             DeviceLostError: The process can no longer use the device.
+            MeterLostError: The meter can no longer be read.
         """
         with self._claim(trial, waits) as stored:
             if stored is None and not waits:
@@ -185,7 +188,8 @@ class TrialLog:
                 earlier.append(observation)
                 observation = measure(trial)
                 self.add(observation)
-        except ContaminatedError:
+        except (ContaminatedError, DeviceAwayError, MeterLostError):
+            # The trial is not to blame: it would be left out for no reason.
             raise
         except (MeasurementError, NetError, RuntimeError) as error:
             self._refuse(trial, reason, error)
@@ -216,7 +220,7 @@ class TrialLog:
         refusal = self.measurer.make_refusal(trial, text or type(error).__name__)
         self.refused.append(refusal)
         self.skipped.append(f"{reason}: {refusal.refusal}")
-        is_lost = _is_device_lost(error)
+        is_lost = is_device_lost(error)
         if self.keeps_refusals or is_lost:
             self.log.add_observation(refusal)
             self._remember(refusal)
@@ -225,12 +229,3 @@ class TrialLog:
                 f"{self.measurer.runtime.device.name} failed at {reason} ({refusal.refusal}); "
                 "this trial will be left out: run the same command again to continue"
             ) from error
-
-
-def _is_device_lost(error: BaseException | None) -> bool:
-    while error is not None:
-        text = str(error).lower()
-        if any(part in text for part in _LOST) and "out of memory" not in text:
-            return True
-        error = error.__cause__
-    return False

@@ -45,6 +45,7 @@ COMMANDS = {
         "profile": "Measure layers on a device, and fit its profile.",
         "measure": "Measure the energy of a net, or of any command.",
         "data": "Attach power traces, import and export measured runs.",
+        "agent": "Measure on this device for another machine.",
     },
     "Estimate": {
         "estimate": "Estimate the energy of training before it runs.",

@@ -8,7 +8,6 @@ import click
 
 from joulecast.api.command_cost import CommandCost, measure_command
 from joulecast.api.measure import measure_net, save_observation
-from joulecast.api.measurers import find_meter
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import MeasureOptions
 from joulecast.cli import options
@@ -24,6 +23,7 @@ from joulecast.cli.terminal import (
     print_table,
 )
 from joulecast.errors import StoreError
+from joulecast.local_devices import find_meter
 from joulecast.meters import Meter
 from joulecast.records import Observation
 from joulecast.redaction import redact_url

@@ -28,6 +28,7 @@ from statistics import median, stdev
 from typing import Any
 
 from joulecast.errors import ContaminatedError, InputError
+from joulecast.measurer.base import describe_refusal
 from joulecast.measurer.idle_checks import CHECK_S, IDLE_POWER, IdleChecks, is_busy
 from joulecast.measurer.load_pulses import LAST_GAP_S, draw_pulses
 from joulecast.measurer.windows import (
@@ -133,9 +134,11 @@ class Measurer:
 
     def make_refusal(self, trial: Trial, reason: str) -> Observation:
         """Return the observation of a trial that the device refuses: it has no values."""
-        return replace(
-            self._make_observation(TrialMeasurements(trial, self.limits)), count=0, refusal=reason
-        )
+        return describe_refusal(self, trial, reason, self.clock.wall_time())
+
+    def change_run(self, run: str, rounds: int | None = None) -> Measurer:
+        """Return the measurer for another run, and perhaps with another number of rounds."""
+        return replace(self, run=run, rounds=self.rounds if rounds is None else rounds)
 
     def measure_all(
         self,

@@ -27,7 +27,7 @@ from joulecast.errors import (
 )
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator
-from joulecast.measurer import Measurer
+from joulecast.measurer import TrialMeasurer
 from joulecast.records import Observation, Profile, Trial
 from joulecast.uses.evaluate.campaign_budget import BudgetedEstimator, sum_work_s
 from joulecast.uses.evaluate.evaluation import Evaluation
@@ -49,7 +49,7 @@ _REFUSALS = (OutOfMemoryError, NotTrainingError, NetError)
 
 
 def evaluate(
-    measurer: Measurer,
+    measurer: TrialMeasurer,
     store: ObservationLog,
     plan: EvaluationPlan,
     on_progress: ReportProgress | None = None,
@@ -102,7 +102,7 @@ class _EvaluationRun:
         is_warm: Whether the first load was run.
     """
 
-    measurer: Measurer
+    measurer: TrialMeasurer
     log: EvaluationLog
     plan: EvaluationPlan
     nets: EvaluationNets
@@ -125,7 +125,7 @@ class _EvaluationRun:
         role = PASSES[number]
         self._begin_stage(f"test nets, pass {number + 1} of {len(PASSES)}")
         windows = self._list_windows(role, self.nets.make_trials(self.plan.setup))
-        measurer = replace(self._tag_measurer(role), rounds=1)
+        measurer = self.measurer.change_run(self.log.make_tag(role), rounds=1)
         refused: set[Trial] = set()
         for done, trial in enumerate(windows):
             name = trial.network.name
@@ -190,7 +190,7 @@ class _EvaluationRun:
         if wanted:
             self._measure_proposed_probes(name, estimator, measurer)
 
-    def _measure_proposed_probes(self, name: str, estimator: Estimator, measurer: Measurer) -> None:
+    def _measure_proposed_probes(self, name: str, estimator: Estimator, measurer: TrialMeasurer) -> None:
         """Measure the few probes that reduce the variance most once all layers were timed."""
         target = self.nets.make_target(self.plan.setup, self.nets.test)
         target = replace(target, acquisition="probe", modes=measurer.runtime.modes)
@@ -226,8 +226,8 @@ class _EvaluationRun:
         with suppress(MeasurementError, NetError):
             self.measurer.time(Trial(self.nets.original, self.plan.setup))
 
-    def _tag_measurer(self, role: str) -> Measurer:
-        return replace(self.measurer, run=self.log.make_tag(role))
+    def _tag_measurer(self, role: str) -> TrialMeasurer:
+        return self.measurer.change_run(self.log.make_tag(role))
 
     def _begin_stage(self, what: str) -> None:
         self.stage += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +23,21 @@ try:
 except ImportError:  # not on Windows, where campaigns are not locked
     fcntl = None  # type: ignore[assignment]
 
+# Seldom enough not to disturb the process that measures.
+_RETRY_S = 1.0
+
 
 @contextmanager
-def hold_device(device: str, name: str = "", folder: Path | None = None) -> Iterator[int | None]:
+def hold_device(
+    device: str, name: str = "", folder: Path | None = None, wait_s: float = 0.0
+) -> Iterator[int | None]:
     """Hold the lock of a device; yield the file to pass on to other processes, None without one.
 
     Args:
         device: Identifies the device on this machine.
         name: What messages call it.
         folder: Folder of the locks; by default in the user's cache folder.
+        wait_s: How long to wait while another process holds it.
 
     Raises:
         MeasurementError: Another campaign runs on the device.
@@ -41,7 +48,7 @@ def hold_device(device: str, name: str = "", folder: Path | None = None) -> Iter
         return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, wait_s)
         except OSError as error:
             pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise MeasurementError(
@@ -53,6 +60,23 @@ def hold_device(device: str, name: str = "", folder: Path | None = None) -> Iter
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, wait_s: float) -> None:
+    """Lock a file.
+
+    Raises:
+        OSError: Another process holds it after ``wait_s`` seconds.
+    """
+    give_up_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() >= give_up_s:
+                raise
+        time.sleep(min(_RETRY_S, wait_s))
 
 
 def _open_file(path: Path) -> int | None:

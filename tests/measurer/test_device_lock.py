@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from joulecast.campaign.device_lock import hold_device
+from joulecast.measurer.device_lock import hold_device
 from joulecast.errors import MeasurementError
 
 HOLD = """
 import subprocess, sys, time
 from pathlib import Path
-from joulecast.campaign.device_lock import hold_device
+from joulecast.measurer.device_lock import hold_device
 with hold_device("cpu", folder=Path(sys.argv[1])) as lock:
     if len(sys.argv) > 2:
         child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],

@@ -1,0 +1,114 @@
+"""The program on the device: ``python3 agent.pyz``, and what ``joulecast agent`` does.
+
+    exit 0   the client over stdin is gone
+    exit 1   one of our errors: one line on stderr that says what to do
+    exit 2   wrong usage
+
+After an error of CUDA a process can use its GPU no more: the program then starts itself anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen
+from joulecast.agent.server import serve_http
+from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.agent.stdio import serve_stdio
+from joulecast.agent.tokens import read_token
+from joulecast.errors import JoulecastError
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How an agent is reached.
+
+    Attributes:
+        listen: Address and port.
+        token_file: File with the token; by default the environment's.
+        stdio: Answer over stdin and stdout instead of HTTP.
+    """
+
+    listen: str = DEFAULT_LISTEN
+    token_file: str = ""
+    stdio: bool = False
+
+
+def run_agent(
+    options: AgentOptions,
+    serving: ServeOptions,
+    answers: BinaryIO,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Answer requests until the process is ended, or the client over stdin is gone.
+
+    Args:
+        options: What is measured on.
+        serving: How it is reached.
+        answers: With ``stdio``, gets the answers.
+        on_ready: Called with the address once the agent listens.
+
+    Raises:
+        InputError: An option cannot be used.
+        MissingError: The device, the meter or the framework is not available.
+    """
+    # Before frameworks are imported, which takes long.
+    listen, token = parse_listen(serving.listen), read_token(serving.token_file)
+    with AgentService(options) as service:
+        if serving.stdio:
+            serve_stdio(service, sys.stdin.buffer, answers)
+            return
+        serve_http(service, listen, token, on_ready)
+    _start_anew()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program of the zipapp."""
+    options, serving = _parse(arguments)
+    # What libraries print must not mix with answers.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        try:
+            run_agent(options, serving, answers, _say_ready)
+        except JoulecastError as error:
+            sys.exit(f"joulecast: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[AgentOptions, ServeOptions]:
+    parser = argparse.ArgumentParser(
+        prog="agent.pyz",
+        description="Measure trials that Joulecast sends from another machine.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--on", default="cpu", help="cpu, cuda:0, mnn:cpu or simulated:7")
+    parser.add_argument("--meter", default="auto", help="meter that is read")
+    parser.add_argument("--device-name", default="", help="record the device under another name")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="address and port")
+    parser.add_argument("--token-file", default="", help="file with the token that clients send")
+    parser.add_argument("--stdio", action="store_true", help="answer over stdin and stdout")
+    given = parser.parse_args(arguments)
+    return (
+        AgentOptions(given.on, given.meter, given.device_name),
+        ServeOptions(given.listen, given.token_file, given.stdio),
+    )
+
+
+def _say_ready(address: str) -> None:
+    sys.stderr.write(f"The agent listens on {address}\n")
+    sys.stderr.flush()
+
+
+def _start_anew() -> None:
+    """Replace this process by a new one with the same arguments."""
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
