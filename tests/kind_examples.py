@@ -32,7 +32,7 @@ LAYERS = {
     "sort": make_layer("sort", fn="sort", shape=(7, 8), out=(7, 8)),
     "topk": make_layer("sort", fn="topk", shape=(7, 8), out=(7, 2)),
     "slice": make_layer("slice", shape=(16, 8), out=(8,)),
-    "gradient_copy": make_layer("gradient_copy", fn="unbind", shape=(7, 24), out=(7, 8)),
+    "gradient_copy": make_layer("gradient_copy", shape=(7, 24), out=(7, 8)),
     "lstm": make_layer("lstm", cin=5, hidden=6, tokens=7),
     "lstm bidirectional": make_layer("lstm", cin=5, hidden=6, tokens=7, depth=2, bidirectional=1),
     "gru": make_layer("gru", cin=5, hidden=6, tokens=7, bias=0),

@@ -138,7 +138,7 @@ class NetworkDraft:
         return self.add(replace(layer, **rest), source)
 
     def move(self, kind: str, source: Sources = None, tail: Tail = (), **sizes: Any) -> int:
-        """Add an operator that moves elements: ``index``, ``scatter``, ``sort`` or ``slice``."""
+        """Add an operator that moves elements, such as ``index``, ``scatter`` or ``slice``."""
         if "shape" not in sizes:
             sizes["shape"] = self.shape(self._list_sources(source)[0])
         return self.add(make_layer(kind, tail, **sizes), source)

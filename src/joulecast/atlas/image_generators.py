@@ -7,7 +7,7 @@ from typing import Any
 from joulecast.atlas.convolutional import FLATTEN, NORM, RELU, SILU, draw_image_side
 from joulecast.atlas.draft import DATA, NetworkDraft, Tail, make_function, make_pool
 from joulecast.atlas.draw import SizeDraw
-from joulecast.atlas.transformer_parts import AttentionSizes, add_sdpa
+from joulecast.atlas.transformer_parts import AttentionSizes, add_packed_projection, add_sdpa
 from joulecast.kinds import make_op
 from joulecast.records import Network
 
@@ -61,8 +61,8 @@ def _add_image_attention(draft: NetworkDraft, groups: int) -> None:
     tokens, heads = space[0] * space[1], max(1, channels // 64)
     s = AttentionSizes(tokens, heads, heads, channels // heads)
     draft.norm("group_norm", groups=groups)
-    draft.linear(3 * channels, shape=(tokens, channels))
-    add_sdpa(draft, s, draft.last, (make_function("copy"),))
+    packed = add_packed_projection(draft, s, draft.last, shape=(tokens, channels))
+    add_sdpa(draft, s, packed, (make_function("copy"),))
     draft.linear(channels)
     draft.function("add", (draft.last, start), shape=(channels, *space))
 

@@ -21,6 +21,7 @@ from joulecast.atlas.transformer_parts import (
     add_attention,
     add_gated_mlp,
     add_mlp,
+    add_packed_projection,
     add_rotary,
     add_sdpa,
     draw_attention_sizes,
@@ -69,7 +70,7 @@ def _add_gpt_attention(draft: NetworkDraft, s: AttentionSizes, norm: int, style:
     if style == "opt":
         add_attention(draft, s, norm, tails=((MUL,), (CACHE,), (CACHE,), ()))
         return
-    packed = draft.linear(3 * s.width, norm)
+    packed = add_packed_projection(draft, s, norm)
     if style == "plain":
         add_sdpa(draft, s, packed)
         return
@@ -89,7 +90,7 @@ def draw_neox(draw: SizeDraw) -> Network:
     for _ in range(draw_depth(draw)):
         with draft.block():
             start = draft.last
-            packed = draft.linear(3 * s.width, draft.norm("layer_norm"))
+            packed = add_packed_projection(draft, s, draft.norm("layer_norm"))
             query = add_rotary(draft, s, packed, s.heads, rest)
             key = add_rotary(draft, s, packed, s.heads, rest, (CACHE,))
             value = draft.function("concat along 2", packed, shape=s.by_heads(s.heads))
@@ -173,7 +174,7 @@ def _add_rotary_attention(
 ) -> None:
     cache = (CACHE,) if style.has_cache else ()
     if style.is_packed:
-        packed = draft.linear(s.width + 2 * s.kv_width, norm, bias=bias)
+        packed = add_packed_projection(draft, s, norm, bias=bias)
         query = add_rotary(draft, s, packed, s.heads, rest=0)
         key = add_rotary(draft, s, packed, s.kv_heads, rest=0, tail=cache)
         value = draft.function("concat along 2", packed, shape=s.by_heads(s.kv_heads))

@@ -92,6 +92,14 @@ def add_sdpa(
     return draft.add(layer, sources)
 
 
+def add_packed_projection(draft: NetworkDraft, s: AttentionSizes, source: int, **rest: Any) -> int:
+    """Add one projection to queries, keys and values, and split it into them."""
+    width = s.width + 2 * s.kv_width
+    draft.linear(width, source, **rest)
+    packed = (s.tokens, width)
+    return draft.move("gradient_copy", shape=packed, out=(s.tokens, s.width))
+
+
 def add_attention(
     draft: NetworkDraft, s: AttentionSizes, source: int, bias: int = 1, tails: tuple[Tail, ...] = ()
 ) -> int:
@@ -136,9 +144,11 @@ def add_rotary(
     # Sines and cosines are in full precision.
     table: dict[str, Any] = {"constant": shape[1] * shape[2]}
     scaled = draft.function("mul", source, shape=shape, **table)
-    swapped = draft.function("neg", source, shape=(*shape[:2], max(1, shape[2] // 2)))
+    half = (*shape[:2], max(1, shape[2] // 2))
+    first, second = (draft.move("slice", source, shape=shape, out=half) for _ in range(2))
+    swapped = draft.function("neg", second, shape=half)
     turn = make_op("elementwise", fn="mul", **table)
-    turned = draft.function("concat along 3", (swapped, source), (turn,), shape=shape)
+    turned = draft.function("concat along 3", (swapped, first), (turn,), shape=shape)
     if rest is None:
         return draft.function("add", (scaled, turned), tail, shape=shape)
     joined = draft.function("add", (scaled, turned), shape=shape)

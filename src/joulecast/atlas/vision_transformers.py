@@ -15,6 +15,7 @@ from joulecast.atlas.transformer_parts import (
     AttentionSizes,
     add_attention,
     add_mlp,
+    add_packed_projection,
     add_sdpa,
     draw_depth,
     draw_dropout,
@@ -58,7 +59,7 @@ def draw_vit(draw: SizeDraw) -> Network:
             start = draft.last
             norm = draft.norm("layer_norm")
             if style == "packed":
-                add_sdpa(draft, s, draft.linear(3 * s.width, norm))
+                add_sdpa(draft, s, add_packed_projection(draft, s, norm))
             else:
                 add_attention(draft, s, norm, tails=((), (), (), ()))
             out = scale(draft.linear(s.width, tail=drop))

@@ -151,7 +151,7 @@ def define_gradient_copy() -> Kind:
         return Work(0.0, float(c.batch * moved * c.item_bytes), 1)
 
     return Kind(
-        {"fn": REQUIRED, "out": REQUIRED},
+        {"out": REQUIRED},
         read_shape,
         lambda s, shape: tuple(s["out"]),
         lambda s, shape, c: NO_WORK,

@@ -205,10 +205,10 @@ PLACEHOLDERS = [
     make_layer("sort", fn="sort", shape=(5, 8), out=(5, 8)),
     make_layer("sort", fn="topk", shape=(5, 8), out=(5, 2)),
     make_layer("slice", shape=(16, 8), out=(8,)),
-    make_layer("gradient_copy", fn="unbind", shape=(3, 4, 8), out=(4, 8)),
-    make_layer("gradient_copy", fn="split", shape=(5, 8), out=(3, 8)),
-    make_layer("gradient_copy", fn="reshape", shape=(4, 8), out=(8, 4)),
-    make_layer("gradient_copy", fn="expand", shape=(2, 8), out=(2, 3, 8)),
+    make_layer("gradient_copy", shape=(3, 4, 8), out=(4, 8)),
+    make_layer("gradient_copy", shape=(5, 8), out=(3, 8)),
+    make_layer("gradient_copy", shape=(4, 8), out=(8, 4)),
+    make_layer("gradient_copy", shape=(2, 8), out=(2, 3, 8)),
     make_layer("sdpa", heads=2, kv_heads=2, head_dim=4, tokens=5, kv_tokens=5, windows=3),
 ]
 # Pooling after a convolution joins its tail: it would need a second reader to be a layer.

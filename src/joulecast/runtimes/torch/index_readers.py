@@ -64,7 +64,7 @@ def read_costly_view(event: Event, batch: int) -> Op:
     out = _out_shape(event, batch)
     if len(event.outputs) == 1 and math.prod(out) < math.prod(shape):
         return make_op("slice", out=out, shape=shape)
-    return make_op("gradient_copy", fn=function_name(event), out=out, shape=shape)
+    return make_op("gradient_copy", out=out, shape=shape)
 
 
 def has_index_tensors(index: Any) -> bool:
