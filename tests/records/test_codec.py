@@ -1,7 +1,9 @@
 """The codec: exact round trips, options of fields, and errors that name what is wrong."""
 
 import json
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import FileError, InputError
-from joulecast.records import Device, Network, Observation, Setup, StepTotals, load_record
+from joulecast.records import Device, Network, Observation, Setup, StepTotals, codec, load_record
 from joulecast.records.codec import Record, add_codec, always_stored, not_stored, omit_default
 from joulecast.testing import record_strategies as draw
 
@@ -224,3 +226,26 @@ def test_value_that_a_record_refuses_is_damage():
 @given(draw.observations)
 def test_load_record_returns_what_from_dict_returns(observation):
     assert load_record(Observation, observation.to_dict(), "it") == observation
+
+
+def test_threads_that_convert_a_class_for_the_first_time_wait_for_each_other(monkeypatch):
+    @dataclass(frozen=True)
+    class Tree(Record):
+        name: str
+        branches: tuple["Tree", ...] = ()
+
+    compile_slowly = codec._stored_fields
+
+    def wait(cls):
+        time.sleep(0.02)
+        return compile_slowly(cls)
+
+    monkeypatch.setattr(
+        codec, "get_type_hints", lambda cls, **_: {"name": str, "branches": tuple[Tree, ...]}
+    )
+    monkeypatch.setattr(codec, "_stored_fields", wait)
+    tree = Tree("oak", (Tree("a"), Tree("b")))
+    with ThreadPoolExecutor(8) as pool:
+        written = list(pool.map(lambda _: tree.to_dict(), range(8)))
+        read = list(pool.map(Tree.from_dict, written))
+    assert read == [tree] * 8

@@ -72,6 +72,8 @@ _CHECKS: dict[type, list[tuple[str, Convert]]] = {}
 # How often a record may contain one of its own class; blocks of layers have one level.
 _MOST_NESTED = 8
 _NESTING = threading.local()
+_COMPILING = threading.RLock()
+_STARTED: set[tuple[type, Any]] = set()
 
 
 class Record:
@@ -174,11 +176,34 @@ def _is_required(one: Field[Any]) -> bool:
 
 
 def _find_encoder(cls: type) -> Convert:
-    return _ENCODERS.get(cls) or _compile_encoder(cls)
+    return _ENCODERS.get(cls) or _compile_once(cls, _ENCODERS, _compile_encoder, _encode_nested)
+
+
+def _compile_once(
+    cls: type,
+    compiled: dict[type, Convert],
+    compile_class: Callable[[type], Convert],
+    convert_nested: Callable[[type, Any], Any],
+) -> Convert:
+    """Return the converter of a class, which one thread compiles while others wait.
+
+    A class that contains itself needs its own converter before that is ready: it gets one that
+    looks it up when it is used.
+    """
+    with _COMPILING:
+        if cls in compiled:
+            return compiled[cls]
+        if (cls, compile_class) in _STARTED:
+            return partial(convert_nested, cls)
+        _STARTED.add((cls, compile_class))
+        try:
+            compiled[cls] = compile_class(cls)
+        finally:
+            _STARTED.discard((cls, compile_class))
+        return compiled[cls]
 
 
 def _compile_encoder(cls: type) -> Convert:
-    _ENCODERS[cls] = partial(_encode_nested, cls)
     always, omitted = [], []
     for one, key, hint in _stored_fields(cls):
         convert = _find_encode(hint)
@@ -199,13 +224,12 @@ def _compile_encoder(cls: type) -> Convert:
                 data[key] = value if convert is None else convert(value)
         return data
 
-    _ENCODERS[cls] = encode
     return encode
 
 
 def _encode_nested(cls: type, value: Any) -> Any:
     """Encode a record inside one of its own class: a layer may contain layers."""
-    return _ENCODERS[cls](value)
+    return _find_encoder(cls)(value)
 
 
 def _find_encode(hint: Any) -> Convert | None:
@@ -267,11 +291,10 @@ def _find_codec(hint: Any) -> tuple[Convert, Convert] | None:
 
 
 def _find_decoder(cls: type) -> Convert:
-    return _DECODERS.get(cls) or _compile_decoder(cls)
+    return _DECODERS.get(cls) or _compile_once(cls, _DECODERS, _compile_decoder, _decode_nested)
 
 
 def _compile_decoder(cls: type) -> Convert:
-    _DECODERS[cls] = partial(_decode_nested, cls)
     stored = _stored_fields(cls)
     plan = {key: (one.name, _find_decode(hint)) for one, key, hint in stored}
     required = [key for one, key, _ in stored if _is_required(one)]
@@ -293,7 +316,6 @@ def _compile_decoder(cls: type) -> Convert:
                 raise InvalidFieldError("is missing", (key,))
         return cls(**values)
 
-    _DECODERS[cls] = decode
     return decode
 
 
@@ -304,7 +326,7 @@ def _decode_nested(cls: type, value: Any) -> Any:
         raise InvalidFieldError(f"is more than {_MOST_NESTED} levels deep")
     _NESTING.depth = depth + 1
     try:
-        return _DECODERS[cls](value)
+        return _find_decoder(cls)(value)
     finally:
         _NESTING.depth = depth
 
