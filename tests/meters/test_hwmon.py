@@ -104,6 +104,7 @@ class TestIntelGpu(HwmonContract):
             assert self.read(meter, 3.0).energy_j == pytest.approx(180.0)
 
     def test_counter_that_starts_anew_is_a_fault(self):
+        self.clock.step_s = 1.0
         with self.make_meter() as meter:
             self.load(60.0)
             meter.begin()

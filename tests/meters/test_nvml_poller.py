@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import fake_pynvml
 from joulecast.errors import MeasurementError
 from joulecast.meters import nvml_poller
-from joulecast.meters.nvml import NvmlMeter
+from joulecast.meters.nvml import NvmlMeter, start_nvml_poller
 from joulecast.meters.nvml_edges import parse_edge, read_edges
 from joulecast.meters.nvml_gpu import Gpu
-from joulecast.meters.nvml_listener import PollerProcess
 from joulecast.meters.nvml_poller import BEAT_S, EnergyCounter, PowerIntegral, make_source, poll
 
 FAKE = Path(fake_pynvml.__file__)
@@ -169,7 +168,7 @@ def test_killed_process_is_an_error(fake_on_path):
     started = []
 
     def start(gpu):
-        started.append(PollerProcess(gpu))
+        started.append(start_nvml_poller(gpu))
         return started[0]
 
     with NvmlMeter("0", start=start) as meter:
@@ -185,8 +184,8 @@ def test_process_ends_with_its_parent(fake_on_path):
     """The parent is killed and cannot stop the process itself."""
     script = (
         "import os, signal\n"
-        "from joulecast.meters.nvml_listener import PollerProcess\n"
-        "poller = PollerProcess('0')\n"
+        "from joulecast.meters.nvml import start_nvml_poller\n"
+        "poller = start_nvml_poller('0')\n"
         "next(iter(poller))\n"
         "print(poller._process.pid, flush=True)\n"
         "input()\n"

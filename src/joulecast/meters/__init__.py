@@ -9,6 +9,9 @@
     battery                 the battery of this machine, while it discharges
     android, android:SERIAL the battery of a phone, over adb
     termux                  the battery of this phone
+    monsoon, monsoon:SERIAL a Monsoon power monitor that supplies the device
+    amd, amd:1              an AMD GPU, through Zeus
+    apple                   an Apple processor, through Zeus
     modelled, modelled:8W   CPU time x watts of a busy core
     file:PATH               time,watts written by an instrument
     command:PROGRAM ...     a program that prints joules or watts
@@ -35,10 +38,12 @@ from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.hwmon import detect_hwmon, make_board_hwmon, make_hwmon
 from joulecast.meters.later import detect_later, make_later
 from joulecast.meters.modelled import detect_modelled, make_modelled
+from joulecast.meters.monsoon import detect_monsoon, make_monsoon
 from joulecast.meters.nvml import NvmlMeter, detect_nvml, find_uuid, make_nvml
 from joulecast.meters.rapl import detect_rapl, make_rapl
 from joulecast.meters.sum import SumMeter
 from joulecast.meters.termux import detect_termux, make_termux
+from joulecast.meters.zeus_meters import detect_amd, detect_apple, make_amd, make_apple
 from joulecast.plugins import METER_GROUP, Plugins, load_plugins
 from joulecast.redaction import redact_url
 
@@ -165,6 +170,13 @@ METERS: dict[str, MeterSpec] = {
     "termux": MeterSpec(
         "termux[:force]", lambda request: make_termux(request.argument), detect_termux
     ),
+    "monsoon": MeterSpec(
+        "monsoon[:SERIAL]", lambda request: make_monsoon(request.argument), detect_monsoon
+    ),
+    "amd": MeterSpec(
+        "amd[:INDEX]", lambda request: make_amd(request.argument, request.on), detect_amd
+    ),
+    "apple": MeterSpec("apple", lambda request: make_apple(request.argument), detect_apple),
     "modelled": MeterSpec(
         "modelled[:WATTS]", lambda request: make_modelled(request.argument), detect_modelled
     ),

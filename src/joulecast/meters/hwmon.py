@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
@@ -26,7 +25,7 @@ from joulecast.meters.hwmon_rails import (
     list_parts,
 )
 from joulecast.meters.ticker import MakeTicker, Ticker
-from joulecast.meters.trace import Sample, integrate
+from joulecast.meters.trace import Sample, integrate, subtract_counts
 
 SYSTEM = Path("/sys")
 PROC = Path("/proc")
@@ -35,8 +34,6 @@ _WINDOW_S = 2.0
 _WINDOW_SAMPLES = 20
 _COUNTER_WINDOW_S = 1.0
 _COUNTER_TICK_S = 10.0
-# A GPU counts something in this time, however idle it is.
-_STUCK_S = 0.5
 _RESOLUTION_J = 1e-6
 
 
@@ -93,7 +90,7 @@ class HwmonMeter(GuardedMeter):
         if not self._is_counter:
             return integrate(self._samples, self._begun_s, end_s)
         self._sample()
-        return _subtract([value for _, value in self._samples], end_s - self._begun_s)
+        return subtract_counts([value for _, value in self._samples], end_s - self._begun_s)
 
     def _release(self) -> None:
         self._ticker.stop()
@@ -114,16 +111,6 @@ def _read_rail(rail: Rail) -> float:
     for path in rail.paths:
         value *= int(path.read_text())
     return value
-
-
-def _subtract(counts_j: Sequence[float], duration_s: float) -> Reading:
-    faults = []
-    if any(after < before for before, after in pairwise(counts_j)):
-        faults.append("reset: the energy counter fell")
-    elif counts_j[-1] == counts_j[0]:
-        kind = "stuck" if duration_s >= _STUCK_S else "too short"
-        faults.append(f"{kind}: the energy counter did not change in {duration_s:.3g} s")
-    return Reading(max(counts_j[-1] - counts_j[0], 0.0), duration_s, tuple(faults))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
                                                ──▶ edges inside (t0, t1) ──▶ power ──▶ joules
 
 Readings cover the whole board. ``nvml_poller`` polls the counter in its own process,
-``nvml_listener`` collects its edges, ``nvml_edges`` converts them to energy, and ``nvml_checks``
+``pollers`` collects its edges, ``nvml_edges`` converts them to energy, and ``nvml_checks``
 finds what cannot be true. This module adds which other programs used the GPU, and whether its power
 limit was changed. ``devices.find_gpu`` knows which GPU is ``cuda:1``.
 """
@@ -22,14 +22,20 @@ from joulecast.errors import InputError, MeasurementError
 from joulecast.meters.base import SECOND_SENSOR, MeterInfo, Reading, UnavailableError
 from joulecast.meters.guarded import GuardedMeter
 from joulecast.meters.nvml_checks import find_changed_limit, find_limit
-from joulecast.meters.nvml_edges import Edge, read_edges
+from joulecast.meters.nvml_edges import Edge, parse_edge, read_edges
 from joulecast.meters.nvml_gpu import Gpu, open_nvml
-from joulecast.meters.nvml_listener import Listener, Poller, PollerProcess
+from joulecast.meters.pollers import Listener, Poller, PollerProcess
 
 _PERIOD_S = 0.1
 _RESOLUTION_J = 0.001
 _GPU = re.compile("[0-9]{1,4}|GPU-.+")
+_CHECK_GPU = "check that nvidia-smi works, then try again"
 _NO_GPU = "check that nvidia-smi lists it, or use another meter"
+
+
+def start_nvml_poller(gpu: str) -> PollerProcess:
+    """Start the poller of a GPU."""
+    return PollerProcess("joulecast.meters.nvml_poller", gpu)
 
 
 class NvmlMeter(GuardedMeter):
@@ -44,7 +50,7 @@ class NvmlMeter(GuardedMeter):
         self,
         gpu: str = "0",
         now: Callable[[], float] = time.monotonic,
-        start: Callable[[str], Poller] = PollerProcess,
+        start: Callable[[str], Poller] = start_nvml_poller,
         limit_s: float = 10.0,
         processes: Path = Path("/proc"),
         limit_w: float | None = None,
@@ -66,11 +72,12 @@ class NvmlMeter(GuardedMeter):
         self._limit_s = limit_s
         self._processes = processes
         self._limit_w = limit_w
-        self._listener: Listener | None = None
+        self._listener: Listener[Edge] | None = None
         self._begun_s = 0.0
 
     def _connect(self) -> None:
-        self._listener = Listener(self._start_poller(self.gpu))
+        poller = self._start_poller(self.gpu)
+        self._listener = Listener(poller, parse_edge, "NVML poller", _CHECK_GPU)
         try:
             self.update_interval_s = self._listener.wait_ready(self._limit_s)
         except UnavailableError:
@@ -94,7 +101,7 @@ class NvmlMeter(GuardedMeter):
         faults = [*reading.faults, *self._find_changed_limit()]
         faults.extend(f"other load: {other}" for other in others)
         unchecked = reading.unchecked
-        if not self._get_listener().has_counter and SECOND_SENSOR not in unchecked:
+        if self._get_listener().source == "sensor" and SECOND_SENSOR not in unchecked:
             unchecked = (*unchecked, SECOND_SENSOR)
         return replace(reading, faults=tuple(faults), unchecked=unchecked)
 
@@ -104,7 +111,7 @@ class NvmlMeter(GuardedMeter):
             self._limit_w = find_limit(self.edges)
         return [] if self._limit_w is None else find_changed_limit(self.edges, self._limit_w)
 
-    def _get_listener(self) -> Listener:
+    def _get_listener(self) -> Listener[Edge]:
         assert self._listener is not None, "only called on an open meter"
         return self._listener
 

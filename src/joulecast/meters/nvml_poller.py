@@ -8,14 +8,11 @@ It polls about every millisecond and writes one line per event:
     beat TIME                 everything up to TIME has been reported (at least every 20 ms)
     error MESSAGE             it cannot continue
 
-It is a separate process, because in the training process a poll would wait for the interpreter's
-lock while kernels are issued. It ends when its standard input closes or its parent has ended.
+``pollers`` starts it and reads its lines.
 """
 
 from __future__ import annotations
 
-import os
-import select
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +21,7 @@ from typing import Protocol
 from joulecast.errors import JoulecastError
 from joulecast.meters.nvml_edges import Edge, format_edge
 from joulecast.meters.nvml_gpu import Gpu, open_nvml
+from joulecast.meters.pollers import make_wait, write_line
 
 BEAT_S = 0.02
 # Listing processes is slow, so do it rarely, and right after an edge, when no edge can be missed.
@@ -124,17 +122,6 @@ def make_source(gpu: Gpu, now: Callable[[], float]) -> EnergySource:
     return EnergyCounter(gpu) if gpu.has_counter else PowerIntegral(gpu.power_w, now)
 
 
-def make_wait(stdin: int) -> Callable[[float], bool]:
-    """Return a sleep that returns whether the parent has closed our input or has ended."""
-    parent = os.getppid()
-
-    def wait(seconds: float) -> bool:
-        readable: tuple[list[int], list[int], list[int]] = select.select([stdin], [], [], seconds)
-        return bool(readable[0]) or os.getppid() != parent
-
-    return wait
-
-
 def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -> int:
     """Poll one GPU until the parent has gone; return the exit status."""
     try:
@@ -152,13 +139,8 @@ def run(gpu: str, write: Callable[[str], None], wait: Callable[[float], bool]) -
 def main(argv: list[str] | None = None) -> int:
     """Run the program; its one argument is the GPU."""
     arguments = sys.argv[1:] if argv is None else argv
-
-    def write(line: str) -> None:
-        # Unbuffered: a buffer would delay lines, and raise at exit when the pipe is closed.
-        os.write(1, (line + "\n").encode())
-
     try:
-        return run(arguments[0] if arguments else "0", write, make_wait(0))
+        return run(arguments[0] if arguments else "0", write_line, make_wait(0))
     except BrokenPipeError:
         return 0
 

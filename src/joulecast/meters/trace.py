@@ -1,10 +1,10 @@
-"""Integrate power samples over a window.
+"""Compute the energy of a window from samples of power, or from counts of energy.
 
         ·   ·  │·   ·   ·   ·│  ·         only samples inside the window count: those outside
                t0            t1           belong to another load
 
 Power is interpolated linearly between samples, and constant from each end of the window to the
-nearest sample inside.
+nearest sample inside. Counts are those of an energy counter at both ends, or more often.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from joulecast.meters.base import Reading
 MIN_SAMPLES = 3
 # An instrument without a sample for this many of its intervals has missed some.
 GAP_PERIODS = 5.0
+# A device counts something in this time, however idle it is.
+_STUCK_S = 0.5
 
 
 class Sample(NamedTuple):
@@ -42,6 +44,17 @@ def integrate(samples: Sequence[Sample], start_s: float, end_s: float) -> Readin
         for before, after in pairwise(held)
     )
     return Reading(max(energy_j, 0.0), duration_s, faults)
+
+
+def subtract_counts(counts_j: Sequence[float], duration_s: float) -> Reading:
+    """Return the energy of a window from the counts at its start, within it, and at its end."""
+    faults = []
+    if any(after < before for before, after in pairwise(counts_j)):
+        faults.append("reset: the energy counter fell")
+    elif counts_j[-1] == counts_j[0]:
+        kind = "stuck" if duration_s >= _STUCK_S else "too short"
+        faults.append(f"{kind}: the energy counter did not change in {duration_s:.3g} s")
+    return Reading(max(counts_j[-1] - counts_j[0], 0.0), duration_s, tuple(faults))
 
 
 def median_interval_s(samples: Sequence[Sample]) -> float:

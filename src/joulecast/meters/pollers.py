@@ -1,0 +1,213 @@
+"""Run an instrument's poller in a process, read its lines in a thread, and collect what it saw.
+
+    meter ──start──▶ python -m joulecast.meters.nvml_poller ──lines──▶ thread ──▶ meter
+
+A poller is a separate process, because in the training process a poll would wait for the
+interpreter's lock while kernels are issued. It writes one line per event:
+
+    ready INTERVAL SOURCE     it has started; SOURCE updates about every INTERVAL seconds
+    beat TIME                 everything up to TIME has been reported
+    error MESSAGE             it cannot continue
+    …                         what it saw, in its own format, with the time of the event
+
+It ends when its standard input closes or its parent has ended. What it saw is collected only from
+``record`` to ``take``, so that a meter can stay open for days.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from joulecast.errors import MeasurementError
+from joulecast.meters.base import UnavailableError
+
+_STOP_S = 2.0
+
+
+class PollerEvent(Protocol):
+    """What a poller saw at a moment of time.monotonic, which all processes share."""
+
+    @property
+    def time_s(self) -> float:
+        """When it saw it."""
+
+
+Event = TypeVar("Event", bound=PollerEvent)
+
+
+class Poller(Protocol):
+    """An iterable of lines that can be stopped."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield its lines as they come."""
+
+    def stop(self) -> None:
+        """Stop it, which ends its lines."""
+
+
+class PollerProcess:
+    """A poller in a separate process: ``python -m MODULE ARGUMENT``."""
+
+    def __init__(self, module: str, argument: str) -> None:
+        # In a new session: Ctrl-C is for the training process, which stops this one.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, argument],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **_import_paths()},
+            start_new_session=True,
+            universal_newlines=True,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            yield from lines
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _import_paths() -> dict[str, str]:
+    """Return the environment in which a new interpreter imports what this one can."""
+    home = str(Path(__file__).resolve().parents[2])
+    paths = [home, *(str(Path(entry or ".").resolve()) for entry in sys.path)]
+    # PYTHONSAFEPATH: the working directory must not come first if it does not here.
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
+
+
+class Listener(Generic[Event]):
+    """A thread that reads a poller's lines and lets callers wait for them.
+
+    Attributes:
+        source: What the poller reads, as it says when it is ready.
+    """
+
+    def __init__(
+        self, poller: Poller, parse: Callable[[str], Event], name: str, advice: str
+    ) -> None:
+        """Start listening.
+
+        Args:
+            poller: Its lines are read.
+            parse: Returns the event of a line, or raises ValueError.
+            name: What messages call the poller: ``NVML poller``.
+            advice: What to do if it does not respond.
+        """
+        self.source = ""
+        self._poller = poller
+        self._parse_event = parse
+        self._name = name
+        self._advice = advice
+        self._changed = threading.Condition()
+        self._events: list[Event] | None = None
+        self._update_interval_s: float | None = None
+        self._reported_s = float("-inf")
+        self._has_ended = False
+        self._last_line = "no message"
+        self._thread = threading.Thread(target=self._listen, name="joulecast-poller", daemon=True)
+        self._thread.start()
+
+    def wait_ready(self, limit_s: float) -> float:
+        """Return the update interval once the poller has started."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._update_interval_s is not None or self._has_ended, limit_s
+            )
+            if self._update_interval_s is not None:
+                return self._update_interval_s
+            reason = self._last_line if self._has_ended else f"no answer in {limit_s:g} s"
+        raise UnavailableError(f"the {self._name} did not start ({reason})", self._advice)
+
+    def record(self) -> None:
+        """Collect events from now on."""
+        with self._changed:
+            if self._has_ended:
+                raise MeasurementError(self._describe_end())
+            self._events = []
+
+    def take(self, until_s: float, limit_s: float) -> tuple[Event, ...]:
+        """Return the collected events once everything up to a moment has been reported."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._reported_s >= until_s or self._has_ended, limit_s)
+            events, self._events = tuple(self._events or ()), None
+            if self._reported_s >= until_s:
+                return events
+            if self._has_ended:
+                raise MeasurementError(self._describe_end())
+        raise MeasurementError(
+            f"the {self._name} has not responded for {limit_s:g} s; {self._advice}"
+        )
+
+    def stop(self) -> None:
+        """Stop the poller and the thread."""
+        self._poller.stop()
+        self._thread.join()
+
+    def _describe_end(self) -> str:
+        return f"the {self._name} has ended ({self._last_line}); close the meter and open it again"
+
+    def _listen(self) -> None:
+        try:
+            for line in self._poller:
+                with self._changed:
+                    self._parse_line(line.strip())
+                    self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _parse_line(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        try:
+            if word == "ready":
+                interval_s, self.source = rest.split()
+                self._update_interval_s = float(interval_s)
+            elif word == "beat":
+                self._reported_s = float(rest)
+            else:
+                self._add(self._parse_event(line))
+        except ValueError:
+            # Anything else is an error message, or the end of a traceback.
+            self._last_line = rest if word == "error" else line or self._last_line
+
+    def _add(self, event: Event) -> None:
+        self._reported_s = event.time_s
+        if self._events is not None:
+            self._events.append(event)
+
+
+# ---------------------------------------------------------------------------------------------
+# In the poller's process
+
+
+def write_line(line: str) -> None:
+    """Write a line for the listener."""
+    # Unbuffered: a buffer would delay lines, and raise at exit when the pipe is closed.
+    os.write(1, (line + "\n").encode())
+
+
+def make_wait(stdin: int) -> Callable[[float], bool]:
+    """Return a sleep that returns whether the parent has closed our input or has ended."""
+    parent = os.getppid()
+
+    def wait(seconds: float) -> bool:
+        readable: tuple[list[int], list[int], list[int]] = select.select([stdin], [], [], seconds)
+        return bool(readable[0]) or os.getppid() != parent
+
+    return wait

@@ -1,0 +1,362 @@
+"""Measure AMD GPUs and Apple processors with Zeus, whose readings come in mJ and mW.
+
+    amd, amd:1        an AMD GPU: the one that runs the load, or one by HIP's index
+    apple             an Apple processor: its cores, GPU, neural engine and memory
+
+Zeus is installed by ``joulecast[zeus]`` and imported when one of its meters is made. It also reads
+NVIDIA GPUs and the processors of other makers, for ``cross_check``: Joulecast's own meters for them
+check more, and need nothing to be installed.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from joulecast.errors import InputError, MeasurementError
+from joulecast.meters.base import MeterInfo, Reading, UnavailableError
+from joulecast.meters.guarded import GuardedMeter
+from joulecast.meters.ticker import MakeTicker, Ticker
+from joulecast.meters.trace import Sample, integrate, subtract_counts
+
+_INSTALL = "run: pip install 'joulecast[zeus]'"
+_WINDOW_S = 2.0
+# Zeus does not say how often counters update. A tenth of a second is that of NVIDIA's.
+_INTERVAL_S = 0.1
+_RESOLUTION_J = 0.001
+# What an Apple processor counts; clusters and single cores are parts of cpu_total_mj.
+_APPLE_PARTS = {
+    "cpu": ("cpu_total_mj",),
+    "gpu": ("gpu_mj", "gpu_sram_mj"),
+    "dram": ("dram_mj",),
+    "ane": ("ane_mj",),
+}
+
+
+@dataclass(frozen=True)
+class ZeusSource:
+    """A number that Zeus reads.
+
+    Attributes:
+        meter: Name of the meter.
+        covers: What the number includes.
+        instrument: Identifies the device.
+        unit: ``J`` for a counter, ``W`` for a power.
+        read: Returns the number.
+    """
+
+    meter: str
+    covers: str
+    instrument: str
+    unit: str
+    read: Callable[[], float]
+
+
+class ZeusMeter(GuardedMeter):
+    """An energy counter that Zeus reads, or a power that is polled and integrated."""
+
+    window_s = _WINDOW_S
+    update_interval_s = _INTERVAL_S
+
+    def __init__(
+        self,
+        source: ZeusSource,
+        now: Callable[[], float] = time.monotonic,
+        ticker: MakeTicker = Ticker,
+    ) -> None:
+        """Make the meter.
+
+        Args:
+            source: What to read.
+            now: The clock.
+            ticker: Makes the ticker that polls a power while a window is open.
+        """
+        self.name = source.meter
+        self.covers = source.covers
+        self.instrument = source.instrument
+        self._source = source
+        self._now = now
+        self._ticker = ticker(_INTERVAL_S, self._sample)
+        self._begun_s = 0.0
+        self._begun_j = 0.0
+        self._samples: list[Sample] = []
+
+    def _start(self) -> None:
+        if self._source.unit == "W":
+            self._ticker.start()
+            self._samples = []
+        else:
+            self._begun_j = self._read()
+        self._begun_s = self._now()
+
+    def _stop(self) -> Reading:
+        end_s = self._now()
+        if self._source.unit == "W":
+            self._ticker.stop()
+            return integrate(self._samples, self._begun_s, end_s)
+        return subtract_counts([self._begun_j, self._read()], end_s - self._begun_s)
+
+    def _release(self) -> None:
+        self._ticker.stop()
+
+    def _sample(self) -> None:
+        begin_s = self._now()
+        power_w = self._read()
+        self._samples.append(Sample((begin_s + self._now()) / 2, power_w))
+
+    def _read(self) -> float:
+        with _explain_errors(self.name):
+            return self._source.read()
+
+
+# ---------------------------------------------------------------------------------------------
+# What Zeus reads
+
+
+def open_amd(index: int) -> ZeusSource:
+    """Return the counter of an AMD GPU, or its power where Zeus found the counter to be wrong.
+
+    Args:
+        index: HIP's index, which is that of ``cuda:1`` in PyTorch.
+
+    Raises:
+        UnavailableError: There is no such GPU, or it shows neither.
+    """
+    gpus = _list_amd_gpus()
+    if index >= len(gpus.gpus):
+        raise UnavailableError(
+            f"there is no AMD GPU {index}", f"choose from 0 to {len(gpus.gpus) - 1}"
+        )
+    if gpus.supports_get_total_energy_consumption(index):
+        return ZeusSource(
+            "amd",
+            "gpu",
+            f"amd {index}",
+            "J",
+            lambda: _milli(gpus.get_total_energy_consumption(index)),
+        )
+    power = _find_amd_power(gpus, index)
+    return ZeusSource("amd", "gpu", f"amd {index}", "W", lambda: _milli(power(index)))
+
+
+def open_apple() -> ZeusSource:
+    """Return the counters of an Apple processor, added up.
+
+    Raises:
+        UnavailableError: This is no Mac with an Apple processor, or Zeus is not installed.
+    """
+    if platform.system() != "Darwin":
+        raise UnavailableError("this machine is not a Mac", "use another meter")
+    apple = _import_zeus("zeus.device.soc.apple")
+    if not apple.apple_silicon_is_available():
+        raise UnavailableError("Zeus finds no Apple processor", f"on a Mac with one, {_INSTALL}")
+    with _explain_opening("the counters of the Apple processor"):
+        monitor = apple.AppleSilicon()
+        available = monitor.get_available_metrics()
+    parts = {
+        part: fields
+        for part, names in _APPLE_PARTS.items()
+        if (fields := [name for name in names if name in available])
+    }
+
+    def read() -> float:
+        counts = monitor.get_total_energy_consumption()
+        return sum(_milli(getattr(counts, name)) for names in parts.values() for name in names)
+
+    return ZeusSource("apple", "+".join(parts), "apple", "J", read)
+
+
+def open_nvidia(index: int) -> ZeusSource:
+    """Return the counter of an NVIDIA GPU by NVML's index.
+
+    Raises:
+        UnavailableError: Zeus is not installed, or does not see the GPU.
+    """
+    nvidia = _import_zeus("zeus.device.gpu.nvidia")
+    with _explain_opening("NVIDIA GPUs"):
+        gpus = nvidia.NVIDIAGPUs()
+    # Zeus numbers the GPUs that CUDA_VISIBLE_DEVICES shows.
+    indices = [gpu.gpu_index for gpu in gpus.gpus]
+    if index not in indices:
+        raise UnavailableError(
+            f"Zeus does not see GPU {index}", "check CUDA_VISIBLE_DEVICES, which hides it"
+        )
+    number = indices.index(index)
+    return ZeusSource(
+        f"nvml:{index}",
+        "gpu",
+        f"nvidia {index}",
+        "J",
+        lambda: _milli(gpus.get_total_energy_consumption(number)),
+    )
+
+
+def open_rapl() -> ZeusSource:
+    """Return the counters of all processors and of their memory.
+
+    Raises:
+        UnavailableError: Zeus is not installed, or finds no counter that it may read.
+    """
+    rapl = _import_zeus("zeus.device.cpu.rapl")
+    with _explain_opening("RAPL counters"):
+        # Zeus lists the board (psys), which includes the processors, as one more of them.
+        cpus = [cpu for cpu in rapl.RAPLCPUs().cpus if _is_package(cpu)]
+    has_memory = any(cpu.supports_get_dram_energy_consumption() for cpu in cpus)
+
+    def read() -> float:
+        counts = [cpu.get_total_energy_consumption() for cpu in cpus]
+        return sum(_milli(count.cpu_mj) + _milli(count.dram_mj or 0.0) for count in counts)
+
+    return ZeusSource("rapl", "cpu+dram" if has_memory else "cpu", "rapl", "J", read)
+
+
+def _is_package(cpu: Any) -> bool:
+    # A processor that Zeus's daemon reads has no file.
+    file = getattr(cpu, "rapl_file", None)
+    return file is None or file.name.startswith("package")
+
+
+def _list_amd_gpus() -> Any:
+    amd = _import_zeus("zeus.device.gpu.amd")
+    if not amd.amdsmi_is_available():
+        raise UnavailableError(
+            "no AMD GPU responds", "install ROCm 6.2 or later and check that amd-smi works"
+        )
+    with _explain_opening("AMD GPUs"):
+        gpus = amd.AMDGPUs()
+    if not gpus.gpus:
+        raise UnavailableError("ROCm lists no GPU", "check that amd-smi works")
+    return gpus
+
+
+def _find_amd_power(gpus: Any, index: int) -> Callable[[int], int]:
+    """Return the function that reads the power of a GPU in mW.
+
+    Raises:
+        UnavailableError: It shows none, as the second chip of an MI250 does.
+    """
+    from zeus.device.gpu.common import ZeusGPUNotSupportedError
+
+    for read in (gpus.get_average_power_usage, gpus.get_instant_power_usage):
+        try:
+            read(index)
+        except ZeusGPUNotSupportedError as error:
+            reason = str(error).splitlines()[0]
+        else:
+            found: Callable[[int], int] = read
+            return found
+    raise UnavailableError(reason, "use another GPU or meter")
+
+
+def _import_zeus(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UnavailableError(f"Zeus cannot be imported ({error})", _INSTALL) from error
+
+
+@contextmanager
+def _explain_opening(what: str) -> Iterator[None]:
+    """Turn errors of Zeus while it opens a device into UnavailableError."""
+    from zeus.exception import ZeusBaseError
+
+    try:
+        yield
+    except (ZeusBaseError, OSError, ValueError) as error:
+        raise UnavailableError(
+            f"Zeus cannot read {what} ({error})", "check `python -m zeus.show_env`"
+        ) from error
+
+
+@contextmanager
+def _explain_errors(name: str) -> Iterator[None]:
+    """Turn errors of Zeus while it reads a device into MeasurementError."""
+    from zeus.exception import ZeusBaseError
+
+    try:
+        yield
+    except (ZeusBaseError, OSError, ValueError, RuntimeError) as error:
+        raise MeasurementError(
+            f"Zeus can no longer read {name} ({error}): check `python -m zeus.show_env`"
+        ) from error
+
+
+def _milli(value: float) -> float:
+    return value / 1e3
+
+
+# ---------------------------------------------------------------------------------------------
+# Make and detect
+
+
+def make_amd(argument: str, on: str) -> ZeusMeter:
+    """Return the meter of ``amd`` (the GPU that runs the load) or ``amd:1`` (HIP's index)."""
+    if argument and not argument.isdigit():
+        raise InputError(f"amd:{argument} is not a GPU: give its index, like amd:0")
+    kind, _, number = on.partition(":")
+    loaded = number or "0"
+    if kind == "cuda" and argument and int(argument) != int(loaded):
+        raise InputError(
+            f"--meter amd:{argument} does not read the GPU behind --on {on}: use --meter amd"
+        )
+    return ZeusMeter(open_amd(int(argument or (loaded if kind == "cuda" else 0))))
+
+
+def make_apple(argument: str) -> ZeusMeter:
+    """Return the meter of ``apple``."""
+    if argument:
+        raise InputError(f"apple:{argument}: a Mac has one processor, give apple")
+    return ZeusMeter(open_apple())
+
+
+def detect_amd() -> tuple[MeterInfo, ...]:
+    """Return one row per AMD GPU, or one that says why there is none."""
+    try:
+        gpus = _list_amd_gpus()
+    except UnavailableError as error:
+        return (error.to_info("amd", "gpu"),)
+    return tuple(_describe_amd(gpus, index) for index in range(len(gpus.gpus)))
+
+
+def _describe_amd(gpus: Any, index: int) -> MeterInfo:
+    name = f"amd:{index}"
+    has_counter = gpus.supports_get_total_energy_consumption(index)
+    how = "energy counter" if has_counter else "no reliable energy counter: power is integrated"
+    try:
+        power_mw = _find_amd_power(gpus, index)(index)
+    except UnavailableError as error:
+        if not has_counter:
+            return error.to_info(name, "gpu")
+        power_mw = None
+    return MeterInfo(
+        name,
+        True,
+        f"{gpus.get_name(index)}, {how}",
+        covers="gpu",
+        update_interval_s=_INTERVAL_S,
+        resolution_j=_RESOLUTION_J if has_counter else None,
+        idle_power_w=None if power_mw is None else _milli(power_mw),
+    )
+
+
+def detect_apple() -> tuple[MeterInfo, ...]:
+    """Return the processor of a Mac, or why there is none."""
+    try:
+        source = open_apple()
+    except UnavailableError as error:
+        return (error.to_info("apple", "+".join(_APPLE_PARTS)),)
+    return (
+        MeterInfo(
+            "apple",
+            True,
+            f"counters of {source.covers}",
+            covers=source.covers,
+            update_interval_s=_INTERVAL_S,
+            resolution_j=_RESOLUTION_J,
+        ),
+    )

@@ -1,0 +1,232 @@
+"""A Monsoon power monitor: Monsoon's own library on an emulated USB device, and the meter."""
+
+import queue
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from virtual_instruments import VirtualClock
+
+from joulecast.errors import InputError, MeasurementError
+from joulecast.meters import make_meter, monsoon_poller
+from joulecast.meters.monsoon import MonsoonMeter, detect_monsoon, make_monsoon
+from joulecast.meters.monsoon_poller import (
+    BLOCK_S,
+    PowerBlock,
+    format_block,
+    parse_block,
+)
+from joulecast.testing.meters import MeterContract
+
+FAKE = Path(__file__).with_name("fake_usb.py")
+UTIL = """
+ENDPOINT_IN, ENDPOINT_OUT = 0x80, 0x00
+
+
+def find_descriptor(descriptor, custom_match=None):
+    return None
+
+
+def endpoint_direction(address):
+    return address & 0x80
+
+
+def dispose_resources(device):
+    pass
+"""
+
+
+class VirtualMonsoon:
+    """The lines of a poller for a device of constant power on a virtual clock."""
+
+    def __init__(self, clock, power_w=4.0):
+        self.clock, self.power_w, self.dropped = clock, power_w, 0
+        self.lines = queue.Queue()
+        self.lines.put(f"ready {BLOCK_S} samples\n")
+        clock.hooks.append(self.update)
+        self.update()
+
+    def update(self):
+        block = PowerBlock(self.clock.now(), self.power_w, self.dropped)
+        self.lines.put(format_block(block) + "\n")
+
+    def __iter__(self):
+        return iter(self.lines.get, None)
+
+    def stop(self):
+        self.clock.hooks.remove(self.update)
+        self.lines.put(None)
+
+
+class TestMonsoonMeter(MeterContract):
+    @pytest.fixture(autouse=True)
+    def machine(self):
+        self.clock = VirtualClock(step_s=BLOCK_S)
+
+    def make_meter(self):
+        return MonsoonMeter("60001", now=self.clock.now, start=self.start)
+
+    def start(self, serial):
+        assert serial == "60001"
+        self.poller = VirtualMonsoon(self.clock)
+        return self.poller
+
+    def load(self, duration_s):
+        self.clock.sleep(duration_s)
+
+    def test_energy_is_that_of_the_power(self):
+        with self.make_meter() as meter:
+            assert self.read(meter, 2.0).energy_j == pytest.approx(8.0, rel=1e-6)
+
+    def test_lost_samples_are_a_gap(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.load(1.0)
+            self.poller.dropped = 7
+            self.load(1.0)
+            assert meter.end().faults == ("gap: the monitor lost 7 samples",)
+
+    def test_monitor_that_stops_is_an_error(self):
+        with self.make_meter() as meter:
+            meter.begin()
+            self.poller.lines.put("error USBError: [Errno 19] No such device\n")
+            self.poller.lines.put(None)
+            self.clock.time_s += 1.0
+            with pytest.raises(MeasurementError, match=r"has ended \(USBError: .*No such device"):
+                meter.end()
+
+    def test_sum_with_another_meter_is_refused(self, monkeypatch):
+        monkeypatch.setattr("joulecast.meters.monsoon._list_serials", lambda: ["60001"])
+        with pytest.raises(InputError, match="both cover cpu"):
+            make_meter("monsoon+modelled")
+
+
+def test_block_survives_as_text():
+    block = PowerBlock(12.5, 3.25, 2)
+    assert parse_block(format_block(block)) == block
+    with pytest.raises(ValueError, match=r"unpack|not a block"):
+        parse_block("ready 0.02 samples")
+
+
+# ---------------------------------------------------------------------------------------------
+# Monsoon's library on an emulated USB device
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """Return a function that connects a monitor with other values."""
+    pytest.importorskip("Monsoon")
+
+    def install(**values):
+        folder = tmp_path / "usb"
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "util.py").write_text(UTIL)
+        shutil.copy(FAKE, folder / "core.py")
+        with (folder / "core.py").open("a") as file:
+            file.writelines(f"{name} = {value!r}\n" for name, value in values.items())
+        monkeypatch.syspath_prepend(str(tmp_path))
+        for name in [one for one in sys.modules if one.partition(".")[0] in ("usb", "Monsoon")]:
+            monkeypatch.delitem(sys.modules, name)
+
+    return install
+
+
+def test_library_samples_the_emulated_monitor(connect):
+    connect(CURRENT_MA=1500, VOLTAGE_V=3.8)
+    with make_monsoon("") as meter:
+        meter.begin()
+        time.sleep(meter.window_s)
+        reading = meter.end()
+    assert reading.power_w == pytest.approx(1.5 * 3.8, rel=1e-3)
+    # A busy machine may read a few packets late, which is no gap.
+    assert reading.faults == ()
+    assert meter.instrument == "60001"
+
+
+def poll_here(blocks):
+    """Run the poller in this process for some blocks, and return its status and lines."""
+    lines, waits = [], []
+    waits = iter([False] * blocks)
+    with redirect_stdout(None):
+        status = monsoon_poller.run("60001", lines.append, lambda _: next(waits, True))
+    return status, lines
+
+
+def test_small_currents_use_the_fine_range(connect):
+    connect(CURRENT_MA=20.25)
+    status, lines = poll_here(2)
+    assert status == 0
+    assert lines[0] == "ready 0.02 samples"
+    assert [parse_block(line).power_w for line in lines[1:]] == pytest.approx(
+        2 * [0.02025 * 4.0], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"VOLTAGE_V": 0.0}, "error its main output is off; set the voltage"),
+        ({"DEVICES": []}, "error there is no Monsoon 60001"),
+        ({"PACKETS": 200}, "error USBError: [Errno 19] No such device"),
+    ],
+)
+def test_monitor_that_cannot_measure_says_why(connect, values, message):
+    connect(**values)
+    status, lines = poll_here(100)
+    assert status == 1
+    assert lines[-1].startswith(message)
+
+
+def test_detect_lists_connected_monitors(connect):
+    connect()
+    (row,) = detect_monsoon()
+    assert row.name == "monsoon:60001"
+    assert row.available
+    with pytest.raises(InputError, match=r"no Monsoon '7': choose from 60001"):
+        make_monsoon("7")
+
+
+def test_several_monitors_have_to_be_chosen_from(monkeypatch):
+    monkeypatch.setattr("joulecast.meters.monsoon._list_serials", lambda: ["1", "2"])
+    with pytest.raises(InputError, match="choose from monsoon:1, monsoon:2"):
+        make_monsoon("")
+    assert make_monsoon("2").instrument == "2"
+
+
+def test_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("joulecast.meters.monsoon.find_spec", lambda name: None)
+    (row,) = detect_monsoon()
+    assert not row.available
+    assert row.advice == "run: pip install 'joulecast[monsoon]'"
+
+
+def test_missing_permission_says_what_to_do(connect):
+    connect()
+    import usb.core
+
+    class Locked(usb.core.Device):
+        @property
+        def serial_number(self):
+            raise ValueError("The device has no langid (permission issue, no string descriptors)")
+
+        @serial_number.setter
+        def serial_number(self, value):
+            pass
+
+    usb.core.DEVICES[:] = [Locked()]
+    (row,) = detect_monsoon()
+    assert row.reason == "no permission to use the Monsoon"
+    assert "udev rule" in row.advice
+
+
+def test_importing_meters_does_not_import_the_library():
+    script = (
+        "import sys, joulecast.meters; "
+        "sys.exit(any(one in sys.modules for one in ('Monsoon', 'usb', 'zeus')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
