@@ -113,6 +113,36 @@ def read_network(path: str | Path) -> Network:
     return network
 
 
+def write_atomically(content: bytes, path: Path, *, is_program: bool = False) -> None:
+    """Write a file whole or not at all, and replace one that is there.
+
+    Args:
+        content: What is written.
+        path: Where.
+        is_program: Whether the file can be run.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    # In the same folder, because moving is atomic only within one file system.
+    partial = path.parent / f".{path.name[:_LONGEST_PART]}.{secrets.token_hex(8)}.partial"
+    try:
+        _write_safely(content, partial)
+        try:
+            if is_program:
+                mode = partial.stat().st_mode
+                # Whoever may read it may run it.
+                partial.chmod(mode | (mode & 0o444) >> 2)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink()
+            raise
+        _sync(path.parent)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"{path} cannot be written ({reason}): give another path") from error
+
+
 # ---------------------------------------------------------------------------------------------
 # Packed profiles
 
@@ -275,28 +305,15 @@ def _explain_mixed(profile: Profile, observations: Sequence[Observation]) -> str
 
 
 def _write(what: str, data: Json, path: Path) -> None:
-    text = _format(what, data)
-    # In the same folder, because moving is atomic only within one file system.
-    partial = path.parent / f".{path.name[:_LONGEST_PART]}.{secrets.token_hex(8)}.partial"
-    try:
-        _write_safely(text, partial)
-        try:
-            partial.replace(path)
-        except BaseException:
-            partial.unlink()
-            raise
-        _sync(path.parent)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{path} cannot be written ({reason}): give another path") from error
+    write_atomically(_format(what, data).encode(), path)
 
 
-def _write_safely(text: str, path: Path) -> None:
+def _write_safely(content: bytes, path: Path) -> None:
     """Write a new file, whole and on disk when this returns, or none at all."""
     # In a folder that others can write, a link of this name would lead to a file of the user.
-    with path.open("x", encoding="utf-8") as file:
+    with path.open("xb") as file:
         try:
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         except BaseException:

@@ -35,7 +35,7 @@ HARMFUL = {
         "plugin:x",
         "nvml:0;x",
     ],
-    "on": ["plugin", "plugin:x", ["cpu", "plugin"], "cpu,plugin"],
+    "on": ["plugin", "plugin:x", ["cpu", "plugin"], "cpu,plugin", "http://a:1", "ssh://a"],
     "runtime": ["plugin", "mnn,plugin"],
     "store": [
         "/tmp/x.sqlite",
@@ -46,6 +46,8 @@ HARMFUL = {
         "away/x.sqlite",
     ],
     "storage": ["sqlite:///x.db"],
+    "listen": ["0.0.0.0:8377"],
+    "token_file": ["token"],
     "train": ["evil.py:score"],
     "net": ["evil.py:make_net"],
     "out": ["x.json"],
@@ -56,6 +58,7 @@ ALLOWED = {
     "meter": [
         *("auto", "rapl", "nvml", "nvml:1", "nvml+rapl", "hwmon", "hwmon:VDD_IN", "battery"),
         *("modelled:8W", "file:power.csv", "later", "later:battery"),
+        *("monsoon", "monsoon:60001", "amd", "amd:1", "apple"),
     ],
     "on": ["cpu", "cuda:1", "mnn:cpu", "simulated:7", ["cpu", "cuda:0"], "cpu,cuda"],
     "runtime": ["torch", "mnn", "simulated"],

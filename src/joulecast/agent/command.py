@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from joulecast.agent.addresses import DEFAULT_LISTEN, parse_listen
+from joulecast.agent.messages import AgentDescription
 from joulecast.agent.server import serve_http
 from joulecast.agent.service import AgentOptions, AgentService
 from joulecast.agent.stdio import serve_stdio
 from joulecast.agent.tokens import read_token
 from joulecast.errors import JoulecastError
+from joulecast.printable import make_printable
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def run_agent(
     options: AgentOptions,
     serving: ServeOptions,
     answers: BinaryIO,
-    on_ready: Callable[[str], None],
+    on_ready: Callable[[str, AgentDescription], None],
 ) -> None:
     """Answer requests until the process is ended, or the client over stdin is gone.
 
@@ -51,7 +53,7 @@ def run_agent(
         options: What is measured on.
         serving: How it is reached.
         answers: With ``stdio``, gets the answers.
-        on_ready: Called with the address once the agent listens.
+        on_ready: Called once the agent listens, with its address and what it measures on.
 
     Raises:
         InputError: An option cannot be used.
@@ -63,8 +65,18 @@ def run_agent(
         if serving.stdio:
             serve_stdio(service, sys.stdin.buffer, answers)
             return
-        serve_http(service, listen, token, on_ready)
+        found = service.describe()
+        serve_http(service, listen, token, lambda address: on_ready(address, found))
     _start_anew()
+
+
+def describe_agent(address: str, description: AgentDescription) -> str:
+    """Return a sentence that says what an agent measures on, and where it listens."""
+    found = description
+    return (
+        f"Measuring on {found.device.name} with {found.runtime} and the meter {found.meter}; "
+        f"listening on {address}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,8 +112,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[AgentOptions, ServeOptions]
     )
 
 
-def _say_ready(address: str) -> None:
-    sys.stderr.write(f"The agent listens on {address}\n")
+def _say_ready(address: str, description: AgentDescription) -> None:
+    sys.stderr.write(f"{make_printable(describe_agent(address, description))}\n")
     sys.stderr.flush()
 
 

@@ -87,7 +87,7 @@ class AgentService:
         self._options = options
         self._lock_name = name_lock(options.on)
         self._lock_wait_s = lock_wait_s
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
         self._is_open = False
         self.is_lost = False
 
@@ -97,19 +97,25 @@ class AgentService:
     def __exit__(self, *exc: object) -> None:
         self._close()
 
+    def describe(self) -> AgentDescription:
+        """Return what clients need to know about the device."""
+        return _describe(self._measurer)
+
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a request; errors are answers too."""
         try:
             request = decode_message(AgentRequest, content, "the client")
         except JoulecastError as error:
             return refuse_request(error)
-        if request.id in self._answers:
-            return self._answers[request.id]
+        # With the trial: whoever reuses an id must not get the observation of another trial.
+        name = (request.id, request.task, request.trial.key if request.trial else "")
+        if name in self._answers:
+            return self._answers[name]
         answer = self._answer(request)
         encoded = encode_message(answer)
         # What failed may succeed when it is asked for again.
-        if answer.error is None:
-            self._answers[request.id] = encoded
+        if answer.observation is not None:
+            self._answers[name] = encoded
             if len(self._answers) > _REMEMBERED:
                 self._answers.popitem(last=False)
         return encoded
@@ -122,7 +128,7 @@ class AgentService:
         answer = AgentAnswer(request.id)
         try:
             if request.task == "describe":
-                answer = replace(answer, description=describe_measurer(measurer))
+                answer = replace(answer, description=self.describe())
             else:
                 observation = drop_trial(self._measure(measurer, request))
                 answer = replace(answer, observation=observation)
@@ -162,29 +168,16 @@ class AgentService:
 
     def _open(self) -> None:
         if not self._is_open:
-            self._measurer.meter.open()
+            try:
+                self._measurer.meter.open()
+            except MeasurementError as error:
+                raise MeterLostError(str(error)) from error
             self._is_open = True
 
     def _close(self) -> None:
         if self._is_open:
             self._is_open = False
             self._measurer.meter.close()
-
-
-def describe_measurer(measurer: Measurer) -> AgentDescription:
-    """Return what clients need to know about a measurer."""
-    runtime, meter = measurer.runtime, measurer.meter
-    return AgentDescription(
-        runtime.device,
-        runtime.name,
-        runtime.modes,
-        meter.name,
-        meter.covers,
-        meter.provenance,
-        meter.is_recorder,
-        has_virtual_clock=measurer.clock.now is not time.monotonic,
-        version=_find_version(),
-    )
 
 
 def check_fits(trial: Trial, device: Device) -> None:
@@ -208,6 +201,21 @@ def check_fits(trial: Trial, device: Device) -> None:
 def refuse_request(error: JoulecastError) -> bytes:
     """Return the answer to a request that cannot be read."""
     return encode_message(AgentAnswer("", error=describe_error(error)))
+
+
+def _describe(measurer: Measurer) -> AgentDescription:
+    runtime, meter = measurer.runtime, measurer.meter
+    return AgentDescription(
+        runtime.device,
+        runtime.name,
+        runtime.modes,
+        meter.name,
+        meter.covers,
+        meter.provenance,
+        meter.is_recorder,
+        has_virtual_clock=measurer.clock.now is not time.monotonic,
+        version=_find_version(),
+    )
 
 
 def _convert_error(error: Exception) -> JoulecastError:

@@ -17,14 +17,15 @@ HARMLESS = frozenset(
     device_name devices epochs estimator estimators floor form grid importance inference input
     interval json keep layers level loss measure missing multiple nets no_save now objective offline
     optimizer points precision price probe profile reserve rest_w retry_refused rounds run sampler
-    samples seconds seed seen source steps strategy study threads time_limit tool trials vary window
+    samples seconds seed seen source stdio steps strategy study threads time_limit tool trials vary
+    window
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""
 
 _METER = (
     r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
-    r"|later(?::[\w ]+)?)"
+    r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
 )
 _ON = r"(?:cpu|cuda(?::\d+)?|mnn(?::cpu)?|simulated:\d+)"
 _REASONS = {
@@ -35,6 +36,8 @@ _REASONS = {
     "runtime": "may run a plug-in",
     "store": "is not in this folder",
     "storage": "may connect to a server",
+    "listen": "may let others measure here",
+    "token_file": "may hold a token that others know",
 }
 
 

@@ -46,6 +46,8 @@ COMMANDS = {
         "measure": "Measure the energy of a net, or of any command.",
         "data": "Attach power traces, import and export measured runs.",
         "agent": "Measure on this device for another machine.",
+        "fleet": "Profile many devices at once, and choose among them.",
+        "fleet": "Measure on several devices elsewhere.",
     },
     "Estimate": {
         "estimate": "Estimate the energy of training before it runs.",

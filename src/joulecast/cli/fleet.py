@@ -1,0 +1,259 @@
+"""``joulecast fleet``: profile many devices at once, and choose among them."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import click
+
+from joulecast.api.fleet import (
+    ALL_DEVICES,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_PATIENCE_S,
+    FleetOptions,
+    check_fleet,
+    find_fleet_status,
+    follow_request,
+    forecast_net,
+    request_profiles,
+    run_fleet,
+)
+from joulecast.api.nets import NetRequest
+from joulecast.api.options import EstimateOptions, ProfileOptions
+from joulecast.budgets import RunLength
+from joulecast.cli import options
+from joulecast.cli.interruptions import report_interruption
+from joulecast.cli.option_records import collect
+from joulecast.cli.option_types import SHARE, ListType, NumberType
+from joulecast.cli.output import OutputOptions, write_result
+from joulecast.cli.print_fleet import (
+    describe_campaign,
+    describe_status,
+    print_campaigns,
+    print_checks,
+    print_event,
+    print_forecast,
+    print_status,
+    show_fleet,
+)
+from joulecast.cli.profile import CAMPAIGN_LIMITS, make_profile_options
+from joulecast.cli.streams import write_message
+from joulecast.errors import InputError, MeasurementError
+from joulecast.fleet.fleet_forecast import RunQuestion
+from joulecast.units import parse_duration, parse_share
+
+
+@click.group()
+@click.pass_context
+def fleet(ctx: click.Context) -> None:
+    """Profile many devices at once, and choose among them."""
+    # Settings of [fleet] apply to each of its commands.
+    ctx.default_map = dict.fromkeys(fleet.commands, ctx.default_map)
+
+
+def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
+    """Return how a fleet is run from the values of options."""
+    return FleetOptions(workers or 0, parse_duration(patience))
+
+
+@fleet.command()
+@click.argument("file")
+@click.option("--check", is_flag=True, help="Only check the devices: store and start nothing.")
+@collect(
+    "running",
+    make_fleet_options,
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        help="Processes that drive the agents.  [default: one per processor]",
+    ),
+    click.option(
+        "--patience",
+        default=f"{DEFAULT_PATIENCE_S:.0f}s",
+        show_default=True,
+        metavar="2min",
+        help="Park a device that is away for longer.",
+    ),
+)
+@options.store
+def up(file: str, check: bool, running: FleetOptions, store: str | None) -> None:
+    """Check the devices of FILE, and run their campaigns until interrupted.
+
+    FILE is a TOML file with a [[device]] for each agent: name, address, token_file, runtime, meter,
+    power_mode, battery_wh, charge, reserve, rest_w, memory. All devices are checked first and
+    stored; one that is away is tried again, and parked if it stays away.
+
+    The command then waits for `joulecast fleet profile` of any machine with the same store, and
+    measures on all devices at once, one measurement at a time on each. Stop it with Ctrl-C: what
+    was measured is stored, and open campaigns go on when it runs again.
+    """
+    if check:
+        checks = check_fleet(file)
+        print_checks(checks)
+        if not all(one.is_ready for one in checks):
+            count = sum(not one.is_ready for one in checks)
+            raise MeasurementError(f"{count} of {len(checks)} devices are not ready: see above")
+        return
+    # Services are stopped by this signal.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        run_fleet(file, store, running, print_checks, print_event)
+    except KeyboardInterrupt:
+        # The terminal shows ^C on the line of the message otherwise.
+        click.echo(err=True)
+        write_message("The fleet is down. What was measured is stored; run it again to go on.")
+
+
+@fleet.command()
+@options.store
+@options.json
+def status(store: str | None, json: bool) -> None:
+    """Show the devices of the fleet, and how far their campaigns are."""
+    found = find_fleet_status(store)
+    output = OutputOptions(json=json)
+    write_result(output, describe_status(found), lambda: print_status(found))
+
+
+@fleet.command()
+@click.argument("net")
+@click.option(
+    "--devices",
+    type=ListType(),
+    default=ALL_DEVICES,
+    show_default=True,
+    metavar="NAME,NAME",
+    help="Devices of the fleet, or all.",
+)
+@options.net_options
+@collect(
+    "profiling",
+    make_profile_options,
+    *CAMPAIGN_LIMITS,
+    click.option(
+        "--seconds",
+        type=NumberType(0),
+        help="Stop after this time on each device.  [default: 600, or --points]",
+    ),
+    options.estimator,
+)
+@options.rounds
+@click.option("--detach", is_flag=True, help="Do not wait: see `joulecast fleet status`.")
+@options.store
+@options.output
+def profile(
+    request: NetRequest,
+    devices: tuple[str, ...],
+    profiling: ProfileOptions,
+    rounds: int,
+    detach: bool,
+    store: str | None,
+    output: OutputOptions,
+) -> None:
+    """Profile devices of the fleet with layers like those of NET.
+
+    The fleet must be up (`joulecast fleet up`); it runs the campaigns, also if this command is
+    interrupted. A device that stays away is parked and reported, and goes on when it is back.
+    """
+    net, setup = request.resolve()
+    key = request_profiles(net, setup, devices, profiling, rounds, store)
+    if detach:
+        write_message("Requested; see `joulecast fleet status`.")
+        return
+    kept = "the fleet goes on; see `joulecast fleet status`"
+    with report_interruption(kept), show_fleet() as tell:
+        campaigns = follow_request(key, store, tell)
+    data = {"network": net.network.name, "devices": [describe_campaign(one) for one in campaigns]}
+    write_result(output, data, lambda: print_campaigns(campaigns))
+    left = [one for one in campaigns if one.is_open or one.state == "failed"]
+    if left:
+        raise MeasurementError(
+            f"{len(left)} of {len(campaigns)} devices have no new profile; {left[0].device}: "
+            f"{left[0].reason}"
+        )
+
+
+@dataclass(frozen=True)
+class ForecastOptions:
+    """The length of a run, and when a device can finish it.
+
+    Attributes:
+        length: Steps, or epochs and samples.
+        limits: Fields of ``RunQuestion``.
+    """
+
+    length: RunLength
+    limits: dict[str, Any]
+
+    def make_question(self, batch: int) -> RunQuestion:
+        """Return what is asked about a run with this batch size."""
+        return RunQuestion(steps=self.length.count_steps(batch), **self.limits)
+
+
+def make_forecast_options(
+    deadline: str | None, confidence: float, charge: tuple[str, ...], **length: Any
+) -> ForecastOptions:
+    """Return the length of a run, and when a device can finish it, from the values of options."""
+    limits = {
+        "deadline_s": None if deadline is None else parse_duration(deadline),
+        "confidence": confidence,
+        "charges": dict(map(_parse_charge, charge)),
+    }
+    return ForecastOptions(options.make_run_length(**length), limits)
+
+
+@fleet.command()
+@click.argument("net")
+@options.net_options
+@collect(
+    "forecast",
+    make_forecast_options,
+    options.steps,
+    options.epochs,
+    options.samples,
+    click.option("--deadline", metavar="2h", help="Longest duration of the run."),
+    click.option(
+        "--confidence",
+        type=SHARE,
+        default=f"{100 * DEFAULT_CONFIDENCE:g}%",
+        show_default=True,
+        help="Probability with which battery and deadline must suffice.",
+    ),
+    click.option(
+        "--charge",
+        multiple=True,
+        metavar="NAME=60%",
+        help="Charge of a device now, instead of that of the fleet file.",
+    ),
+)
+@options.estimating
+@options.output
+def estimate(
+    request: NetRequest,
+    forecast: ForecastOptions,
+    estimating: EstimateOptions,
+    output: OutputOptions,
+) -> None:
+    """Estimate a run of NET on every device of the fleet, and who can finish it.
+
+    For every device: joules with an interval, seconds, the share of its battery, and what prevents
+    it from finishing (memory, battery or deadline). With --json, a scheduler such as Flower's can
+    choose the clients of a round.
+    """
+    net, setup = request.resolve()
+    found = forecast_net(net, setup, forecast.make_question(setup.batch), estimating)
+    write_result(output, found.to_dict(), lambda: print_forecast(found))
+
+
+def _parse_charge(text: str) -> tuple[str, float]:
+    """Return the device and the share of a text like ``phone=60%``."""
+    name, separator, share = text.rpartition("=")
+    if not separator:
+        raise InputError(f"--charge {text!r}: give a device and its charge, like phone=60%")
+    return name, parse_share(share)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
