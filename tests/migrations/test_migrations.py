@@ -21,7 +21,7 @@ PROFILE = make_profile(*map(make_observation, range(5)), flops={"slope": 1})
 MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0002", "0001"
+revision, down_revision = "next", "{head}"
 def upgrade():
     {}
 """
@@ -35,7 +35,7 @@ ORPHAN = """op.execute("UPDATE observations SET profile_key = 'none'")"""
 LOOK = """
     import sqlite3
     file = op.get_bind().engine.url.database
-    copy = sqlite3.connect(f"file:{file}.before-0002?immutable=1", uri=True)
+    copy = sqlite3.connect(f"file:{file}.before-next?immutable=1", uri=True)
     count = copy.execute("SELECT COUNT(*) FROM observations").fetchone()[0]
     copy.close()
     op.execute(f"UPDATE profiles SET covers = 'copied {count}'")
@@ -57,7 +57,7 @@ def add_migration(tmp_path, monkeypatch):
     def add(code):
         folder = tmp_path / "versions"
         folder.mkdir()
-        (folder / "0002_next.py").write_text(MIGRATION.format(code))
+        (folder / "next.py").write_text(MIGRATION.format(code, head=HEAD))
         own = Path(joulecast.migrations.__file__).parent / "versions"
 
         def make_longer_config():
@@ -68,7 +68,7 @@ def add_migration(tmp_path, monkeypatch):
 
         monkeypatch.setattr("joulecast.store.schema.make_config", make_longer_config)
         for module in ("schema", "database"):
-            monkeypatch.setattr(f"joulecast.store.{module}.HEAD", "0002")
+            monkeypatch.setattr(f"joulecast.store.{module}.HEAD", "next")
 
     return add
 
@@ -141,8 +141,8 @@ def test_migration_that_would_lose_rows_is_undone(place, add_migration, code, da
             open_store(place, shipped=NO_PROFILES)
         assert "\n" not in str(caught.value)
         assert read(place) == before
-        assert list_names(place.parent) == ["store.sqlite", "store.sqlite.before-0002"]
-        assert read(f"{place}.before-0002") == before
+        assert list_names(place.parent) == ["store.sqlite", "store.sqlite.before-next"]
+        assert read(f"{place}.before-next") == before
 
 
 def test_copy_is_whole_while_the_migration_runs(place, add_migration):

@@ -45,6 +45,26 @@ _NET_OPTIONS = (
     "acquisition",
     "missing",
 )
+# Options of every campaign.
+CAMPAIGN_LIMITS = (
+    click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
+    click.option(
+        "--interval",
+        type=SHARE,
+        default="5%",
+        show_default=True,
+        help="Stop when the estimate of NET (and of narrower members of its family) is within "
+        "this share.",
+    ),
+    click.option(
+        "--acquisition",
+        type=click.Choice(("target", "energy", "time")),
+        default="target",
+        show_default=True,
+        help="What to measure next: what lowers the uncertainty of NET most, or the paper's rule.",
+    ),
+    click.option("--missing", is_flag=True, help="Measure only layers of NET never seen before."),
+)
 
 
 def make_profile_options(
@@ -62,28 +82,12 @@ def make_profile_options(
 @collect(
     "profiling",
     make_profile_options,
-    click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
+    *CAMPAIGN_LIMITS,
     click.option(
         "--seconds",
         type=NumberType(0),
         help="Stop after this time.  [default: 600, with --atlas 1800, or --points]",
     ),
-    click.option(
-        "--interval",
-        type=SHARE,
-        default="5%",
-        show_default=True,
-        help="Stop when the estimate of NET (and of narrower members of its family) is within "
-        "this share.",
-    ),
-    click.option(
-        "--acquisition",
-        type=click.Choice(("target", "energy", "time")),
-        default="target",
-        show_default=True,
-        help="What to measure next: what lowers the uncertainty of NET most, or the paper's rule.",
-    ),
-    click.option("--missing", is_flag=True, help="Measure only layers of NET never seen before."),
     click.option("--atlas", is_flag=True, help="Instead of NET: learn the device for any network."),
     click.option(
         "--retry-refused", is_flag=True, help="With --atlas: try again what the device refused."

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import IO, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -68,7 +69,10 @@ class FileClaims:
 
 
 class ServerClaims:
-    """Claims as advisory locks of PostgreSQL, each held by a connection.
+    """Claims as advisory locks of PostgreSQL, all held by one connection.
+
+    A server has few connections, and one process may measure on a hundred devices. Locks of one
+    connection do not exclude each other, so threads of this process are told apart here.
 
     Args:
         engine: The server.
@@ -78,33 +82,67 @@ class ServerClaims:
     def __init__(self, engine: sa.Engine, restart_s: float) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._restart_s = restart_s
+        self._guard = Lock()
+        self._held: set[int] = set()
+        self._connection: sa.Connection | None = None
 
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
         """Hold a lock; yield whether it could be had within ``wait_s``."""
         key = int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True)
 
-        def lock() -> sa.Connection | None:
-            return repeat_while_down(lambda: self._lock(key), self._restart_s)
+        def lock() -> bool | None:
+            with self._guard:
+                return repeat_while_down(lambda: self._lock(key), self._restart_s) or None
 
-        connection = _wait_for(lock, wait_s)
+        is_held = bool(_wait_for(lock, wait_s))
         try:
-            yield connection is not None
+            yield is_held
         finally:
-            if connection is not None:
-                _release(connection, key)
+            if is_held:
+                with self._guard:
+                    self._release(key)
 
-    def _lock(self, key: int) -> sa.Connection | None:
-        """Return a connection that holds the lock; None if another one does."""
-        connection = self._engine.connect()
+    def _lock(self, key: int) -> bool:
+        """Return whether the lock could be had."""
+        if key in self._held:
+            return False
         try:
-            if connection.scalar(sa.select(sa.func.pg_try_advisory_lock(key))):
-                return connection
+            if self._connection is None:
+                self._connection = self._engine.connect()
+                # A server that has restarted has released them.
+                for earlier in self._held:
+                    _try_lock(self._connection, earlier)
+            if not _try_lock(self._connection, key):
+                self._close_if_unused()
+                return False
         except BaseException:
-            connection.close()
+            self._drop_connection()
             raise
-        connection.close()
-        return None
+        self._held.add(key)
+        return True
+
+    def _release(self, key: int) -> None:
+        self._held.discard(key)
+        if self._connection is None:
+            return
+        try:
+            self._connection.execute(sa.select(sa.func.pg_advisory_unlock(key)))
+        except sa.exc.SQLAlchemyError:
+            # A server that has restarted has released it already.
+            self._drop_connection()
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if not self._held and self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
 
 
 def _lock_file(path: Path) -> IO[str] | None:
@@ -134,13 +172,8 @@ def _lock_file(path: Path) -> IO[str] | None:
         file.close()
 
 
-def _release(connection: sa.Connection, key: int) -> None:
-    try:
-        connection.execute(sa.select(sa.func.pg_advisory_unlock(key)))
-    except sa.exc.SQLAlchemyError:
-        # A server that has restarted has released it already.
-        connection.invalidate()
-    connection.close()
+def _try_lock(connection: sa.Connection, key: int) -> bool:
+    return bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(key))))
 
 
 def _wait_for(find: Callable[[], Found | None], wait_s: float) -> Found | None:

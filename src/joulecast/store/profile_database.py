@@ -17,6 +17,7 @@ from joulecast.store import rows
 from joulecast.store.claims import Claims, FileClaims, NoClaims, ServerClaims
 from joulecast.store.database import find_file, find_url, open_database
 from joulecast.store.database_errors import wrap_errors
+from joulecast.store.fleet_tables import FleetTables
 from joulecast.store.places import IN_MEMORY
 from joulecast.store.summaries import ProfileSummary
 from joulecast.store.tables import PROFILES
@@ -58,6 +59,7 @@ class ProfileDatabase:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.place = transactions.place
+        self.fleet = FleetTables(transactions, claims, now)
         self._engine = engine
         self._transactions = transactions
         self._claims = claims

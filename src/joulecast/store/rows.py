@@ -202,7 +202,7 @@ def replace_fit(
         "observation_count": count,
     }
     _check_texts(row)
-    statement = _find_dialect(connection).insert(FITS).values(**row)
+    statement = find_dialect(connection).insert(FITS).values(**row)
     # One statement: two processes may store their first fits at once.
     statement = statement.on_conflict_do_update(
         index_elements=FITS.primary_key.columns, set_=dict(statement.excluded)
@@ -219,6 +219,11 @@ def count_fitted(connection: sa.Connection, profile_key: str, estimator: str) ->
     """Return how many observations a fit used; 0 if there is no fit."""
     count = sa.select(FITS.c.observation_count).where(_is_fit(profile_key, estimator))
     return connection.scalar(count) or 0
+
+
+def find_dialect(connection: sa.Connection) -> Any:
+    """Return the module with the statements that not all databases have."""
+    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
 
 
 def _select_fits(connection: sa.Connection, key: str, place: str) -> StoredFits:
@@ -280,15 +285,10 @@ def _is_fit(profile_key: str, estimator: str) -> sa.ColumnElement[bool]:
 def _insert_new(connection: sa.Connection, table: sa.Table, row: Json) -> bool:
     """Insert a row unless it exists."""
     _check_texts(row)
-    statement = _find_dialect(connection).insert(table).values(**row).on_conflict_do_nothing()
+    statement = find_dialect(connection).insert(table).values(**row).on_conflict_do_nothing()
     # The row itself is asked for: psycopg does not count inserted rows.
     inserted = connection.execute(statement.returning(*table.primary_key.columns)).first()
     return inserted is not None
-
-
-def _find_dialect(connection: sa.Connection) -> Any:
-    """Return the module with the statements that not all databases have."""
-    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
 
 
 def _check_texts(row: Json) -> None:

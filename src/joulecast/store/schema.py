@@ -26,7 +26,7 @@ from joulecast.store.places import ELSEWHERE
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0001"
+HEAD = "0002"
 VERSION_TABLE = "joulecast_version"
 
 # alembic keeps the running migration in global variables.

@@ -26,6 +26,7 @@ from joulecast.store.shipped import (
 from joulecast.store.summaries import ProfileSummary, match_profiles
 
 if TYPE_CHECKING:
+    from joulecast.store.fleet_tables import FleetTables
     from joulecast.store.profile_database import ProfileDatabase
 
 
@@ -109,6 +110,15 @@ class Store:
     def exists(self) -> bool:
         """Whether there is a store; without one, only shipped profiles can be read."""
         return self._database is not None
+
+    @property
+    def fleet(self) -> FleetTables:
+        """The devices and campaigns of a fleet.
+
+        Raises:
+            StoreError: There is no store.
+        """
+        return self._require_database().fleet
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""

@@ -4,6 +4,9 @@
               │                  only where a power trace provides its energy
               └─ fits            one row per estimator: the latest
 
+    fleet_devices ─┐             the devices of a fleet, as its file describes them
+    fleet_requests ┴─ fleet_campaigns   one row per request and device: how far it is
+
 Records are stored as JSON text, in which floats keep all their digits.
 """
 
@@ -54,4 +57,47 @@ FITS = sa.Table(
     sa.Column("payload", sa.Text, nullable=False),
     sa.Column("fitted_at_s", sa.Double, nullable=False),
     sa.Column("observation_count", sa.Integer, nullable=False),
+)
+FLEET_DEVICES = sa.Table(
+    "fleet_devices",
+    METADATA,
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    # Of a profile that may have no observation yet, so nothing is referred to.
+    sa.Column("profile_key", sa.String(16), nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("changed_at_s", sa.Double, nullable=False),
+)
+FLEET_REQUESTS = sa.Table(
+    "fleet_requests",
+    METADATA,
+    # A hash of the request, so that asking again has no effect.
+    sa.Column("key", sa.String(16), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+FLEET_CAMPAIGNS = sa.Table(
+    "fleet_campaigns",
+    METADATA,
+    sa.Column(
+        "request_key",
+        sa.String(16),
+        sa.ForeignKey("fleet_requests.key", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column(
+        "device",
+        sa.String(200),
+        sa.ForeignKey("fleet_devices.name", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("points", sa.Integer, nullable=False),
+    sa.Column("uncertainty_share", sa.Double, nullable=True),
+    sa.Column("elapsed_s", sa.Double, nullable=False),
+    sa.Column("requested_at_s", sa.Double, nullable=False),
+    sa.Column("changed_at_s", sa.Double, nullable=False),
 )

@@ -13,7 +13,7 @@ local without one).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,14 +22,20 @@ from typing import Any
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import FileError, InputError
 from joulecast.input_files import read_toml, show_value
-from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape, parse_share
+from joulecast.toml_tables import (
+    Json,
+    Parser,
+    list_tables,
+    parse_number,
+    parse_share_value,
+    parse_table,
+    parse_text,
+    refuse_unknown,
+)
+from joulecast.units import JOULES_PER_WH, parse_bytes, parse_duration, parse_shape
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
 from joulecast.uses.plan.problem import Battery, ChargingWindow
 
-Json = dict[str, Any]
-Parser = Callable[[Any], Any]
-# Power, capacity and FLOP/s of the largest computers are smaller.
-_MOST = 1e21
 _MOST_CHARACTERS = 200
 
 
@@ -48,37 +54,16 @@ def read_plan_request(path: str | Path, now: datetime) -> PlanRequest:
 
 def parse_plan_request(data: Mapping[str, Any], now: datetime) -> PlanRequest:
     """Parse the jobs and devices of a file's content."""
-    _refuse_unknown("the file", data, ("job", "device"))
+    refuse_unknown("the file", data, ("job", "device"))
     parse_time = partial(_parse_time, now=now)
-    jobs = tuple(_parse_job(*row, parse_time) for row in _list_tables(data, "job"))
-    devices = tuple(_parse_device(*row, parse_time) for row in _list_tables(data, "device"))
-    for kind, rows in (("job", jobs), ("device", devices)):
-        names = [row.name for row in rows]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise InputError(f"two [[{kind}]] are called {twice.pop()!r}: give each its own name")
+    jobs = tuple(_parse_job(*row, parse_time) for row in list_tables(data, "job"))
+    devices = tuple(_parse_device(*row, parse_time) for row in list_tables(data, "device"))
     return PlanRequest(jobs, devices)
-
-
-def _list_tables(data: Mapping[str, Any], kind: str) -> list[tuple[str, Json]]:
-    rows = data.get(kind, [])
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"[[{kind}]] is missing: give at least one, with a name")
-    named = []
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise InputError(
-                f"[[{kind}]] number {number} is {show_value(row)}: give a table with a name"
-            )
-        name = row.get("name")
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"[[{kind}]] number {number} has no name: give one in quotes")
-        named.append((f"[[{kind}]] {name}", row))
-    return named
 
 
 def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
     times = dict.fromkeys(("release", "deadline"), parse_time)
-    values = _parse_table(where, row, {**_JOB, **_SETUP, **_OTHER, **times})
+    values = parse_table(where, row, {**_JOB, **_SETUP, **_OTHER, **times})
     if "net" not in values:
         raise InputError(f"{where}: net is missing: give a family, file.py:make_net or a .json")
     given = tuple(key in values for key in ("steps", "epochs", "samples"))
@@ -98,7 +83,7 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
 
 
 def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
-    values = _parse_table(where, row, {**_DEVICE, **_BATTERY})
+    values = parse_table(where, row, {**_DEVICE, **_BATTERY})
     is_stated = "power_w" in values
     if is_stated != ("flops_per_s" in values) or (is_stated and "profile" in values):
         raise InputError(f"{where}: give profile, or power_w and flops_per_s")
@@ -141,30 +126,13 @@ def _parse_window(
 ) -> ChargingWindow:
     if not isinstance(row, dict):
         raise InputError(f"{where} is {show_value(row)}: give a table with from and to")
-    parsers = {"from": parse_time, "to": parse_time, "charger_w": _parse_number}
-    values = {"charger_w": charger_w, **_parse_table(where, row, parsers)}
+    parsers = {"from": parse_time, "to": parse_time, "charger_w": parse_number}
+    values = {"charger_w": charger_w, **parse_table(where, row, parsers)}
     for key in parsers:
         if values.get(key) is None:
             raise InputError(f"{where}: {key} is missing")
     # A window that has already begun continues from now.
     return ChargingWindow(max(0.0, values["from"]), values["to"], values["charger_w"])
-
-
-def _parse_table(where: str, row: Json, parsers: Mapping[str, Parser]) -> Json:
-    _refuse_unknown(where, row, parsers)
-    values = {}
-    for key, value in row.items():
-        try:
-            values[key] = parsers[key](value)
-        except (InputError, TypeError, ValueError) as error:
-            raise InputError(f"{where}: {key} is {show_value(value)}: {error}") from error
-    return values
-
-
-def _refuse_unknown(where: str, row: Mapping[str, Any], known: Iterable[str]) -> None:
-    for key in row:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}: known keys are {', '.join(known)}")
 
 
 def _select(values: Json, keys: Iterable[str]) -> Json:
@@ -187,16 +155,10 @@ def _parse_time(value: Any, now: datetime) -> float:
     return (date - (now if now.tzinfo else now.astimezone())).total_seconds()
 
 
-def _parse_text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InputError("give a text in quotes")
-    return value
-
-
 def _parse_list(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise InputError('give a list like ["phone", "laptop"]')
-    return tuple(map(_parse_text, value))
+    return tuple(map(parse_text, value))
 
 
 def _parse_tables(value: Any) -> list[Any]:
@@ -211,12 +173,6 @@ def _parse_count(value: Any) -> int:
     return value
 
 
-def _parse_number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
-        raise InputError(f"give a number from 0 to {_MOST:g}, without a unit")
-    return float(value)
-
-
 def _parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise InputError("give true or false")
@@ -229,34 +185,28 @@ def _parse_input(value: Any) -> tuple[int, ...]:
     return parse_shape("x".join(map(str, value)) if isinstance(value, list) else value)
 
 
-def _parse_share(value: Any) -> float:
-    if not isinstance(value, (str, int, float)):
-        raise InputError("give a share like 60%")
-    return parse_share(str(value))
-
-
 _JOB: dict[str, Parser] = {
-    "name": _parse_text,
-    "net": _parse_text,
+    "name": parse_text,
+    "net": parse_text,
     "devices": _parse_list,
     **dict.fromkeys(("steps", "epochs", "samples", "priority"), _parse_count),
 }
 _SETUP: dict[str, Parser] = {
     **dict.fromkeys(("batch", "threads"), _parse_count),
-    **dict.fromkeys(("precision", "optimizer", "loss"), _parse_text),
+    **dict.fromkeys(("precision", "optimizer", "loss"), parse_text),
 }
 _OTHER: dict[str, Parser] = {"input": _parse_input, "inference": _parse_flag}
 _NUMBERS = ("power_w", "flops_per_s", "launch_s", "idle_w", "rest_w", "asleep_w")
 _DEVICE: dict[str, Parser] = {
-    **dict.fromkeys(("name", "profile"), _parse_text),
-    **dict.fromkeys(_NUMBERS, _parse_number),
-    "memory": lambda value: parse_bytes(_parse_text(value)),
-    "uncertainty": _parse_share,
+    **dict.fromkeys(("name", "profile"), parse_text),
+    **dict.fromkeys(_NUMBERS, parse_number),
+    "memory": lambda value: parse_bytes(parse_text(value)),
+    "uncertainty": parse_share_value,
     "max_parallel": _parse_count,
 }
 _FIELDS = {"memory": "memory_bytes", "uncertainty": "uncertainty_share"}
 _BATTERY: dict[str, Parser] = {
-    **dict.fromkeys(("charge", "reserve"), _parse_share),
-    **dict.fromkeys(("battery_wh", "charger_w"), _parse_number),
+    **dict.fromkeys(("charge", "reserve"), parse_share_value),
+    **dict.fromkeys(("battery_wh", "charger_w"), parse_number),
     "charging": _parse_tables,
 }
