@@ -33,7 +33,7 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-FOLDERS = {"first": "results", "second": "results-second"}
+FOLDERS = {"first": "results", "second": "results-second", "third": "results-third"}
 """Where the tables of each test are, beside this script."""
 
 # How Joulecast names a card: digits of a hash.

@@ -42,6 +42,7 @@ from estimates import (
 from networks import NETWORKS
 from result_files import RunFolder, open_folder
 from second_networks import SECOND_NETWORKS
+from third_networks import THIRD_NETWORKS
 from training_examples import BenchmarkNetwork, TrainingExample
 from truth import TINY, TruthRules, measure_truth
 
@@ -52,7 +53,12 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-TABLES = {"first": NETWORKS, "second": SECOND_NETWORKS, "development": DEVELOPMENT}
+TABLES = {
+    "first": NETWORKS,
+    "second": SECOND_NETWORKS,
+    "third": THIRD_NETWORKS,
+    "development": DEVELOPMENT,
+}
 DEVICE_STAGES = ("shipped", "truth", "probed")
 STAGES = (*DEVICE_STAGES, "rivals")
 CUDA_ERROR_CODE = 3

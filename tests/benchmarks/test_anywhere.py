@@ -24,8 +24,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     "training_examples", "language_networks", "recurrent_networks", "vision_networks",
     "generative_networks", "speech_and_tables", "networks", "development", "second_language",
-    "second_vision", "second_generative", "second_signals", "second_networks", "result_files",
-    "truth", "estimates", "scores", "run", "rescore", "report",
+    "second_vision", "second_generative", "second_signals", "second_networks", "third_language",
+    "third_vision", "third_generative", "third_neighbourhoods", "third_signals", "third_networks",
+    "result_files", "truth", "estimates", "scores", "run", "rescore", "report",
 )  # fmt: skip
 
 
@@ -50,18 +51,28 @@ def scripts():
 SHARED_DOMAINS = {"language", "vision", "generative", "speech", "video", "tables", "points"}
 
 
+OTHER_DOMAINS = SHARED_DOMAINS | {"series", "control"}
+
+
 @pytest.mark.parametrize(
-    ("name", "domains"),
-    [("first", SHARED_DOMAINS), ("second", SHARED_DOMAINS | {"series", "control"})],
+    ("name", "precisions", "optimizers", "domains"),
+    [
+        ("first", (14, 13, 3), (20, 9, 1), SHARED_DOMAINS),
+        ("second", (14, 13, 3), (16, 9, 5), OTHER_DOMAINS),
+        ("third", (13, 11, 2), (14, 7, 5), OTHER_DOMAINS | {"graphs", "fields"}),
+    ],
 )
-def test_the_table_keeps_what_the_protocol_says(scripts, name, domains):
+def test_the_table_keeps_what_the_protocol_says(scripts, name, precisions, optimizers, domains):
     table = scripts.run.TABLES[name]
-    assert len(table) == 30
-    precisions = [entry.precision for entry in table]
-    counts = {name: precisions.count(name) for name in set(precisions)}
-    assert counts == {"bf16": 14, "tf32": 13, "fp32": 3}
-    assert {entry.optimizer for entry in table} == {"adamw", "sgd", "adam"}
+    chosen = [entry.precision for entry in table]
+    assert tuple(map(chosen.count, ("bf16", "tf32", "fp32"))) == precisions
+    chosen = [entry.optimizer for entry in table]
+    assert tuple(map(chosen.count, ("adamw", "sgd", "adam"))) == optimizers
+    assert len(table) == sum(precisions) == sum(optimizers)
     assert {entry.domain for entry in table} == domains
+
+
+def test_development_networks_are_few(scripts):
     assert len(scripts.development.DEVELOPMENT) == 8
 
 
@@ -76,8 +87,11 @@ def test_no_network_is_in_two_tables(scripts, import_accuracy):
 
 
 SMALL = ("tabular_resnet", "pointnet", "conv_vae", "char_cnn", "awd_lstm", "dcn_v2")
-# Only trained here, not read or estimated: nothing may be chosen on networks of the second test.
-SECOND_SMALL = ("feature_transformer", "crf_tagger", "actor_critic", "scene_renderer")
+# Only trained here, not read or estimated: nothing may be chosen on networks of later tests.
+LATER_SMALL = (
+    "feature_transformer", "crf_tagger", "actor_critic", "scene_renderer",
+    "citation_graph", "double_q", "fusion_forecaster",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -104,12 +118,12 @@ def test_estimates_are_those_of_the_module(scripts):
 
 
 def find_entry(scripts, name):
-    tables = (scripts.networks.NETWORKS, scripts.second_networks.SECOND_NETWORKS)
+    tables = scripts.run.TABLES.values()
     return next(entry for table in tables for entry in table if entry.name == name)
 
 
 def test_tests_have_folders_of_their_own(scripts):
-    """The report of the second test must not replace that of the first."""
+    """The report of a later test must not replace that of an earlier one."""
     folders = scripts.report.FOLDERS
     assert set(folders) == set(scripts.run.TABLES) - {"development"}
     assert len(set(folders.values())) == len(folders)
@@ -181,8 +195,8 @@ def test_a_step_changes_every_weight(scripts):
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("name", SECOND_SMALL)
-def test_networks_of_the_second_test_train(scripts, name):
+@pytest.mark.parametrize("name", LATER_SMALL)
+def test_networks_of_later_tests_train(scripts, name):
     entry = find_entry(scripts, name)
     example = entry.build(tiny=True)
     before = [weight.detach().clone() for weight in example.module.parameters()]
@@ -190,6 +204,27 @@ def test_networks_of_the_second_test_train(scripts, name):
     assert math.isfinite(loss.item())
     pairs = zip(before, example.module.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_chunks_of_the_state_space_model_run_the_recurrence(scripts):
+    torch.manual_seed(0)
+    x, decay = torch.randn(2, 12, 3, 4), -torch.rand(2, 12, 3)
+    b, c = torch.randn(2, 12, 5), torch.randn(2, 12, 5)
+    state, wanted = torch.zeros(2, 3, 4, 5), []
+    for at in range(12):
+        written = x[:, at, :, :, None] * b[:, at, None, None]
+        state = decay[:, at, :, None, None].exp() * state + written
+        wanted.append((state * c[:, at, None, None]).sum(dim=-1))
+    found = scripts.third_language.scan_states(x, decay, b, c, chunk=4)
+    torch.testing.assert_close(found, torch.stack(wanted, dim=1))
+
+
+def test_windows_of_pixels_are_joined_as_they_were_split(scripts):
+    attention = scripts.third_neighbourhoods.WindowAttention(6, 2, window=2, side=4, shift=1)
+    maps = torch.randn(3, 4, 4, 6)
+    windows = attention.split(maps)
+    assert torch.equal(windows[0], maps[0, :2, :2].reshape(4, 6))
+    assert torch.equal(attention.join(windows, maps.shape), maps)
 
 
 def make_window(energy_j, faults=()):
