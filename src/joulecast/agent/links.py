@@ -10,14 +10,16 @@ from __future__ import annotations
 import http.client
 import os
 import select
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import Protocol
 
 from joulecast.agent.addresses import AgentAddress
 from joulecast.agent.messages import MOST_ANSWER_BYTES
@@ -26,7 +28,7 @@ from joulecast.errors import DeviceAwayError
 _CHUNK_BYTES = 1 << 16
 # A login shell may print lines before the agent starts.
 _MOST_FOREIGN_LINES = 100
-_END_S = 5.0
+_LAST_WORDS_S, _END_S = 1.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -106,55 +108,32 @@ class SshLink:
     def __init__(self, address: AgentAddress, limits: LinkLimits) -> None:
         self._address = address
         self._limits = limits
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._end: weakref.finalize[[subprocess.Popen[bytes]], SshLink] | None = None
+        self._program: _Program | None = None
 
     def ask(self, content: bytes) -> bytes:
         """Send a request and return the answer; start the agent if it does not run."""
-        process = self._start()
-        assert process.stdin is not None
+        if self._program is None:
+            self._program = _Program(self._make_command())
+            # Also where a measurer is never closed, because it only identified a device.
+            self._end = weakref.finalize(self, self._program.end)
         try:
-            process.stdin.write(content + b"\n")
-            process.stdin.flush()
-            return self._read_answer(process)
-        except (OSError, EOFError) as error:
-            words = self._read_last_words() or _explain(error)
+            return self._program.ask(content, self._limits.answer_s)
+        except TimeoutError as error:
             self.close()
-            command = self._address.make_command()
+            raise _explain_silence(self._address, self._limits) from error
+        except (OSError, EOFError) as error:
+            words = self._program.read_last_words() or _explain(error)
+            self.close()
             raise DeviceAwayError(
                 f"the agent at {self._address.text} ended ({words}): check that ssh reaches the "
-                f"device and can run `{command}` there"
+                f"device and can run `{self._address.make_command()}` there"
             ) from error
 
     def close(self) -> None:
         """End the agent."""
-        if self._end is not None:
+        if self._program is not None:
             self._end()
-        if self._log is not None:
-            self._log.close()
-        self._process = self._log = self._end = None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._process is not None:
-            return self._process
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the link
-        try:
-            self._process = subprocess.Popen(
-                self._make_command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                # An interruption reaches this process only, which then ends the agent.
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise DeviceAwayError(
-                f"ssh cannot be started ({_explain(error)}): install it, or use http://"
-            ) from error
-        # Also where a measurer is never closed, because it only identified a device.
-        self._end = weakref.finalize(self, _end_process, self._process)
-        return self._process
+            self._program = None
 
     def _make_command(self) -> list[str]:
         address, limits = self._address, self._limits
@@ -170,19 +149,43 @@ class SshLink:
         host = f"{address.user}@{address.host}" if address.user else address.host
         return ["ssh", "-T", *words, *port, host, address.make_command()]
 
-    def _read_answer(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Return the next line that can be an answer.
+
+class _Program:
+    """A running ssh, and what it writes to stderr."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the program ends
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                # An interruption reaches this process only, which then ends the agent.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise DeviceAwayError(
+                f"{command[0]} cannot be started ({_explain(error)}): install it, or use http://"
+            ) from error
+
+    def ask(self, content: bytes, wait_s: float) -> bytes:
+        """Send a line and return the next one that can be an answer.
 
         Raises:
-            EOFError: The agent ended, or printed something else.
-            AgentSilentError: It was silent for too long.
+            OSError: The program ended.
+            EOFError: The program ended, or printed something else.
+            TimeoutError: It was silent for too long.
         """
-        give_up_s = time.monotonic() + self._limits.answer_s
-        assert process.stdout is not None
-        pipe, rest, foreign = process.stdout.fileno(), b"", 0
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(content + b"\n")
+        self._process.stdin.flush()
+        give_up_s = time.monotonic() + wait_s
+        pipe, rest, foreign = self._process.stdout.fileno(), b"", 0
         while len(rest) <= MOST_ANSWER_BYTES and foreign < _MOST_FOREIGN_LINES:
             if not select.select([pipe], [], [], max(0.0, give_up_s - time.monotonic()))[0]:
-                raise _explain_silence(self._address, self._limits)
+                raise TimeoutError
             chunk = os.read(pipe, _CHUNK_BYTES)
             if not chunk:
                 raise EOFError("connection closed")
@@ -193,22 +196,33 @@ class SshLink:
                 foreign += 1
         raise EOFError("it prints something else")
 
-    def _read_last_words(self) -> str:
+    def read_last_words(self) -> str:
         """Return the last line that ssh or the agent wrote to stderr."""
-        if self._log is None or self._process is None:
-            return ""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+            self._process.wait(_LAST_WORDS_S)
         self._log.seek(0)
         words = self._log.read().decode(errors="replace").strip().splitlines()
         return words[-1].strip()[:200] if words else ""
+
+    def end(self) -> None:
+        """Close the input, which ends an agent; kill one that goes on measuring."""
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            with suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S if self._process.poll() is None else 0)
+        # With its children, such as a proxy of ssh.
+        with suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def _read_response(
     connection: http.client.HTTPConnection, address: AgentAddress, limits: LinkLimits
 ) -> bytes:
     try:
-        return connection.getresponse().read(MOST_ANSWER_BYTES + 1)
+        with connection.getresponse() as response:
+            return response.read(MOST_ANSWER_BYTES + 1)
     except TimeoutError as error:
         raise _explain_silence(address, limits) from error
 
@@ -235,19 +249,6 @@ def _keep_alive(connection: socket.socket, alive_s: float) -> None:
         # Not on every system.
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Close a process's input, which ends an agent; kill one that goes on measuring."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    try:
-        process.wait(_END_S if process.poll() is None else 0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _explain(error: Exception) -> str:
