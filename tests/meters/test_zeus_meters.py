@@ -1,6 +1,5 @@
 """Zeus itself on emulated vendor libraries (amdsmi, zeus-apple-silicon, NVML) and counters."""
 
-import gc
 import re
 import sys
 from importlib.metadata import distribution
@@ -40,27 +39,23 @@ def clock():
     return VirtualClock(step_s=0.05)
 
 
-@pytest.fixture(scope="module")
-def amdsmi_library():
-    """Let Zeus use the fake amdsmi, until the last of its GPUs is deleted, which closes it."""
-    amd = zeus.device.gpu.amd
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "amdsmi", fake_amdsmi)
-        patch.setattr(amd, "amdsmi", fake_amdsmi)
-        yield amd
-        gc.collect()
-
-
 @pytest.fixture
-def amdsmi(amdsmi_library, monkeypatch, clock):
-    """Return the fake amdsmi on a virtual clock."""
-    monkeypatch.setattr(amdsmi_library, "time", SimpleNamespace(sleep=clock.sleep))
+def amdsmi(monkeypatch, clock):
+    """Let Zeus use the fake amdsmi on a virtual clock."""
+    amd = zeus.device.gpu.amd
+    # Not undone: it closes the library, also for objects that outlive the test.
+    amd.AMDGPUs.__del__ = lambda self: None
+    monkeypatch.setitem(sys.modules, "amdsmi", fake_amdsmi)
+    monkeypatch.setattr(amd, "amdsmi", fake_amdsmi)
+    monkeypatch.setattr(amd, "time", SimpleNamespace(sleep=clock.sleep))
     monkeypatch.setattr(fake_amdsmi, "now", clock.now)
     for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    amdsmi_library.amdsmi_is_available.cache_clear()
-    amdsmi_library._hip_to_amdsmi_handle.cache_clear()
-    return fake_amdsmi
+    for cached in (amd.amdsmi_is_available, amd._hip_to_amdsmi_handle):
+        cached.cache_clear()
+    yield fake_amdsmi
+    for cached in (amd.amdsmi_is_available, amd._hip_to_amdsmi_handle):
+        cached.cache_clear()
 
 
 class VirtualApple:

@@ -25,6 +25,7 @@ from joulecast.meters.ticker import MakeTicker, Ticker
 from joulecast.meters.trace import Sample, integrate, subtract_counts
 
 _INSTALL = "run: pip install 'joulecast[zeus]'"
+_CHECK = "run python -m zeus.show_env, which lists what it finds"
 _WINDOW_S = 2.0
 # Zeus does not say how often counters update. A tenth of a second is that of NVIDIA's.
 _INTERVAL_S = 0.1
@@ -262,28 +263,20 @@ def _import_zeus(module: str) -> Any:
 
 @contextmanager
 def _explain_opening(what: str) -> Iterator[None]:
-    """Turn errors of Zeus while it opens a device into UnavailableError."""
-    from zeus.exception import ZeusBaseError
-
+    """Turn errors of Zeus and of a vendor's library into UnavailableError."""
     try:
         yield
-    except (ZeusBaseError, OSError, ValueError) as error:
-        raise UnavailableError(
-            f"Zeus cannot read {what} ({error})", "check `python -m zeus.show_env`"
-        ) from error
+    except Exception as error:
+        raise UnavailableError(f"Zeus cannot read {what} ({error})", _CHECK) from error
 
 
 @contextmanager
 def _explain_errors(name: str) -> Iterator[None]:
-    """Turn errors of Zeus while it reads a device into MeasurementError."""
-    from zeus.exception import ZeusBaseError
-
+    """Turn errors of Zeus and of a vendor's library into MeasurementError."""
     try:
         yield
-    except (ZeusBaseError, OSError, ValueError, RuntimeError) as error:
-        raise MeasurementError(
-            f"Zeus can no longer read {name} ({error}): check `python -m zeus.show_env`"
-        ) from error
+    except Exception as error:
+        raise MeasurementError(f"Zeus can no longer read {name} ({error}): {_CHECK}") from error
 
 
 def _milli(value: float) -> float:

@@ -1,0 +1,143 @@
+"""Compare the meters ``nvml`` and ``rapl`` with Zeus, an independent program, over the same window.
+
+        Zeus      ├──────────────────────────┤     its counters are read at both ends
+        Joulecast  ├────────────────────────┤      powers are compared: their windows differ a bit
+
+Both read the same counters of the hardware, so that a difference means that one of them reads the
+wrong device, converts units wrongly or misses a counter that wrapped around.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from joulecast.errors import MissingError
+from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
+from joulecast.meters.nvml import detect_nvml, make_nvml
+from joulecast.meters.rapl import detect_rapl, make_rapl
+from joulecast.meters.zeus_meters import ZeusMeter, open_nvidia, open_rapl
+from joulecast.records.codec import Record
+
+WINDOW_S = 10.0
+"""In 10 s, one update of NVIDIA's counter at each end makes 2 %."""
+LIMIT_SHARE = 0.05
+"""Relative difference above which the two meters disagree."""
+
+
+@dataclass(frozen=True)
+class CrossCheck(Record):
+    """What a meter and Zeus showed over the same window.
+
+    Attributes:
+        meter: Name of the meter.
+        covers: What its energy includes.
+        power_w: Mean power by the meter.
+        zeus_covers: What the energy of Zeus includes.
+        zeus_power_w: Mean power by Zeus.
+        difference_share: By which share of the meter's power Zeus shows more.
+        faults: What was wrong with one of the readings.
+    """
+
+    meter: str
+    covers: str
+    power_w: float
+    zeus_covers: str
+    zeus_power_w: float
+    difference_share: float
+    faults: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two differ by at most 5 %."""
+        return not self.faults and abs(self.difference_share) <= LIMIT_SHARE
+
+
+@dataclass(frozen=True)
+class MeterPair:
+    """A meter of Joulecast and the one of Zeus that reads the same counters."""
+
+    ours: Meter
+    zeus: Meter
+
+
+def cross_check_meters(
+    duration_s: float = WINDOW_S, sleep: Callable[[float], None] = time.sleep
+) -> tuple[CrossCheck, ...]:
+    """Compare every meter of this machine that Zeus reads as well.
+
+    Raises:
+        MissingError: Zeus is not installed, or there is no such meter.
+    """
+    return compare_pairs(list(find_pairs()), duration_s, sleep)
+
+
+def find_pairs() -> Iterator[MeterPair]:
+    """Yield the meters of this machine that Zeus reads as well.
+
+    Raises:
+        MissingError: Zeus is not installed or cannot read one, or there is none.
+    """
+    infos = [*detect_nvml(), *detect_rapl()]
+    found = [info for info in infos if info.available]
+    if not found:
+        reasons = "; ".join(f"{info.name}: {info.reason}" for info in infos)
+        raise MissingError(f"there is nothing to compare with Zeus ({reasons}): use another meter")
+    for info in found:
+        try:
+            yield _open_pair(info)
+        except UnavailableError as error:
+            raise MissingError(f"{info.name} cannot be compared: {error}") from error
+
+
+def compare_pairs(
+    pairs: Sequence[MeterPair], duration_s: float, sleep: Callable[[float], None]
+) -> tuple[CrossCheck, ...]:
+    """Return what the meters of each pair show over the same window."""
+    with ExitStack() as opened:
+        for pair in pairs:
+            opened.enter_context(pair.zeus)
+            opened.enter_context(pair.ours)
+        for pair in pairs:
+            pair.zeus.begin()
+            pair.ours.begin()
+        sleep(duration_s)
+        readings = [(pair.ours.end(), pair.zeus.end()) for pair in pairs]
+    return tuple(_compare(pair, *both) for pair, both in zip(pairs, readings, strict=True))
+
+
+def _open_pair(info: MeterInfo) -> MeterPair:
+    kind, _, index = info.name.partition(":")
+    if kind == "rapl":
+        return MeterPair(make_rapl(""), _warm_up(ZeusMeter(open_rapl())))
+    ours = make_nvml(index, None)
+    ours.name = info.name
+    return MeterPair(ours, _warm_up(ZeusMeter(open_nvidia(int(index)))))
+
+
+def _warm_up(meter: ZeusMeter) -> ZeusMeter:
+    """Read a meter once: Zeus starts processes then, which take longer than a reading."""
+    with meter:
+        meter.begin()
+        meter.end()
+    return meter
+
+
+def _compare(pair: MeterPair, ours: Reading, zeus: Reading) -> CrossCheck:
+    faults = tuple(
+        f"{who}: {fault}"
+        for who, one in (("Joulecast", ours), ("Zeus", zeus))
+        for fault in one.faults
+    )
+    difference_w = zeus.power_w - ours.power_w
+    return CrossCheck(
+        pair.ours.name,
+        pair.ours.covers,
+        ours.power_w,
+        pair.zeus.covers,
+        zeus.power_w,
+        difference_w / ours.power_w if ours.power_w else float(bool(zeus.power_w)),
+        faults,
+    )
