@@ -14,7 +14,7 @@ from joulecast.api.estimate import estimate_net
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import EstimateOptions, ProfileOptions, split_options
 from joulecast.errors import DeviceAwayError, InputError, MissingError
-from joulecast.records import Setup
+from joulecast.records import Profile, Setup
 
 if TYPE_CHECKING:
     from joulecast.fleet.coordinator import FleetEvent
@@ -164,8 +164,11 @@ def request_profiles(
         InputError: The fleet has no device of that name.
         MissingError: The fleet is not up.
     """
+    from joulecast.estimators import find_estimator
     from joulecast.fleet.device_campaign import CampaignRequest
 
+    # Known before devices are asked in vain.
+    find_estimator(profiling.estimator)
     with _open_fleet(store) as opened:
         names = _choose_devices(devices, [one.name for one in opened.fleet.list_devices()])
         if not opened.fleet.is_up():
@@ -188,6 +191,8 @@ def follow_request(
     key: str,
     store: str | None = None,
     on_change: Callable[[Sequence[StoredCampaign]], None] | None = None,
+    *,
+    waits: bool = True,
 ) -> tuple[StoredCampaign, ...]:
     """Wait until the campaigns of a request have ended or are parked; return them.
 
@@ -195,6 +200,7 @@ def follow_request(
         key: The request.
         store: Path or URL of the store.
         on_change: Called with the campaigns twice a second.
+        waits: With False, return them at once.
 
     Raises:
         MissingError: The fleet went down.
@@ -207,7 +213,7 @@ def follow_request(
             campaigns = opened.fleet.list_campaigns(key)
             if on_change is not None:
                 on_change(campaigns)
-            if not any(one.state in (WAITING, RUNNING, AWAY) for one in campaigns):
+            if not waits or not any(one.state in (WAITING, RUNNING, AWAY) for one in campaigns):
                 return campaigns
             if time.monotonic() > check_s:
                 check_s = time.monotonic() + _CHECK_UP_S
@@ -263,7 +269,7 @@ def forecast_net(
         found = forecast_fleet(
             opened.fleet.list_devices(),
             question,
-            lambda key: estimate_net(opened.load_profile(key), net, setup, options),
+            lambda key: estimate_net(_load_profile(opened, key), net, setup, options),
         )
     return FleetEstimate(
         net.network.name,
@@ -274,6 +280,13 @@ def forecast_net(
         question.deadline_s,
         found,
     )
+
+
+def _load_profile(store: Store, key: str) -> Profile:
+    try:
+        return store.load_profile(key)
+    except MissingError as error:
+        raise MissingError("no profile yet: run `joulecast fleet profile NET`") from error
 
 
 @contextmanager

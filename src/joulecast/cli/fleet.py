@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -31,6 +32,7 @@ from joulecast.cli.option_types import SHARE, ListType, NumberType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_fleet import (
     describe_campaign,
+    describe_checks,
     describe_status,
     print_campaigns,
     print_checks,
@@ -42,7 +44,9 @@ from joulecast.cli.print_fleet import (
 from joulecast.cli.profile import CAMPAIGN_LIMITS, make_profile_options
 from joulecast.cli.streams import write_message
 from joulecast.errors import InputError, MeasurementError
+from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
+from joulecast.store.fleet_tables import DONE
 from joulecast.units import parse_duration, parse_share
 
 
@@ -79,7 +83,8 @@ def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
     ),
 )
 @options.store
-def up(file: str, check: bool, running: FleetOptions, store: str | None) -> None:
+@options.json
+def up(file: str, check: bool, running: FleetOptions, store: str | None, json: bool) -> None:
     """Check the devices of FILE, and run their campaigns until interrupted.
 
     FILE is a TOML file with a [[device]] for each agent: name, address, token_file, runtime, meter,
@@ -90,9 +95,14 @@ def up(file: str, check: bool, running: FleetOptions, store: str | None) -> None
     measures on all devices at once, one measurement at a time on each. Stop it with Ctrl-C: what
     was measured is stored, and open campaigns go on when it runs again.
     """
+    output = OutputOptions(json=json)
+
+    def show(checks: Sequence[DeviceCheck]) -> None:
+        write_result(output, describe_checks(checks), lambda: print_checks(checks))
+
     if check:
         checks = check_fleet(file)
-        print_checks(checks)
+        show(checks)
         if not all(one.is_ready for one in checks):
             count = sum(not one.is_ready for one in checks)
             raise MeasurementError(f"{count} of {len(checks)} devices are not ready: see above")
@@ -100,7 +110,7 @@ def up(file: str, check: bool, running: FleetOptions, store: str | None) -> None
     # Services are stopped by this signal.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        run_fleet(file, store, running, print_checks, print_event)
+        run_fleet(file, store, running, show, print_event)
     except KeyboardInterrupt:
         # The terminal shows ^C on the line of the message otherwise.
         click.echo(err=True)
@@ -140,7 +150,7 @@ def status(store: str | None, json: bool) -> None:
     options.estimator,
 )
 @options.rounds
-@click.option("--detach", is_flag=True, help="Do not wait: see `joulecast fleet status`.")
+@click.option("--detach", is_flag=True, help="Request it and end: see `joulecast fleet status`.")
 @options.store
 @options.output
 def profile(
@@ -159,16 +169,13 @@ def profile(
     """
     net, setup = request.resolve()
     key = request_profiles(net, setup, devices, profiling, rounds, store)
-    if detach:
-        write_message("Requested; see `joulecast fleet status`.")
-        return
     kept = "the fleet goes on; see `joulecast fleet status`"
     with report_interruption(kept), show_fleet() as tell:
-        campaigns = follow_request(key, store, tell)
+        campaigns = follow_request(key, store, tell, waits=not detach)
     data = {"network": net.network.name, "devices": [describe_campaign(one) for one in campaigns]}
     write_result(output, data, lambda: print_campaigns(campaigns))
-    left = [one for one in campaigns if one.is_open or one.state == "failed"]
-    if left:
+    left = [one for one in campaigns if one.state != DONE]
+    if left and not detach:
         raise MeasurementError(
             f"{len(left)} of {len(campaigns)} devices have no new profile; {left[0].device}: "
             f"{left[0].reason}"

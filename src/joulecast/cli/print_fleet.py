@@ -41,8 +41,23 @@ def print_checks(checks: Sequence[DeviceCheck]) -> None:
     print_table(console, ("device", "state", "~found"), rows)
     print_notes(console, [f"{one.device.name}: {one.reason}" for one in checks if one.reason])
     ready = sum(one.is_ready for one in checks)
-    console.print(f"{ready} of {plural(len(checks), 'device')} ready.")
-    console.print(f"Next, in another terminal: {_NEXT}", soft_wrap=True)
+    console.print(f"{ready} of {plural(len(checks), 'device')} ready. Next, elsewhere: {_NEXT}")
+
+
+def describe_checks(checks: Sequence[DeviceCheck]) -> Json:
+    """Return what the devices of a fleet answered as JSON values."""
+    return {
+        "devices": [
+            {
+                "name": one.device.name,
+                "state": one.state,
+                "reason": one.reason,
+                "profile_key": one.profile_key,
+                "description": one.description,
+            }
+            for one in checks
+        ]
+    }
 
 
 def print_event(event: FleetEvent) -> None:

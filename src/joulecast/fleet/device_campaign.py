@@ -30,7 +30,7 @@ from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_checks import OpenDevice, open_device
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, check_fields
 from joulecast.records.field_checks import Amount, PositiveCount
 from joulecast.records.hashing import stable_hash
 from joulecast.store import Store
@@ -80,6 +80,9 @@ class CampaignRequest(Record):
     rounds: PositiveCount = 3
     points: PositiveCount | None = None
     seconds: Amount | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -
     left_s = request.seconds
     if left_s is not None:
         left_s = max(_LEAST_LEFT_S, left_s - campaign.elapsed_s)
-    return run_campaign(
+    result = run_campaign(
         measurer,
         TimeGuidedLog(store) if measurer.meter.is_recorder else store,
         find_estimator(request.estimator),
@@ -177,6 +180,8 @@ def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -
         seconds=left_s,
         on_progress=_make_recorder(store, campaign),
     )
+    _record(store, campaign, result)
+    return result
 
 
 class RequestNames:
@@ -214,14 +219,21 @@ def _make_recorder(store: Store, campaign: StoredCampaign) -> Callable[[Progress
         if time.monotonic() < due_s:
             return
         due_s = time.monotonic() + _LEAST_PAUSE_S
-        known = math.isfinite(now.uncertainty_share)
-        store.fleet.change_campaign(
-            campaign.request_key,
-            campaign.device,
-            reason=now.reason,
-            points=now.points,
-            uncertainty_share=now.uncertainty_share if known else None,
-            elapsed_s=campaign.elapsed_s + now.elapsed_s,
-        )
+        _record(store, campaign, now, reason=now.reason)
 
     return record
+
+
+def _record(
+    store: Store, campaign: StoredCampaign, now: Progress | CampaignResult, **values: str
+) -> None:
+    """Store how far a campaign is."""
+    is_known = math.isfinite(now.uncertainty_share)
+    store.fleet.change_campaign(
+        campaign.request_key,
+        campaign.device,
+        points=now.points,
+        uncertainty_share=now.uncertainty_share if is_known else None,
+        elapsed_s=campaign.elapsed_s + now.elapsed_s,
+        **values,
+    )

@@ -126,6 +126,6 @@ _PARSERS: dict[str, Parser] = {
     "battery_wh": _parse_capacity,
     **dict.fromkeys(("charge", "reserve"), parse_share_value),
     "rest_w": parse_number,
-    "memory": lambda value: parse_bytes(parse_text(value)),
+    "memory": lambda value: int(parse_bytes(parse_text(value))),
 }
 _FIELDS = {"charge": "charge_share", "reserve": "reserve_share", "memory": "memory_bytes"}

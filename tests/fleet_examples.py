@@ -1,0 +1,60 @@
+"""Devices of a fleet without a network: their agents answer in this process."""
+
+from __future__ import annotations
+
+from joulecast.agent.client import AgentConnection, RemoteMeasurer, RemoteMeter, RemoteRuntime
+from joulecast.agent.links import LinkLimits
+from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.families import make_family
+from joulecast.fleet.device_campaign import CampaignRequest
+from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.records import Setup
+
+NETWORKS = tuple(make_family(f"lenet5:{n},6,12,8") for n in range(2, 6))
+# The estimator that needs the fewest points: campaigns take moments.
+REQUEST = CampaignRequest(NETWORKS[-1], Setup(batch=8), NETWORKS, estimator="constant", rounds=1)
+
+
+def make_device(name="phone", **values):
+    return FleetDevice(name, f"http://{name}:8377", **values)
+
+
+class AgentHere:
+    """An agent as a link: it answers in this process, and counts what it measures."""
+
+    def __init__(self, on="simulated:5"):
+        self.service = AgentService(AgentOptions(on))
+        self.measured = 0
+        self.fails = None
+        measure = self.service._measure
+
+        def count(measurer, request):
+            observation = measure(measurer, request)
+            self.measured += 1
+            return observation
+
+        self.service._measure = count
+
+    def ask(self, content):
+        """Answer a request, unless ``fails`` raises something."""
+        answer = self.service.answer(content)
+        if self.fails is not None and b'"task":"describe"' not in content:
+            self.fails(self)
+        return answer
+
+    def close(self):
+        """Do nothing."""
+
+    def open(self, device):
+        """Return a measurer of the agent."""
+        limits = LinkLimits(retry_s=0.0)
+        connection = AgentConnection(device.address, self, limits)
+        found = connection.describe()
+        return RemoteMeasurer(
+            RemoteRuntime(found.runtime, found.device, found.modes),
+            RemoteMeter(found.meter, found.covers, found.provenance, found.is_recorder),
+            3,
+            "",
+            found.version,
+            connection,
+        )
