@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.additive.encode import PieceEncoder
 from joulecast.estimators.additive.model_fit import fit_model
 from joulecast.estimators.additive.processes import define_durations, define_powers
 
@@ -36,7 +35,7 @@ def test_static_power_leaves_room_below_the_limit(encoder):
 
 
 def test_overheads_have_coefficients_of_their_own(encoder):
-    own = PieceEncoder(encoder.roofline, ("overhead of a", "overhead of b"), encoder.power_limit_w)
+    own = replace(encoder, overheads=("overhead of a", "overhead of b"))
     for define, value in (
         (define_durations, 7.0),
         (lambda *a: define_powers(a[0], 1.0, a[1]), 9.0),

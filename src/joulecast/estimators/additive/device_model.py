@@ -19,6 +19,7 @@ import numpy as np
 from joulecast.estimators.additive.encode import PieceEncoder, PieceSums, encode_sums
 from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
 from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.local_rows import condition_for
@@ -62,7 +63,7 @@ class AdditiveModel:
     mode: str
     idle_w: float
     unit: str
-    encoder: PieceEncoder
+    encoder: DeviceEncoder
     duration: FittedLogSums
     power: FittedLogSums
     host_time: HostTimeModel

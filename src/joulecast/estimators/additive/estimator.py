@@ -23,6 +23,7 @@ at few sizes, duration at many.
     measured_kinds     what was measured of each kind, and how far estimates reach beyond it
     measured_networks  networks that were measured as a whole
     imported_runs      whole runs of imported logs
+    transfer           start from what other devices have learnt
     target_pieces, acquisition   what to measure next
     stored_fit         the fit as JSON
 """
@@ -72,6 +73,7 @@ from joulecast.estimators.additive.pieces import (
     split_pieces,
 )
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
+from joulecast.estimators.additive.transfer import SourceDevice, SourceMean, note_sources
 from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
     FitComponent,
@@ -91,8 +93,15 @@ from joulecast.records import LayerEstimate, Network, Observation, Setup
 _REFIT_FACTOR = 1.5
 
 
+@dataclass(frozen=True)
 class AdditiveEstimator:
-    """Sum over layers: energy from few of them, duration from many."""
+    """Sum over layers: energy from few of them, duration from many.
+
+    Attributes:
+        sources: Other devices to start from; where there are none, those of an earlier fit stay.
+    """
+
+    sources: tuple[SourceDevice, ...] = ()
 
     name = "additive"
     version = FIT_VERSION
@@ -118,11 +127,14 @@ class AdditiveEstimator:
         """
         identities = identify_observations(observations)
         earlier = fitted if isinstance(fitted, FittedAdditive) else None
+        sources = self.sources or (earlier.sources if earlier is not None else ())
+        if earlier is not None and earlier.sources != sources:
+            earlier = None
         if earlier is not None and np.array_equal(identities, earlier.identities):
             return earlier
         if earlier is not None and _can_extend(earlier, identities):
             return _extend(earlier, observations, identities)
-        model = fit_model(observations)
+        model = fit_model(observations, sources)
         decomposed = decompose_observations(observations)
         return FittedAdditive(
             model,
@@ -166,6 +178,11 @@ class FittedAdditive:
     measured_kinds: Mapping[str, MeasuredKind]
     fitted_count: int
     identities: Ints
+
+    @property
+    def sources(self) -> tuple[SourceDevice, ...]:
+        """Other devices that it started from."""
+        return self.model.encoder.sources
 
     @property
     def observation_count(self) -> int:
@@ -219,7 +236,7 @@ class FittedAdditive:
             device_energy_j=totals.device_energy_j,
             uncertainty_sources=_rank_sources(totals),
             duration_sd_s=np.sqrt(totals.duration_var),
-            notes=note_extrapolation(self.measured_kinds, totals.device) if per_layer else (),
+            notes=self._note_limits(totals) if per_layer else (),
         )
         measured = find_measured(self.measured_networks, pieces)
         return update_prediction(prediction, measured) if any(measured) else prediction
@@ -253,6 +270,23 @@ class FittedAdditive:
             power=StoredLogSums.from_fitted(model.power),
             host_time=model.host_time,
         ).to_dict()
+
+    def as_source(self, name: str, profile: str) -> SourceDevice:
+        """Return what other devices can start from.
+
+        Args:
+            name: Name of this device.
+            profile: Key of its profile.
+        """
+        model = self.model
+        means = SourceMean.from_fitted(model.duration), SourceMean.from_fitted(model.power)
+        return SourceDevice(name, profile, model.encoder, *means)
+
+    def _note_limits(self, totals: NetworkTotals) -> tuple[tuple[str, ...], ...]:
+        """Return what limits the prediction of each network, in sentences."""
+        transferred = note_sources(self.sources, self.observation_count)
+        own = note_extrapolation(self.measured_kinds, totals.device)
+        return tuple((*transferred, *notes) for notes in own)
 
     def _find_sum_errors(self, networks: Sequence[Network]) -> Floats:
         """Return the standard deviation of each total around the sum of its layers, as a share."""

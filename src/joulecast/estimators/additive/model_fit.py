@@ -28,7 +28,6 @@ from joulecast.estimators.additive.device_model import (
     weigh_by_time,
 )
 from joulecast.estimators.additive.encode import (
-    PieceEncoder,
     PieceSums,
     encode_sums,
     number_name,
@@ -37,10 +36,12 @@ from joulecast.estimators.additive.host_time import fit_host_time
 from joulecast.estimators.additive.pieces import OVERHEAD
 from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.estimators.additive.roofline import find_roofline
+from joulecast.estimators.additive.transfer import DeviceEncoder, SourceDevice
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.map_fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.relinearisation import extend_fitted
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
@@ -55,8 +56,14 @@ _OVERHEAD_SHARE = 0.1
 _POWER_LIMIT = re.compile(r"limit (\d+(?:\.\d+)?) ?W")
 
 
-def fit_model(observations: Sequence[Observation]) -> AdditiveModel:
+def fit_model(
+    observations: Sequence[Observation], sources: tuple[SourceDevice, ...] = ()
+) -> AdditiveModel:
     """Fit the processes of duration and power, and the model of host time.
+
+    Args:
+        observations: What was measured on the device.
+        sources: Other devices to start from.
 
     Raises:
         MissingError: No layer was timed, or no energy was measured.
@@ -69,7 +76,7 @@ def fit_model(observations: Sequence[Observation]) -> AdditiveModel:
             "no energy of any layer was measured on this device: run `joulecast profile NET` there"
         )
     idle_w, unit = find_idle_power(observations) or 0.0, find_latest_unit(observations)
-    encoder = _make_encoder(timed, decomposed, observations)
+    encoder = replace(_make_encoder(timed, decomposed, observations), sources=sources)
     duration = _fit_durations(timed, encoder)
     busy = predict_durations(encoder, condition_logsums(duration), _encode(decomposed))
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
@@ -136,7 +143,7 @@ def _make_encoder(
     timed: Sequence[DecomposedObservation],
     decomposed: Sequence[DecomposedObservation],
     observations: Sequence[Observation],
-) -> PieceEncoder:
+) -> DeviceEncoder:
     overheads = {
         piece.kind for one in decomposed for piece in one.counts if piece.operator_class == OVERHEAD
     }
@@ -146,7 +153,7 @@ def _make_encoder(
         one.energy_j / one.duration_s for one in decomposed if one.energy_j and one.duration_s
     ]
     limit_w = max(limits_w) if limits_w else _LIMIT_FACTOR * max(powers_w)
-    return PieceEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
+    return DeviceEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
 
 
 def _encode(decomposed: Sequence[DecomposedObservation]) -> PieceSums:
@@ -155,13 +162,14 @@ def _encode(decomposed: Sequence[DecomposedObservation]) -> PieceSums:
     )
 
 
-def _fit_durations(timed: Sequence[DecomposedObservation], encoder: PieceEncoder) -> FittedLogSums:
+def _fit_durations(timed: Sequence[DecomposedObservation], encoder: DeviceEncoder) -> FittedLogSums:
     sums = _encode(timed)
     inputs = encoder.encode_durations(sums.leaves)
     is_imported = all(one.is_imported for one in timed)
     process = define_durations(encoder, _guess_overhead_s(timed), is_imported)
     costs = np.array([cost for cost, _ in process.coefficients])
-    return fit_logsums(process, inputs, _observe_durations(timed, sums, inputs.basis @ costs))
+    leaf_s = np.exp(prior_log_mean(inputs, costs))
+    return fit_logsums(process, inputs, _observe_durations(timed, sums, leaf_s))
 
 
 def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
@@ -199,7 +207,7 @@ class _ObservedPower:
 
 def _fit_powers(
     powers: Sequence[_ObservedPower],
-    encoder: PieceEncoder,
+    encoder: DeviceEncoder,
     duration: FittedLogSums,
     idle_w: float,
 ) -> FittedLogSums:

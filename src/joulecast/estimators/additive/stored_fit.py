@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecast.estimators.additive.device_model import AdditiveModel
-from joulecast.estimators.additive.encode import PieceEncoder
 from joulecast.estimators.additive.host_time import HostTimeModel
 from joulecast.estimators.additive.measured_kinds import MeasuredKind
 from joulecast.estimators.additive.measured_networks import MeasuredNetwork
+from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
 from joulecast.records.codec import Record
 
@@ -35,7 +35,7 @@ class StoredFit(Record):
     mode: str
     idle_w: float
     unit: str
-    encoder: PieceEncoder
+    encoder: DeviceEncoder
     duration: StoredLogSums
     power: StoredLogSums
     host_time: HostTimeModel

@@ -3,6 +3,7 @@
     z_p  = ln d_p                          latent log value of input p, d_p > 0
     z    ~ N(μ, K)
     μ_p  = ln Σ_k B_pk·c_k                 prior mean: non-negative basis B, coefficients c > 0;
+                                           basis functions of the logarithm may add to it;
                                            with a cap, the soft minimum of that and ln cap_p
     K    = Σ_t [same group_t]·k_t(x, x')·(a_t² + b_t²·[same regime]) + σ_j²·[same input]
     k_t  = 1 (a level) or Matern 5/2 with a length scale for each axis

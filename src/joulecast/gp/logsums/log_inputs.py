@@ -23,6 +23,7 @@ class LogInputs:
         regimes: Regime of each input, P: half-independent copies of every kernel.
         identities: Identity of each input, P: equal numbers are the same input.
         log_caps: Logarithm of the largest mean of each input, P; None if there is none.
+        log_basis: Basis functions of the logarithm of the mean, P x S; None if there are none.
     """
 
     basis: Floats
@@ -31,6 +32,7 @@ class LogInputs:
     regimes: Ints
     identities: Ints
     log_caps: Floats | None = None
+    log_basis: Floats | None = None
 
     @property
     def size(self) -> int:
@@ -46,6 +48,7 @@ class LogInputs:
             self.regimes[index],
             self.identities[index],
             None if self.log_caps is None else self.log_caps[index],
+            None if self.log_basis is None else self.log_basis[index],
         )
 
     def group_column(self, group: int) -> Ints:
@@ -150,16 +153,14 @@ class LogObservations:
 
 def append_inputs(left: LogInputs, right: LogInputs) -> LogInputs:
     """Return the inputs of both."""
-    caps = None
-    if left.log_caps is not None and right.log_caps is not None:
-        caps = np.concatenate([left.log_caps, right.log_caps])
     return LogInputs(
         np.concatenate([left.basis, right.basis]),
         np.concatenate([left.points, right.points]),
         np.concatenate([left.groups, right.groups]),
         np.concatenate([left.regimes, right.regimes]),
         np.concatenate([left.identities, right.identities]),
-        caps,
+        _append_optional(left.log_caps, right.log_caps),
+        _append_optional(left.log_basis, right.log_basis),
     )
 
 
@@ -207,6 +208,10 @@ def append_rows(left: WeightedSums, right: WeightedSums) -> WeightedSums:
         np.concatenate([left.column, right.column]),
         np.concatenate([left.weight, right.weight]),
     )
+
+
+def _append_optional(left: Floats | None, right: Floats | None) -> Floats | None:
+    return None if left is None or right is None else np.concatenate([left, right])
 
 
 def _no_entries(size: int) -> WeightedSums:

@@ -1,7 +1,8 @@
 """Mean of the prior over log values, with its derivatives.
 
     m_p   = Σ_k B_pk·c_k
-    μ_p   = ln m_p, or with a cap the soft minimum  -ln(m_p^-q + cap_p^-q) / q
+    l_p   = ln m_p + Σ_s H_ps·c_(K+s)  H basis functions of the logarithm, if there are any
+    μ_p   = l_p, or with a cap the soft minimum  -ln(exp(-q·l_p) + cap_p^-q) / q
     s_pk  = B_pk·c_k / m_p            share of a basis function in the mean
 
 With durations among the basis functions of energies, the derivative of μ by a duration's logarithm
@@ -22,7 +23,7 @@ _CAP_EXPONENT = 8.0
 
 def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return the prior mean μ of each input."""
-    log_mean = np.log(matvec(inputs.basis, coefficients))
+    log_mean = _uncapped_log_mean(inputs, coefficients)
     if inputs.log_caps is None:
         return np.asarray(log_mean)
     scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
@@ -31,9 +32,12 @@ def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
 
 def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return the derivative of μ by the logarithm of each coefficient, P x K."""
-    terms = inputs.basis * coefficients
-    mean = terms.sum(axis=1)
-    return np.asarray(terms * (_uncapped_share(inputs, mean) / mean)[:, None])
+    size = inputs.basis.shape[1]
+    terms = inputs.basis * coefficients[:size]
+    shares = terms / terms.sum(axis=1, keepdims=True)
+    if inputs.log_basis is not None:
+        shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
+    return np.asarray(shares * _uncapped_share(inputs, coefficients)[:, None])
 
 
 def elasticities(inputs: LogInputs, coefficients: Floats, column: int) -> Floats:
@@ -41,15 +45,24 @@ def elasticities(inputs: LogInputs, coefficients: Floats, column: int) -> Floats
 
     A cap counts as proportional to that basis function.
     """
-    mean = matvec(inputs.basis, coefficients)
-    uncapped = _uncapped_share(inputs, mean)
-    share = inputs.basis[:, column] * coefficients[column] / mean
+    uncapped = _uncapped_share(inputs, coefficients)
+    terms = inputs.basis * coefficients[: inputs.basis.shape[1]]
+    share = terms[:, column] / terms.sum(axis=1)
     return np.asarray(uncapped * share + (1.0 - uncapped))
 
 
-def _uncapped_share(inputs: LogInputs, mean: Floats) -> Floats:
-    """Return the derivative of μ by ln m."""
+def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the mean l before a cap."""
+    size = inputs.basis.shape[1]
+    log_mean = np.log(matvec(inputs.basis, coefficients[:size]))
+    if inputs.log_basis is None:
+        return np.asarray(log_mean)
+    return np.asarray(log_mean + matvec(inputs.log_basis, coefficients[size:]))
+
+
+def _uncapped_share(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the derivative of μ by l."""
     if inputs.log_caps is None:
-        return np.ones(len(mean))
-    margin = _CAP_EXPONENT * (np.log(mean) - inputs.log_caps)
+        return np.ones(inputs.size)
+    margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
     return np.asarray(1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))

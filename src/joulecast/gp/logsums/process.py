@@ -51,7 +51,8 @@ class LogSumProcess(Record):
     """Definition of a process: priors of coefficients, terms and standard deviations.
 
     Attributes:
-        coefficients: Prior of the coefficient of each basis function.
+        coefficients: Prior of the coefficient of each basis function, then of each basis function
+            of the logarithm.
         terms: Terms of the covariance.
         nugget_sd: Prior of σ_j, the deviation of each distinct input.
         structure_sd: Prior of σ_s, the discrepancy of a structure.

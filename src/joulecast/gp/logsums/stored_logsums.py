@@ -93,6 +93,7 @@ class StoredLogSums(Record):
     log_values: PackedArray
     log_variance: PackedArray
     log_caps: PackedArray | None = omit_default(None)
+    log_basis: PackedArray | None = omit_default(None)
     strata: PackedArray | None = omit_default(None)
     weights: PackedArray | None = omit_default(None)
     offsets: PackedArray | None = omit_default(None)
@@ -117,6 +118,7 @@ class StoredLogSums(Record):
             log_values=pack(observations.log_values),
             log_variance=pack(observations.log_variance),
             log_caps=_pack_optional(inputs.log_caps),
+            log_basis=_pack_optional(inputs.log_basis),
             strata=_pack_optional(observations.strata),
             weights=None if linear is None else pack(linear.weights.weight),
             offsets=None if linear is None else pack(linear.offsets),
@@ -132,6 +134,7 @@ class StoredLogSums(Record):
             self.regimes.unpack(),
             self.input_identities.unpack(),
             _unpack_optional(self.log_caps),
+            _unpack_optional(self.log_basis),
         )
         counts, structures = self.counts.restore(), self.structures.restore()
         observations = LogObservations(
