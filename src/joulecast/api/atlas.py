@@ -11,10 +11,12 @@ from joulecast.api.atlas_process import measure_in_workers
 from joulecast.api.atlas_worker import AtlasRequest
 from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions, ProfileOptions
+from joulecast.api.transfer_sources import make_estimator
 from joulecast.campaign import Progress
 from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
 from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
+from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Fitted
@@ -58,6 +60,9 @@ def profile_atlas(
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
     estimator, started_at_s = find_estimator(profiling.estimator), time.time()
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
+        if profiling.from_:
+            own = _identify_profile(measuring)
+            estimator = make_estimator(profiling.estimator, profiling.from_, own, opened)
         # A database in memory cannot be shared with another process; an agent is one already.
         is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
         if is_here and opened.place != ":memory:":
@@ -66,6 +71,9 @@ def profile_atlas(
             run = _measure_here(request, opened, on_progress)
         if not run.profile_key:
             raise MissingError("nothing was measured yet: run the same command again")
+        if not profiling.from_:
+            own = opened.load_profile(run.profile_key)
+            estimator = make_estimator(profiling.estimator, (), own, opened)
         observations = drop_contradicted(opened.load_observations(run.profile_key))
         if on_progress is not None:
             text = f"fitting {estimator.name} to {len(observations)} observations"
@@ -75,6 +83,12 @@ def profile_atlas(
         learnt = opened.load_profile(run.profile_key)
     run = replace(run, new=_count_new(observations, started_at_s))
     return AtlasResult(run, _summarise(learnt)), learnt
+
+
+def _identify_profile(measuring: MeasureOptions) -> Profile:
+    """Return the profile that observations of a device belong to, without any."""
+    with open_any_measurer(measuring) as measurer:
+        return describe_profile(measurer)
 
 
 def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.data_fits import refit_profile
+from joulecast.api.option_values import convert_option
 from joulecast.api.profiles import SHORT_KEY
+from joulecast.api.transfer_sources import make_estimator
 from joulecast.errors import FileError, InputError, MissingError
 from joulecast.records import Observation
 
@@ -56,6 +58,7 @@ def attach_trace(
     device: str = "",
     run: str = "",
     estimator: str = "additive",
+    from_: str | Sequence[str] = (),
     store: str | None = None,
 ) -> TraceAttachment:
     """Fill in the energy of observations that were recorded with the meter ``later``.
@@ -68,6 +71,7 @@ def attach_trace(
         device: A device's name or a profile's key; by default the only one with recordings.
         run: Only this run of Joulecast, or those that begin with it.
         estimator: Name of the estimator that is fitted afterwards.
+        from_: Devices, keys or files of profiles that the device starts from (``--from``).
         store: Path or URL of the store, if not the usual one.
 
     Raises:
@@ -78,7 +82,7 @@ def attach_trace(
     from joulecast.traces.attachment import attach_energies
     from joulecast.traces.trace_files import read_trace
 
-    path = Path(trace)
+    path, names = Path(trace), convert_option("from_", from_, tuple[str, ...])
     with open_store(store, create=False) as opened:
         summary, pending = _find_pending(opened, device, run)
         runs = attach_energies(read_trace(path), pending, path.name)
@@ -86,8 +90,9 @@ def attach_trace(
         if not pairs:
             reasons = dict.fromkeys(reason for one in runs for _, reason in one.refused)
             raise FileError(f"{path} says nothing about {summary.device}: {next(iter(reasons))}")
+        method = make_estimator(estimator, names, opened.load_profile(summary.key), opened)
         completed = opened.complete_observations(pairs)
-        is_fitted = refit_profile(opened, summary.key, estimator)
+        is_fitted = refit_profile(opened, summary.key, method)
         left = sum(one.is_pending for one in opened.load_observations(summary.key))
     return TraceAttachment(summary.key, summary.device, completed, left, tuple(runs), is_fitted)
 

@@ -13,6 +13,7 @@ from joulecast.api.nets import NetRequest, ResolvedNet, resolve_name
 from joulecast.api.option_values import convert_option
 from joulecast.api.options import EstimateOptions, split_options
 from joulecast.api.profiles import load_profile
+from joulecast.api.transfer_sources import make_estimator
 from joulecast.budgets import RunLength
 from joulecast.errors import FileError, InputError, JoulecastError
 from joulecast.records import Device, Execution, Observation, Profile, Record, Setup, Trial
@@ -38,6 +39,8 @@ class ImportOptions:
         steps: Steps of a run, where the log has none.
         epochs: Epochs of a run, with ``samples``; a Carbontracker log has them.
         samples: Samples of an epoch.
+        from_: Devices, keys or files of profiles that the device starts from (``--from``): those of
+            other imported runs; none to keep those that it started from before.
     """
 
     device: str = ""
@@ -48,6 +51,7 @@ class ImportOptions:
     steps: int | None = None
     epochs: int | None = None
     samples: int | None = None
+    from_: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,9 @@ def import_log(
     observations = [_make_observation(run, request, options, path) for run in log.runs]
     profile = _join_profile(observations, path)
     with open_store(store) as opened:
+        method = make_estimator(EstimateOptions().estimator, options.from_, profile, opened)
         new = opened.import_profile(profile)
-        is_fitted = refit_profile(opened, profile.key, EstimateOptions().estimator)
+        is_fitted = refit_profile(opened, profile.key, method)
     return ImportedRuns(
         profile.key,
         profile.device.name,

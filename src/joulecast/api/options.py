@@ -79,6 +79,8 @@ class ProfileOptions:
         atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
             limit is given.
         retry_refused: With ``atlas``, try again what the device refused in earlier runs.
+        from_: Devices, keys or files of profiles that the device starts from (``--from``); none to
+            keep those that it started from before.
     """
 
     points: int | None = None
@@ -88,6 +90,7 @@ class ProfileOptions:
     estimator: str = "additive"
     atlas: bool = False
     retry_refused: bool = False
+    from_: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.points is not None and self.points < 1:

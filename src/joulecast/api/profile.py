@@ -14,6 +14,7 @@ from joulecast.api.options import (
     ProfileOptions,
     split_options,
 )
+from joulecast.api.transfer_sources import make_estimator
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Network, Profile, Setup
 
@@ -48,8 +49,8 @@ def profile(
         on_progress: Called before every measurement and at the end.
         options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
             ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
-            ``estimator``, ``atlas``. For a module, ``loss`` may be a callable from its output to a
-            scalar.
+            ``estimator``, ``atlas``, ``from_``. For a module, ``loss`` may be a callable from its
+            output to a scalar.
 
     Raises:
         InputError: Neither a net nor ``atlas`` is given, or both are.
@@ -105,7 +106,7 @@ def run_profiling(
     """
     from joulecast.campaign import run_campaign
     from joulecast.campaign.time_guidance import TimeGuidedLog
-    from joulecast.estimators import find_estimator
+    from joulecast.campaign.trial_log import describe_profile
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 
@@ -124,7 +125,9 @@ def run_profiling(
         result = run_campaign(
             measurer,
             TimeGuidedLog(opened) if measurer.meter.is_recorder else opened,
-            find_estimator(profiling.estimator),
+            make_estimator(
+                profiling.estimator, profiling.from_, describe_profile(measurer), opened
+            ),
             target,
             points=profiling.points,
             seconds=profiling.limit_s,

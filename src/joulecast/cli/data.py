@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,11 +36,10 @@ def data(ctx: click.Context) -> None:
 @click.option("--device", default="", help="Device of the recordings.  [default: the only one]")
 @click.option("--run", default="", help="Only this run of Joulecast.  [default: all of them]")
 @options.estimator
+@options.from_
 @options.store
 @options.json
-def attach(
-    trace: str, device: str, run: str, estimator: str, store: str | None, json: bool
-) -> None:
+def attach(trace: str, json: bool, **names: Any) -> None:
     """Fill in joules from TRACE, a CSV file of time and power.
 
     For campaigns that were recorded with --meter later. Load pulses are found in the trace, its
@@ -49,7 +48,7 @@ def attach(
     """
     from joulecast.api.data import attach_trace
 
-    result = attach_trace(trace, device=device, run=run, estimator=estimator, store=store)
+    result = attach_trace(trace, **names)
     if json:
         print_json(result.to_dict())
     else:
@@ -76,6 +75,7 @@ def attach(
     options.steps,
     options.epochs,
     options.samples,
+    options.from_,
 )
 @options.store
 @options.json

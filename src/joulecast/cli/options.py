@@ -92,6 +92,14 @@ estimator = click.option(
     show_default=True,
     help="Estimator; subtractive is the paper's.",
 )
+from_ = click.option(
+    "--from",
+    "from_",
+    multiple=True,
+    metavar="NAME",
+    help="Start from what another device has learnt: its name, or a profile's key or file; several "
+    "times for several.",
+)
 level = click.option(
     "--level", type=SHARE, default="95%", show_default=True, help="Probability of the interval."
 )

@@ -92,6 +92,7 @@ def make_profile_options(
     click.option(
         "--retry-refused", is_flag=True, help="With --atlas: try again what the device refused."
     ),
+    options.from_,
     options.estimator,
 )
 @options.store
