@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,8 @@ from joulecast.families import make_family
 from joulecast.records import Setup, Trial
 
 TOKEN = "a-token-that-only-these-tests-know"
-PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()", "agent")
+# As the zipapp starts it; `joulecast agent` does the same and takes longer to import.
+PROGRAM = (sys.executable, "-m", "joulecast.agent.command")
 
 # A framework whose steps take time and no energy: `slow:MILLISECONDS`. Batch 13 breaks the device.
 SLOW_DEVICE = """
@@ -76,23 +76,20 @@ def start_agent(
 ) -> Iterator[RunningAgent]:
     """Start an agent, wait until it listens, and end it with the block."""
     process = subprocess.Popen(
-        [*program, "--on", on, "--listen", listen, "--json", *words],
-        stdout=subprocess.PIPE,
+        [*program, "--on", on, "--listen", listen, *words],
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environ or {})},
     )
     try:
-        ready = []
-        while ready[-1:] != ["}\n"]:
-            ready.append(process.stdout.readline())
-            assert ready[-1], process.stderr.read()
-        address = json.loads("".join(ready))["address"]
+        ready = process.stderr.readline()
+        assert "listening on http" in ready, ready
+        address = ready.split()[-1]
         yield RunningAgent(process, address)
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
         process.stderr.close()
 
 

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.measurer.device_lock import hold_device
 from joulecast.cli.progress import format_campaign, guess_left, share_done
 from joulecast.errors import NotTrainingError
 from joulecast.files import read_profile
+from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Device, Profile
 from joulecast.store import open_store
 

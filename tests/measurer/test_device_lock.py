@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from joulecast.measurer.device_lock import hold_device
 from joulecast.errors import MeasurementError
+from joulecast.measurer.device_lock import hold_device
 
 HOLD = """
 import subprocess, sys, time
@@ -84,3 +85,11 @@ def test_campaigns_run_where_no_lock_can_be_made(tmp_path):
     blocked.write_text("")
     with hold_device("cpu", folder=blocked / "locks") as lock:
         assert lock is None
+
+
+def test_lock_is_waited_for(tmp_path):
+    process, _ = start_holder(tmp_path)
+    threading.Timer(0.3, end, [process]).start()
+    with hold_device("cpu", folder=tmp_path, wait_s=20.0) as lock:
+        assert lock is not None
+    assert process.returncode is not None
