@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from joulecast.api.agent_bundle import bundle_agent
 from joulecast.api.fleet import (
     ALL_DEVICES,
     DEFAULT_CONFIDENCE,
@@ -43,11 +44,12 @@ from joulecast.cli.print_fleet import (
 )
 from joulecast.cli.profile import CAMPAIGN_LIMITS, make_profile_options
 from joulecast.cli.streams import write_message
+from joulecast.cli.terminal import make_console, print_json
 from joulecast.errors import InputError, MeasurementError
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
 from joulecast.store.fleet_tables import DONE
-from joulecast.units import parse_duration, parse_share
+from joulecast.units import format_bytes, parse_duration, parse_share
 
 
 @click.group()
@@ -56,6 +58,23 @@ def fleet(ctx: click.Context) -> None:
     """Profile many devices at once, and choose among them."""
     # Settings of [fleet] apply to each of its commands.
     ctx.default_map = dict.fromkeys(fleet.commands, ctx.default_map)
+
+
+@fleet.command()
+@click.argument("file")
+@options.json
+def bundle(file: str, json: bool) -> None:
+    """Write the agent to FILE (agent.pyz), for devices without Joulecast.
+
+    It needs Python 3.10 or later there, and the framework that trains: PyTorch or MNN.
+    """
+    size_bytes = bundle_agent(file)
+    if json:
+        print_json({"file": file, "size_bytes": size_bytes})
+        return
+    console = make_console()
+    console.print(f"Wrote {file} ({format_bytes(size_bytes)}).")
+    console.print("Next: copy it to the device and run it there with python3.")
 
 
 def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
