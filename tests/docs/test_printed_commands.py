@@ -32,6 +32,9 @@ ONLY_PARSED = (
     "profile lenet5 --on cpu --meter later",
     "data attach trace.csv",
     "estimate lenet5:4,8,16,32 --device NAME",
+    # They need a second machine; tests/cli/test_agent.py starts agents.
+    "agent --on cuda:0 --listen 0.0.0.0:8377",
+    "profile lenet5 --on http://board:8377",
 )
 # Names in calls that stand for the reader's own things.
 OWN_NAMES = ("...", "folder", "score", "FILE")
