@@ -8,6 +8,7 @@ import os
 import pytest
 
 from joulecast.campaign import Progress
+from joulecast.cli.profile import list_skipped
 from joulecast.cli.progress import format_campaign, guess_left, share_done
 from joulecast.errors import NotTrainingError
 from joulecast.files import read_profile
@@ -234,3 +235,11 @@ def test_an_empty_profile_is_one_line(shell):
     with open_store() as store:
         store.import_profile(empty)
     assert "profile of new-board" in shell.fails("estimate", "lenet5", "--device", "new-board")
+
+
+def test_equal_reasons_are_one_line():
+    reasons = ("anchor: no copy", "energy of conv2d", "anchor: no copy")
+    assert list_skipped(reasons) == [
+        "Skipped: anchor: no copy (2 times)",
+        "Skipped: energy of conv2d",
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -168,6 +170,15 @@ def suggest_estimate(request: NetRequest, setup: Setup, device: str, estimator: 
     return f"joulecast estimate {request.name} --device {device} {flags}{shape}{method}"
 
 
+def list_skipped(reasons: Sequence[str]) -> list[str]:
+    """Return one line for each reason, with how often it was given."""
+    counts = Counter(reasons)
+    return [
+        f"Skipped: {reason}" + (f" ({count} times)" if count > 1 else "")
+        for reason, count in counts.items()
+    ]
+
+
 def _print_result(result: CampaignResult, profile: Profile, command: str) -> None:
     console = make_console()
     label = label_provenance(profile.provenance)
@@ -181,7 +192,7 @@ def _print_result(result: CampaignResult, profile: Profile, command: str) -> Non
     console.print(f"Stopped because {result.stopped}. Provenance: {provenance}.\n")
     print_fits(console, profile)
     print_notes(console, describe_disturbances(result.repeated, result.disturbances))
-    for reason in result.skipped:
-        console.print(f"Skipped: {reason}")
+    for line in list_skipped(result.skipped):
+        console.print(line)
     # Not wrapped, so that it can be copied.
     console.print(f"Next: {command}", soft_wrap=True)

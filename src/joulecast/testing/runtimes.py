@@ -26,6 +26,9 @@ class RuntimeContract:
     stages: tuple[str, ...] = STAGES
     """The stages that the runtime can run alone; ``step`` and ``forward`` at least."""
 
+    small: Trial = SMALL
+    """A trial that the runtime can run, of a network that takes well under a second."""
+
     def make_runtime(self) -> Runtime:
         """Return the runtime to test."""
         raise NotImplementedError
@@ -46,7 +49,7 @@ class RuntimeContract:
 
     def test_step_runs_repeatedly(self) -> None:
         # The measurer runs a step in several windows.
-        step = self.make_runtime().prepare(SMALL)
+        step = self.make_runtime().prepare(self.small)
         started_s = self.now()
         for count in (1, 3):
             step.run(count)
@@ -56,7 +59,7 @@ class RuntimeContract:
 
     def test_waiting_twice_and_closing_twice_is_allowed(self) -> None:
         # The measurer closes a step whatever happened before.
-        step = self.make_runtime().prepare(SMALL)
+        step = self.make_runtime().prepare(self.small)
         step.wait()
         step.close()
         step.close()
@@ -64,7 +67,7 @@ class RuntimeContract:
     @pytest.mark.parametrize("stage", STAGES)
     def test_stage_runs_alone_or_is_refused_by_name(self, stage: str) -> None:
         # Stages can be measured separately, unless the framework runs them only together.
-        trial = Trial(SMALL.network, SMALL.setup, Execution(stage=stage))
+        trial = Trial(self.small.network, self.small.setup, Execution(stage=stage))
         if stage in self.stages:
             assert self._run_once(trial) > 0
         else:
@@ -74,20 +77,20 @@ class RuntimeContract:
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_every_optimizer_runs(self, optimizer: str) -> None:
         # A Setup allows all of them.
-        assert self._run_once(Trial(SMALL.network, Setup(batch=2, optimizer=optimizer))) > 0
+        assert self._run_once(Trial(self.small.network, Setup(batch=2, optimizer=optimizer))) > 0
 
     def test_inference_runs(self) -> None:
         # Forward alone.
-        assert self._run_once(Trial(SMALL.network, Setup(batch=2, phase="inference"))) > 0
+        assert self._run_once(Trial(self.small.network, Setup(batch=2, phase="inference"))) > 0
 
     def test_copies_run_from_a_random_gradient(self) -> None:
         # Isolated layers are measured this way.
         execution = Execution(copies=2, upstream="random")
-        assert self._run_once(Trial(SMALL.network, SMALL.setup, execution)) > 0
+        assert self._run_once(Trial(self.small.network, self.small.setup, execution)) > 0
 
     def test_more_steps_take_longer(self) -> None:
         # Compare the shortest of several runs, so that other load does not matter.
-        step = self.make_runtime().prepare(SMALL)
+        step = self.make_runtime().prepare(self.small)
         one_s = min(self._time(step, 1) for _ in range(3))
         many_s = min(self._time(step, MANY) for _ in range(3))
         step.close()
@@ -95,7 +98,7 @@ class RuntimeContract:
 
     def test_peak_memory_is_not_negative(self) -> None:
         # It is 0 if it is unknown.
-        step = self.make_runtime().prepare(SMALL)
+        step = self.make_runtime().prepare(self.small)
         step.run(1)
         step.wait()
         assert step.peak_memory_bytes() >= 0
@@ -114,7 +117,7 @@ class RuntimeContract:
         runtime = self.make_runtime()
         with pytest.raises(OutOfMemoryError):
             runtime.prepare(huge)
-        runtime.prepare(SMALL).close()
+        runtime.prepare(self.small).close()
 
     def _run_once(self, trial: Trial) -> float:
         step = self.make_runtime().prepare(trial)
