@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_processes import TOKEN, make_trial, start_agent
+from joulecast.agent import open_remote_measurer
 from joulecast.agent.messages import AgentRequest, encode_message
 from joulecast.agent.server import serve_http
 from joulecast.agent.service import AgentOptions, AgentService
@@ -113,6 +114,16 @@ def test_request_whose_sender_gave_up_is_not_measured(agent):
         time.sleep(0.1)
         busy.sendall(b"GET / HTTP/1.0\r\n\r\n")
     assert post(agent)[1]["clock_s"] == before
+
+
+def test_agent_listens_on_addresses_of_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with start_agent(listen="[::1]:0") as started:
+        assert started.address.startswith("http://[::1]:")
+        assert open_remote_measurer(started.address).version
 
 
 def test_without_a_token_only_this_machine_is_answered(open_agent):

@@ -1,6 +1,7 @@
 """An agent measures once per request, and says in one line what it cannot do."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from joulecast.kinds import peak_memory
 from joulecast.measurer.device_lock import hold_device
 from joulecast.plugins import load_plugins
 from joulecast.records import Device, Execution, Network, Trial
+from joulecast.testing.hostile_inputs import damage_bytes, damage_value, find_defect
 
 ID = "0123456789abcdef"
 
@@ -161,3 +163,21 @@ def test_impossible_layer_is_refused_by_name(service):
     data["network"]["layers"][1]["sizes"]["kernel"] = -1
     with pytest.raises(InputError, match="layer 2"):
         ask(service, trial=Trial.from_dict(data)).raise_error()
+
+
+def test_damaged_requests_get_an_answer_of_one_line(service, capsys):
+    rng = random.Random(0)
+    request = {"protocol": 1, **AgentRequest(ID, "measure", make_trial(), rounds=1).to_dict()}
+    content, refused = json.dumps(request).encode(), 0
+    for _ in range(150):
+        for damaged in (
+            json.dumps(damage_value(request, rng)).encode(),
+            damage_bytes(content, rng),
+        ):
+            answer = decode_message(AgentAnswer, service.answer(damaged), "agent")
+            if answer.error is not None:
+                refused += 1
+                assert find_defect(answer.raise_error) is None
+    assert refused > 200
+    # Where a bug would show its traceback.
+    assert capsys.readouterr().err == ""

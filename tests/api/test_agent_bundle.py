@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import joulecast
 from agent_processes import make_trial
 from joulecast.agent.messages import AgentRequest, encode_message
 from joulecast.api.agent_bundle import DEVICE_SIDE, bundle_agent, list_device_modules
+from joulecast.cli.main import cli
 from joulecast.errors import FileError
 from joulecast.records import Setup, Trial
 
@@ -78,6 +80,13 @@ def test_bundle_can_be_run_as_a_program(bundle):
     assert os.access(bundle, os.X_OK)
     done = subprocess.run([bundle, "--help"], capture_output=True, text=True, check=True)
     assert "Measure trials" in done.stdout + done.stderr
+
+
+def test_command_writes_the_bundle(bundle, tmp_path):
+    path = tmp_path / "agent.pyz"
+    done = CliRunner().invoke(cli, ["fleet", "bundle", str(path)], prog_name="joulecast")
+    assert done.exit_code == 0 and f"Wrote {path}" in done.stdout.replace("\n", "")
+    assert path.read_bytes() == bundle.read_bytes()
 
 
 def test_bundle_that_cannot_be_written_is_one_line(tmp_path):

@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 from joulecast import errors
 from joulecast.errors import InputError, JoulecastError, MeasurementError
 from joulecast.input_files import first_line, parse_json
-from joulecast.records import Device, Network, Observation, Record, Setup, Trial
+from joulecast.records import MODES, Device, Network, Observation, Record, Setup, Trial
 from joulecast.records.codec import omit_default
 from joulecast.records.field_checks import Choices, Count, Range
 from joulecast.records.observation import Provenance
@@ -75,7 +75,7 @@ class AgentDescription(Record):
 
     device: Device
     runtime: str
-    modes: tuple[str, ...]
+    modes: tuple[Annotated[str, Choices(MODES)], ...]
     meter: str
     covers: str
     provenance: Provenance

@@ -52,7 +52,8 @@ class MeasureOptions:
     """Where and how a net is measured.
 
     Attributes:
-        on: ``cpu``, ``cuda:0``, ``mnn:cpu`` or ``simulated:SEED``.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``simulated:SEED``, or the address of an agent:
+            ``http://board:8377`` or ``ssh://user@board``.
         meter: Name of a meter, as ``joulecast detect`` lists them; ``nvml+rapl`` adds two up.
         rounds: Measured windows; the result is their median.
         device_name: Name to record for the device instead of the detected one.

@@ -79,7 +79,7 @@ meter = click.option(
     help="Meter, see `joulecast detect`; nvml+rapl adds up.",
 )
 rounds = click.option("--rounds", default=3, show_default=True, help="Windows of each measurement.")
-on = make_on("Device to measure on: cpu, cuda:0, mnn:cpu or simulated:7.")
+on = make_on("Device to measure on: cpu, cuda:0, mnn:cpu, simulated:7 or http://board:8377.")
 device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."
 )
