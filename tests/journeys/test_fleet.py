@@ -1,0 +1,218 @@
+"""A fleet on Dask and PostgreSQL is profiled while its programs are killed at random."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent_processes import TOKEN
+from joulecast.campaign.trial_log import agree
+from joulecast.store import open_store
+
+pytestmark = pytest.mark.journey
+PROGRAM = [sys.executable, "-c", "from joulecast.cli.main import main; main()"]
+NET = ("lenet5:4,6,8,8", "--batch", "2", "--threads", "1")
+LIMITS = ("--points", "5", "--rounds", "1")
+SIMULATED = {f"board-{seed}": f"simulated:{seed}" for seed in (1, 2, 3, 4, 5)}
+DEVICES = {**SIMULATED, "laptop": "cpu"}
+LONGEST_S = 180.0
+
+
+class AgentProcess:
+    """The program of a device, started anew when it was killed, as the device's system does."""
+
+    def __init__(self, on, environ):
+        # Without the command line, which takes longer to import than a simulated device.
+        self._command = [sys.executable, "-m", "joulecast.agent.command", "--on", on]
+        if on == "cpu":
+            self._command += ["--meter", "modelled:10W"]
+        self._environ = environ
+        self._process, self.address = None, "http://127.0.0.1:0"
+
+    def start(self):
+        """Start the program; ``wait`` returns when it listens."""
+        listen = self.address.removeprefix("http://")
+        self._process = subprocess.Popen(
+            [*self._command, "--listen", listen],
+            env=self._environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self):
+        """Wait until it listens."""
+        line = self._process.stderr.readline()
+        assert " listening on " in line, line
+        self.address = line.split()[-1]
+
+    def kill(self):
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stderr.close()
+
+    def restart(self):
+        """Kill it, and start it again where it was."""
+        self.kill()
+        self.start()
+        self.wait()
+
+
+class Coordinator:
+    """The program ``joulecast fleet up``."""
+
+    def __init__(self, file, environ):
+        self._command = [*PROGRAM, "fleet", "up", str(file), "--patience", "60s"]
+        self._environ = environ
+        self._log = (file.parent / "fleet.log").open("a")
+        self.start()
+
+    def start(self):
+        """Start it."""
+        self._process = subprocess.Popen(
+            self._command, env=self._environ, stdout=self._log, stderr=self._log
+        )
+
+    def list_workers(self):
+        """Return the processes of Dask's workers."""
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        found = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
+        return [int(pid) for pid, command in found.items() if "spawn_main" in command]
+
+    def kill_worker(self, rng):
+        """Kill one worker, if there is one at the moment."""
+        workers = self.list_workers()
+        if workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+
+    def restart(self):
+        """Kill scheduler and coordinator, which are one program, and start them again."""
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    def stop(self):
+        """Stop it as a service is stopped."""
+        self._process.terminate()
+        assert self._process.wait(60) == 0
+        self._log.close()
+
+
+@contextmanager
+def start_fleet(folder, environ):
+    agents = {name: AgentProcess(on, environ) for name, on in DEVICES.items()}
+    with ExitStack() as stack:
+        for one in agents.values():
+            one.start()
+            stack.callback(one.kill)
+        for one in agents.values():
+            one.wait()
+        file = folder / "fleet.toml"
+        tables = [
+            f'[[device]]\nname = "{name}"\naddress = "{agent.address}"\nbattery_wh = 10\n'
+            for name, agent in agents.items()
+        ]
+        file.write_text("\n".join(tables))
+        coordinator = Coordinator(file, environ)
+        stack.callback(coordinator.stop)
+        yield agents, coordinator
+
+
+def run(environ, *words):
+    done = subprocess.run(
+        [*PROGRAM, *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def read_observations(store):
+    """Return the observations of every device."""
+    names = {one.profile_key: one.name for one in store.fleet.list_devices()}
+    return {names[key]: store.load_observations(key) for key in names if key}
+
+
+def wait_until(is_true, what):
+    end_s = time.monotonic() + LONGEST_S
+    while not is_true():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.1)
+
+
+def test_killed_programs_lose_nothing_and_double_nothing(postgres_url, tmp_path):
+    own = {"JOULECAST_STORE": postgres_url, "JOULECAST_TOKEN": TOKEN}
+    environ = {**os.environ, **own, "XDG_CONFIG_HOME": str(tmp_path)}
+    rng = random.Random(15)
+    with start_fleet(tmp_path, environ) as (agents, coordinator):
+        with open_store(postgres_url) as store:
+            wait_until(store.fleet.is_up, "the fleet does not come up")
+            run(environ, "fleet", "profile", *NET, *LIMITS, "--detach", "--json")
+            seen = kill_at_random(rng, agents, coordinator, store)
+            wait_until(lambda: are_done(store), "campaigns do not end")
+            final = read_observations(store)
+        answer = run(environ, "fleet", "estimate", *NET, "--steps", "1000", "--json")
+    for name, before in seen.items():
+        assert set(before) <= set(map(repr, final[name])), f"{name} lost observations"
+    for name in SIMULATED:
+        assert find_doubles(final[name]) == [], name
+    found = {one["name"]: one for one in answer["devices"]}
+    assert set(found) == set(DEVICES)
+    assert all(one["energy_j"] > 0 and one["can_finish"] for one in found.values())
+    assert found["laptop"]["provenance"] == "modelled"
+    # Five laws, five answers.
+    assert len({found[name]["energy_j"] for name in SIMULATED}) == len(SIMULATED)
+
+
+def are_done(store):
+    states = Counter(one.state for one in store.fleet.list_campaigns())
+    assert not states["failed"], [one.reason for one in store.fleet.list_campaigns()]
+    return states["done"] == len(DEVICES)
+
+
+def kill_at_random(rng, agents, coordinator, store):
+    """Kill workers, agents and the coordinator; return what was stored before each time."""
+    seen = {}
+    victims = ["worker", "agent", "coordinator", "agent", "worker"]
+    rng.shuffle(victims)
+    for victim in victims:
+        count = count_observations(store)
+        wait_until(
+            lambda count=count: count_observations(store) > count or are_done(store), "no progress"
+        )
+        seen.update(
+            {name: list(map(repr, each)) for name, each in read_observations(store).items()}
+        )
+        if victim == "worker":
+            coordinator.kill_worker(rng)
+        elif victim == "agent":
+            agents[rng.choice(list(DEVICES))].restart()
+        else:
+            coordinator.restart()
+    return seen
+
+
+def count_observations(store):
+    return sum(map(len, read_observations(store).values()))
+
+
+def find_doubles(observations):
+    """Return trials that were measured twice although both observations agree."""
+    loads = [one for one in observations if one.trial.network.layers]
+    return [
+        one.trial.key
+        for place, one in enumerate(loads)
+        for other in loads[:place]
+        if (one.trial, one.energy_j is None) == (other.trial, other.energy_j is None)
+        and agree(one, other)
+    ]
