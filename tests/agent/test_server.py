@@ -1,9 +1,12 @@
 """Requests over HTTP: who is let in, how large they may be, and how quiet the agent is."""
 
 import http.client
+import io
 import json
 import socket
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from agent_processes import TOKEN, make_trial, start_agent
 from joulecast.agent import open_remote_measurer
 from joulecast.agent.messages import AgentRequest, encode_message
-from joulecast.agent.server import serve_http
+from joulecast.agent.server import DeadlineReader, serve_http
 from joulecast.agent.service import AgentOptions, AgentService
 from joulecast.errors import InputError
 
@@ -100,6 +103,23 @@ def test_agent_survives_clients_that_break_off(agent):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(text)
     assert post(agent)[0] == 200
+
+
+def test_client_that_sends_a_byte_now_and_then_is_not_waited_for():
+    ours, theirs = socket.socketpair()
+    with ours, theirs, io.BufferedReader(DeadlineReader(theirs, 0.5)) as reader:
+        threading.Thread(target=drip, args=(ours,)).start()
+        started_s = time.monotonic()
+        with pytest.raises(TimeoutError):
+            reader.readline()
+    assert 0.4 < time.monotonic() - started_s < 2.0
+
+
+def drip(connection):
+    with suppress(OSError):
+        for _ in range(30):
+            connection.sendall(b"x")
+            time.sleep(0.1)
 
 
 def test_request_whose_sender_gave_up_is_not_measured(agent):

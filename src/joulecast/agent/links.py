@@ -202,7 +202,7 @@ class _Program:
             self._process.wait(_LAST_WORDS_S)
         self._log.seek(0)
         words = self._log.read().decode(errors="replace").strip().splitlines()
-        return words[-1].strip()[:200] if words else ""
+        return words[-1].strip().removeprefix("joulecast: ")[:300] if words else ""
 
     def end(self) -> None:
         """Close the input, which ends an agent; kill one that goes on measuring."""

@@ -10,9 +10,11 @@ a request before its body. HTTP is not encrypted: where others can listen, use s
 from __future__ import annotations
 
 import hmac
+import io
 import select
 import socket
 import socketserver
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -24,8 +26,8 @@ from joulecast.agent.messages import MOST_REQUEST_BYTES
 from joulecast.agent.service import AgentService, refuse_request
 from joulecast.errors import InputError
 
-# A client that sends nothing for so long is not waited for.
-_READ_S = 10.0
+# A request has to arrive within this time, or others would wait for a client that sends nothing.
+_REQUEST_S = 20.0
 _SAME_TOKEN = "give both the same one, by JOULECAST_TOKEN or --token-file"
 
 
@@ -79,9 +81,15 @@ class AgentServer(socketserver.TCPServer):
 class AgentHandler(BaseHTTPRequestHandler):
     """Checks one HTTP request and answers it."""
 
-    timeout = _READ_S
+    timeout = _REQUEST_S
     server_version = "joulecast"
     sys_version = ""
+
+    def setup(self) -> None:
+        """Limit how long the whole request may take."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(DeadlineReader(self.connection, _REQUEST_S))
 
     def do_POST(self) -> None:
         """Answer a request."""
@@ -118,12 +126,37 @@ class AgentHandler(BaseHTTPRequestHandler):
         return None
 
     def _send(self, status: int, content: bytes) -> None:
+        self.connection.settimeout(_REQUEST_S)
         with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+
+class DeadlineReader(io.RawIOBase):
+    """Reads a connection until a moment, however slowly its bytes arrive."""
+
+    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+        self._connection = connection
+        self._end_s = time.monotonic() + limit_s
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
 
 
 def _open_server(service: AgentService, host: str, port: int, token: str) -> AgentServer:
