@@ -273,7 +273,8 @@ def make_deepfm(batch: int) -> TrainingExample:
     """Return a DeepFM with 39 fields of 25,000 categories."""
     clicks = torch.randint(0, 2, (batch,)).float()
     net = DeepFm(39, 25000, width=16, hidden=400)
-    nn.init.normal_(net.table.weight, std=0.01)
+    for table in (net.table, net.linear):
+        nn.init.normal_(table.weight, std=0.01)
     categories = torch.randint(0, 25000, (batch, 39))
     return TrainingExample(
         net, categories, lambda logits: F.binary_cross_entropy_with_logits(logits, clicks)
