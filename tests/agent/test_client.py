@@ -147,6 +147,20 @@ def test_agent_that_came_back_with_another_device_is_noticed():
             remote.measure(make_trial())
 
 
+def test_time_never_goes_back_when_a_simulated_device_starts_again():
+    with start_agent("simulated:3") as first:
+        remote = open_remote_measurer(first.address)
+        for _ in range(3):
+            remote.measure(make_trial())
+        before_s = remote.now()
+        first.kill()
+        with start_agent("simulated:3", listen=first.listen):
+            remote.measure(make_trial())
+            assert remote.now() == before_s
+            remote.measure(make_trial())
+            assert remote.now() > before_s + 1.0
+
+
 def test_device_can_have_another_name_here(agent):
     with open_remote_measurer(agent.address, device_name="desk") as remote:
         assert remote.measure(make_trial()).device == remote.runtime.device

@@ -86,6 +86,7 @@ def change(**values):
         (change(code="import os"), "no field 'code'"),
         (change(rounds=10**9), "rounds"),
         (change(rounds=0), "rounds"),
+        (change(run="x" * 1001), "run of a request"),
         (change(task="idle"), "trial"),
         (change(trial=None), "trial"),
     ],

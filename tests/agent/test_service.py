@@ -15,7 +15,7 @@ from joulecast.agent.messages import (
     encode_message,
 )
 from joulecast.agent.service import AgentOptions, AgentService, check_fits
-from joulecast.devices import find_free_memory
+from joulecast.devices import detect_device, find_free_memory
 from joulecast.errors import (
     DeviceAwayError,
     InputError,
@@ -128,6 +128,17 @@ def test_another_process_on_the_device_makes_it_unavailable(monkeypatch, tmp_pat
         with hold_device("cpu"), pytest.raises(DeviceAwayError, match="another campaign"):
             ask(service, "idle").raise_error()
         assert ask(service, "idle").observation is not None
+
+
+def test_power_mode_that_was_changed_is_noticed(monkeypatch):
+    pytest.importorskip("MNN")
+    with AgentService(AgentOptions("mnn:cpu", "modelled", "board")) as service:
+        before = ask(service, "describe").description.device
+        changed = replace(detect_device("cpu"), power_mode="15W")
+        monkeypatch.setattr(services, "detect_device", lambda hardware: changed)
+        after = ask(service, "describe", id="1" * 8).description.device
+        assert after == replace(before, power_mode="15W") and after.name == "board"
+        assert ask(service, "idle").observation.device == after
 
 
 # -- what does not fit --------------------------------------------------------------------------

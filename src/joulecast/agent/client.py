@@ -126,8 +126,9 @@ class AgentConnection:
         self._link = link
         self._limits = limits
         self._description: AgentDescription | None = None
-        # On the clock of an agent whose time is virtual.
-        self._clock_s: float | None = None
+        # Time that passed on the clock of an agent whose time is virtual, and its last reading.
+        self._passed_s: float | None = None
+        self._clock_s = 0.0
 
     def describe(self) -> AgentDescription:
         """Ask for the description of the device, once: whoever waits for it wants to know now."""
@@ -136,7 +137,8 @@ class AgentConnection:
         if answer.description is None:
             raise InputError(f"{self.address} does not describe its device: check the address")
         self._description = answer.description
-        self._clock_s = answer.clock_s if answer.description.has_virtual_clock else None
+        self._passed_s = 0.0 if answer.description.has_virtual_clock else None
+        self._clock_s = answer.clock_s
         return answer.description
 
     def ask(self, request: AgentRequest) -> AgentAnswer:
@@ -159,7 +161,9 @@ class AgentConnection:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if self._clock_s is not None:
+        if self._passed_s is not None:
+            # The clock of an agent that was started again begins at 0.
+            self._passed_s += max(0.0, answer.clock_s - self._clock_s)
             self._clock_s = answer.clock_s
         if answer.observation is not None:
             self._check_same(answer.observation)
@@ -167,7 +171,7 @@ class AgentConnection:
 
     def now(self) -> float:
         """Return the time on the clock of windows."""
-        return time.monotonic() if self._clock_s is None else self._clock_s
+        return time.monotonic() if self._passed_s is None else self._passed_s
 
     def close(self) -> None:
         """Close the connection; the next request opens it again."""

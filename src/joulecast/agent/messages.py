@@ -32,6 +32,7 @@ MOST_ANSWER_BYTES = 2**20
 TASKS = ("describe", "measure", "time", "idle")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _LONGEST_MESSAGE = 2000
+_LONGEST_RUN = 1000
 _NO_TRIAL = Trial(Network(), Setup())
 
 R = TypeVar("R", bound=Record)
@@ -58,6 +59,8 @@ class AgentRequest(Record):
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
             raise InputError("id of a request is not 8 to 64 hexadecimal digits")
+        if len(self.run) > _LONGEST_RUN:
+            raise InputError(f"run of a request is longer than {_LONGEST_RUN} characters")
         if (self.task in ("measure", "time")) != (self.trial is not None):
             raise InputError(f"trial of a request to {self.task} is missing, or has no use")
 

@@ -26,7 +26,7 @@ from joulecast.agent.messages import (
     drop_trial,
     encode_message,
 )
-from joulecast.devices import find_free_memory
+from joulecast.devices import detect_device, find_free_memory
 from joulecast.errors import (
     DeviceAwayError,
     JoulecastError,
@@ -39,8 +39,10 @@ from joulecast.kinds import check_observed, peak_memory
 from joulecast.local_devices import name_lock, open_local_measurer
 from joulecast.measurer import Measurer
 from joulecast.measurer.device_lock import hold_device
+from joulecast.measurer.idle_checks import IdleChecks
 from joulecast.measurer.lost_devices import is_device_lost
 from joulecast.records import Device, Observation, Trial
+from joulecast.runtimes import find_hardware
 
 # Answers have less than a kilobyte each, and clients ask one request after the other.
 _REMEMBERED = 64
@@ -85,6 +87,7 @@ class AgentService:
             options.on, options.meter, device_name=options.device_name, allows_later=True
         )
         self._options = options
+        self._hardware = find_hardware(options.on)
         self._lock_name = name_lock(options.on)
         self._lock_wait_s = lock_wait_s
         self._answers: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
@@ -98,7 +101,8 @@ class AgentService:
         self._close()
 
     def describe(self) -> AgentDescription:
-        """Return what clients need to know about the device."""
+        """Return what clients need to know about the device, in its present power mode."""
+        self._update_power_mode()
         return _describe(self._measurer)
 
     def answer(self, content: bytes) -> bytes:
@@ -120,25 +124,37 @@ class AgentService:
                 self._answers.popitem(last=False)
         return encoded
 
+    def _update_power_mode(self) -> None:
+        """Look up the power mode, which may have been changed since the agent was started."""
+        if self._hardware is None:
+            return
+        runtime, mode = self._measurer.runtime, detect_device(self._hardware).power_mode
+        if mode != runtime.device.power_mode:
+            runtime.device = replace(runtime.device, power_mode=mode)
+            # What was known about the idle device held in the other mode.
+            self._measurer = replace(self._measurer, idle=IdleChecks())
+
     def _answer(self, request: AgentRequest) -> AgentAnswer:
         # Each answer counts its own disturbances; what is known about the idle device stays.
-        measurer = replace(
-            self._measurer, run=request.run, rounds=request.rounds, disturbances=Counter()
-        )
+        disturbances: Counter[str] = Counter()
         answer = AgentAnswer(request.id)
         try:
             if request.task == "describe":
                 answer = replace(answer, description=self.describe())
             else:
-                observation = drop_trial(self._measure(measurer, request))
+                observation = drop_trial(self._measure(request, disturbances))
                 answer = replace(answer, observation=observation)
         except Exception as error:
             self.is_lost = is_device_lost(error)
             answer = replace(answer, error=describe_error(_convert_error(error)))
-        disturbances = dict(measurer.disturbances)
-        return replace(answer, disturbances=disturbances, clock_s=max(0.0, measurer.now()))
+        clock_s = max(0.0, self._measurer.now())
+        return replace(answer, disturbances=dict(disturbances), clock_s=clock_s)
 
-    def _measure(self, measurer: Measurer, request: AgentRequest) -> Observation:
+    def _measure(self, request: AgentRequest, disturbances: Counter[str]) -> Observation:
+        self._update_power_mode()
+        measurer = replace(
+            self._measurer, run=request.run, rounds=request.rounds, disturbances=disturbances
+        )
         if request.trial is not None:
             check_fits(request.trial, measurer.runtime.device)
         with self._hold_device():
