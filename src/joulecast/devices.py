@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from joulecast.amd_gpus import list_amd_gpus
 from joulecast.errors import InputError, MissingError
 from joulecast.records import Device
 
@@ -62,6 +63,8 @@ def detect_device(
     _, index = parse_on(on)
     if is_jetson(proc):
         return _detect_jetson(index, proc, system, root)
+    if index is not None and has_amd_gpus(proc, system):
+        return _detect_amd(index, environ, system)
     return _detect_cpu(proc, system) if index is None else _detect_gpu(on, environ)
 
 
@@ -187,20 +190,51 @@ def _describe_clock(name: str, folder: Path, prefix: str, per_mhz: float) -> str
 
 
 # ---------------------------------------------------------------------------------------------
-# GPUs
+# AMD GPUs
+
+
+def has_amd_gpus(proc: Path = Path("/proc"), system: Path = Path("/sys")) -> bool:
+    """Return whether the GPUs of this machine, ``cuda:0`` and so on, are AMD's."""
+    # In a machine with GPUs of both makers, they are NVIDIA's.
+    return not (proc / "driver/nvidia").exists() and bool(list_amd_gpus(system, {}))
+
+
+def _detect_amd(index: int, environ: Mapping[str, str], system: Path) -> Device:
+    gpus = list_amd_gpus(system, environ)
+    if index >= len(gpus):
+        raise MissingError(
+            f"cuda:{index} was not found: ROCm shows {len(gpus)} GPUs; check amd-smi list and "
+            "HIP_VISIBLE_DEVICES"
+        )
+    gpu = gpus[index]
+    return Device(
+        make_slug(gpu.name),
+        gpu.name,
+        gpu.memory_bytes,
+        _read(system / "module/amdgpu/version").strip(),
+        f"limit {gpu.limit_w:.0f}W" if gpu.limit_w else "",
+        _name_unit(gpu.unique_id) if gpu.unique_id else "",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# NVIDIA GPUs
 
 
 def find_gpu(
-    on: str, environ: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
+    on: str,
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    system: Path = Path("/sys"),
 ) -> str | None:
-    """Return the UUID of the GPU behind ``cuda:1``; None for ``cpu`` and on a Jetson.
+    """Return NVML's UUID of the GPU behind ``cuda:1``; None for ``cpu``, a Jetson or an AMD GPU.
 
     Raises:
         InputError: The name is not that of one device, or it is ambiguous.
         MissingError: The GPU was not found.
     """
     _, index = parse_on(on)
-    if index is None or is_jetson(proc):
+    if index is None or is_jetson(proc) or has_amd_gpus(proc, system):
         return None
     with _open_nvml(on) as nvml:
         return _text(nvml.nvmlDeviceGetUUID(_find_handles(nvml, on, environ)[0]))

@@ -105,3 +105,9 @@ def test_device_of_another_framework_is_refused(on):
 def test_unknown_runtime_lists_all():
     with pytest.raises(InputError, match=r"no runtime 'tf': choose from torch, mnn, simulated"):
         join_runtime("tf")
+
+
+@pytest.mark.parametrize("runtime", ["torch", "mnn"])
+def test_agent_has_its_own_framework(runtime):
+    with pytest.raises(InputError, match="leave --runtime out"):
+        join_runtime(runtime, "http://board:8377")

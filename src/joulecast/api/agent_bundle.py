@@ -21,6 +21,7 @@ from joulecast.files import write_atomically
 
 DEVICE_SIDE = (
     "agent",
+    "amd_gpus",
     "devices",
     "errors",
     "input_files",
@@ -39,7 +40,7 @@ DEVICE_SIDE = (
 )
 """Packages and modules that an agent needs."""
 
-_MAIN = '''\
+_MAIN = """\
 import sys
 
 # Jetsons with JetPack 6 have Python 3.10.
@@ -50,7 +51,7 @@ if sys.version_info < (3, 10):
 from joulecast.agent.command import main
 
 main()
-'''
+"""
 _SHEBANG = b"#!/usr/bin/env python3\n"
 # The first that a zip file can hold.
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -2,7 +2,8 @@
 
 ``make_meter`` parses the value of ``--meter``; ``detect_meters`` lists what this machine has:
 
-    auto                    nvml for a GPU; for a processor rapl, else modelled; hwmon on a Jetson
+    auto                    nvml or amd for a GPU; for a processor rapl, else modelled; hwmon on a
+                            Jetson
     nvml, nvml:1            an NVIDIA GPU: the one that runs the load, or one by NVML's index
     rapl                    the energy counters of the processor
     hwmon, hwmon:VDD_IN     the input of a board, or one of its rails; Intel GPUs
@@ -28,6 +29,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from joulecast.devices import has_amd_gpus
 from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.meters.android import detect_android, make_android
 from joulecast.meters.base import Meter, MeterInfo, Reading, UnavailableError
@@ -136,6 +138,8 @@ def _check_gpus(meters: Sequence[Meter], text: str, on: str, gpu: str) -> None:
 
 def _make_auto(request: MeterRequest) -> Meter:
     """Return the best available meter for the device that runs the load."""
+    if request.is_gpu and request.gpu is None and has_amd_gpus():
+        return METERS["amd"].make(request)
     makers = [METERS[name].make for name in (("nvml",) if request.is_gpu else ("rapl", "modelled"))]
     # The GPU of a Jetson has no counter, and no name in NVML; its board has a sensor.
     if request.gpu is None:

@@ -100,6 +100,8 @@ def join_runtime(runtime: str, on: str = "") -> str:
     if runtime not in ("torch", *others):
         names = ", ".join(("torch", *others))
         raise InputError(f"there is no runtime {runtime!r}: choose from {names}")
+    if "://" in on:
+        raise InputError(f"the agent at {on} has its own framework: leave --runtime out")
     if runtime != "torch":
         return on if _name_of(on) == runtime else f"{runtime}:{on}".rstrip(":")
     if _name_of(on) in others:
