@@ -119,10 +119,12 @@ class SshLink:
         try:
             return self._program.ask(content, self._limits.answer_s)
         except TimeoutError as error:
+            self._program.kill()
             self.close()
             raise _explain_silence(self._address, self._limits) from error
         except (OSError, EOFError) as error:
             words = self._program.read_last_words() or _explain(error)
+            self._program.kill()
             self.close()
             raise DeviceAwayError(
                 f"the agent at {self._address.text} ended ({words}): check that ssh reaches the "
@@ -204,6 +206,14 @@ class _Program:
         words = self._log.read().decode(errors="replace").strip().splitlines()
         return words[-1].strip().removeprefix("joulecast: ")[:300] if words else ""
 
+    def kill(self) -> None:
+        """End the program at once, with its children, such as a proxy of ssh."""
+        # The number of one that was waited for may belong to another process by now.
+        if self._process.returncode is None:
+            with suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
     def end(self) -> None:
         """Close the input, which ends an agent; kill one that goes on measuring."""
         for pipe in (self._process.stdin, self._process.stdout, self._log):
@@ -211,10 +221,7 @@ class _Program:
                 pipe.close()  # type: ignore[union-attr]
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S if self._process.poll() is None else 0)
-        # With its children, such as a proxy of ssh.
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self.kill()
 
 
 def _read_response(
