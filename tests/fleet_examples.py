@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
 from joulecast.agent.client import AgentConnection, RemoteMeasurer, RemoteMeter, RemoteRuntime
 from joulecast.agent.links import LinkLimits
 from joulecast.agent.service import AgentOptions, AgentService
+from joulecast.errors import DeviceAwayError
 from joulecast.families import make_family
-from joulecast.fleet.device_campaign import CampaignRequest
+from joulecast.fleet.coordinator import Coordinator
+from joulecast.fleet.device_campaign import CampaignRequest, run_device_campaign
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.records import Setup
+from joulecast.store import open_store
 
 NETWORKS = tuple(make_family(f"lenet5:{n},6,12,8") for n in range(2, 6))
 # The estimator that needs the fewest points: campaigns take moments.
@@ -58,3 +65,36 @@ class AgentHere:
             found.version,
             connection,
         )
+
+
+@contextmanager
+def run_fleet_here(place, devices, agents):
+    """Run a fleet in threads of this process: a coordinator, and agents without a network.
+
+    Args:
+        place: Path of the store.
+        devices: The devices of the fleet.
+        agents: Their agents by name; a device without one is away.
+    """
+
+    def open_measurer(device):
+        if device.name not in agents:
+            raise DeviceAwayError(f"the agent of {device.name} cannot be reached: start it")
+        return agents[device.name].open(device)
+
+    over = threading.Event()
+    with open_store(place) as store, ThreadPoolExecutor() as pool, store.fleet.claim_fleet():
+        store.fleet.replace_devices({one.name: one.to_dict() for one in devices})
+
+        def submit(device, request_key):
+            return pool.submit(run_device_campaign, store, device, request_key, open_measurer)
+
+        coordinator = Coordinator(
+            store.fleet, devices, submit, patience_s=0.0, on_event=lambda event: None
+        )
+        running = pool.submit(coordinator.run, over.is_set)
+        try:
+            yield store
+        finally:
+            over.set()
+            running.result()

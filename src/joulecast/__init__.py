@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from joulecast.api.data_import import import_runs, predict_run
     from joulecast.api.estimate import estimate, update
     from joulecast.api.evaluate import evaluate
+    from joulecast.api.fleet import estimate_fleet
     from joulecast.api.inspect import inspect
     from joulecast.api.measure import measure
     from joulecast.api.plan import plan
@@ -51,6 +52,7 @@ __all__ = [
     "attach_trace",
     "compare",
     "estimate",
+    "estimate_fleet",
     "evaluate",
     "export_observations",
     "import_runs",
@@ -75,6 +77,7 @@ _MODULES = {
     "Profile": "records",
     "Setup": "records",
     "attach_trace": "data",
+    "estimate_fleet": "fleet",
     "export_observations": "data_export",
     "import_runs": "data_import",
     "load_profile": "profiles",

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_examples import REQUEST, AgentHere, make_device
-from joulecast.errors import DeviceAwayError, InputError, MeterLostError, StoreError
+from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device
+from joulecast.errors import (
+    DeviceAwayError,
+    InputError,
+    MeasurementError,
+    MeterLostError,
+    StoreError,
+)
 from joulecast.fleet.device_campaign import RequestNames, run_device_campaign
+from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store
 
 PHONE = make_device()
@@ -91,6 +98,27 @@ def test_device_or_meter_that_vanishes_is_waited_for(store, error, monkeypatch):
     agent.fails = None
     assert run(store, agent, key).state == "done"
     assert len(list_stored(store)) == agent.measured
+
+
+def test_meter_that_vanishes_on_the_device_is_named_here_and_no_trial_is_left_out(store):
+    agent, key = AgentHere(), request_campaign(store)
+    with pytest.MonkeyPatch.context() as patch:
+        stop = SimulatedMeter._stop
+
+        def vanish(meter):
+            if agent.measured == 2:
+                raise MeasurementError("a hwmon sensor can no longer be read: check its driver")
+            return stop(meter)
+
+        patch.setattr(SimulatedMeter, "_stop", vanish)
+        outcome = run(store, agent, key)
+    assert outcome.state == "away" and outcome.reason.endswith("check its driver")
+    before = list_stored(store)
+    assert len(before) == 2
+    assert run(store, agent, key).state == "done"
+    after = list_stored(store)
+    assert after[:2] == before and not any(one.refusal for one in after)
+    assert {one.trial.network for one in after} >= set(NETWORKS)
 
 
 def test_time_of_earlier_attempts_counts(store):
