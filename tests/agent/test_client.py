@@ -3,6 +3,8 @@
 import socket
 import threading
 import time
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +136,29 @@ def test_agent_that_is_killed_while_it_measures_is_asked_again(tmp_path):
             thread.join(30)
     assert [one.count for one in found] == [1]
     assert found[0].duration_s == pytest.approx(5e-3, rel=0.2)
+
+
+def test_requests_of_several_clients_are_measured_one_after_the_other(tmp_path):
+    environ = install_slow_device(tmp_path / "site")
+    with start_agent("slow:5", "--meter", "modelled", environ=environ) as agent:
+        clients = [open_remote_measurer(agent.address, rounds=1) for _ in range(3)]
+        seen, counts = [], set()
+        threads = [
+            threading.Thread(target=lambda one=one: seen.append(one.time(make_trial())))
+            for one in clients
+        ]
+        for thread in threads:
+            thread.start()
+        tasks = Path(f"/proc/{agent.process.pid}/task")
+        while any(thread.is_alive() for thread in threads):
+            counts.add(len(list(tasks.iterdir())))
+            time.sleep(0.05)
+    # It has no thread beside the one that measures.
+    assert counts == {1}
+    ends_s = sorted((one.taken_at_s, one.cost_s) for one in seen)
+    assert len(ends_s) == 3
+    for (before_s, _), (after_s, cost_s) in pairwise(ends_s):
+        assert after_s - cost_s >= before_s - 0.01
 
 
 def test_agent_that_came_back_with_another_device_is_noticed():
