@@ -1,4 +1,4 @@
-"""A fake ``usb.core`` of pyusb with one Monsoon HVPM, for Monsoon's own library.
+"""A fake ``usb.core`` of pyusb with one Monsoon, for Monsoon's own library.
 
 Requests, packets and calibration follow Operations.py, pmapi.py, HVPM.py and sampleEngine.py of
 PyMonsoon 0.1.88 (https://github.com/msoon/PyMonsoon). The poller's process imports a copy of it.
@@ -9,6 +9,8 @@ import time
 from array import array
 
 SERIAL = "60001"
+# 1 for low voltage (LVPM), 2 for high voltage (HVPM).
+MODEL = 2
 CURRENT_MA = 1000.0
 VOLTAGE_V = 4.0
 # Packets after which it is disconnected, and samples that it says it lost.
@@ -16,9 +18,8 @@ PACKETS = 10**9
 DROPPED = 0
 
 _FINE_SCALE, _COARSE_SCALE, _ZERO = 36500, 6400, 1500
-# Operation codes: hardware model (2 is HVPM), firmware, serial number, calibration.
+# Operation codes: firmware, serial number, calibration.
 EEPROM = {
-    0x45: 2,
     0xC0: 32,
     0xC1: 1,
     0x42: int(SERIAL),
@@ -43,7 +44,7 @@ class NoBackendError(ValueError):
 
 
 class Device:
-    """A high voltage monitor that supplies a constant load."""
+    """A monitor that supplies a constant load."""
 
     idVendor, idProduct = 0x2AB9, 0x0001
 
@@ -56,7 +57,7 @@ class Device:
         if kind == 0xC0:
             operation = index & 0xFF
             status = 0x80 if self.is_sampling else 0
-            value = status if operation == 0xC4 else EEPROM.get(operation, 0)
+            value = {0x45: MODEL, 0xC4: status, **EEPROM}.get(operation, 0)
             return array("B", struct.pack("I", value))
         self.is_sampling = {0x02: True, 0x03: False}.get(request, self.is_sampling)
         if request == 0x02:

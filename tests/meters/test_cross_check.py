@@ -13,6 +13,7 @@ from joulecast.meters import cross_check
 from joulecast.meters.cross_check import (
     MeterPair,
     compare_pairs,
+    cross_check_meters,
     find_pairs,
 )
 from joulecast.meters.rapl import RaplMeter, detect_rapl
@@ -63,10 +64,8 @@ def test_all_meters_share_one_window():
 def test_machine_without_such_meters_says_why(monkeypatch, tmp_path):
     monkeypatch.setattr(cross_check, "detect_rapl", functools.partial(detect_rapl, tmp_path))
     monkeypatch.setattr(cross_check, "detect_nvml", tuple)
-    with pytest.raises(
-        MissingError, match=r"nothing to compare with Zeus \(rapl: no RAPL packages"
-    ):
-        list(find_pairs())
+    with pytest.raises(MissingError, match="no meter can be compared with Zeus: rapl: no RAPL"):
+        cross_check_meters()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -111,14 +110,16 @@ def test_rapl_and_zeus_agree_on_the_same_counters(tree, tmp_path):
 
 
 def test_meters_that_zeus_reads_are_found(tree):
-    (pair,) = find_pairs()
+    (pair,), refused = find_pairs()
+    assert not refused
     assert (pair.ours.name, pair.ours.covers, pair.zeus.covers) == ("rapl", "cpu+dram", "cpu+dram")
 
 
 def test_counter_that_zeus_cannot_read_is_named(tree, monkeypatch):
     monkeypatch.setattr("zeus.device.cpu.rapl.RAPL_DIR", "/nowhere")
-    with pytest.raises(MissingError, match="rapl cannot be compared: Zeus cannot read RAPL"):
-        list(find_pairs())
+    pairs, refused = find_pairs()
+    assert not pairs
+    assert refused["rapl"].startswith("Zeus cannot read RAPL counters")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -128,22 +129,24 @@ def test_counter_that_zeus_cannot_read_is_named(tree, monkeypatch):
 def test_command_prints_both_powers(monkeypatch):
     clock = VirtualClock()
     pairs = [make_pair(clock, 100.0, 101.0), make_pair(clock, 100.0, 50.0)]
-    monkeypatch.setattr(
-        "joulecast.cli.detect.cross_check_meters", lambda: compare_pairs(pairs, 10.0, clock.sleep)
-    )
+    monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
+    checking = functools.partial(cross_check_meters, sleep=clock.sleep)
+    monkeypatch.setattr("joulecast.cli.detect.cross_check_meters", checking)
     done = CliRunner().invoke(cli, ["detect", "--cross-check"])
     assert done.exit_code == 0, done.output
     assert "100 W" in done.stdout and "101 W" in done.stdout and "+1.0 %" in done.stdout
     assert done.stdout.count("rapl and Zeus disagree: check with another instrument") == 1
+    assert "nvml was not compared: no driver." in done.stdout
     rows = json.loads(CliRunner().invoke(cli, ["detect", "--cross-check", "--json"]).stdout)
     assert [row["agrees"] for row in rows["cross_checks"]] == [True, False]
+    assert rows["refused"] == {"nvml": "no driver"}
 
 
 def test_command_says_that_zeus_covers_something_else(monkeypatch):
     clock = VirtualClock()
     pairs = [make_pair(clock, 100.0, 120.0, "cpu+dram")]
-    monkeypatch.setattr(
-        "joulecast.cli.detect.cross_check_meters", lambda: compare_pairs(pairs, 10.0, clock.sleep)
-    )
+    monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
+    checking = functools.partial(cross_check_meters, sleep=clock.sleep)
+    monkeypatch.setattr("joulecast.cli.detect.cross_check_meters", checking)
     said = CliRunner().invoke(cli, ["detect", "--cross-check"]).stdout
     assert "rapl and Zeus disagree: it covers cpu, Zeus cpu+dram." in said

@@ -150,7 +150,7 @@ def test_library_samples_the_emulated_monitor(connect):
 
 def poll_here(blocks):
     """Run the poller in this process for some blocks, and return its status and lines."""
-    lines, waits = [], []
+    lines = []
     waits = iter([False] * blocks)
     with redirect_stdout(None):
         status = monsoon_poller.run("60001", lines.append, lambda _: next(waits, True))
@@ -165,6 +165,14 @@ def test_small_currents_use_the_fine_range(connect):
     assert [parse_block(line).power_w for line in lines[1:]] == pytest.approx(
         2 * [0.02025 * 4.0], rel=1e-3
     )
+
+
+def test_low_voltage_monitor_has_its_own_scales(connect):
+    connect(MODEL=1)
+    _, lines = poll_here(1)
+    # Its scale of current is 3103.4 instead of 6400, that of voltage 2 instead of 4 (LVPM.py).
+    expected_w = (1.0 * 3103.4 / 6400) * (4.0 * 2 / 4)
+    assert parse_block(lines[1]).power_w == pytest.approx(expected_w, rel=1e-3)
 
 
 @pytest.mark.parametrize(

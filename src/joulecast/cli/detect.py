@@ -59,14 +59,16 @@ def detect(cross_check: bool, json: bool) -> None:
 def _cross_check(json: bool) -> None:
     """Compare meters with Zeus and print both powers."""
     with show_activity(f"measuring for {WINDOW_S:.0f} s"):
-        checks = cross_check_meters()
+        found = cross_check_meters()
     if json:
-        rows = [{**check.to_dict(), "agrees": check.agrees} for check in checks]
-        print_json({"cross_checks": rows})
+        rows = [{**check.to_dict(), "agrees": check.agrees} for check in found.checks]
+        print_json({"cross_checks": rows, "refused": dict(found.refused)})
         return
     console = make_console()
-    print_table(console, _CHECK_COLUMNS, map(_format_check, checks))
-    for check in checks:
+    print_table(console, _CHECK_COLUMNS, map(_format_check, found.checks))
+    for name, reason in found.refused.items():
+        console.print(f"{name} was not compared: {reason}.")
+    for check in found.checks:
         if not check.agrees:
             console.print(f"{check.meter} and Zeus disagree: {_explain(check)}.")
 

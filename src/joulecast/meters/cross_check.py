@@ -10,7 +10,7 @@ wrong device, converts units wrongly or misses a counter that wrapped around.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -63,33 +63,46 @@ class MeterPair:
     zeus: Meter
 
 
+@dataclass(frozen=True)
+class CrossChecks:
+    """All comparisons of a machine.
+
+    Attributes:
+        checks: One for each meter that was compared.
+        refused: Why other meters were not, by their names.
+    """
+
+    checks: tuple[CrossCheck, ...]
+    refused: Mapping[str, str]
+
+
 def cross_check_meters(
     duration_s: float = WINDOW_S, sleep: Callable[[float], None] = time.sleep
-) -> tuple[CrossCheck, ...]:
+) -> CrossChecks:
     """Compare every meter of this machine that Zeus reads as well.
 
     Raises:
-        MissingError: Zeus is not installed, or there is no such meter.
+        MissingError: No meter can be compared; the message says why.
     """
-    return compare_pairs(list(find_pairs()), duration_s, sleep)
+    pairs, refused = find_pairs()
+    if not pairs:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise MissingError(f"no meter can be compared with Zeus: {reasons}")
+    return CrossChecks(compare_pairs(pairs, duration_s, sleep), refused)
 
 
-def find_pairs() -> Iterator[MeterPair]:
-    """Yield the meters of this machine that Zeus reads as well.
-
-    Raises:
-        MissingError: Zeus is not installed or cannot read one, or there is none.
-    """
-    infos = [*detect_nvml(), *detect_rapl()]
-    found = [info for info in infos if info.available]
-    if not found:
-        reasons = "; ".join(f"{info.name}: {info.reason}" for info in infos)
-        raise MissingError(f"there is nothing to compare with Zeus ({reasons}): use another meter")
-    for info in found:
+def find_pairs() -> tuple[list[MeterPair], dict[str, str]]:
+    """Return the meters that Zeus reads as well, and why others cannot be compared."""
+    pairs, refused = [], {}
+    for info in (*detect_nvml(), *detect_rapl()):
+        if not info.available:
+            refused[info.name] = info.reason
+            continue
         try:
-            yield _open_pair(info)
+            pairs.append(_open_pair(info))
         except UnavailableError as error:
-            raise MissingError(f"{info.name} cannot be compared: {error}") from error
+            refused[info.name] = str(error)
+    return pairs, refused
 
 
 def compare_pairs(
