@@ -94,7 +94,9 @@ class Device:
 def pack_sample(kind):
     """Return coarse and fine current of three channels, two voltages, and the type of sample."""
     volts = round(VOLTAGE_V / (62.5e-6 * 4))
-    coarse, fine = _ZERO + round(CURRENT_MA), min(_ZERO + round(1000 * CURRENT_MA), 65535)
+    # The words of a low voltage monitor are signed.
+    largest = 0x7FFF if MODEL == 1 else 0xFFFF
+    coarse, fine = _ZERO + round(CURRENT_MA), min(_ZERO + round(1000 * CURRENT_MA), largest)
     if kind == _ZERO_CAL:
         coarse = fine = _ZERO
     elif kind == _REFERENCE_CAL:
