@@ -47,7 +47,6 @@ COMMANDS = {
         "data": "Attach power traces, import and export measured runs.",
         "agent": "Measure on this device for another machine.",
         "fleet": "Profile many devices at once, and choose among them.",
-        "fleet": "Measure on several devices elsewhere.",
     },
     "Estimate": {
         "estimate": "Estimate the energy of training before it runs.",
