@@ -137,3 +137,19 @@ def test_prediction_needs_imported_runs(profiled):
     assert "import some of its runs first" in profiled.fails(
         "data", "predict", "lenet5:4,8,16,16", *words
     )
+
+
+def test_imported_runs_start_from_others(imported, write):
+    write("few.csv", make_runs_csv(draw_names(4, seed=3)))
+    phone = ("--device", "new phone")
+    imported("data", "import", "few.csv", *phone, "--from", "phone")
+    (name,) = draw_names(1, seed=2)
+    words = ("data", "predict", name, *phone, "--steps", str(STEPS), "--batch", "16")
+    assert imported.json(*words)["transferred_from"] == ["phone"]
+    assert "Transferred from phone." in imported(*words).stdout
+    # More runs of it, without the option.
+    write("few.csv", make_runs_csv(draw_names(6, seed=4)))
+    imported("data", "import", "few.csv", *phone)
+    assert imported.json(*words)["transferred_from"] == ["phone"]
+    line = imported.fails("data", "import", "few.csv", *phone, "--from", "nvidia-h200")
+    assert "was profiled with torch" in line and "not mixed" in line

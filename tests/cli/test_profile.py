@@ -243,3 +243,17 @@ def test_equal_reasons_are_one_line():
         "Skipped: anchor: no copy (2 times)",
         "Skipped: energy of conv2d",
     ]
+
+
+def test_a_device_starts_from_others(shell):
+    shell("profile", *SMALL, "--points", "12")
+    net = (SMALL[0], "--on", "simulated:8", "--batch", "8")
+    assert "simulated-8" in shell("profile", *net, "--points", "8", "--from", "simulated-7").stdout
+    text = shell("estimate", SMALL[0], "--device", "simulated-8", "--batch", "8").stdout
+    assert "Transferred from simulated-7: " in " ".join(text.split())
+    for name, reason in (
+        ("simulated-8", "itself"),
+        ("nvidia-h200", "frameworks are not mixed"),
+        ("nothing", "there is no profile of 'nothing'"),
+    ):
+        assert reason in shell.fails("profile", *net, "--from", name)

@@ -80,6 +80,7 @@ class RunPrediction(Record):
     Attributes:
         interval_j: Where one run lies with probability ``level``.
         repeat_sd_share: How much repeated runs differ, as a share of their energy.
+        transferred_from: Devices that the device started from.
     """
 
     network: str
@@ -91,6 +92,7 @@ class RunPrediction(Record):
     level: float
     duration_s: float
     repeat_sd_share: float
+    transferred_from: tuple[str, ...] = ()
 
 
 def import_runs(
@@ -211,6 +213,7 @@ def predict_net(
         options.level,
         float(totals.duration_s[0]),
         totals.repeat_sd_share,
+        tuple(one.name for one in fitted.sources),
     )
 
 

@@ -163,6 +163,8 @@ def _print_prediction(result: RunPrediction) -> None:
         f"{format_duration(result.duration_s)}."
     )
     console.print(f"Repeated runs differ by {format_share(result.repeat_sd_share)} (std. dev.).")
+    if result.transferred_from:
+        console.print(f"Transferred from {' and '.join(result.transferred_from)}.")
 
 
 def _print_attachment(result: TraceAttachment) -> None:

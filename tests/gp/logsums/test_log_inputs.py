@@ -1,8 +1,15 @@
 """Inputs and sums as arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from joulecast.gp.logsums.log_inputs import LogSums, append_observations, sort_by_cell
+from joulecast.gp.logsums.log_inputs import (
+    LogSums,
+    append_inputs,
+    append_observations,
+    sort_by_cell,
+)
 from logsums_examples import draw_fitted, draw_inputs, draw_sums
 
 
@@ -48,6 +55,17 @@ def test_appended_observations_come_last():
     assert both.size == one.size + 1
     matrix = both.sums.counts.to_matrix(fitted.inputs.size)
     assert (matrix[-1] == matrix[2]).all()
+
+
+def test_appended_inputs_keep_what_both_have():
+    rng = np.random.default_rng(5)
+    one, two = draw_inputs(rng, 3, caps=True), draw_inputs(rng, 2, first_identity=3, caps=True)
+    shifted = replace(one, log_basis=np.ones((3, 1)))
+    both = append_inputs(shifted, replace(two, log_basis=np.zeros((2, 1))))
+    assert both.log_basis[:, 0].tolist() == [1, 1, 1, 0, 0]
+    assert both.take(np.array([0, 4])).log_basis[:, 0].tolist() == [1, 0]
+    assert both.log_caps.tolist() == [*one.log_caps, *two.log_caps]
+    assert append_inputs(shifted, two).log_basis is None
 
 
 def test_single_inputs_have_no_discrepancy():

@@ -27,6 +27,23 @@ def test_gradient_equals_finite_differences(caps):
         assert gradient[:, at] == pytest.approx(difference / 2e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize("caps", [False, True])
+def test_basis_functions_of_the_logarithm_add_to_it(caps):
+    rng = np.random.default_rng(3)
+    plain = draw_inputs(rng, 20, caps=caps)
+    inputs = replace(plain, log_basis=rng.normal(size=(20, 2)))
+    coefficients = np.array([1e-3, 2e-3, 5e-4, 0.7, 0.2])
+    if not caps:
+        added = prior_log_mean(inputs, coefficients) - prior_log_mean(plain, coefficients)
+        assert added == pytest.approx(inputs.log_basis @ coefficients[3:])
+    gradient = coefficient_gradient(inputs, coefficients)
+    for at in range(5):
+        step = np.exp(1e-6 * (np.arange(5) == at))
+        difference = prior_log_mean(inputs, coefficients * step)
+        difference -= prior_log_mean(inputs, coefficients / step)
+        assert gradient[:, at] == pytest.approx(difference / 2e-6, abs=1e-6)
+
+
 def test_caps_are_soft_minima():
     inputs = draw_inputs(np.random.default_rng(1), 50)
     coefficients = np.array([1e-3, 2e-3, 5e-4])

@@ -54,8 +54,17 @@ def test_optional_arrays_are_left_out():
     fitted, _ = draw_fitted(np.random.default_rng(1))
     fitted = replace(fitted, observations=replace(fitted.observations, strata=None))
     data = StoredLogSums.from_fitted(fitted).to_dict()
-    assert not {"strata", "log_caps", "weights", "offsets", "row_weights"} & set(data)
+    optional = {"strata", "log_caps", "log_basis", "weights", "offsets", "row_weights"}
+    assert not optional & set(data)
     assert StoredLogSums.from_dict(data).restore().linear is None
+
+
+def test_basis_functions_of_the_logarithm_are_stored():
+    rng = np.random.default_rng(1)
+    fitted, _ = draw_fitted(rng)
+    inputs = replace(fitted.inputs, log_basis=rng.normal(size=(fitted.inputs.size, 2)))
+    restored = StoredLogSums.from_fitted(replace(fitted, inputs=inputs)).restore()
+    assert (restored.inputs.log_basis == inputs.log_basis).all()
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ _STATIC_SHARE, _STATIC_FACTOR, _STATIC_LOG_SD = 0.2, 1.1, 0.3
 _BUSY_FACTOR, _BUSY_LOG_SD = 1.3, 0.6
 # Overheads: a tenth of a run, within a factor of ten.
 _OVERHEAD_LOG_SD = 1.5
-# Share of the residuals of other devices that this one has too. On simulated devices, narrower priors
-# gain nothing from like sources and lose up to 1 point of MAPE to one of opposite residuals.
+# Share of the residuals of other devices that this one has too. On simulated devices, a standard
+# deviation of 0.7 gains nothing from like sources and loses a point of MAPE to opposite ones.
 _SOURCE_SHARE, _SOURCE_LOG_SD = 0.7, 1.5
 
 
