@@ -35,6 +35,11 @@ ONLY_PARSED = (
     # They need a second machine; tests/cli/test_agent.py starts agents.
     "agent --on cuda:0 --listen 0.0.0.0:8377",
     "profile lenet5 --on http://board:8377",
+    # They need devices; tests/journeys/test_fleet.py has some.
+    "fleet up fleet.toml",
+    "fleet profile lenet5 --devices all",
+    "fleet status",
+    "fleet estimate lenet5 --steps 5000 --deadline 1h",
 )
 # Names in calls that stand for the reader's own things.
 OWN_NAMES = ("...", "folder", "score", "FILE")

@@ -82,6 +82,13 @@ def test_what_is_wrong_is_one_line_that_names_it(read, text, words):
     assert "\n" not in str(caught.value) and "fleet.toml: " in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "link"])
+def test_token_outside_of_the_folder_is_refused(read, tmp_path, name):
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    with pytest.raises(FileError, match=r"phone: token_file is .*not in the folder of this file"):
+        read(WHOLE.replace("phone.token", name))
+
+
 def test_two_devices_of_one_name_are_refused(read):
     twice = WHOLE.replace('"board"', '"phone"')
     with pytest.raises(FileError, match=r"two \[\[device\]\] are called 'phone'"):

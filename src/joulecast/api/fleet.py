@@ -30,6 +30,8 @@ _NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices
 # A command that only looks whether a fleet is up holds its claim for a moment.
 _CLAIM_WAIT_S = 2.0
 _POLL_S = 0.5
+# Each uses up to 16 connections, and a PostgreSQL server has 100 by default.
+_MOST_WORKERS = 4
 _CHECK_UP_S = 5.0
 
 
@@ -38,7 +40,7 @@ class FleetOptions:
     """How a fleet is run.
 
     Attributes:
-        workers: Processes that drive the agents; as many as there are processors by default.
+        workers: Processes that drive the agents; by default one per processor, but at most four.
         patience_s: How long a device may be away before it is parked.
     """
 
@@ -115,7 +117,7 @@ def run_fleet(
             )
         if not any(one.is_ready for one in checks):
             raise DeviceAwayError(_describe_absence(checks))
-        with open_cluster(devices, place, options.workers or os.cpu_count() or 1) as submit:
+        with open_cluster(devices, place, options.workers or _count_workers()) as submit:
             on_start(checks)
             Coordinator(
                 opened.fleet,
@@ -319,6 +321,10 @@ def _find_place(store: str | None) -> str:
     if place == IN_MEMORY:
         raise InputError("a fleet needs a store that its workers share: give a file or a URL")
     return place if "://" in place else str(Path(place).absolute())
+
+
+def _count_workers() -> int:
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
 
 
 def _choose_devices(wanted: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -91,7 +91,7 @@ def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
     click.option(
         "--workers",
         type=click.IntRange(1),
-        help="Processes that drive the agents.  [default: one per processor]",
+        help="Processes that drive the agents.  [default: one per processor, at most 4]",
     ),
     click.option(
         "--patience",

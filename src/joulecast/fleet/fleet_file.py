@@ -16,7 +16,7 @@ from typing import Any
 
 from joulecast.agent.addresses import parse_address
 from joulecast.errors import FileError, InputError
-from joulecast.input_files import read_toml
+from joulecast.input_files import read_toml, show_value
 from joulecast.records.codec import Record, not_stored
 from joulecast.records.field_checks import Amount, ByteCount, Share
 from joulecast.toml_tables import (
@@ -91,11 +91,24 @@ def _parse_device(where: str, row: Json, folder: Path) -> FleetDevice:
             if key in values:
                 raise InputError(f"{where}: {key} needs battery_wh: give the battery's capacity")
     if "token_file" in values:
-        # Workers may have another current folder.
-        values["token_file"] = str((folder / values["token_file"]).expanduser().resolve())
+        values["token_file"] = _find_token_file(where, values["token_file"], folder)
     if "battery_wh" in values:
         values["battery_j"] = values.pop("battery_wh") * JOULES_PER_WH
     return FleetDevice(**{_FIELDS.get(key, key): value for key, value in values.items()})
+
+
+def _find_token_file(where: str, name: str, folder: Path) -> str:
+    """Return the path of a token, which workers with another current folder can read.
+
+    A file of somebody else could otherwise send any file of the user to any address.
+    """
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{where}: token_file is {show_value(name)}, which is not in the folder of this file: "
+            "move it there, or name it in JOULECAST_TOKEN_FILE"
+        )
+    return str(path)
 
 
 def _parse_name(value: Any) -> str:
