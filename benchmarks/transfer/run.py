@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import json
 import random
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,9 +28,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ecnas"))
 
-from cells import SETUP, SOURCE, STEPS
-from methods import Names, RunData
-from run import RUNS, TWO_GPUS, format_json, load_runs
+from cells import SETUP, SOURCE, STEPS, read_runs
+from methods import Names, RunData, group_runs
 
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.imported_runs import predict_runs
@@ -42,6 +42,7 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
+RUNS, TWO_GPUS = "rtx6000.csv", "two_gpus.csv"
 DRAWS, NETWORKS, LEVEL = 50, 10, 0.95
 GPUS = {"rtx6000": "6000", "rtx3060": "3060"}
 SIMULATED = (301, 302, 303, 304)
@@ -104,6 +105,12 @@ def parse_arguments() -> argparse.Namespace:
 
 # ---------------------------------------------------------------------------------------------
 # Devices
+
+
+@cache
+def load_runs(path: Path) -> RunData:
+    """Return the runs of a file by network."""
+    return group_runs(read_runs(path))
 
 
 @cache
@@ -215,6 +222,12 @@ def summarise(rows: Sequence[Json]) -> Json:
     worse = mean["transfer"]["mape"] - min(scale, mean["cold"]["mape"])
     spread = float(np.std([row["transfer"]["mape"] for row in rows]))
     return {"scale": scale, **mean, "sd": round(spread, 2), "worse": round(worse, 2)}
+
+
+def format_json(report: Json) -> str:
+    """Return JSON with one line for each score."""
+    text = json.dumps(report, indent=1)
+    return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found.group().split()), text) + "\n"
 
 
 def describe(name: str, summary: Json) -> str:

@@ -84,10 +84,15 @@ def test_profile_keeps_its_sources(place):
     assert source.name == "simulated-7"
 
 
-def test_atlas_may_start_from_others(place):
+def test_atlas_may_start_from_others(place, monkeypatch):
+    monkeypatch.setattr("joulecast.campaign.atlas_campaign._NETWORKS", {True: 3, False: 3})
     options = {"on": "simulated:6", "store": place, "atlas": True, "points": 8}
     joulecast.profile(from_=["simulated-7", "simulated-8"], **options)
     estimate = joulecast.estimate(NET, device="simulated-6", store=place, batch=8)
     assert any("simulated-7 and simulated-8" in note for note in estimate.notes)
     with pytest.raises(InputError, match="itself"):
         joulecast.profile(from_="simulated-6", **options)
+    # Without them, the next fit keeps them.
+    joulecast.profile(**{**options, "points": 9})
+    estimate = joulecast.estimate(NET, device="simulated-6", store=place, batch=8)
+    assert any("simulated-7 and simulated-8" in note for note in estimate.notes)
