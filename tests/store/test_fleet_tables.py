@@ -108,3 +108,22 @@ def test_claims_survive_a_restart_of_the_server(postgres_server, postgres_url):
             assert (first, second, third) == (True, True, False)
         with open_store(postgres_url) as other, other.fleet.claim_device("b", 0.0) as free:
             assert free
+
+
+def test_coordinator_claims_again_what_a_restarted_server_forgot(postgres_server, postgres_url):
+    with open_store(postgres_url) as store, open_store(postgres_url) as other:
+        store.fleet.renew_claims()
+        with store.fleet.claim_fleet() as is_held:
+            postgres_server.stop()
+            postgres_server.start()
+            assert is_held and not other.fleet.is_up()
+            store.fleet.renew_claims()
+            assert other.fleet.is_up()
+            # A claim that cannot be released must not hide that the other one is lost.
+            with store.fleet.claim_device("a", 0.0):
+                postgres_server.stop()
+                postgres_server.start()
+            store.fleet.renew_claims()
+            assert other.fleet.is_up()
+        assert not other.fleet.is_up()
+        assert store._database._engine.pool.checkedout() == 0

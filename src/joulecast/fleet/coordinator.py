@@ -106,6 +106,8 @@ class Coordinator:
 
     def step(self) -> None:
         """Settle attempts that have ended, and start those that are due."""
+        # Other programs see by its claim that the fleet is up.
+        self._tables.renew_claims()
         for name, (campaign, attempt) in list(self._running.items()):
             if attempt.done():
                 del self._running[name]

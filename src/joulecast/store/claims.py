@@ -36,6 +36,9 @@ class Claims(Protocol):
     def hold(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
         """Hold a lock; yield whether it could be had within ``wait_s``."""
 
+    def renew(self) -> None:
+        """Take the locks again that a server has lost by restarting."""
+
 
 class NoClaims:
     """Claims of a store that no other process can open: every claim succeeds."""
@@ -44,6 +47,9 @@ class NoClaims:
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
         """Yield True."""
         yield True
+
+    def renew(self) -> None:
+        """Do nothing."""
 
 
 class FileClaims:
@@ -66,6 +72,9 @@ class FileClaims:
                 with suppress(OSError):
                     path.unlink()
                 file.close()
+
+    def renew(self) -> None:
+        """Do nothing: locks of files end with their process only."""
 
 
 class ServerClaims:
@@ -103,44 +112,46 @@ class ServerClaims:
                 with self._guard:
                     self._release(key)
 
+    def renew(self) -> None:
+        """Take the locks again that a server has lost by restarting."""
+        with self._guard:
+            if self._held:
+                repeat_while_down(self._find_connection, self._restart_s)
+
     def _lock(self, key: int) -> bool:
         """Return whether the lock could be had."""
         if key in self._held:
             return False
-        try:
-            if self._connection is None:
-                self._connection = self._engine.connect()
-                # A server that has restarted has released them.
-                for earlier in self._held:
-                    _try_lock(self._connection, earlier)
-            if not _try_lock(self._connection, key):
-                self._close_if_unused()
-                return False
-        except BaseException:
-            self._drop_connection()
-            raise
+        if not _try_lock(self._find_connection(), key):
+            self._close_if_unused()
+            return False
         self._held.add(key)
         return True
 
+    def _find_connection(self) -> sa.Connection:
+        """Return a connection that works and holds all locks."""
+        if self._connection is not None and not _is_alive(self._connection):
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+        if self._connection is None:
+            connection = self._engine.connect()
+            # A server that has restarted has released them.
+            for earlier in self._held:
+                _try_lock(connection, earlier)
+            self._connection = connection
+        return self._connection
+
     def _release(self, key: int) -> None:
         self._held.discard(key)
-        if self._connection is None:
-            return
-        try:
-            self._connection.execute(sa.select(sa.func.pg_advisory_unlock(key)))
-        except sa.exc.SQLAlchemyError:
+        if self._connection is not None:
             # A server that has restarted has released it already.
-            self._drop_connection()
+            with suppress(sa.exc.SQLAlchemyError):
+                self._connection.execute(sa.select(sa.func.pg_advisory_unlock(key)))
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if not self._held and self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.invalidate()
             self._connection.close()
             self._connection = None
 
@@ -170,6 +181,17 @@ def _lock_file(path: Path) -> IO[str] | None:
             # Some network drives have no locks, so nothing can be claimed there either.
             return file
         file.close()
+
+
+def _is_alive(connection: sa.Connection) -> bool:
+    # After an error, the next statement would connect anew, and hold nothing.
+    if connection.invalidated:
+        return False
+    try:
+        connection.execute(sa.select(1))
+    except sa.exc.SQLAlchemyError:
+        return False
+    return True
 
 
 def _try_lock(connection: sa.Connection, key: int) -> bool:

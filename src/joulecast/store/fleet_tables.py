@@ -103,6 +103,10 @@ class FleetTables:
         """Claim the whole fleet, as its coordinator does; yield whether it succeeded."""
         return self._claims.hold(stable_hash(["fleet coordinator"]), wait_s)
 
+    def renew_claims(self) -> None:
+        """Claim again what a server has forgotten by restarting."""
+        self._claims.renew()
+
     def is_up(self) -> bool:
         """Return whether a coordinator is running."""
         with self.claim_fleet() as is_free:
