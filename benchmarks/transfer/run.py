@@ -78,9 +78,11 @@ def main() -> None:
     for sources, target in list_transfers():
         name = f"{' and '.join(sources)} to {target}"
         have = kept.setdefault(name, [])
+        cold = find_cold(kept, target)
         with ProcessPoolExecutor(args.processes) as pool:
             missing = range(len(have), args.draws)
-            have += pool.map(partial(score_draw, args.data, sources, target), missing)
+            score = partial(score_draw, args.data, sources, target)
+            have += pool.map(score, missing, [cold.get(draw) for draw in missing])
         file.write_text(format_json(kept))
         print(describe(name, summarise(have[: args.draws])), flush=True)
     report = {
@@ -91,6 +93,12 @@ def main() -> None:
         "transfers": {name: summarise(rows[: args.draws]) for name, rows in kept.items()},
     }
     (args.out / "report.json").write_text(format_json(report))
+
+
+def find_cold(kept: Json, target: str) -> dict[int, Json]:
+    """Return the scores of cold starts on a target by draw: they depend on no source."""
+    rows = [row for name, rows in kept.items() if name.endswith(f" to {target}") for row in rows]
+    return {row["draw"]: row["cold"] for row in rows}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -154,8 +162,18 @@ def learn_source(data: Path, name: str) -> SourceDevice:
 # Scores
 
 
-def score_draw(data: Path, sources: tuple[str, ...], target: str, draw: int) -> Json:
-    """Score the three methods on one draw of networks that ran on the target."""
+def score_draw(
+    data: Path, sources: tuple[str, ...], target: str, draw: int, cold: Json | None = None
+) -> Json:
+    """Score the three methods on one draw of networks that ran on the target.
+
+    Args:
+        data: Folder of the files.
+        sources: Names of the devices to start from.
+        target: Name of the device that starts from them.
+        draw: Number of the draw.
+        cold: Score of the cold start, if it is known.
+    """
     there, first = load_device(data, target), load_device(data, sources[0])
     names = sorted(there.runs)
     random.Random(f"transfer report {draw}").shuffle(names)
@@ -164,7 +182,7 @@ def score_draw(data: Path, sources: tuple[str, ...], target: str, draw: int) -> 
     return {
         "draw": draw,
         "scale": round(score_factor(first, there, learn, test), 3),
-        "cold": score_additive(there, learn, test, ()),
+        "cold": cold or score_additive(there, learn, test, ()),
         "transfer": score_additive(there, learn, test, learnt),
     }
 
