@@ -47,6 +47,15 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     assert after.log_variance.mean() < before.log_variance.mean()
 
 
+def test_power_does_not_fall_between_launches(model):
+    """The host of this model takes next to no time: the device only pauses."""
+    counts = [count_network(network) for network in draw_networks(3, seed=4)]
+    fast = replace(model, host_time=model.host_time.scale(1e-3))
+    totals = predict_totals(fast, counts, SHARE)
+    assert (totals.duration_s > 1.001 * totals.device.duration.total).all()
+    assert totals.energy_j / totals.duration_s == pytest.approx(totals.device.power.total, rel=1e-6)
+
+
 def test_joint_covariance_has_the_variances_on_its_diagonal(model):
     counts = [count_network(network) for network in draw_networks(5, seed=4)]
     totals = predict_totals(model, counts, SHARE, joint=True)

@@ -79,6 +79,21 @@ def test_host_that_finished_early_has_not_bound_the_step():
     )
 
 
+def test_pace_of_another_host_is_uncertain():
+    piece = list_pieces()[-1]
+    networks = [
+        observe_host_bound(piece, float(n), n * true_time(piece), is_isolated=False)
+        for n in (6, 8, 12)
+    ]
+    observations = [replace(one, unit="a") for one in [*observe_all(noise=0.05), *networks]]
+    size = len(observations)
+    same, other = (
+        fit_host_time(observations, np.full(size, 1e-5), np.zeros(size), unit) for unit in "ab"
+    )
+    assert other.per_call_s == same.per_call_s
+    assert other.sd_share > 0.2 > same.sd_share
+
+
 def test_slower_of_host_and_device_decides():
     host_s, device_s = np.array([1.0, 2.0, 1.0]), np.array([2.0, 1.0, 1.0])
     duration_s, grad_host, grad_device = combine_times(host_s, device_s)

@@ -13,7 +13,8 @@ from joulecast.estimators.additive.target_pieces import (
     read_target,
 )
 from joulecast.estimators.base import Target
-from joulecast.records import MODES, Observation, Trial
+from joulecast.kinds import make_layer
+from joulecast.records import MODES, Input, Network, Observation, Trial
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,22 @@ def test_probes_are_all_pieces_that_were_not_timed(device, target):
     assert len(list_probes(target, none)) == len(everything)
     assert len(list_probes(target, half)) == len(everything) - len(everything) // 2
     assert not list_probes(target, read_target(target, everything))
+
+
+def test_output_without_weights_is_timed_once(device):
+    """It runs without its loss, which it would not train; that shows it all the same."""
+    first = make_layer("linear", cin=8, cout=8)
+    total = replace(make_layer("elementwise", fn="add", inputs=2, shape=(8,)), reads=(1, 2))
+    network = Network((first, first, replace(total, join="add")), Input((8,)))
+    target = Target(network, SETUP, modes=MODES)
+    (trial,) = (
+        probe
+        for probe in list_probes(target, read_target(target, []))
+        if probe.network.layers[0].kind == "elementwise"
+    )
+    shown = read_target(target, observe_parts(device, [network], energy=False))
+    assert trial.execution.upstream == "random"
+    assert not list_probes(target, shown)
 
 
 def test_networks_show_host_time_if_pieces_run_as_graphs(device, target):

@@ -152,11 +152,15 @@ def predict_totals(
     busy_s = device.duration.total
     host = _predict_host_times(model, networks, unattributed_calls)
     steps = _predict_steps(model, host, _count_launches(device.sums), busy_s)
-    energy_j = device.energy_j + model.idle_w * (steps.duration_s - busy_s)
+    # Pauses of microseconds are too short for the power to fall.
+    paused_j = device.power.total * steps.paused_s
+    energy_j = device.energy_j + paused_j
+    energy_j = energy_j + model.idle_w * (steps.duration_s - busy_s - steps.paused_s)
     # Of a step that the host binds, more time on the device is less waiting for the host.
     waiting_j = model.idle_w * (steps.grad_device - 1.0) * busy_s
-    grad_time_j = np.maximum(device.elasticity * device.energy_j + waiting_j, 0.0)
-    host_j, gap_j = model.idle_w * steps.host_sd_s, model.idle_w * steps.launch_gap_sd_s
+    active_j = device.elasticity * (device.energy_j + paused_j) - paused_j
+    grad_time_j = np.maximum(active_j + waiting_j, 0.0)
+    host_j, gap_j = model.idle_w * steps.host_sd_s, device.power.total * steps.launch_gap_sd_s
     widened = _widen_few(model)
     sources = {
         POWERS: widened * device.energy_j**2 * np.expm1(device.power.logs.log_variance),
@@ -311,12 +315,14 @@ class _EagerSteps:
     """Eager steps of networks, host and device combined.
 
     Attributes:
+        paused_s: Pauses of the device between launches.
         grad_device: Derivative of the duration with respect to device time.
         host_sd_s: Standard deviation of the duration from host time.
         launch_gap_sd_s: Standard deviation of the duration from pauses between launches.
     """
 
     duration_s: Floats
+    paused_s: Floats
     grad_device: Floats
     host_sd_s: Floats
     launch_gap_sd_s: Floats
@@ -342,11 +348,12 @@ def _predict_steps(
     """
     if not model.has_host_time:
         nothing = np.zeros(len(busy_s))
-        return _EagerSteps(busy_s, np.ones(len(busy_s)), nothing, nothing)
-    gap_s, gap_sd_s = model.host_time.launch_gap_s, model.host_time.launch_gap_sd_s
-    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + gap_s * launches)
+        return _EagerSteps(busy_s, nothing, np.ones(len(busy_s)), nothing, nothing)
+    paused_s = model.host_time.launch_gap_s * launches
+    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + paused_s)
+    paused_sd_s = model.host_time.launch_gap_sd_s * launches
     return _EagerSteps(
-        duration_s, grad_device, grad_host * host[:, 1], grad_device * gap_sd_s * launches
+        duration_s, paused_s, grad_device, grad_host * host[:, 1], grad_device * paused_sd_s
     )
 
 

@@ -3,7 +3,7 @@
     H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, pieces by calls, not by size
     D' = D + gap·launches                   device time, with its pauses between launches
     T = (H^12 + D'^12)^(1/12)               the slower of both decides, a little more when equal
-    E = G + P0·(T - D)                      a waiting device draws idle power and nothing else
+    E = G·D'/D + P0·(T - D')                a waiting device draws idle power and nothing else
 
 Host times are fitted to eager steps (``host_call_times``) by type of call, so that an unseen
 structure has a time too, and by structure. What a network calls between its layers (views, masks)
@@ -44,6 +44,9 @@ LAUNCH_S = 10e-6
 _PRIOR_SD_SHARE = 0.08
 _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
+# Relative standard deviation between hosts: the same steps took 1.2 to 1.5 times as long on one H200
+# host as on another.
+_OTHER_HOST_SD_SHARE = 0.2
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
 # Fewer networks than this show nothing of their spread or of the pace of a host.
@@ -158,7 +161,10 @@ def fit_host_time(
     if _MIN_NETWORKS <= len(own) < len(networks):
         model, networks = model.scale(median(_host_time_ratio(model, one) for one in own)), own
     errors = [1.0 / _host_time_ratio(model, one) - 1.0 for one in networks]
-    return replace(model, sd_share=_find_sd_share(errors), network_count=len(errors))
+    sd_share = _find_sd_share(errors)
+    if len(own) < min(_MIN_NETWORKS, len(networks)):
+        sd_share = math.hypot(sd_share, _OTHER_HOST_SD_SHARE)
+    return replace(model, sd_share=sd_share, network_count=len(errors))
 
 
 def _host_time_ratio(model: HostTimeModel, step: TimedStep) -> float:

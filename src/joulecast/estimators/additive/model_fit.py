@@ -80,7 +80,7 @@ def fit_model(
     duration = _fit_durations(timed, encoder)
     busy = predict_durations(encoder, condition_logsums(duration), _encode(decomposed))
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
-    powers = _find_powers(decomposed, busy, mode, idle_w)
+    powers = _find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
     power = _fit_powers(powers, encoder, duration, idle_w)
     return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time)
 
@@ -106,7 +106,8 @@ def update_model(
     if not decomposed:
         return model
     busy = predict_durations(model.encoder, model.duration, _encode(decomposed))
-    powers = _find_powers(decomposed, busy, model.mode, model.idle_w)
+    launch_gap_s = model.host_time.launch_gap_s
+    powers = _find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
     model = replace(model, power=_extend_powers(model, powers))
     if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
         eager = decompose_observations(
@@ -237,7 +238,11 @@ def _observe_powers(
 
 
 def _find_powers(
-    decomposed: Sequence[DecomposedObservation], busy: SumPrediction, mode: str, idle_w: float
+    decomposed: Sequence[DecomposedObservation],
+    busy: SumPrediction,
+    mode: str,
+    idle_w: float,
+    launch_gap_s: float,
 ) -> list[_ObservedPower]:
     """Return the mean power of the device during each observation with energy."""
     found = []
@@ -246,7 +251,7 @@ def _find_powers(
             continue
         energy_j, device_s, relative_var = one.energy_j, one.duration_s, one.energy_relative_var
         if mode == "graph" and one.mode == "eager":
-            device_s = min(float(busy_s), one.duration_s)
+            device_s = min(float(busy_s) + launch_gap_s * one.launches, one.duration_s)
             energy_j = one.energy_j - idle_w * (one.duration_s - device_s)
             if energy_j < _MIN_DEVICE_SHARE * one.energy_j:
                 continue

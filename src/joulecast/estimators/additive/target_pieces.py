@@ -7,8 +7,9 @@ pieces, one of each structure. ``acquisition`` decides what is worth most next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import (
@@ -18,7 +19,7 @@ from joulecast.estimators.additive.pieces import (
     split_pieces,
 )
 from joulecast.estimators.base import Target
-from joulecast.records import Network, Observation, Trial
+from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.records.record_cache import cache_on_record
 from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
@@ -86,14 +87,14 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetPi
             measured.add(key)
         if has_duration:
             timed.add(key)
-    own = frozenset(pieces)
+    run_as = {key: _find_run_key(part, target.setup, mode) for key, part in parts.items()}
     return TargetPieces(
         networks=tuple(map(count_pieces, placed)),
         pieces=tuple(pieces[key] for key in sorted(pieces)),
         parts=parts,
-        energy_keys=own & measured,
-        duration_keys=own & timed,
-        refused_keys=own & refused,
+        energy_keys=_select_shown(run_as, measured),
+        duration_keys=_select_shown(run_as, timed),
+        refused_keys=_select_shown(run_as, refused),
         observation_count=count,
     )
 
@@ -158,6 +159,18 @@ def find_host_probe(
 def _is_issued(observation: Observation) -> bool:
     """Return whether it shows how long the host issues a step."""
     return observation.trial.execution.mode == "eager" and bool(observation.issue_s)
+
+
+def _select_shown(run_as: Mapping[str, str], shown: Set[str]) -> frozenset[str]:
+    """Return the pieces that were shown, by themselves or by the piece that is run for them."""
+    return frozenset(key for key, run in run_as.items() if key in shown or run in shown)
+
+
+@lru_cache(maxsize=65536)
+def _find_run_key(part: Part, setup: Setup, mode: str) -> str:
+    """Return the key of the piece that is run for a part: an output without weights has no loss."""
+    key = _find_isolated_key(make_isolated_trial(part, setup, mode))
+    return make_piece(part, setup).key if key is None else key
 
 
 @cache_on_record
