@@ -7,7 +7,7 @@ import pytest
 import joulecast
 from joulecast.api.transfer_sources import make_estimator
 from joulecast.errors import InputError, MissingError
-from joulecast.store import open_store, write_profile
+from joulecast.store import write_profile
 
 OPTIONS = {"batch": 8, "points": 10}
 NET = "lenet5:4,8,16,16"
@@ -28,8 +28,7 @@ def own(place):
 
 
 def make(place, own, *names, estimator="additive"):
-    with open_store(place) as store:
-        return make_estimator(estimator, names, own, store)
+    return make_estimator(estimator, names, own, place)
 
 
 def test_profiles_are_found_by_name_key_and_file(place, own, tmp_path):
@@ -79,8 +78,7 @@ def test_profile_keeps_its_sources(place):
     profile = joulecast.profile(NET, points=12, **options)
     estimate = joulecast.estimate(NET, device="simulated-9", store=place, batch=8)
     assert any(note.startswith("Transferred from simulated-7:") for note in estimate.notes)
-    with open_store(place) as store:
-        (source,) = make_estimator("additive", (), profile, store).sources
+    (source,) = make(place, profile).sources
     assert source.name == "simulated-7"
 
 

@@ -257,3 +257,11 @@ def test_a_device_starts_from_others(shell):
         ("nothing", "there is no profile of 'nothing'"),
     ):
         assert reason in shell.fails("profile", *net, "--from", name)
+
+
+@pytest.mark.parametrize("value", ['"nothing"', '["nothing"]'])
+def test_settings_may_name_devices_to_start_from(shell, write, monkeypatch, value):
+    write("joulecast.toml", f"[profile]\nfrom = {value}\n")
+    assert "no profile of 'nothing'" in shell.fails("profile", *SMALL)
+    monkeypatch.setenv("JOULECAST_FROM", "nowhere")
+    assert "no profile of 'nowhere'" in shell.fails("profile", *SMALL)

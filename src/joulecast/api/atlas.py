@@ -59,10 +59,10 @@ def profile_atlas(
     request = AtlasRequest(measuring, limits, store)
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
     estimator, started_at_s = find_estimator(profiling.estimator), time.time()
+    if profiling.from_:
+        own = _identify_profile(measuring)
+        estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
-        if profiling.from_:
-            own = _identify_profile(measuring)
-            estimator = make_estimator(profiling.estimator, profiling.from_, own, opened)
         # A database in memory cannot be shared with another process; an agent is one already.
         is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
         if is_here and opened.place != ":memory:":
@@ -73,7 +73,7 @@ def profile_atlas(
             raise MissingError("nothing was measured yet: run the same command again")
         if not profiling.from_:
             own = opened.load_profile(run.profile_key)
-            estimator = make_estimator(profiling.estimator, (), own, opened)
+            estimator = make_estimator(profiling.estimator, (), own, store)
         observations = drop_contradicted(opened.load_observations(run.profile_key))
         if on_progress is not None:
             text = f"fitting {estimator.name} to {len(observations)} observations"

@@ -90,7 +90,7 @@ def attach_trace(
         if not pairs:
             reasons = dict.fromkeys(reason for one in runs for _, reason in one.refused)
             raise FileError(f"{path} says nothing about {summary.device}: {next(iter(reasons))}")
-        method = make_estimator(estimator, names, opened.load_profile(summary.key), opened)
+        method = make_estimator(estimator, names, opened.load_profile(summary.key), store)
         completed = opened.complete_observations(pairs)
         is_fitted = refit_profile(opened, summary.key, method)
         left = sum(one.is_pending for one in opened.load_observations(summary.key))

@@ -139,8 +139,8 @@ def import_log(
     )
     observations = [_make_observation(run, request, options, path) for run in log.runs]
     profile = _join_profile(observations, path)
+    method = make_estimator(EstimateOptions().estimator, options.from_, profile, store)
     with open_store(store) as opened:
-        method = make_estimator(EstimateOptions().estimator, options.from_, profile, opened)
         new = opened.import_profile(profile)
         is_fitted = refit_profile(opened, profile.key, method)
     return ImportedRuns(

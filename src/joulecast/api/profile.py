@@ -120,20 +120,21 @@ def run_profiling(
     with (
         open_any_measurer(measuring, allows_later=True) as measurer,
         lock_device(measuring.on),
-        open_store(store) as opened,
     ):
-        result = run_campaign(
-            measurer,
-            TimeGuidedLog(opened) if measurer.meter.is_recorder else opened,
-            make_estimator(
-                profiling.estimator, profiling.from_, describe_profile(measurer), opened
-            ),
-            target,
-            points=profiling.points,
-            seconds=profiling.limit_s,
-            on_progress=on_progress,
-        )
-        return result, opened.load_profile(result.profile_key)
+        own = describe_profile(measurer)
+        # Before a store is created: a source may not exist.
+        estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
+        with open_store(store) as opened:
+            result = run_campaign(
+                measurer,
+                TimeGuidedLog(opened) if measurer.meter.is_recorder else opened,
+                estimator,
+                target,
+                points=profiling.points,
+                seconds=profiling.limit_s,
+                on_progress=on_progress,
+            )
+            return result, opened.load_profile(result.profile_key)
 
 
 def probe_layers(

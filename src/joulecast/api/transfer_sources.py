@@ -32,7 +32,9 @@ def check_can_start_from(names: Sequence[str], estimator: str) -> None:
         )
 
 
-def make_estimator(estimator: str, names: Sequence[str], own: Profile, store: Store) -> Estimator:
+def make_estimator(
+    estimator: str, names: Sequence[str], own: Profile, store: str | None = None
+) -> Estimator:
     """Return an estimator that starts from other devices, if any are named.
 
     Args:
@@ -40,7 +42,7 @@ def make_estimator(estimator: str, names: Sequence[str], own: Profile, store: St
         names: Devices, keys or files of the profiles to start from; none to keep those of the
             stored fit.
         own: The profile of the device that starts from them.
-        store: The store of all profiles.
+        store: Path or URL of the store, which is not created.
 
     Raises:
         InputError: A profile is that of the device itself or of another framework, or the estimator
@@ -53,11 +55,14 @@ def make_estimator(estimator: str, names: Sequence[str], own: Profile, store: St
     if estimator != _TRANSFERS:
         return find_estimator(estimator)
     from joulecast.estimators.additive.estimator import AdditiveEstimator
+    from joulecast.store import open_store
 
-    if not names:
-        return AdditiveEstimator(_load_sources(own.key, store))
-    profiles = {found.key: found for found in (_find_source(name, own, store) for name in names)}
-    return AdditiveEstimator(tuple(map(_learn_from, profiles.values())))
+    with open_store(store, create=False) as opened:
+        if not names:
+            return AdditiveEstimator(_load_sources(own.key, opened))
+        found = [_find_source(name, own, opened) for name in names]
+        profiles = {one.key: one for one in found}
+        return AdditiveEstimator(tuple(map(_learn_from, profiles.values())))
 
 
 def _load_sources(key: str, store: Store) -> tuple[SourceDevice, ...]:

@@ -15,10 +15,10 @@ HARMLESS = frozenset(
     """
     acquisition atlas batch battery blocks budget candidates charge check confidence covers
     cross_check deadline detach device device_name devices epochs estimator estimators floor form
-    grid importance inference input interval json keep layers level loss measure missing multiple
-    nets no_save now objective offline optimizer patience points precision price probe profile
-    reserve rest_w retry_refused rounds run sampler samples seconds seed seen source stdio steps
-    strategy study threads time_limit tool trials vary window workers
+    from_ grid importance inference input interval json keep layers level loss measure missing
+    multiple nets no_save now objective offline optimizer patience points precision price probe
+    profile reserve rest_w retry_refused rounds run sampler samples seconds seed seen source stdio
+    steps strategy study threads time_limit tool trials vary window workers
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""

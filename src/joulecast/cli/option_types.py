@@ -132,4 +132,14 @@ class JoinedOption(click.Option):
         return value if isinstance(value, str) else ",".join(super().type_cast_value(ctx, value))
 
 
+class RepeatedOption(click.Option):
+    """An option that can be given several times; a settings file may give one value alone."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **{**extra, "multiple": True})
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        return super().type_cast_value(ctx, [value] if isinstance(value, str) else value)
+
+
 SHARE = ShareType()

@@ -13,7 +13,14 @@ from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.budgets import RunLength
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import SHARE, JoinedOption, OutputFileType, PlotType, ShapeType
+from joulecast.cli.option_types import (
+    SHARE,
+    JoinedOption,
+    OutputFileType,
+    PlotType,
+    RepeatedOption,
+    ShapeType,
+)
 from joulecast.cli.output import OutputOptions
 from joulecast.cli.streams import write_message
 from joulecast.records import OPTIMIZERS, PRECISIONS
@@ -95,7 +102,7 @@ estimator = click.option(
 from_ = click.option(
     "--from",
     "from_",
-    multiple=True,
+    cls=RepeatedOption,
     metavar="NAME",
     help="Start from what another device has learnt: its name, or a profile's key or file; several "
     "times for several.",

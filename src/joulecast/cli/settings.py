@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def name_variables(command: click.Command) -> None:
     """Let every option of a command read its variable: ``--store`` reads JOULECAST_STORE."""
     for param in command.params:
         if isinstance(param, click.Option) and param.name and param.envvar is None:
-            param.envvar = f"JOULECAST_{param.name.upper()}"
+            param.envvar = f"JOULECAST_{param.name.rstrip('_').upper()}"
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             name_variables(inner)
@@ -157,7 +158,9 @@ def _list_repeated(command: click.Command | None) -> set[str | None]:
 
 
 def _as_name(key: str) -> str:
-    return key.replace("-", "_")
+    """Return the name of an option's parameter: ``from`` is a keyword, its parameter ``from_``."""
+    name = key.replace("-", "_")
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _as_typed(path: Path, key: str, value: Any) -> Any:
