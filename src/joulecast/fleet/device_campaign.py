@@ -8,6 +8,7 @@ receives the same answer: nothing is lost, and nothing is measured twice.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -155,7 +156,7 @@ def _attempt(
 
 def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -> CampaignResult:
     """Run the campaign on a device that answers."""
-    request = CampaignRequest.from_dict(store.fleet.load_request(campaign.request_key))
+    request = _load_request(store, campaign.request_key)
     profile_key = find_profile_key(measurer)
     store.fleet.change_device(campaign.device, READY, profile_key=profile_key)
     run = stable_hash([campaign.request_key, campaign.device, campaign.requested_at_s])
@@ -203,6 +204,12 @@ class RequestNames:
         number = self._counts[key]
         self._counts[key] += 1
         return stable_hash([self._run, task, key, number])
+
+
+@functools.lru_cache(maxsize=8)
+def _load_request(store: Store, key: str) -> CampaignRequest:
+    """Return a request, the same object for all devices: it may contain many networks."""
+    return CampaignRequest.from_dict(store.fleet.load_request(key))
 
 
 def _find_campaign(store: Store, request_key: str, device: str) -> StoredCampaign | None:

@@ -116,7 +116,7 @@ class ServerClaims:
         """Take the locks again that a server has lost by restarting."""
         with self._guard:
             if self._held:
-                repeat_while_down(self._find_connection, self._restart_s)
+                repeat_while_down(self._ask_server, self._restart_s)
 
     def _lock(self, key: int) -> bool:
         """Return whether the lock could be had."""
@@ -128,10 +128,13 @@ class ServerClaims:
         self._held.add(key)
         return True
 
+    def _ask_server(self) -> None:
+        """Find out whether the connection is lost, which the next attempt then replaces."""
+        self._find_connection().execute(sa.select(1))
+
     def _find_connection(self) -> sa.Connection:
-        """Return a connection that works and holds all locks."""
-        if self._connection is not None and not _is_alive(self._connection):
-            self._connection.invalidate()
+        """Return a connection that holds all locks, as far as is known."""
+        if self._connection is not None and self._connection.invalidated:
             self._connection.close()
             self._connection = None
         if self._connection is None:
@@ -181,17 +184,6 @@ def _lock_file(path: Path) -> IO[str] | None:
             # Some network drives have no locks, so nothing can be claimed there either.
             return file
         file.close()
-
-
-def _is_alive(connection: sa.Connection) -> bool:
-    # After an error, the next statement would connect anew, and hold nothing.
-    if connection.invalidated:
-        return False
-    try:
-        connection.execute(sa.select(1))
-    except sa.exc.SQLAlchemyError:
-        return False
-    return True
 
 
 def _try_lock(connection: sa.Connection, key: int) -> bool:
