@@ -185,4 +185,4 @@ def test_every_option_has_a_variable():
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         params = [p for p in command.params if isinstance(p, click.Option) and p.name != "help"]
-        assert all(p.envvar == f"JOULECAST_{p.name.upper()}" for p in params)
+        assert all(p.envvar == f"JOULECAST_{p.name.rstrip('_').upper()}" for p in params)
