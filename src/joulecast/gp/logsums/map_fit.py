@@ -9,6 +9,7 @@ import numpy as np
 
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, sort_by_cell
+from joulecast.gp.logsums.outliers import discount_outliers
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.process import LogSumProcess
 from joulecast.gp.logsums.relinearisation import keep_linearisation
@@ -30,6 +31,8 @@ def fit_logsums(
 ) -> FittedLogSums:
     """Return the process with MAP hyper-parameters, ready to be conditioned.
 
+    Where there are outliers, they are discounted and everything is fitted again.
+
     Args:
         process: The process.
         inputs: Distinct inputs of the observations.
@@ -37,8 +40,14 @@ def fit_logsums(
         max_rows: Number of observations that hyper-parameters are fitted to.
     """
     rows = select_subset(observations, max_rows)
-    theta = _find_mode(process, inputs, observations.take(rows))
-    return keep_linearisation(FittedLogSums(process, theta, inputs, observations))
+
+    def fit(observations: LogObservations) -> FittedLogSums:
+        theta = _find_mode(process, inputs, observations.take(rows))
+        return keep_linearisation(FittedLogSums(process, theta, inputs, observations))
+
+    fitted = fit(observations)
+    discounted = discount_outliers(fitted)
+    return fitted if discounted is None else fit(discounted)
 
 
 def select_subset(
