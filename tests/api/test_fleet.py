@@ -60,6 +60,23 @@ def test_devices_that_do_not_answer_are_stored_with_the_reason(tmp_path, place):
     assert device.state == "away" and "cannot be reached" in device.reason
 
 
+def test_fleet_with_open_campaigns_waits_for_its_devices(tmp_path, place, monkeypatch):
+    class StartedError(Exception):
+        pass
+
+    def start(*_):
+        raise StartedError
+
+    monkeypatch.setattr("joulecast.fleet.cluster.open_cluster", start)
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[device]]\nname = "phone"\naddress = "http://127.0.0.1:9"\n')
+    with run_fleet_here(place, DEVICES, {}) as store:
+        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
+        follow_request(key, place)
+    with pytest.raises(StartedError):
+        run_fleet(str(file), place, FleetOptions(), print, print)
+
+
 def test_question_about_an_unknown_option_is_refused(place):
     with pytest.raises(InputError, match="no option 'colour'"):
         joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)

@@ -94,13 +94,14 @@ def run_fleet(
     Raises:
         FileError: The file cannot be read, or has an invalid value.
         InputError: Another process runs the fleet of this store.
-        DeviceAwayError: No device answers.
+        DeviceAwayError: No device answers, and nothing is left to do.
         MissingError: Dask is not installed.
     """
     from joulecast.fleet.cluster import open_cluster
     from joulecast.fleet.coordinator import Coordinator
     from joulecast.fleet.fleet_file import read_fleet
     from joulecast.store import open_store
+    from joulecast.store.fleet_tables import OPEN_STATES
 
     devices = read_fleet(file)
     place = _find_place(store)
@@ -115,7 +116,9 @@ def run_fleet(
                 profile_key=one.profile_key,
                 description=one.description,
             )
-        if not any(one.is_ready for one in checks):
+        # Agents may still be busy with what a coordinator before this one asked for.
+        has_work = opened.fleet.list_campaigns(states=OPEN_STATES)
+        if not has_work and not any(one.is_ready for one in checks):
             raise DeviceAwayError(_describe_absence(checks))
         with open_cluster(devices, place, options.workers or _count_workers()) as submit:
             on_start(checks)
