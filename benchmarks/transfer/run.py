@@ -45,7 +45,7 @@ Json = dict[str, Any]
 RUNS, TWO_GPUS = "rtx6000.csv", "two_gpus.csv"
 DRAWS, NETWORKS, LEVEL = 50, 10, 0.95
 GPUS = {"rtx6000": "6000", "rtx3060": "3060"}
-SIMULATED = (301, 302, 303, 304)
+SIMULATED = (311, 312, 313)
 # Standard deviations of the logarithms of simulated energies and durations, and their overhead.
 ENERGY_LOG_SD, DURATION_LOG_SD, OVERHEAD_S = 0.05, 0.005, 30.0
 
