@@ -36,8 +36,8 @@ _BUSY_FACTOR, _BUSY_LOG_SD = 1.3, 0.6
 # Overheads: a tenth of a run, within a factor of ten.
 _OVERHEAD_LOG_SD = 1.5
 # Shares of the residuals of other devices that this one has too. Powers are learnt from noisier
-# values: with a median of 0.7, ten networks made some shares 4. On simulated devices, a log standard
-# deviation of 0.7 gains nothing from like sources, and keeps too much of unlike ones.
+# values: with a median of 0.7, ten networks made some shares 4. Log standard deviations of 0.7 gain
+# nothing from like sources on simulated devices, and keep too much of unlike ones.
 _DURATION_SHARE: Prior = (0.7, 1.5)
 _POWER_SHARE: Prior = (0.25, 1.5)
 
