@@ -71,7 +71,9 @@ def read_target(target: Target, observations: Iterable[Observation]) -> TargetPi
     for observation in observations:
         trial, has_duration = observation.trial, observation.duration_s is not None
         execution = trial.execution
-        count += bool(observation.duration_s) and trial.key in host_keys
+        # Keys are hashes of whole networks, and most observations are of other trials.
+        if execution.mode == "eager" and host_keys:
+            count += bool(observation.duration_s) and trial.key in host_keys
         if execution.mode != mode or execution.stage != "step":
             continue
         # Pieces depend on all of a setup but its loss; other setups show none of the target's.
@@ -129,7 +131,7 @@ class HostTrials:
 
 def list_host_trials(target: Target, observations: Iterable[Observation]) -> HostTrials:
     """Return the networks that are still to be timed as the host issues them."""
-    tried = {observation.trial.key for observation in observations}
+    tried = _list_eager_keys(observations)
     trials = _list_host_trials(target)
     required = tuple(trial for trial in trials[:HOST_NETWORKS] if trial.key not in tried)
     optional = [trial for trial in trials[HOST_NETWORKS:] if trial.key not in tried]
@@ -147,13 +149,18 @@ def find_host_probe(
         for one in decompose_observations(filter(_is_issued, observations))
         for piece in one.counts
     }
-    tried = {observation.trial.key for observation in observations}
+    tried = _list_eager_keys(observations)
     for piece in sorted(pieces.pieces, key=lambda piece: (piece.size_bytes, piece.key)):
         if piece.structure not in shown and piece.key not in pieces.refused_keys:
             trial = make_isolated_trial(pieces.parts[piece.key], target.setup, "eager")
             if trial.key not in tried:
                 return trial
     return None
+
+
+def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
+    trials = (observation.trial for observation in observations)
+    return {trial.key for trial in trials if trial.execution.mode == "eager"}
 
 
 def _is_issued(observation: Observation) -> bool:
