@@ -44,8 +44,8 @@ LAUNCH_S = 10e-6
 _PRIOR_SD_SHARE = 0.08
 _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
-# Relative standard deviation between hosts: the same steps took 1.2 to 1.5 times as long on one H200
-# host as on another.
+# Relative standard deviation between hosts: the same steps took 1.2 to 1.5 times as long on one
+# H200 host as on another.
 _OTHER_HOST_SD_SHARE = 0.2
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
