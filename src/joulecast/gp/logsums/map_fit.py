@@ -16,7 +16,7 @@ from joulecast.gp.logsums.relinearisation import keep_linearisation
 from joulecast.gp.logsums.sum_objective import SumObjective
 
 # Observations that hyper-parameters are fitted to, and inputs that their sums may contain.
-MAX_FIT_ROWS, MAX_FIT_INPUTS = 1600, 2200
+MAX_FIT_ROWS, MAX_FIT_INPUTS = 800, 1100
 # Fits of θ, each around the posterior mean of the last one, and steps of each.
 _FIT_STEPS = (40, 15)
 # Bounds of the search, in prior standard deviations.
