@@ -49,6 +49,9 @@ def test_recorded_campaign_gets_its_joules_and_estimates(recorded, devices):
     assert "no energy" in recorded.fails("estimate", *PROFILED, "--device", "simulated-7")
     before = load_observations()
     write_trace(recorded.folder / "trace.csv", devices[0])
+    # Refused before any energy is filled in.
+    itself = recorded.fails("data", "attach", "trace.csv", "--from", "simulated-7")
+    assert "is the profile of this device itself" in itself
     result = recorded.json("data", "attach", "trace.csv")
     assert result["completed"] == sum(one.is_pending for one in before) > 4
     assert result["pending"] == 0
