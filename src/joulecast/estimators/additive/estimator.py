@@ -91,6 +91,8 @@ from joulecast.records import LayerEstimate, Network, Observation, Setup
 
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5
+# And when more than this share of the old ones was dropped.
+_DROPPED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -296,9 +298,14 @@ class FittedAdditive:
 
 
 def _can_extend(earlier: FittedAdditive, identities: Ints) -> bool:
-    """Return whether an earlier fit's observations are all there, and not too many new ones."""
-    has_all = bool(np.isin(earlier.identities, identities).all())
-    return has_all and len(identities) < _REFIT_FACTOR * earlier.fitted_count
+    """Return whether nearly all of an earlier fit's observations are there, and few new ones.
+
+    A new observation may contradict old ones, which are then dropped. Of a large profile, a few
+    that stay in the fit do less harm than minutes of fitting it again.
+    """
+    dropped = np.count_nonzero(~np.isin(earlier.identities, identities))
+    has_most = dropped <= _DROPPED_SHARE * len(earlier.identities)
+    return bool(has_most and len(identities) < _REFIT_FACTOR * earlier.fitted_count)
 
 
 def _extend(
