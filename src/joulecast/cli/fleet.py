@@ -104,14 +104,15 @@ def make_fleet_options(workers: int | None, patience: str) -> FleetOptions:
 @options.store
 @options.json
 def up(file: str, check: bool, running: FleetOptions, store: str | None, json: bool) -> None:
-    """Check the devices of FILE, and run their campaigns until interrupted.
+    """Check the devices of FILE, and run their campaigns.
 
     FILE is a TOML file with a [[device]] for each agent: name, address, token_file, runtime, meter,
     power_mode, battery_wh, charge, reserve, rest_w, memory. All devices are checked first and
     stored; one that is away is tried again, and parked if it stays away.
 
-    The command then waits for `joulecast fleet profile` of any machine with the same store, and
-    measures on all devices at once, one measurement at a time on each. Stop it with Ctrl-C: what
+    The command then runs until it is interrupted. It waits for `joulecast fleet profile` of any
+    machine with the same store, and measures on all devices at once, one measurement at a time on
+    each. Stop it with Ctrl-C: what
     was measured is stored, and open campaigns go on when it runs again.
     """
     output = OutputOptions(json=json)
@@ -262,7 +263,7 @@ def estimate(
     estimating: EstimateOptions,
     output: OutputOptions,
 ) -> None:
-    """Estimate a run of NET on every device of the fleet, and who can finish it.
+    """Estimate a run of NET on every device, and who can finish it.
 
     For every device: joules with an interval, seconds, the share of its battery, and what prevents
     it from finishing (memory, battery or deadline). With --json, a scheduler such as Flower's can
