@@ -209,9 +209,9 @@ def test_intervals_of_measured_layers_are_no_wider_than_of_unseen_ones(world):
     networks, setups = map(list, zip(*pairs, strict=True))
     unseen_setups = [replace(setup, threads=3) for setup in setups]
     seen, unseen = (find_sd_shares(world, networks, some) for some in (setups, unseen_setups))
-    # Host time, which both share, is all that is uncertain about the smallest ones.
+    # Host time, which both share, is most of what is uncertain about small ones.
     assert (seen <= 1.02 * unseen).all()
-    assert np.median(unseen) > 1.2 * np.median(seen)
+    assert np.quantile(unseen / seen, 0.8) > 1.2
 
 
 def test_leaving_out_a_kind_widens_the_intervals_of_its_networks(simulated_world):

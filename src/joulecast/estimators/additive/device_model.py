@@ -315,7 +315,7 @@ class _EagerSteps:
     """Eager steps of networks, host and device combined.
 
     Attributes:
-        paused_s: Pauses of the device between launches.
+        paused_s: Pauses of the device between launches, unless it waits for the host anyway.
         grad_device: Derivative of the duration with respect to device time.
         host_sd_s: Standard deviation of the duration from host time.
         launch_gap_sd_s: Standard deviation of the duration from pauses between launches.
@@ -353,7 +353,7 @@ def _predict_steps(
     duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + paused_s)
     paused_sd_s = model.host_time.launch_gap_sd_s * launches
     return _EagerSteps(
-        duration_s, paused_s, grad_device, grad_host * host[:, 1], grad_device * paused_sd_s
+        duration_s, grad_device * paused_s, grad_device, grad_host * host[:, 1], grad_device * paused_sd_s
     )
 
 
