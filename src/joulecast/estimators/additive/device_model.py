@@ -353,7 +353,11 @@ def _predict_steps(
     duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + paused_s)
     paused_sd_s = model.host_time.launch_gap_sd_s * launches
     return _EagerSteps(
-        duration_s, grad_device * paused_s, grad_device, grad_host * host[:, 1], grad_device * paused_sd_s
+        duration_s,
+        grad_device * paused_s,
+        grad_device,
+        grad_host * host[:, 1],
+        grad_device * paused_sd_s,
     )
 
 

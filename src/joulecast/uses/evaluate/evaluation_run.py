@@ -190,7 +190,9 @@ class _EvaluationRun:
         if wanted:
             self._measure_proposed_probes(name, estimator, measurer)
 
-    def _measure_proposed_probes(self, name: str, estimator: Estimator, measurer: TrialMeasurer) -> None:
+    def _measure_proposed_probes(
+        self, name: str, estimator: Estimator, measurer: TrialMeasurer
+    ) -> None:
         """Measure the few probes that reduce the variance most once all layers were timed."""
         target = self.nets.make_target(self.plan.setup, self.nets.test)
         target = replace(target, acquisition="probe", modes=measurer.runtime.modes)
