@@ -57,17 +57,18 @@ def main() -> None:
     args = parser.parse_args()
     with ProcessPoolExecutor(args.processes) as pool:
         rows = [row for found in pool.map(run_target, args.targets) for row in found]
+    means = [summarise(rows, points, name) for points in POINTS for name in ("cold", "from")]
     report = {
         "simulated": True,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
         "family": FAMILY,
-        "means": [summarise(rows, points, name) for points in POINTS for name in ("cold", "from")],
+        "means": means,
         "rows": rows,
     }
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "campaigns.json").write_text(json.dumps(report, indent=1) + "\n")
-    for row in report["means"]:
+    for row in means:
         print(row)
 
 

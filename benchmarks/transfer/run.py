@@ -146,8 +146,9 @@ def simulate_runs(like: RunData, seed: int) -> RunData:
         train_s = STEPS * cost.duration_s * float(np.exp(DURATION_LOG_SD * rng.normal()))
         energy_j = STEPS * cost.energy_j + OVERHEAD_S * chip.idle_w
         energy_j *= float(np.exp(ENERGY_LOG_SD * rng.normal()))
-        times = {"train_s": train_s, "total_s": train_s + OVERHEAD_S}
-        runs[net] = [replace(run, device=f"simulated-{seed}", energy_j=energy_j, **times)]
+        total_s, name = train_s + OVERHEAD_S, f"simulated-{seed}"
+        own = replace(run, device=name, energy_j=energy_j, train_s=train_s, total_s=total_s)
+        runs[net] = [own]
     return RunData(like.nets, runs, like.features)
 
 

@@ -32,7 +32,7 @@ ONLY_PARSED = (
     "profile lenet5 --on cpu --meter later",
     "data attach trace.csv",
     "estimate lenet5:4,8,16,32 --device NAME",
-    # It needs runs of two devices; tests/cli/test_data.py imports with a source.
+    # It needs runs of two devices; tests/cli/test_data_runs.py imports with a source.
     "data import runs.csv --device new-gpu --from old-gpu",
     # They need a second machine; tests/cli/test_agent.py starts agents.
     "agent --on cuda:0 --listen 0.0.0.0:8377",
