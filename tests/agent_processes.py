@@ -81,6 +81,8 @@ def start_agent(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environ or {})},
+        # A test run in the background of a shell ignores it, and so would the agent.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         ready = process.stderr.readline()
