@@ -82,7 +82,7 @@ def start_agent(
         text=True,
         env={**os.environ, **(environ or {})},
         # A test run in the background of a shell ignores it, and so would the agent.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     try:
         ready = process.stderr.readline()
