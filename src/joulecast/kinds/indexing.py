@@ -6,6 +6,7 @@ They compute nothing, but they move bytes in forward and backward, and each take
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from joulecast.kinds.kind import REQUIRED, Kind
 from joulecast.kinds.work import NO_WORK, Shape, Work, WorkContext
@@ -118,22 +119,7 @@ def define_slice() -> Kind:
 
     A tensor is sliced more than once, so the padded gradients are also summed.
     """
-
-    def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
-        if not c.input_grad:
-            return NO_WORK
-        elements = 4 * math.prod(shape) + 2 * math.prod(s["out"])
-        return Work(0.0, float(c.batch * elements * c.item_bytes), 3)
-
-    return Kind(
-        {"out": REQUIRED},
-        read_shape,
-        lambda s, shape: tuple(s["out"]),
-        lambda s, shape, c: NO_WORK,
-        backward,
-        channel_axis=-1,
-        is_function=True,
-    )
+    return _define_costly_view(lambda elements, out: 4 * elements + 2 * out, launches=3)
 
 
 def define_gradient_copy() -> Kind:
@@ -142,13 +128,22 @@ def define_gradient_copy() -> Kind:
     Parts that a tensor was split into are concatenated, an expanded axis is summed, and a gradient
     whose memory has another order is copied before it is reshaped.
     """
+    return _define_costly_view(lambda elements, out: elements + max(elements, out), launches=1)
+
+
+def _define_costly_view(count_moved: Callable[[int, int], int], launches: int) -> Kind:
+    """Return the row of a view whose gradient moves elements.
+
+    Args:
+        count_moved: Returns how many, given the elements of an input and an output sample.
+        launches: Kernels of the gradient.
+    """
 
     def backward(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         if not c.input_grad:
             return NO_WORK
-        elements = math.prod(shape)
-        moved = elements + max(elements, math.prod(s["out"]))
-        return Work(0.0, float(c.batch * moved * c.item_bytes), 1)
+        moved = count_moved(math.prod(shape), math.prod(s["out"]))
+        return Work(0.0, float(c.batch * moved * c.item_bytes), launches)
 
     return Kind(
         {"out": REQUIRED},
