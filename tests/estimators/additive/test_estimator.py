@@ -19,6 +19,7 @@ from additive_examples import (
     predict,
     true_energies,
 )
+from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.device_model import DURATIONS, HOST_TIME, POWERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
@@ -66,6 +67,16 @@ def test_network_of_measured_layers_is_their_sum(device, fitted):
     # This device draws idle power between launches, where the estimator expects that of kernels.
     assert prediction.energy_j == pytest.approx([cost.energy_j for cost in costs], rel=0.06)
     assert prediction.duration_s == pytest.approx([cost.duration_s for cost in costs], rel=0.03)
+
+
+def test_fit_is_kept_where_few_observations_were_dropped(observations, fitted, monkeypatch):
+    """A new observation may contradict an old one; a large profile is not fitted again for it."""
+    fewer = observations[1:]
+    assert AdditiveEstimator().fit(fewer, fitted).fitted_count < fitted.fitted_count
+    monkeypatch.setattr(estimator, "_DROPPED_SHARE", 0.5)
+    kept = AdditiveEstimator().fit(fewer, fitted)
+    assert kept.fitted_count == fitted.fitted_count
+    assert kept.model.duration.theta.tolist() == fitted.model.duration.theta.tolist()
 
 
 def test_intervals_contain_unseen_networks(device, fitted):
