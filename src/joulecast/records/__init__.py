@@ -43,6 +43,8 @@ from joulecast.records.observation import (
 from joulecast.records.reading_notes import list_reading_notes
 from joulecast.records.stored_fits import StoredFits, find_fit_count, merge_fits
 from joulecast.records.trial import (
+    FLOAT_PRECISIONS,
+    INT8_PRECISIONS,
     LOSSES,
     MODES,
     OPTIMIZERS,
@@ -56,6 +58,8 @@ from joulecast.records.trial import (
 )
 
 __all__ = [
+    "FLOAT_PRECISIONS",
+    "INT8_PRECISIONS",
     "JOINS",
     "LOSSES",
     "MODES",

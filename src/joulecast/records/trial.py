@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from joulecast.records.codec import Json, Record, always_stored, check_fields
+from joulecast.errors import InputError
+from joulecast.records.codec import Json, Record, always_stored, check_fields, omit_default
 from joulecast.records.field_checks import Choices, PositiveCount, Range
 from joulecast.records.hashing import stable_hash
 from joulecast.records.network import Network
 
 PHASES = ("train", "inference")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+FLOAT_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+INT8_PRECISIONS = ("int8", "int8_dynamic")
+"""Weights and activations in 8 bits; activations are scaled by calibration, or as they come."""
+PRECISIONS = (*FLOAT_PRECISIONS, *INT8_PRECISIONS)
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LOSSES = ("cross_entropy", "mse", "own")
 STAGES = ("step", "forward", "backward", "update")
@@ -22,7 +26,16 @@ UPSTREAMS = ("loss", "random")
 
 @dataclass(frozen=True)
 class Setup(Record):
-    """How a network is trained. ``threads`` 0 leaves the number to the runtime."""
+    """How a network is trained, or run.
+
+    Attributes:
+        phase: ``train``, or ``inference``: a forward pass alone.
+        loss: What training minimises; inference has none.
+        threads: Threads of the processor; 0 leaves the number to the runtime.
+        processor: Which processor of the device runs it, as its runtime names it: ``NNAPI`` ...;
+            empty for the runtime's choice.
+        cuda_graphs: The step is captured once as a CUDA graph and replayed.
+    """
 
     batch: PositiveCount = 32
     phase: Annotated[str, Choices(PHASES)] = "train"
@@ -31,9 +44,13 @@ class Setup(Record):
     loss: Annotated[str, Choices(LOSSES)] = "cross_entropy"
     threads: Annotated[int, Range(0, 100_000)] = 0
     cudnn_benchmark: bool = False
+    processor: str = omit_default("")
+    cuda_graphs: bool = omit_default(False)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.precision in INT8_PRECISIONS and self.phase != "inference":
+            raise InputError(f"{self.precision} is for inference only: train in another precision")
 
 
 @dataclass(frozen=True)

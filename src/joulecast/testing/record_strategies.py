@@ -9,12 +9,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from joulecast.records import (
+    FLOAT_PRECISIONS,
+    INT8_PRECISIONS,
     JOINS,
     LOSSES,
     MODES,
     OPTIMIZERS,
     PHASES,
-    PRECISIONS,
     PROVENANCES,
     STAGES,
     UPSTREAMS,
@@ -96,16 +97,22 @@ def networks(draw: st.DrawFn) -> Network:
     )
 
 
-setups = st.builds(
+_float_setups = st.builds(
     Setup,
     count,
     st.sampled_from(PHASES),
-    st.sampled_from(PRECISIONS),
+    st.sampled_from(FLOAT_PRECISIONS),
     st.sampled_from(OPTIMIZERS),
     st.sampled_from(LOSSES),
     st.integers(0, 64),
     st.booleans(),
+    st.sampled_from(("", "NNAPI")),
+    st.booleans(),
 )
+_int8_setups = st.builds(
+    Setup, count, phase=st.just("inference"), precision=st.sampled_from(INT8_PRECISIONS)
+)
+setups = _float_setups | _int8_setups
 executions = st.builds(
     Execution,
     st.sampled_from(STAGES),

@@ -8,7 +8,7 @@ from additive_examples import SETUP, draw_networks, observe_parts
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.pieces import make_overhead_piece
 from joulecast.estimators.additive.roofline import find_roofline
-from joulecast.records import PRECISIONS
+from joulecast.records import FLOAT_PRECISIONS
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_single_wrong_duration_does_not_set_a_rate(timed):
 
 def test_unseen_precision_is_guessed_and_less_certain(timed):
     roofline = find_roofline(timed)
-    seen = PRECISIONS.index("fp32")
+    seen = FLOAT_PRECISIONS.index("fp32")
     assert roofline.flop_s["bf16"] == roofline.flop_s["fp16"] < roofline.flop_s["tf32"]
     assert roofline.flop_s["tf32"] < roofline.flop_s["fp32"]
     log_sds = roofline.log_sds[1:-1]
@@ -75,7 +75,7 @@ def test_overheads_of_imported_runs_are_no_work(timed):
 def test_costs_are_positive_without_any_observation():
     roofline = find_roofline([])
     assert all(cost > 0 for cost in roofline.costs)
-    assert len(roofline.costs) == len(roofline.log_sds) == len(PRECISIONS) + 2
+    assert len(roofline.costs) == len(roofline.log_sds) == len(FLOAT_PRECISIONS) + 2
 
 
 def test_half_precisions_are_guessed_from_each_other(device):

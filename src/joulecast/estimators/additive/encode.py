@@ -23,7 +23,7 @@ from joulecast.estimators.additive.roofline import Roofline
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.weighted_sums import WeightedSums
-from joulecast.records import PRECISIONS
+from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record
 
 DURATION_AXES = tuple(range(len(AXES) + 1))
@@ -69,7 +69,7 @@ class PieceEncoder(Record):
     def encode_powers(self, leaves: Sequence[Piece], durations_s: Floats) -> LogInputs:
         """Return leaves of given durations as inputs of the process of powers."""
         work = _Work.of(leaves)
-        flop_s = np.array([self.roofline.flop_s[name] for name in PRECISIONS])
+        flop_s = np.array([self.roofline.flop_s[name] for name in FLOAT_PRECISIONS])
         compute = work.flops_by_precision * flop_s / durations_s[:, None]
         memory = work.size_bytes * self.roofline.byte_s / durations_s
         busy = 1.0 - np.minimum(
@@ -92,7 +92,7 @@ class PieceEncoder(Record):
         return np.column_stack([basis * is_work, own])
 
     def _find_points(self, work: _Work) -> Floats:
-        flop_s = np.array([self.roofline.flop_s[name] for name in PRECISIONS])
+        flop_s = np.array([self.roofline.flop_s[name] for name in FLOAT_PRECISIONS])
         compute_s = work.flops_by_precision @ flop_s
         memory_s = self.roofline.byte_s * work.size_bytes
         log_ratio = np.log(compute_s + 1e-12) - np.log(memory_s + 1e-12)
@@ -110,8 +110,8 @@ class _Work:
 
     @classmethod
     def of(cls, leaves: Sequence[Piece]) -> _Work:
-        flops = np.zeros((len(leaves), len(PRECISIONS)))
-        columns = [PRECISIONS.index(leaf.precision) if leaf.precision else 0 for leaf in leaves]
+        flops = np.zeros((len(leaves), len(FLOAT_PRECISIONS)))
+        columns = [FLOAT_PRECISIONS.index(leaf.rate_precision) for leaf in leaves]
         flops[np.arange(len(leaves)), columns] = [leaf.padded_flops for leaf in leaves]
         return cls(
             np.array([max(leaf.launches, 1) for leaf in leaves], float),

@@ -40,7 +40,15 @@ from joulecast.kinds import (
     loss_work,
     output_shape,
 )
-from joulecast.records import Layer, Network, Op, Setup, name_layout, stable_hash
+from joulecast.records import (
+    FLOAT_PRECISIONS,
+    Layer,
+    Network,
+    Op,
+    Setup,
+    name_layout,
+    stable_hash,
+)
 from joulecast.records.operand_order import order_branches
 from joulecast.variants import (
     BLOCK,
@@ -97,6 +105,11 @@ class Piece:
     def label(self) -> str:
         """Its kind and regime."""
         return f"{self.kind} {self.regime}" if self.regime else self.kind
+
+    @property
+    def rate_precision(self) -> str:
+        """The precision whose peak rate bounds it; that of fp32 where none is known."""
+        return self.precision if self.precision in FLOAT_PRECISIONS else "fp32"
 
     @property
     def is_block(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.estimators.additive.pieces import OVERHEAD
-from joulecast.records import PRECISIONS
+from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record
 
 # If a kind of rate was never observed: an order of magnitude that the fit then changes.
@@ -47,7 +47,7 @@ class Roofline(Record):
     @property
     def costs(self) -> tuple[float, ...]:
         """Seconds of a launch, of a FLOP in each precision, and of a byte."""
-        return self.launch_s, *(self.flop_s[name] for name in PRECISIONS), self.byte_s
+        return self.launch_s, *(self.flop_s[name] for name in FLOAT_PRECISIONS), self.byte_s
 
 
 def find_roofline(timed: Sequence[DecomposedObservation]) -> Roofline:
@@ -58,7 +58,7 @@ def find_roofline(timed: Sequence[DecomposedObservation]) -> Roofline:
     byte_s = _best([one.duration_s / one.size_bytes for one in largest if one.size_bytes])
     by_precision = {
         name: _best([one.duration_s / one.flops[name] for one in rows if one.flops.get(name)])
-        for name in PRECISIONS
+        for name in FLOAT_PRECISIONS
     }
     costs = (launch_s, *by_precision.values(), byte_s)
     return Roofline(
@@ -98,7 +98,8 @@ def _sum_work(observation: DecomposedObservation) -> _Row:
             if leaf.operator_class == OVERHEAD:
                 continue
             times = count * repeats
-            flops[leaf.precision] = flops.get(leaf.precision, 0.0) + times * leaf.padded_flops
+            precision = leaf.rate_precision
+            flops[precision] = flops.get(precision, 0.0) + times * leaf.padded_flops
             size_bytes += times * leaf.size_bytes
             # A recurrent layer fuses most of the launches that are counted for it.
             launches += times * leaf.launches * (leaf.operator_class != "recurrent")

@@ -19,14 +19,14 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, build_family, make_family, name_member
-from joulecast.records import OPTIMIZERS, PRECISIONS, Network, Setup
+from joulecast.records import OPTIMIZERS, FLOAT_PRECISIONS, Network, Setup
 from joulecast.records.codec import Record
 from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_bounds
 
 Shape = tuple[int, ...]
 Params = Mapping[str, Value]
 
-_CHOICES = {"precision": PRECISIONS, "optimizer": OPTIMIZERS}
+_CHOICES = {"precision": FLOAT_PRECISIONS, "optimizer": OPTIMIZERS}
 SETUP_NAMES = ("batch", *_CHOICES)
 """Fields of a setup that a space may vary."""
 _FIXED_NAMES = tuple(one.name for one in fields(Setup) if one.name not in SETUP_NAMES)
