@@ -26,6 +26,8 @@ from joulecast.records import Network, Setup
 from joulecast.units import format_shape
 
 DEFAULT_BATCH = 32
+INFERENCE_BATCH = 1
+"""Batch size of inference, unless the user or the inputs of the net say otherwise."""
 # Random narrower members that a campaign for a family also targets.
 _MEMBER_COUNT = 24
 
@@ -56,7 +58,8 @@ class NetRequest:
     Attributes:
         net: A name, a Network, or a module.
         inputs: For a module, what it is called on: a tensor, a tuple or a dict of tensors.
-        setup: How the net is trained; the net's own batch, SGD and fp32 by default.
+        setup: How the net is trained or run; by default SGD, fp32, and the net's own batch, or
+            batch 1 for inference.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         setup_options: Fields that replace those of ``setup``. For a module, ``loss`` may be a
             callable from its output to a scalar.
@@ -89,9 +92,10 @@ class NetRequest:
                 "make_net return (module, inputs, loss)"
             )
         elif isinstance(self.net, Network):
-            found = ResolvedNet(self.net, batch or DEFAULT_BATCH)
+            found = ResolvedNet(self.net, batch or _choose_batch(setup.phase))
         else:
-            found = resolve_name(self.name, batch, convert_shape(self.input_shape))
+            shape = convert_shape(self.input_shape)
+            found = resolve_name(self.name, batch, shape, phase=setup.phase)
         return found, replace(setup, batch=found.batch)
 
 
@@ -100,14 +104,16 @@ def resolve_name(
     batch: int | None = None,
     input_shape: Shape | None = None,
     *,
+    phase: str = "train",
     named_in: str | None = None,
 ) -> ResolvedNet:
     """Return the net that a name stands for.
 
     Args:
         name: A family with widths, ``file.py:make_net``, ``package.module:make_net`` or ``x.json``.
-        batch: Batch size; the net's own by default.
+        batch: Batch size; by default that of the net's inputs, else the usual one of the phase.
         input_shape: Shape of one sample, where the net accepts another than its own.
+        phase: ``train`` or ``inference``.
         named_in: The file that the name is from, if it is not from the user: a callable is then
             imported only if the user trusts the file's folder.
 
@@ -120,11 +126,11 @@ def resolve_name(
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
     if is_family(name):
-        default = FAMILIES[name.partition(":")[0]].batch
+        default = _choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
         network = make_family(name, input_shape)
         return ResolvedNet(network, batch or default, members=_draw_members(name, network))
     if name.endswith(".json"):
-        return _read_file(name, batch, input_shape)
+        return _read_file(name, batch or _choose_batch(phase), input_shape)
     if ":" in name:
         if named_in is not None:
             _check_trusted(name, named_in)
@@ -227,7 +233,12 @@ def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> Resolve
     return ResolvedNet(network, loaded.batch, lambda: loaded)
 
 
-def _read_file(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:
+def _choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
+    """Return the usual batch size of a phase: inference answers one request at a time."""
+    return INFERENCE_BATCH if phase == "inference" else trained
+
+
+def _read_file(name: str, batch: int, input_shape: Shape | None) -> ResolvedNet:
     from joulecast.files import read_network
 
     network = read_network(name)
@@ -236,7 +247,7 @@ def _read_file(name: str, batch: int | None, input_shape: Shape | None) -> Resol
             f"{name} holds a network for inputs of {format_shape(network.input.shape)}: leave the "
             "input shape out, or write the file again for another shape"
         )
-    return ResolvedNet(network, batch or DEFAULT_BATCH)
+    return ResolvedNet(network, batch)
 
 
 def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:
