@@ -153,11 +153,11 @@ class NetworkDraft:
         """Add dropout as a layer of its own."""
         return self.add(make_layer("dropout", p=0.1, shape=shape))
 
-    def concat(self, sources: Sequence[int], channels_last: bool = False) -> int:
+    def concat(self, sources: Sequence[int], tail: Tail = (), channels_last: bool = False) -> int:
         """Add the concatenation of images or features along their channels."""
         shapes = [self.shape(one) for one in sources]
         shape = (sum(one[0] for one in shapes), *shapes[0][1:])
-        return self.function("concat", sources, shape=shape, channels_last=channels_last)
+        return self.function("concat", sources, tail, shape=shape, channels_last=channels_last)
 
     def finish(self, name: str, buildable: bool = False) -> Network:
         """Return the network.

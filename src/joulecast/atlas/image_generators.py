@@ -94,7 +94,7 @@ def draw_segmentation_unet(draw: SizeDraw) -> Network:
         else:
             out = (draft.shape()[0], *space)
             draft.function("interpolate bilinear", out=out, channels_last=is_last)
-        draft.concat((skip, draft.last), is_last)
+        draft.concat((skip, draft.last), channels_last=is_last)
         add_double(channels)
     draft.conv(draw.choose((1, 2, 21, 150)), 1, **layout)
     return draft.finish("segmentation unet")
