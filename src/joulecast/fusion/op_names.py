@@ -1,0 +1,80 @@
+"""Name operators as kernel datasets do: ``conv``, ``dwconv``, ``fc``, ``bn``, ``relu`` ..."""
+
+from __future__ import annotations
+
+import math
+
+from joulecast.kinds import Shape, find_kind
+from joulecast.records import Op
+
+VIEWS = frozenset({"view", "transpose", "split"})
+"""Operators that describe the same memory differently; some runtimes copy it all the same."""
+
+_NAMES = {
+    "linear": "fc",
+    "grouped_linear": "grouped-fc",
+    "batch_norm": "bn",
+    "layer_norm": "ln",
+    "rms_norm": "rms-norm",
+    "group_norm": "gn",
+    "sdpa": "attention",
+    "permute": "transpose",
+    "flatten": "view",
+    "slice": "split",
+    "gradient_copy": "split",
+    "last": "split",
+    "index": "gather",
+    "embedding_bag": "embedding-bag",
+}
+# ReLU6 costs what ReLU costs, and datasets do not tell them apart.
+_FUNCTIONS = {"relu6": "relu", "hardtanh": "relu", "hardswish": "hswish", "hardsigmoid": "hsigmoid"}
+_POOLS = {"max": "maxpool", "avg": "avgpool", "adaptive_max": "maxpool", "adaptive_avg": "avgpool"}
+# Functions that read more than one element of an input for each element of the output.
+_NOT_POINTWISE = ("softmax", "log_softmax", "cross_entropy", "cumsum", "pad", "roll", "interpolate")
+_NOT_POINTWISE += ("concat", "stack", "sum", "mean", "repeat", "flip")
+_IMAGE_AXES = 3
+
+
+def name_op(op: Op, shape: Shape) -> str:
+    """Return the name of an operator on samples of this shape."""
+    if find_kind(op.kind).is_convolution:
+        return _name_convolution(op)
+    if op.kind == "pool":
+        is_global = op.sizes["fn"] == "adaptive_avg" and math.prod(op.sizes["kernel"]) == 1
+        return "global-avgpool" if is_global else _POOLS[op.sizes["fn"]]
+    if find_kind(op.kind).combines_inputs:
+        return _name_function(op, shape)
+    return _NAMES.get(op.kind, op.kind.replace("_", "-"))
+
+
+def is_pointwise(op: Op) -> bool:
+    """Return whether each output element depends on one element of every input.
+
+    So does a batch norm in inference, whose statistics are constants.
+    """
+    if op.kind == "batch_norm":
+        return True
+    if not find_kind(op.kind).combines_inputs or op.sizes["axes"] or "out" in op.sizes:
+        return False
+    return not str(op.sizes["fn"]).startswith(_NOT_POINTWISE)
+
+
+def _name_convolution(op: Op) -> str:
+    groups, cin = op.sizes["groups"], op.sizes["cin"]
+    dims = find_kind(op.kind).spatial_dims
+    name = "conv" if dims == 2 else f"conv{dims}d"
+    if "transpose" in op.kind:
+        return f"{name}-transpose"
+    if groups == 1:
+        return name
+    return f"dw{name}" if groups == cin else f"grouped-{name}"
+
+
+def _name_function(op: Op, shape: Shape) -> str:
+    fn = str(op.sizes["fn"])
+    if fn.startswith("concat"):
+        return "concat"
+    # An average over all positions of an image; one over tokens is a reduction like others.
+    if fn == "mean" and len(shape) >= _IMAGE_AXES and op.sizes["axes"] == (*range(1, len(shape)),):
+        return "global-avgpool"
+    return _FUNCTIONS.get(fn, fn.replace("_", "-").replace(" ", "-"))
