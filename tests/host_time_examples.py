@@ -10,8 +10,12 @@ from joulecast.records import Setup
 from joulecast.variants import Part
 
 START_S = 400e-6
-CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6)
-SETUPS = [Setup(precision=precision) for precision in ("tf32", "bf16")]
+CALLS_S = (20e-6, 55e-6, 90e-6, 70e-6, 12e-6, 25e-6)
+SETUPS = [
+    Setup(phase=phase, precision=precision)
+    for phase in ("train", "inference")
+    for precision in ("tf32", "bf16")
+]
 OPERATORS = [
     ("linear", {"cin": 64, "cout": 64}),
     ("linear", {"cin": 64, "cout": 64, "bias": 0}),
@@ -52,6 +56,7 @@ def observe_all(noise, seed=3):
     found = []
     for piece in list_pieces():
         copies = float(rng.choice((2, 4, 8)))
-        host_s = (START_S + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
+        start_s = START_S if piece.phase == "train" else 0.0
+        host_s = (start_s + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
         found.append(observe_host_bound(piece, copies, host_s))
     return found

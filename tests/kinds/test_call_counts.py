@@ -19,12 +19,22 @@ def test_number_of_weights_does_not_depend_on_the_optimizer(layer):
 
 @every_layer
 def test_only_products_in_half_precision_are_cast(layer):
-    launches, weights, products, casts = count_host_calls(layer, Setup())
+    launches, weights, products, casts, *_ = count_host_calls(layer, Setup())
     assert casts == 0
     assert bool(products) == bool(layer_work(layer, Setup()).forward.flops)
     half = count_host_calls(layer, Setup(precision="bf16"))
-    assert half[1:] == (weights, products, products)
+    assert half[1:4] == (weights, products, products)
     assert (half[0] == launches) == (layer.kind != "rms_norm")
+
+
+@every_layer
+def test_calls_of_inference_are_counted_apart(layer):
+    for precision in ("fp32", "bf16"):
+        setup = Setup(phase="inference", precision=precision)
+        *training, launches, products = count_host_calls(layer, setup)
+        assert not any(training)
+        assert products == count_host_calls(layer, Setup())[2]
+        assert launches <= layer_work(layer, setup).forward.launches + layer.calls
 
 
 def test_rms_norm_is_fused_only_in_full_precision():

@@ -197,3 +197,17 @@ def test_without_autocast_the_precision_of_the_input_changes_nothing():
 def test_gradients_of_copies_and_products(fn, inputs, moves):
     layer = make_layer("elementwise", fn=fn, inputs=inputs, shape=(8, 8))
     assert layer_work(layer, Setup(batch=4)).backward.size_bytes == moves * 4 * 64 * 4
+
+
+def test_inference_in_half_precision_halves_all_bytes():
+    layer = make_layer("linear", (make_op("elementwise", fn="relu"),), cin=64, cout=32, lead=(5,))
+    full, half = (
+        layer_work(layer, Setup(4, phase="inference", precision=precision), half_input=False)
+        for precision in ("fp32", "bf16")
+    )
+    assert half.forward.size_bytes == full.forward.size_bytes / 2
+    assert half.forward.launches == full.forward.launches
+    assert half.update.memory_bytes == full.update.memory_bytes / 2
+    # Autocast converts input and weights as it goes.
+    autocast = layer_work(layer, Setup(4, precision="bf16"), half_input=False)
+    assert autocast.forward.launches > full.forward.launches

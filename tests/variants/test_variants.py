@@ -13,7 +13,9 @@ from joulecast.variants import (
     Part,
     curve_key,
     describe_part,
+    make_isolated_trial,
     make_variant,
+    match_phase,
     part_widths,
     plan_curves,
     read_variant,
@@ -261,3 +263,21 @@ def test_layer_on_one_number_a_sample_has_a_curve_without_widths() -> None:
     layers = [make_layer("elementwise", fn=fn, shape=()) for fn in ("add", "exp")]
     keys = {curve_key(Part("hidden", (layer,)), SETUP) for layer in layers}
     assert len(keys) == 2
+
+
+def test_inference_cannot_tell_frozen_layers_or_first_ones_from_others():
+    layer = make_layer("linear", cin=8, cout=8)
+    frozen = replace(layer, trains=False, input_grad=False)
+    setup = Setup(phase="inference")
+    assert match_phase(Part("input", (frozen,)), setup) == Part("hidden", (layer,))
+    assert match_phase(Part("output", (frozen,)), setup) == Part("hidden", (layer,))
+    assert match_phase(Part("output", (frozen,)), Setup()) == Part("output", (frozen,))
+
+
+def test_inference_runs_more_copies_of_small_layers():
+    part = Part("hidden", (make_layer("linear", cin=8, cout=8),))
+    copies = [
+        make_isolated_trial(part, Setup(phase=phase)).execution.copies
+        for phase in ("train", "inference")
+    ]
+    assert copies[1] > copies[0]

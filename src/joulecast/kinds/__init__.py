@@ -17,7 +17,7 @@ Operators in the tail of a layer have no size ``shape``: theirs follows from the
 
 from __future__ import annotations
 
-from joulecast.kinds.autocast import is_half_precision, list_half_inputs
+from joulecast.kinds.autocast import is_half_precision, list_half_inputs, uses_autocast
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
@@ -66,6 +66,7 @@ __all__ = [
     "output_shape",
     "peak_memory",
     "resize_layer",
+    "uses_autocast",
     "width_divisor",
     "width_step",
 ]

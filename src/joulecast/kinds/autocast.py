@@ -17,8 +17,13 @@ HALF_PRECISIONS = ("bf16", "fp16")
 
 
 def is_half_precision(setup: Setup) -> bool:
-    """Return whether a setup trains under autocast to half precision."""
+    """Return whether a setup computes in half precision, under autocast or throughout."""
     return setup.precision in HALF_PRECISIONS
+
+
+def uses_autocast(setup: Setup) -> bool:
+    """Return whether a setup trains under autocast; for inference, all weights are converted."""
+    return is_half_precision(setup) and setup.phase == "train"
 
 
 def list_half_inputs(layers: Sequence[Layer], data: Input) -> tuple[bool, ...]:

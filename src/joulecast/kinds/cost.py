@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.kinds.autocast import is_half_precision
+from joulecast.kinds.autocast import is_half_precision, uses_autocast
 from joulecast.kinds.kind_table import find_kind
 from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
-from joulecast.records import Layer, Network, Op, Setup
+from joulecast.records import INT8_PRECISIONS, Layer, Network, Op, Setup
 
 # Passes over the elements and launches of each loss; a user's own loss is assumed to be typical.
 _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
@@ -34,7 +34,7 @@ def layer_work(layer: Layer, setup: Setup, half_input: bool | None = None) -> St
     """
     if layer.parts:
         return sum((layer_work(part, setup) for part in layer.parts), StepWork())
-    return _count_layer_work(layer, setup, half_input if is_half_precision(setup) else None)
+    return _count_layer_work(layer, setup, half_input if uses_autocast(setup) else None)
 
 
 def network_work(network: Network, setup: Setup) -> StepWork:
@@ -51,24 +51,27 @@ def loss_work(shape: Shape, setup: Setup) -> Work:
 
 
 def peak_memory(network: Network, setup: Setup) -> int:
-    """Return the peak memory of training in bytes.
+    """Return the peak memory of a step in bytes.
 
-    It holds weights, gradients, optimizer state and the activations kept for the backward pass.
+    Training holds weights, gradients, optimizer state and the activations kept for the backward
+    pass; inference weights and the activations of one layer.
     """
     works = [layer_work(layer, setup) for layer in network.layers]
     if not works:
         return 0
+    item_bytes = _weight_bytes(setup)
     kept = sum(work.forward.memory_bytes for work in works)
-    passing = max(setup.batch * 4 * math.prod(output_shape(layer)) for layer in network.layers)
+    largest = max(math.prod(output_shape(layer)) for layer in network.layers)
     held = sum(work.update.memory_bytes for work in works)
-    return int(kept + 2 * passing + held + setup.batch * 4 * math.prod(network.input.shape))
+    passing = setup.batch * item_bytes * (2 * largest + math.prod(network.input.shape))
+    return int(kept + held + passing)
 
 
 # What a layer costs is asked for by pieces, by the host's calls and by memory.
 @lru_cache(maxsize=16384)
 def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> StepWork:
     training = setup.phase == "train"
-    item_bytes = 2 if is_half_precision(setup) else 4
+    item_bytes = _activation_bytes(setup)
     flags = training and layer.trains, training and layer.input_grad
     context = WorkContext(setup.batch, item_bytes, *flags)
     ops = (layer, *layer.tail)
@@ -145,6 +148,20 @@ def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: boo
     return StepWork(forward, kind.backward(op.sizes, shape, context), update, sum(weights))
 
 
+def _activation_bytes(setup: Setup) -> int:
+    """Return the bytes of an activation; dynamic quantisation leaves activations in fp32."""
+    if setup.precision == "int8":
+        return 1
+    return 2 if is_half_precision(setup) else 4
+
+
+def _weight_bytes(setup: Setup) -> int:
+    """Return the bytes of a weight: autocast keeps weights in full precision."""
+    if setup.precision in INT8_PRECISIONS:
+        return 1
+    return 2 if is_half_precision(setup) and not uses_autocast(setup) else WEIGHT_BYTES
+
+
 def _repeat(work: StepWork, calls: int) -> StepWork:
     """Return the work of several calls; weights are updated once."""
     return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
@@ -153,7 +170,7 @@ def _repeat(work: StepWork, calls: int) -> StepWork:
 def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:
     params = sum(weights)
     if not trains:
-        return Work(memory_bytes=float(params * WEIGHT_BYTES))
+        return Work(memory_bytes=float(params * _weight_bytes(setup)))
     moved, kept, launches = _UPDATES[setup.optimizer]
     return Work(
         size_bytes=float(params * moved * WEIGHT_BYTES),

@@ -88,6 +88,11 @@ class Trial(Record):
     setup: Setup
     execution: Execution = always_stored(json_name="how", default=Execution())
 
+    @property
+    def mode(self) -> str:
+        """How its kernels are issued: ``eager`` or ``graph``."""
+        return "graph" if self.setup.cuda_graphs else self.execution.mode
+
     @cached_property
     def key(self) -> str:
         """A stable name: equal trials have equal keys on every machine."""

@@ -17,6 +17,9 @@ from joulecast.records import Layer, Setup, Sizes, Trial
 from joulecast.simulation.chip import Chip, OperatorTuning, draw_tuning
 
 
+_ITEM_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
+
+
 class StepCost(NamedTuple):
     """Energy and duration of one step, and the host time within it."""
 
@@ -38,7 +41,7 @@ def compute_step_cost(chip: Chip, trial: Trial) -> StepCost:
         raise InputError(f"there is no {stage} to run in {phase}: choose another stage")
     costs = [_cost_kernel(chip, kernel, trial.setup) for kernel in kernels]
     costs += _list_host_calls(chip, trial)
-    return _combine_costs(chip, costs * trial.execution.copies, trial.execution.mode == "graph")
+    return _combine_costs(chip, costs * trial.execution.copies, trial.mode == "graph")
 
 
 def list_operators(layer: Layer, setup: Setup) -> Iterator[Layer]:
@@ -91,7 +94,7 @@ class _KernelCost(NamedTuple):
 def _list_kernels(trial: Trial) -> list[_Kernel]:
     """Return the kernels of one step of one copy in order, including the loss."""
     setup, execution = trial.setup, trial.execution
-    item_bytes = 2 if setup.precision in ("bf16", "fp16") else 4
+    item_bytes = _ITEM_BYTES.get(setup.precision, 4)
     operators = [op for layer in trial.network.layers for op in list_operators(layer, setup)]
     kernels = []
     for index, op in enumerate(operators):

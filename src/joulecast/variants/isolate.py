@@ -10,6 +10,8 @@ a gradient of its input.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from joulecast.kinds import find_kind, layer_work
 from joulecast.records import Execution, Input, Network, Setup, Trial
 from joulecast.variants.parts import (
@@ -17,6 +19,7 @@ from joulecast.variants.parts import (
     Part,
     disconnect_layer,
     is_bare_view,
+    match_phase,
     match_precision,
     single_input_shape,
     split_network,
@@ -25,12 +28,17 @@ from joulecast.variants.parts import (
 # All copies together move about this many bytes, within bounds: enough to hide launches.
 _TARGET_BYTES = 1e9
 _FEWEST_COPIES, _MOST_COPIES = 2, 8
+# A forward pass alone moves little: with more copies, their weights do not all stay in a cache, as
+# those of a whole network do not.
+_MOST_INFERENCE_COPIES = 32
 
 
 def make_isolated_trial(
     part: Part, setup: Setup, mode: str = "eager", stage: str = "step"
 ) -> Trial:
     """Return the trial that measures a part alone."""
+    # The role still tells two layers that end a network from a block.
+    part = replace(part, layers=match_phase(part, setup).layers)
     works = [layer_work(layer, setup) for layer in part.layers]
     if part.role == "output" and not any(work.params for work in works):
         # A module that returns its own loss ends without weights: nothing would train.
@@ -38,7 +46,8 @@ def make_isolated_trial(
     upstream = "loss" if part.role == "output" else "random"
     moved_bytes = sum(work.total.size_bytes for work in works)
     wanted = round(_TARGET_BYTES / max(moved_bytes, 1.0))
-    copies = max(_FEWEST_COPIES, min(_MOST_COPIES, wanted))
+    most = _MOST_COPIES if setup.phase == "train" else _MOST_INFERENCE_COPIES
+    copies = max(_FEWEST_COPIES, min(most, wanted))
     network = make_isolated_network(match_precision(part, setup))
     return Trial(network, setup, Execution(stage, mode, copies, upstream))
 

@@ -10,9 +10,9 @@ from joulecast.kinds import (
     Shape,
     find_kind,
     input_shape,
-    is_half_precision,
     list_half_inputs,
     output_shape,
+    uses_autocast,
 )
 from joulecast.records import Layer, Network, Setup
 
@@ -131,9 +131,17 @@ def disconnect_layer(layer: Layer) -> Layer:
 
 def match_precision(part: Part, setup: Setup) -> Part:
     """Return a part with the input precision it has under a setup: half only under autocast."""
-    if part.half_input and not is_half_precision(setup):
+    if part.half_input and not uses_autocast(setup):
         return Part(part.role, part.layers)
     return part
+
+
+def match_phase(part: Part, setup: Setup) -> Part:
+    """Return a part as it runs in its phase: inference has no loss and no gradients."""
+    if setup.phase == "train":
+        return part
+    role = BLOCK if part.role == BLOCK else "hidden"
+    return Part(role, tuple(map(_forget_gradients, part.layers)), part.half_input)
 
 
 def single_input_shape(layer: Layer) -> Shape:
@@ -151,6 +159,14 @@ def single_input_shape(layer: Layer) -> Shape:
 def is_bare_view(layer: Layer) -> bool:
     """Return whether a layer is a view without a tail, so that nothing runs."""
     return find_kind(layer.kind).is_view and not layer.tail
+
+
+def _forget_gradients(layer: Layer) -> Layer:
+    """Return a layer of which inference cannot tell whether it trains."""
+    if layer.trains and layer.input_grad and not layer.parts:
+        return layer
+    parts = tuple(map(_forget_gradients, layer.parts))
+    return replace(layer, trains=True, input_grad=True, parts=parts)
 
 
 # Networks repeat parts: sharing them saves memory and makes finding them fast.

@@ -9,6 +9,7 @@ import pytest
 from additive_examples import SETUP, count_network, draw_networks, observe_parts
 from joulecast.estimators.additive import device_model
 from joulecast.estimators.additive.device_model import (
+    HostIssue,
     predict_device,
     predict_totals,
 )
@@ -54,6 +55,16 @@ def test_power_does_not_fall_between_launches(model):
     totals = predict_totals(fast, counts, SHARE)
     assert (totals.duration_s > 1.001 * totals.device.duration.total).all()
     assert totals.energy_j / totals.duration_s == pytest.approx(totals.device.power.total, rel=1e-6)
+
+
+def test_graph_waits_neither_for_the_host_nor_between_launches(model):
+    counts = [count_network(network) for network in draw_networks(2, seed=4)]
+    slow = replace(model, host_time=model.host_time.scale(100.0))
+    issues = [HostIssue(5.0, is_graph=True), HostIssue(5.0)]
+    totals = predict_totals(slow, counts, SHARE, issues=issues)
+    device_s, host_s = totals.device.duration.total, totals.duration_s
+    assert host_s[0] == pytest.approx(device_s[0]) and host_s[1] > 2.0 * device_s[1]
+    assert totals.energy_j[0] == pytest.approx(totals.device_energy_j[0])
 
 
 def test_joint_covariance_has_the_variances_on_its_diagonal(model):

@@ -43,7 +43,8 @@ def test_whole_eager_steps_are_summarised(device):
     measured = summarise_networks([run, run, *graphs])
     pieces = split_pieces(network, SETUP)
     assert list(measured) == [hash_pieces(pieces)]
-    (found,) = find_measured(measured, [pieces])
+    (found,) = find_measured(measured, [pieces], [False])
     assert found.energy_j == pytest.approx(run.energy_j)
     assert found.energy_var_j2 == pytest.approx((0.03 * run.energy_j) ** 2)
-    assert find_measured({}, [pieces]) == [None]
+    assert find_measured(measured, [pieces], [True]) == [None]
+    assert find_measured({}, [pieces], [False]) == [None]

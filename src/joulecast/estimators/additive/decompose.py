@@ -150,7 +150,7 @@ def _decompose(observation: Observation) -> DecomposedObservation | None:
     sum_var += _unattributed_var(trial.network.totals)
     return DecomposedObservation(
         counts=counts,
-        mode=trial.execution.mode,
+        mode=trial.mode,
         energy_j=energy_j,
         energy_relative_var=sum_var
         + _relative_var(observation.energy_j, observation.energy_sd_j, count),

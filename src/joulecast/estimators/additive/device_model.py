@@ -75,6 +75,19 @@ class AdditiveModel:
 
 
 @dataclass(frozen=True)
+class HostIssue:
+    """How the host issues a step.
+
+    Attributes:
+        unattributed_calls: Calls that are in no piece.
+        is_graph: The step is a CUDA graph, which the host issues with one call.
+    """
+
+    unattributed_calls: float = 0.0
+    is_graph: bool = False
+
+
+@dataclass(frozen=True)
 class DeviceTotals:
     """Sums of leaves on the device alone.
 
@@ -136,7 +149,7 @@ def predict_totals(
     networks: Sequence[Mapping[Piece, float]],
     sum_error_sd_share: float | Floats,
     joint: bool = False,
-    unattributed_calls: Sequence[float] = (),
+    issues: Sequence[HostIssue] = (),
 ) -> NetworkTotals:
     """Return energy and duration of networks given by their pieces.
 
@@ -146,12 +159,15 @@ def predict_totals(
         sum_error_sd_share: Standard deviation of a total around the sum of its pieces, as a share;
             one for each network, or the same for all.
         joint: Whether to return the joint covariance of the energies.
-        unattributed_calls: Calls of each network's host that are in no piece; none by default.
+        issues: How the host issues each network; eagerly by default.
     """
     device = predict_device(model, networks, joint)
     busy_s = device.duration.total
-    host = _predict_host_times(model, networks, unattributed_calls)
-    steps = _predict_steps(model, host, _count_launches(device.sums), busy_s)
+    issues = issues or (HostIssue(),) * len(networks)
+    host = _predict_host_times(model, networks, issues)
+    # Nothing waits for the host while a graph is replayed, and its pauses are in durations.
+    is_eager = np.array([not one.is_graph for one in issues], float)
+    steps = _predict_steps(model, host, is_eager * _count_launches(device.sums), busy_s)
     # Pauses of microseconds are too short for the power to fall.
     paused_j = device.power.total * steps.paused_s
     energy_j = device.energy_j + paused_j
@@ -364,11 +380,15 @@ def _predict_steps(
 def _predict_host_times(
     model: AdditiveModel,
     networks: Sequence[Mapping[Piece, float]],
-    unattributed_calls: Sequence[float],
+    issues: Sequence[HostIssue],
 ) -> Floats:
     """Return the time to issue each step and its standard deviation, n x 2."""
-    calls = unattributed_calls or (0.0,) * len(networks)
-    times = list(map(model.host_time.predict_issue_time, networks, calls))
+    times = [
+        (0.0, 0.0)
+        if issue.is_graph
+        else model.host_time.predict_issue_time(counts, issue.unattributed_calls)
+        for counts, issue in zip(networks, issues, strict=True)
+    ]
     return np.array(times, float).reshape(len(networks), 2)
 
 

@@ -43,6 +43,7 @@ from joulecast.estimators.additive.decompose import (
 )
 from joulecast.estimators.additive.device_model import (
     AdditiveModel,
+    HostIssue,
     NetworkTotals,
     predict_totals,
 )
@@ -218,10 +219,10 @@ class FittedAdditive:
         per_layer: bool,
     ) -> Prediction:
         networks = [network for network, _ in pairs]
-        calls = [_count_unattributed_calls(*pair) for pair in pairs]
+        issues = [_describe_issue(*pair) for pair in pairs]
         counts = list(map(count_pieces, pieces))
         sum_errors = self._find_sum_errors(networks)
-        totals = predict_totals(self.model, counts, sum_errors, joint, calls)
+        totals = predict_totals(self.model, counts, sum_errors, joint, issues)
         cov = totals.covariance
         if cov is not None:
             cov = cov + equicorrelated_covariance(pairs, sum_errors * totals.energy_j)
@@ -240,7 +241,7 @@ class FittedAdditive:
             duration_sd_s=np.sqrt(totals.duration_var),
             notes=self._note_limits(totals) if per_layer else (),
         )
-        measured = find_measured(self.measured_networks, pieces)
+        measured = find_measured(self.measured_networks, pieces, [one.is_graph for one in issues])
         return update_prediction(prediction, measured) if any(measured) else prediction
 
     def for_any_unit(self) -> FittedAdditive:
@@ -330,11 +331,10 @@ def _extend(
     )
 
 
-def _count_unattributed_calls(network: Network, setup: Setup) -> float:
-    """Return the calls between layers, in calls of forward and backward pass together."""
-    if network.totals is None:
-        return 0.0
-    return network.totals.between * (1.0 if setup.phase == "train" else 0.5)
+def _describe_issue(network: Network, setup: Setup) -> HostIssue:
+    """Return how the host issues a network; calls between layers are in no piece."""
+    calls = 0.0 if network.totals is None else float(network.totals.between)
+    return HostIssue(calls, setup.cuda_graphs)
 
 
 def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:

@@ -1,7 +1,7 @@
 """Fit how long the host takes for its calls, from steps whose host time is known.
 
     h = (Σ_j x_j·c_j)·e^δ     a piece: its calls of each type j, and a factor of its structure
-    H = o + Σ_p n_p·h_p       a step, with a fixed overhead o
+    H = o + Σ_p n_p·h_p       a step, with a fixed overhead o; inference has none
 
 The pace of a host changes by some 13 % from one measurement window to the next (one standard
 deviation), and a window shows a structure at the pace of that window: a network that repeats one
@@ -14,12 +14,13 @@ a launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
+from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS
 
@@ -48,7 +49,7 @@ class CallDurations:
     """How long the host takes for what a step consists of.
 
     Attributes:
-        step_overhead_s: Fixed cost of any step: what starts and ends it.
+        step_overhead_s: Fixed cost of a training step: what starts and ends it.
         per_call_s: Duration of one call, for each type in HOST_CALLS.
         structure_factors: Time of a structure over that of its calls.
     """
@@ -82,6 +83,11 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
     return CallDurations(step_overhead_s, tuple(values[:types]), factors)
 
 
+def trains(pieces: Iterable[Piece]) -> bool:
+    """Return whether pieces are those of a training step."""
+    return any(piece.phase == "train" for piece in pieces)
+
+
 @dataclass(frozen=True)
 class _LeastSquares:
     """Timed steps as sums; θ is the logarithms of overhead, calls and structure factors.
@@ -90,13 +96,15 @@ class _LeastSquares:
         log_times: Logarithms of the host times, n.
         sds: Their standard deviations, n.
         counts: How often each step runs each of m distinct pieces, n x m.
-        calls: Calls of these pieces, m x 4.
+        overheads: Number of overheads in each step, one or none, n.
+        calls: Calls of these pieces, m x types.
         structures: Which of f structures each of them has, m x f, ones and zeros.
     """
 
     log_times: Floats
     sds: Floats
     counts: Floats
+    overheads: Floats
     calls: Floats
     structures: Floats
 
@@ -116,26 +124,27 @@ class _LeastSquares:
             for one in steps
         ]
         log_times = np.log([one.host_s for one in steps])
-        return cls(log_times, np.array(sds), counts, calls, indicators)
+        overheads = np.array([float(trains(one.observation.counts)) for one in steps])
+        return cls(log_times, np.array(sds), counts, overheads, calls, indicators)
 
     def residuals(self, theta: Floats) -> Floats:
         """Return log ratios of modelled and measured times, in standard deviations."""
         step_overhead_s, calls_s = self._unpack(theta)
-        total_s = step_overhead_s + self.counts @ calls_s.sum(axis=1)
+        total_s = step_overhead_s * self.overheads + self.counts @ calls_s.sum(axis=1)
         return np.asarray((np.log(total_s) - self.log_times) / self.sds)
 
     def jacobian(self, theta: Floats) -> Floats:
         """Return the Jacobian of the residuals with respect to θ."""
         step_overhead_s, calls_s = self._unpack(theta)
         pieces_s = calls_s.sum(axis=1)
-        total_s = step_overhead_s + self.counts @ pieces_s
-        grad_overhead = np.full((len(total_s), 1), step_overhead_s)
+        grad_overhead = step_overhead_s * self.overheads[:, None]
+        total_s = grad_overhead[:, 0] + self.counts @ pieces_s
         grad_structure = (self.counts * pieces_s) @ self.structures
         gradients = np.hstack([grad_overhead, self.counts @ calls_s, grad_structure])
         return np.asarray(gradients / (total_s * self.sds)[:, None])
 
     def _unpack(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the duration of a step's overhead, and of the calls of each piece, m x 4."""
+        """Return the duration of a step's overhead, and of the calls of each piece."""
         types = len(HOST_CALLS)
         factors = np.exp(self.structures @ theta[1 + types :])
         return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

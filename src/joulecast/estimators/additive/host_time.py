@@ -24,7 +24,7 @@ from statistics import median
 import numpy as np
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.host_call_times import TimedStep, fit_call_durations
+from joulecast.estimators.additive.host_call_times import TimedStep, fit_call_durations, trains
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS
@@ -65,7 +65,7 @@ class HostTimeModel(Record):
     """The host of a device.
 
     Attributes:
-        step_overhead_s: Fixed cost of any step: what starts and ends it.
+        step_overhead_s: Fixed cost of a training step: what starts and ends it.
         per_call_s: Duration of one call, for each type in HOST_CALLS.
         structure_factors: Time of a structure over that of its calls; 1 for all others.
         launch_gap_s: Pause of the device between two launches.
@@ -103,8 +103,10 @@ class HostTimeModel(Record):
             counts: Pieces, and how often the step runs each.
             unattributed_calls: Calls that are in no piece.
         """
-        guessed_s = unattributed_calls * self.per_call_s[0]
-        total_s = self.step_overhead_s + guessed_s
+        is_training = trains(counts)
+        launch = HOST_CALLS.index("launches" if is_training else "inference launches")
+        guessed_s = unattributed_calls * self.per_call_s[launch]
+        total_s = guessed_s + (self.step_overhead_s if is_training else 0.0)
         for piece, count in counts.items():
             calls_s = count * float(sum(map(mul, piece.host_calls, self.per_call_s)))
             total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)

@@ -27,7 +27,7 @@ _REPEAT_SD_SHARE = 0.03
 
 @dataclass(frozen=True)
 class MeasuredNetwork(Record):
-    """Measurements of one network's eager step.
+    """Measurements of one network's step.
 
     Attributes:
         energy_j: Mean energy.
@@ -53,17 +53,20 @@ def summarise_networks(observations: Iterable[Observation]) -> dict[str, Measure
 
 
 def find_measured(
-    measured: Mapping[str, MeasuredNetwork], networks: Iterable[Sequence[PlacedPiece]]
+    measured: Mapping[str, MeasuredNetwork],
+    networks: Sequence[Sequence[PlacedPiece]],
+    are_graphs: Sequence[bool],
 ) -> list[MeasuredNetwork | None]:
     """Return the measurements of each network, None if it was not measured."""
     if not measured:
         return [None for _ in networks]
-    return [measured.get(hash_pieces(pieces)) for pieces in networks]
+    return [measured.get(key) for key in map(hash_pieces, networks, are_graphs)]
 
 
-def hash_pieces(pieces: Iterable[PlacedPiece]) -> str:
-    """Return a hash of a network's pieces, the same for equal networks."""
-    return stable_hash(sorted(f"{one.piece.key} {one.count}" for one in pieces))
+def hash_pieces(pieces: Iterable[PlacedPiece], is_graph: bool = False) -> str:
+    """Return a hash of a network's pieces, the same for equal networks that are run alike."""
+    keys = sorted(f"{one.piece.key} {one.count}" for one in pieces)
+    return stable_hash([*keys, "graph"] if is_graph else keys)
 
 
 def update_prediction(
@@ -98,7 +101,7 @@ def update_prediction(
 
 @cache_on_record
 def _hash_trial(trial: Trial) -> str:
-    return hash_pieces(split_pieces(trial.network, trial.setup))
+    return hash_pieces(split_pieces(trial.network, trial.setup), trial.setup.cuda_graphs)
 
 
 def _scale(array: Floats | None, factor: Floats) -> Floats | None:

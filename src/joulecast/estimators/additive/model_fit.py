@@ -7,7 +7,6 @@ contain the host. Which of both holds is a property of the device, read from its
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -53,7 +52,6 @@ _MIN_DEVICE_SHARE = 0.15
 _LIMIT_FACTOR = 1.1
 # An overhead of imported runs is about this share of one.
 _OVERHEAD_SHARE = 0.1
-_POWER_LIMIT = re.compile(r"limit (\d+(?:\.\d+)?) ?W")
 
 
 def fit_model(
@@ -110,9 +108,7 @@ def update_model(
     powers = _find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
     model = replace(model, power=_extend_powers(model, powers))
     if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
-        eager = decompose_observations(
-            one for one in observations if one.trial.execution.mode == "eager"
-        )
+        eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
         busy = predict_durations(model.encoder, model.duration, _encode(eager))
         host_time = fit_host_time(eager, busy.total, busy.variance, model.unit)
         model = replace(model, host_time=host_time)
@@ -148,8 +144,8 @@ def _make_encoder(
     overheads = {
         piece.kind for one in decomposed for piece in one.counts if piece.operator_class == OVERHEAD
     }
-    modes = {one.device.power_mode for one in observations}
-    limits_w = [float(found[1]) for mode in modes if (found := _POWER_LIMIT.search(mode))]
+    devices = {one.device for one in observations}
+    limits_w = [limit_w for one in devices if (limit_w := one.power_limit_w) is not None]
     powers_w = [
         one.energy_j / one.duration_s for one in decomposed if one.energy_j and one.duration_s
     ]

@@ -55,6 +55,7 @@ from joulecast.variants import (
     Part,
     PlacedPart,
     make_isolated_network,
+    match_phase,
     match_precision,
     split_blocks,
     split_network,
@@ -74,7 +75,8 @@ class Piece:
     Attributes:
         key: Identity: equal pieces have equal keys, on every machine.
         kind: Kinds of its layers, or a hash of a block's operators.
-        regime: Precision, phase and threads.
+        regime: Precision, phase, threads and processor.
+        phase: ``train`` or ``inference``.
         precision: Its precision, on which the peak rate of the device depends.
         operator_class: Its first layer's class of operators, or ``block``.
         structure: Hash of its operators without sizes, which decide how long the host issues it.
@@ -89,6 +91,7 @@ class Piece:
     key: str
     kind: str = field(compare=False)
     regime: str = field(compare=False)
+    phase: str = field(compare=False)
     precision: str = field(compare=False)
     operator_class: str = field(compare=False)
     structure: str = field(compare=False)
@@ -151,7 +154,7 @@ class PlacedPiece:
 @lru_cache(maxsize=65536)
 def make_piece(part: Part, setup: Setup) -> Piece:
     """Return the piece of a part under a setup."""
-    part = match_precision(part, setup)
+    part = match_phase(match_precision(part, setup), setup)
     if part.role == BLOCK:
         part = replace(part, layers=order_branches(part.layers))
     works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
@@ -166,6 +169,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         ),
         kind=_name_kind(part, operators),
         regime=_name_regime(setup),
+        phase=setup.phase,
         precision=setup.precision,
         operator_class=BLOCK if is_block else _find_class(part.layers[0]),
         structure=_hash_structure(part, operators, setup),
@@ -184,7 +188,7 @@ def make_overhead_piece(source: str) -> Piece:
     """Return what every imported run of a source pays once: start-up and evaluation."""
     name = OVERHEAD_PREFIX + source
     calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
-    return Piece(name, name, "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
+    return Piece(name, name, "", "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
 
 
 def split_pieces(network: Network, setup: Setup) -> tuple[PlacedPiece, ...]:
@@ -238,8 +242,10 @@ def _count_repeats(placed: PlacedPart, setup: Setup) -> float:
 
 def _select_setup(part: Part, setup: Setup) -> dict[str, object]:
     """Return the settings that change a piece; the loss only at the end of a network."""
-    settings: dict[str, object] = setup.to_dict()
+    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
     loss = settings.pop("loss")
+    if setup.phase == "inference":
+        settings.pop("optimizer")
     if part.role == "output":
         settings["loss"] = "cross_entropy" if loss == "own" else loss
     return settings
@@ -301,6 +307,7 @@ def _make_loss_piece(shape: tuple[int, ...], setup: Setup) -> Piece:
         key=stable_hash([kind, list(shape), setup.batch, _name_regime(setup)]),
         kind=kind,
         regime=_name_regime(setup),
+        phase=setup.phase,
         precision=setup.precision,
         operator_class="elementwise",
         structure=kind,
@@ -343,6 +350,7 @@ def _name_regime(setup: Setup) -> str:
     """Return what of a setup decides which residuals are shared."""
     regime = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
     regime += f" {setup.threads} threads" if setup.threads else ""
+    regime += f" on {setup.processor}" if setup.processor else ""
     return regime + (" benchmark" if setup.cudnn_benchmark else "")
 
 
@@ -390,9 +398,8 @@ def _name_memory_format(layer: Layer) -> tuple[str, ...]:
 
 def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
     flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
-    return _hash(
-        (operators, flags, part.role, is_half_precision(setup), setup.optimizer, setup.phase)
-    )
+    optimizer = setup.optimizer if setup.phase == "train" else ""
+    return _hash((operators, flags, part.role, is_half_precision(setup), optimizer, setup.phase))
 
 
 def _list_operators(part: Part) -> tuple[tuple[object, ...], ...]:

@@ -160,12 +160,12 @@ def find_host_probe(
 
 def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
     trials = (observation.trial for observation in observations)
-    return {trial.key for trial in trials if trial.execution.mode == "eager"}
+    return {trial.key for trial in trials if trial.mode == "eager"}
 
 
 def _is_issued(observation: Observation) -> bool:
     """Return whether it shows how long the host issues a step."""
-    return observation.trial.execution.mode == "eager" and bool(observation.issue_s)
+    return observation.trial.mode == "eager" and bool(observation.issue_s)
 
 
 def _select_shown(run_as: Mapping[str, str], shown: Set[str]) -> frozenset[str]:

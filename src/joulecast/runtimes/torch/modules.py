@@ -25,6 +25,7 @@ class PackedSdpa(nn.Module):
         self.tokens = op.sizes["tokens"]
         self.kv_tokens = op.sizes["kv_tokens"]
         self.windows = op.sizes.get("windows", 1)
+        self.cache: dict[str, torch.Tensor] = {}
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if self.windows > 1:
@@ -71,18 +72,27 @@ class PackedSdpa(nn.Module):
         last = len(inputs) - 1
         query, key, value = inputs[0], inputs[min(1, last)], inputs[min(2, last)]
         return (
-            self._split_heads(query, self.tokens, self.heads),
-            self._split_heads(key, self.kv_tokens, self.kv_heads),
-            self._split_heads(value, self.kv_tokens, self.kv_heads),
+            self._split_heads(query, self.tokens, self.heads, "query"),
+            self._split_heads(key, self.kv_tokens, self.kv_heads, "key"),
+            self._split_heads(value, self.kv_tokens, self.kv_heads, "value"),
         )
 
-    def _split_heads(self, x: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
+    def _split_heads(self, x: torch.Tensor, tokens: int, heads: int, name: str) -> torch.Tensor:
         if x.shape[1:] == (heads, tokens, self.head_dim):
             return x
         if x.shape[1:] != (tokens, heads * self.head_dim):
+            if tokens > self.tokens and not torch.is_grad_enabled():
+                return self._read_cache(name, x, (x.shape[0], heads, tokens, self.head_dim))
             # Another sequence, or a view was lost on reading: any elements will do.
             x = fit_shape(x, (tokens, heads * self.head_dim))
         return x.view(x.shape[0], tokens, heads, self.head_dim).transpose(1, 2)
+
+    def _read_cache(self, name: str, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return the keys or values of earlier tokens, which inference has computed before."""
+        known = self.cache.get(name)
+        if known is None or (known.shape, known.dtype) != (shape, x.dtype):
+            self.cache[name] = known = torch.randn(shape, dtype=x.dtype, device=x.device)
+        return known
 
 
 class RecurrentOutput(nn.Module):

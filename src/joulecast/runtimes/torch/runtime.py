@@ -22,10 +22,11 @@ from joulecast.errors import (
     OutOfMemoryError,
 )
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
+from joulecast.runtimes.setup_checks import refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import LossFunction, make_loss
 from joulecast.runtimes.torch.memory_format import format_input
-from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings
+from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings, convert_floats
 from joulecast.runtimes.torch.training_step import (
     Replica,
     TorchStep,
@@ -55,7 +56,7 @@ class TorchRuntime:
 
     def prepare(self, trial: Trial) -> TorchStep:
         """Build a trial's network and return its checked step."""
-        self._check_precision(trial.setup)
+        self._check_setup(trial.setup)
         seed = int(trial.key[:8], 16)
         for attempt in range(_MAX_SEEDS):
             try:
@@ -74,13 +75,15 @@ class TorchRuntime:
         execution: Execution = Execution(),
     ) -> OwnNetStep:
         """Return a checked step of a user's module, whose weights the step will change."""
-        self._check_precision(setup)
+        self._check_setup(setup)
         generator = torch.Generator().manual_seed(0)
         replica = self._make_replica(net, inputs, loss, setup, generator)
         with _one_line_errors(self.torch_device):
             return OwnNetStep(prepare_step([replica], setup, execution, self.torch_device))
 
-    def _check_precision(self, setup: Setup) -> None:
+    def _check_setup(self, setup: Setup) -> None:
+        refuse_int8(setup, "PyTorch")
+        refuse_processor(setup, "PyTorch")
         if setup.precision == "tf32" and self.torch_device.type != "cuda":
             raise InputError("tf32 is a number format of NVIDIA GPUs: give fp32 on a processor")
 
@@ -108,8 +111,9 @@ class TorchRuntime:
     ) -> Replica:
         with _one_line_errors(self.torch_device):
             net = net.to(self.torch_device).train(setup.phase == "train")
-            inputs = move_inputs(inputs, self.torch_device)
-            if loss is None:
+            net = convert_floats(net, setup)
+            inputs = convert_floats(move_inputs(inputs, self.torch_device), setup)
+            if loss is None and setup.phase == "train":
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
         return Replica(net, inputs, loss)

@@ -32,11 +32,11 @@ _MEASURED_LEARNING_RATE_SHARE = 1e-4
 
 @dataclass
 class Replica:
-    """A module with its own batch and loss."""
+    """A module with its own batch and, where it trains, its loss."""
 
     net: nn.Module
     inputs: Any
-    loss: LossFunction
+    loss: LossFunction | None
 
 
 def prepare_step(
@@ -49,8 +49,8 @@ def prepare_step(
         NotTrainingError: The step does not train.
         OutOfMemoryError: The step does not fit into the device's memory.
     """
-    if execution.mode == "graph" and device.type != "cuda":
-        raise InputError(f"graph capture needs a CUDA device, not {device}: use eager mode")
+    if _is_graph(setup, execution) and device.type != "cuda":
+        raise InputError(f"CUDA graphs need a CUDA device, not {device}: run it eagerly")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     step = None
@@ -84,7 +84,7 @@ class TorchStep:
         self.weights = weights if self.is_training else []
         self.optimizer = _make_optimizer(self.weights, setup, execution, device)
         # GradScaler needs a loss and reads gradients from the host, which no graph can capture.
-        has_scalable_loss = execution.upstream == "loss" and execution.mode == "eager"
+        has_scalable_loss = execution.upstream == "loss" and not _is_graph(setup, execution)
         is_fp16 = setup.precision == "fp16" and device.type == "cuda"
         needs_scaler = has_scalable_loss and self.is_training and is_fp16
         self.scaler = torch.amp.GradScaler(device.type) if needs_scaler else None
@@ -164,7 +164,7 @@ class TorchStep:
         with apply_settings(self.setup, self.device):
             if self.execution.stage == "backward":
                 self.retained_roots = self._forward()
-            if self.execution.mode == "graph":
+            if _is_graph(self.setup, self.execution):
                 self._capture_graph()
 
     def _lower_learning_rate(self) -> None:
@@ -252,7 +252,11 @@ class TorchStep:
         for replica in self.replicas:
             output = call_net(replica.net, replica.inputs)
             is_random = self.execution.upstream == "random"
-            roots.append(first_float_tensor(output) if is_random else replica.loss(output))
+            if is_random:
+                roots.append(first_float_tensor(output))
+            else:
+                assert replica.loss is not None, "inference has no backward pass"
+                roots.append(replica.loss(output))
         return roots
 
     def _backward(self, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
@@ -318,6 +322,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def _is_graph(setup: Setup, execution: Execution) -> bool:
+    """Return whether the step is captured as a CUDA graph and replayed."""
+    return setup.cuda_graphs or execution.mode == "graph"
+
+
 def _raise_closed() -> None:
     raise InputError("this step is closed: prepare it again")
 
@@ -345,7 +354,7 @@ def _make_optimizer(
     is_cuda = device.type == "cuda"
     if setup.optimizer == "sgd":
         return torch.optim.SGD(weights, lr=rate, momentum=0.9)
-    is_capturable = is_cuda and execution.mode == "graph"
+    is_capturable = is_cuda and _is_graph(setup, execution)
     if setup.optimizer == "adam":
         return torch.optim.Adam(weights, lr=rate, capturable=is_capturable)
     return torch.optim.AdamW(weights, lr=rate, fused=is_cuda, capturable=is_capturable)

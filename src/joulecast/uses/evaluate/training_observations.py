@@ -109,13 +109,13 @@ def _exclude_networks(
 
 def _is_more_than_time(observation: Observation, modes: Sequence[str]) -> bool:
     """Return whether a probe measured energy, or how long the host takes to issue a layer."""
-    shows_issue_time = "graph" in modes and observation.trial.execution.mode == "eager"
+    shows_issue_time = "graph" in modes and observation.trial.mode == "eager"
     return observation.energy_j is not None or shows_issue_time
 
 
 def _list_modes(observations: Iterable[Observation]) -> tuple[str, ...]:
     """Return the ways to run a step that appear in the observations."""
-    return tuple(dict.fromkeys(["eager", *(one.trial.execution.mode for one in observations)]))
+    return tuple(dict.fromkeys(["eager", *(one.trial.mode for one in observations)]))
 
 
 def _describe_rest(role: str, plan: EvaluationPlan, within: Sequence[Observation]) -> str:
