@@ -2,6 +2,7 @@
 
     50%                 a share of what the original network takes
     5J/step, 2Wh/run    energy of one step, or of the whole run
+    5mJ/inference       energy of one inference, which is a step without training
     5J                  of the run if its length is given, else of one step
     2Wh, 3kJ            of the run; refused without a length
 
@@ -21,6 +22,7 @@ from joulecast.units import format_energy, format_share, parse_energy, parse_sha
 MAX_COUNT = 10**12
 """The most steps, epochs or samples of a run: at a microsecond each, steps would take 12 days."""
 _PERIODS = ("step", "run")
+_SPELLINGS = {"inference": "step"}
 _EXAMPLES = "give a share like 50%, or energy like 5J/step or 0.5Wh/run"
 # A single step does not take watt-hours or kilojoules.
 _RUN_UNITS = re.compile(r"([kKMGT][jJ]|[wW][hH])$")
@@ -88,9 +90,13 @@ class EnergyBudget(Record):
             raise InputError(f"the budget is per {self.per!r}: give one per step or per run")
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, step: str = "step") -> str:
+        """Return it in words; ``step`` is what one step is called."""
         if self.share is not None:
             return f"{format_share(self.share)} of the original"
-        return f"{format_energy(self.limit_j or 0.0)} per {self.per}"
+        return f"{format_energy(self.limit_j or 0.0)} per {step if self.per == 'step' else 'run'}"
 
     def limit(self, original_j: float) -> float:
         """Return the most energy allowed if the original network takes ``original_j``."""
@@ -122,6 +128,7 @@ def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
             share = parse_share(stripped, math.inf)
             return EnergyBudget(share=share, per=default_period, text=stripped)
         amount, slash, per = (part.strip() for part in stripped.partition("/"))
+        per = _SPELLINGS.get(per, per)
         energy_j = parse_energy(amount)
     except InputError as error:
         raise InputError(f"{text!r} is not a budget ({error}): {_EXAMPLES}") from error

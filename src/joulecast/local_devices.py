@@ -2,20 +2,25 @@
 
 cpu, cuda:0      PyTorch on that device, under the requested meter
 mnn:cpu          MNN on the processor, under the requested meter
+onnx:cpu         ONNX Runtime on the processor, under the requested meter; inference only
 simulated:7      a simulated device with its own meter and clock, drawn from a seed
 NAME, NAME:...   a runtime that a plug-in adds under NAME
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from joulecast.devices import find_gpu, parse_on
 from joulecast.errors import InputError
-from joulecast.measurer import MeasureClock, Measurer, make_measurer
+from joulecast.measurer import MeasureClock, MeasureLimits, Measurer, make_measurer
 from joulecast.measurer.base import make_run
 from joulecast.meters import Meter, make_meter
 from joulecast.runtimes import find_hardware, is_simulated, open_runtime
+
+if TYPE_CHECKING:
+    from joulecast.runtimes.simulated import SimulatedRuntime
+    from joulecast.simulation import SimulatedDevice
 
 NOT_LATER = (
     "--meter later records windows for `joulecast profile NET` and `joulecast measure NET` only: "
@@ -30,6 +35,7 @@ def open_local_measurer(
     rounds: int = 3,
     device_name: str = "",
     allows_later: bool = False,
+    limits: MeasureLimits | None = None,
 ) -> Measurer:
     """Return a measurer; use it in a ``with`` statement.
 
@@ -39,16 +45,21 @@ def open_local_measurer(
         rounds: Valid windows per trial.
         device_name: Name to record for the device instead of the detected one.
         allows_later: Whether the caller stores observations whose energy comes later.
+        limits: Warm-ups and windows; the usual ones by default.
 
     Raises:
         InputError: The device or meter does not exist, or several devices are given.
         MissingError: The device, the meter or the framework is not available.
     """
-    run = make_run()
+    runtime = open_runtime(on, device_name)
+    clock = None
     if is_simulated(on):
-        return _open_simulated(on, meter, rounds, device_name, run, allows_later)
-    found = find_meter(meter, on, allows_later=allows_later)
-    return make_measurer(open_runtime(on, device_name), found, rounds=rounds, run=run)
+        device = cast("SimulatedRuntime", runtime).simulated
+        found = _make_simulated_meter(device, meter, allows_later)
+        clock = MeasureClock(device.now, device.sleep)
+    else:
+        found = find_meter(meter, on, allows_later=allows_later)
+    return make_measurer(runtime, found, rounds=rounds, run=make_run(), limits=limits, clock=clock)
 
 
 def find_meter(name: str, on: str, *, allows_later: bool = False) -> Meter:
@@ -72,21 +83,15 @@ def name_lock(on: str) -> str | None:
     return None if hardware is None else find_gpu(hardware) or "cpu"
 
 
-def _open_simulated(
-    on: str, meter: str, rounds: int, device_name: str, run: str, allows_later: bool
-) -> Measurer:
+def _make_simulated_meter(device: SimulatedDevice, meter: str, allows_later: bool) -> Meter:
     from joulecast.meters.later import LaterMeter
     from joulecast.meters.simulated import SimulatedMeter
-    from joulecast.runtimes.simulated import SimulatedRuntime
 
     if meter == "later" and not allows_later:
         raise InputError(NOT_LATER)
     if meter not in ("auto", "later"):
         raise InputError(f"a simulated device has its own meter: leave --meter {meter} out")
-    runtime = cast(SimulatedRuntime, open_runtime(on, device_name))
-    device = runtime.simulated
-    clock = MeasureClock(device.now, device.sleep)
     own: Meter = SimulatedMeter(device)
     if meter == "later":
         own = LaterMeter(own.covers, own.provenance, now=device.now)
-    return make_measurer(runtime, own, rounds=rounds, run=run, clock=clock)
+    return own

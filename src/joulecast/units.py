@@ -1,4 +1,4 @@
-"""Parse, convert and format quantities: energy, durations, bytes, shares, shapes, CO2e and money.
+"""Parse, convert and format quantities: energy, power, durations, bytes, shares, shapes and money.
 
 Values are plain floats in SI units. ``parse_*`` reads what a user types; ``format_*`` writes three
 significant digits. Carbon intensities are rounded yearly averages, not those of a given hour, so
@@ -42,7 +42,9 @@ _BYTES = re.compile(_NUMBER + r"\s*([kKMGT]?)(i?)B")
 _DURATION_PART = re.compile(_NUMBER + r"\s*(ms|s|min|h|d)\s*")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CURRENCY = r"([A-Za-z]{3}|[€$£¥₹])?"
-_PRICE = re.compile(_CURRENCY + r"\s*" + _NUMBER + r"\s*" + _CURRENCY + r"\s*(?:/\s*[kK][wW][hH])?")
+_MONEY = re.compile(_CURRENCY + r"\s*" + _NUMBER + r"\s*" + _CURRENCY)
+_PER_KWH = re.compile(r"\s*/\s*kWh$", re.IGNORECASE)
+_POWER = re.compile(_NUMBER + r"\s*([umµμkKM]?)[wW]")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Price:
 
 # ---------------------------------------------------------------------------------------------
 # Convert
+
+
+def joules_to_wh(energy_j: float) -> float:
+    """Convert joules to watt-hours."""
+    return energy_j / JOULES_PER_WH
 
 
 def joules_to_kwh(energy_j: float) -> float:
@@ -119,13 +126,31 @@ def parse_grid(text: str) -> float:
 
 def parse_price(text: str) -> Price:
     """Return the price per kWh of a text like ``0.30``, ``0.30EUR`` or ``€0.30/kWh``."""
-    match = _PRICE.fullmatch(text.strip())
-    before, number, after = match.groups() if match else (None, "", None)
-    if match is None or (before and after):
+    try:
+        return Price(*parse_money(_PER_KWH.sub("", text.strip())))
+    except InputError:
         raise InputError(
             f"{text!r} is not a price per kWh: give one like 0.30, 0.30EUR or €0.30/kWh"
-        )
-    return Price(_check_finite(float(number), text, "0.30EUR"), (before or after or "").upper())
+        ) from None
+
+
+def parse_money(text: str) -> tuple[float, str]:
+    """Return amount and currency of a text like ``599EUR``, ``€599`` or ``599``."""
+    match = _MONEY.fullmatch(text.strip())
+    before, number, after = match.groups() if match else (None, "", None)
+    if match is None or (before and after):
+        raise InputError(f"{text!r} is not a price: give one like 599EUR, €599 or 599")
+    return _check_finite(float(number), text, "599EUR"), (before or after or "").upper()
+
+
+def parse_power(text: str) -> float:
+    """Return the watts of a text like ``15W``, ``700 mW`` or ``1.2kW``."""
+    match = _POWER.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not a power: give a number and a unit, like 15W")
+    number, prefix = match.groups()
+    scale = _PREFIXES[_PREFIX_SPELLINGS.get(prefix, prefix)]
+    return _check_finite(float(number) * scale, text, "15W")
 
 
 def parse_share(text: str, most: float = 1.0) -> float:
@@ -190,6 +215,11 @@ def format_energy(energy_j: float) -> str:
 def format_kwh(energy_j: float) -> str:
     """Return text like ``0.0000123 kWh``."""
     return f"{_three_digits(joules_to_kwh(energy_j))} kWh"
+
+
+def format_wh(energy_j: float) -> str:
+    """Return text like ``1.23 mWh``, from nanowatt-hours to gigawatt-hours."""
+    return _format_si(joules_to_wh(energy_j), "Wh", ("n", "µ", "m", "", "k", "M", "G"))
 
 
 def format_power(power_w: float) -> str:

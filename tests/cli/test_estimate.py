@@ -150,7 +150,7 @@ def test_a_network_larger_than_the_memory_is_estimated_and_said_not_to_fit(profi
     assert data["fits_memory"] is False and data["energy_j"] > 0
     assert data["peak_memory_bytes"] > data["device_memory_bytes"] == 150754820096
     text = " ".join(shell(*huge).stdout.split())
-    assert text.count("It would not fit: a step needs about") == 1
+    assert text.count("It would not fit: it needs about") == 1
     assert "but nvidia-h200 has 140 GiB" in text
 
 

@@ -31,7 +31,7 @@ def test_a_step_that_fits_needs_no_note():
 
 def test_a_step_larger_than_the_memory_would_not_fit():
     (note,) = explain_memory(replace(ESTIMATE, peak_memory_bytes=96 * GIB))
-    assert note.startswith("It would not fit: a step needs about 96.0 GiB of memory, but board has")
+    assert note.startswith("It would not fit: it needs about 96.0 GiB of memory, but board has")
     assert "80.0 GiB" in note
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SetupGrid:
-    """Setups to compare: every combination of batch sizes, precisions and optimizers.
+    """Setups to compare: every combination of batch sizes, precisions, optimizers and threads.
 
     Attributes:
-        batch: Batch sizes; the net's own where empty.
+        batch: Batch sizes; the net's own where empty, and 1 for inference.
     """
 
     batch: tuple[int, ...] = ()
@@ -30,14 +30,26 @@ class SetupGrid:
     optimizer: tuple[str, ...] = ("sgd",)
     phase: str = "train"
     loss: str = "cross_entropy"
-    threads: int = 0
+    threads: tuple[int, ...] = (0,)
+    processor: tuple[str, ...] = ("",)
+    cuda_graphs: bool = False
 
     def list_setups(self, own_batch: int) -> list[Setup]:
         """Return every combination."""
-        grid = product(self.batch or (own_batch,), self.precision, self.optimizer)
+        batches = self.batch or (own_batch,)
+        grid = product(batches, self.precision, self.optimizer, self.threads, self.processor)
         return [
-            Setup(batch, self.phase, precision, optimizer, self.loss, self.threads)
-            for batch, precision, optimizer in grid
+            Setup(
+                batch,
+                self.phase,
+                precision,
+                optimizer,
+                self.loss,
+                threads,
+                processor=processor,
+                cuda_graphs=self.cuda_graphs,
+            )
+            for batch, precision, optimizer, threads, processor in grid
         ]
 
 
@@ -56,17 +68,19 @@ def compare(
         net: A name, a Network, or a module with ``inputs``.
         inputs: For a module, what it is called on.
         devices: Devices with profiles (see ``load_profile``), or profiles; this machine by default.
-        setups: How the net may be trained; instead of fields of ``SetupGrid``.
+        setups: How the net may be trained or run; instead of fields of ``SetupGrid``.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of
             ``EstimateOptions``: ``estimator``, ``level``, ``store``. For a module, ``loss`` may be
-            a callable from its output to a scalar.
+            a callable from its output to a scalar. ``phase="inference"`` compares inference.
     """
     grid, estimating = split_options(compare, options, SetupGrid, EstimateOptions)
     own_loss = {"loss": grid.pop("loss")} if callable(grid.get("loss")) else {}
-    request = NetRequest(net, inputs, input_shape=input_shape, setup_options=own_loss)
+    setup_grid = SetupGrid(**grid)
+    net_options = {"phase": setup_grid.phase, **own_loss}
+    request = NetRequest(net, inputs, input_shape=input_shape, setup_options=net_options)
     resolved = request.resolve()[0]
-    wanted = [*setups] or SetupGrid(**grid).list_setups(resolved.batch)
+    wanted = [*setups] or setup_grid.list_setups(resolved.batch)
     how = EstimateOptions(**estimating)
     return compare_setups(resolved, find_profiles(devices, how.store), wanted, how)
 

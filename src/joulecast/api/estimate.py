@@ -1,4 +1,4 @@
-"""Estimate the energy of a training step before it runs."""
+"""Estimate the energy of a training step, or of an inference, before it runs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ def estimate(
     input_shape: Shape | None = None,
     **options: Any,
 ) -> Estimate:
-    """Estimate energy and duration of one training step, with a credible interval.
+    """Estimate energy and duration of one step, with a credible interval.
+
+    A step trains the net on a batch; with ``phase="inference"`` it is one forward pass, and its
+    duration is the latency.
 
     Args:
         net: A name, a Network, or a module with ``inputs``.
         inputs: For a module, what it is called on.
         device: A device with a profile (see ``load_profile``), or the profile itself; by default
             the device ``on``.
-        setup: How the net is trained.
+        setup: How the net is trained or run.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``Setup`` (``batch=128``), of ``EstimateOptions``: ``estimator``,
             ``level``, ``store``; ``on``: a device of this machine (``cuda:0``; the processor by
@@ -75,29 +78,44 @@ def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:
         energy_j: Energy of these steps together.
         steps: Number of steps.
     """
-    from joulecast.estimators import update_estimate
-
     energy_j = convert_option("energy_j", energy_j, float)
     steps = convert_option("steps", steps, int)
     if math.isinf(energy_j):
         raise InputError(f"energy_j is {energy_j}: give joules")
+    return update_run(estimate, energy_j, steps)
+
+
+def update_run(estimate: Estimate, energy_j: float, steps: int, noun: str = "step") -> Estimate:
+    """Update an estimate with the first steps of a run; notes call a step ``noun``."""
+    from joulecast.estimators import update_estimate
+
     updated = update_estimate(estimate, energy_j, steps)
-    return replace(updated, notes=(*updated.notes, *check_first_steps(estimate, energy_j, steps)))
+    warnings = check_first_steps(estimate, energy_j, steps, noun)
+    return replace(updated, notes=(*updated.notes, *warnings))
 
 
-def check_first_steps(estimate: Estimate, energy_j: float, steps: int) -> list[str]:
-    """Return a warning if the first steps of a run lie outside the interval of its estimate."""
+def check_first_steps(
+    estimate: Estimate, energy_j: float, steps: int, noun: str = "step"
+) -> list[str]:
+    """Return a warning if the first steps of a run lie outside the interval of its estimate.
+
+    Args:
+        estimate: The estimate from before the run.
+        energy_j: Energy of these steps together.
+        steps: Number of steps.
+        noun: What the warning calls a step.
+    """
     low_j, high_j = estimate.interval_j
     step_j = energy_j / steps
     if low_j <= step_j <= high_j:
         return []
     side = "below" if step_j < low_j else "above"
     return [
-        f"The first {steps:,} steps took {format_energy(step_j)} each, {side} the "
+        f"The first {steps:,} {noun}s took {format_energy(step_j)} each, {side} the "
         f"{100 * estimate.level:g} % interval of the estimate before the run "
         f"({format_energy(low_j)} to {format_energy(high_j)}): "
-        "check the energy and the number of steps, and that device, batch size and precision are "
-        "those of the estimate."
+        f"check the energy and the number of {noun}s, and that device, batch size and precision "
+        "are those of the estimate."
     ]
 
 

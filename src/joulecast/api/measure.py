@@ -1,4 +1,4 @@
-"""Measure one training step of a net."""
+"""Measure one training step, or one inference, of a net."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def measure(
 ) -> Observation:
     """Train a net under a meter and return what one step took.
 
+    With ``phase="inference"`` the net is run, not trained: a step is one forward pass.
+
     Args:
         net: A name, a Network, or a module with ``inputs``, whose weights will be trained.
         inputs: For a module, what it is called on.
-        setup: How the net is trained.
+        setup: How the net is trained or run.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         store: Path or URL of a store to add the observation to; by default it is only returned.
         options: Fields of ``Setup`` (``batch=128``) and of ``MeasureOptions``: ``on``, ``meter``,
-            ``rounds``, ``device_name``. For a module, ``loss`` may be a callable from its output to
+            ``rounds``, ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a callable from its output to
             a scalar.
     """
     setup_options, measuring = split_options(measure, options, Setup, MeasureOptions)
@@ -47,7 +49,7 @@ def measure(
 def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
     """Measure the user's own module where there is one, else the network built anew."""
     loaded = net.load() if net.load and runs_modules(options.on) else None
-    if loaded is not None and loaded.loss is not None:
+    if loaded is not None and loaded.loss is not None and setup.phase == "train":
         setup = replace(setup, loss="own")
     with open_any_measurer(options, loaded, allows_later=True) as measurer:
         observation = measurer.measure(Trial(net.network, setup))

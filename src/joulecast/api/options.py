@@ -52,17 +52,27 @@ class MeasureOptions:
     """Where and how a net is measured.
 
     Attributes:
-        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``simulated:SEED``, or the address of an agent:
-            ``http://board:8377`` or ``ssh://user@board``.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the address of
+            an agent: ``http://board:8377`` or ``ssh://user@board``.
         meter: Name of a meter, as ``joulecast detect`` lists them; ``nvml+rapl`` adds two up.
         rounds: Measured windows; the result is their median.
         device_name: Name to record for the device instead of the detected one.
+        warmup: Steps before the windows; by default as many as it takes until their time settles.
+        runs: Fewest steps of a window; by default as many as a tenth of a second takes. A meter
+            that updates slowly may need more.
     """
 
     on: str = "cpu"
     meter: str = "auto"
     rounds: int = 3
     device_name: str = ""
+    warmup: int = 0
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "runs"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}: give 0 or more")
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class ProfileOptions:
         estimator: Name of the estimator to measure for.
         atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
             limit is given.
+        phase: With ``atlas``, what its networks do: ``train`` or ``inference``.
         retry_refused: With ``atlas``, try again what the device refused in earlier runs.
         from_: Devices, keys or files of profiles that the device starts from (``--from``); none to
             keep those that it started from before.
@@ -92,6 +103,7 @@ class ProfileOptions:
     atlas: bool = False
     retry_refused: bool = False
     from_: tuple[str, ...] = ()
+    phase: str = "train"
 
     def __post_init__(self) -> None:
         if self.points is not None and self.points < 1:

@@ -53,8 +53,9 @@ def _resolve_job(job: Job, path: str, trust: bool) -> tuple[Network, Setup]:
     """Return the network of a job, and its setup with the batch size that applies."""
     batch, named_in = job.setup.get("batch"), None if trust else path
     try:
-        found = resolve_name(job.net, batch, job.input_shape, named_in=named_in)
-        return found.network, replace(Setup(**job.setup), batch=found.batch)
+        setup = Setup(**job.setup)
+        found = resolve_name(job.net, batch, job.input_shape, phase=setup.phase, named_in=named_in)
+        return found.network, replace(setup, batch=found.batch)
     except InputError as error:
         raise FileError(f"{path}: [[job]] {job.name}: {error}") from error
 

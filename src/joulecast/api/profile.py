@@ -38,12 +38,13 @@ def profile(
     """Measure layers like those of a net on a device and return the device's profile.
 
     Every observation is stored at once, so an interrupted campaign resumes where it stopped. With
-    ``atlas=True`` there is no net: layers of networks of all kinds are measured.
+    ``atlas=True`` there is no net: layers of networks of all kinds are measured. With
+    ``phase="inference"`` layers are run, not trained.
 
     Args:
         net: A name, a Network, or a module with ``inputs``; layers are profiled up to its widths.
         inputs: For a module, what it is called on.
-        setup: How the net is trained.
+        setup: How the net is trained or run.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         store: Path or URL of the store, if not the usual one.
         on_progress: Called before every measurement and at the end.
@@ -62,7 +63,7 @@ def profile(
     chosen = ProfileOptions(**profiling)
     if chosen.atlas:
         given = [net, inputs, setup, input_shape]
-        if any(one is not None for one in given) or setup_options:
+        if any(one is not None for one in given) or setup_options.keys() - {"phase"}:
             raise InputError(
                 "atlas=True draws its own networks and setups: leave net and setup out"
             )

@@ -15,7 +15,7 @@ from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.bill import Bill, make_bill
 from joulecast.cli.option_records import collect
-from joulecast.cli.option_types import ListType
+from joulecast.cli.option_types import CountListType, ListType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_comparison import compute_row_totals, print_comparison
 from joulecast.cli.terminal import Json
@@ -25,17 +25,6 @@ from joulecast.uses.compare import Comparison
 
 # Samples that totals are printed for where a price or grid is given without --samples.
 _DEFAULT_SAMPLES = 1_000_000
-
-
-class BatchListType(ListType):
-    """Batch sizes separated by commas."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the batch sizes."""
-        words = super().convert(value, param, ctx)
-        if not all(word.isdigit() and int(word) > 0 for word in words):
-            self.fail(f"{', '.join(words)}: give whole numbers from 1, like 8,16", param, ctx)
-        return tuple(map(int, words))
 
 
 @dataclass(frozen=True)
@@ -57,9 +46,18 @@ class SampleOptions:
         return make_bill(length.count_steps(batch=1), self.grid, self.price)
 
 
-def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any) -> SetupGrid:
+def make_setup_grid(
+    batch: tuple[int, ...] | None,
+    threads: tuple[int, ...] | None,
+    processor: tuple[str, ...] | None,
+    inference: bool,
+    **setup: Any,
+) -> SetupGrid:
     """Return the grid of setups from the values of options."""
-    return SetupGrid(batch or (), phase="inference" if inference else "train", **setup)
+    fixed = {**setup, **options.choose_phase(inference)}
+    if inference:
+        fixed["optimizer"] = (fixed["optimizer"],)
+    return SetupGrid(batch or (), threads=threads or (0,), processor=processor or ("",), **fixed)
 
 
 @click.command()
@@ -75,9 +73,9 @@ def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any
     make_setup_grid,
     click.option(
         "--batch",
-        type=BatchListType(),
+        type=CountListType(),
         metavar="8,16,32",
-        help="Batch sizes.  [default: the net's own]",
+        help="Batch sizes.  [default: the net's own; 1 with --inference]",
     ),
     click.option(
         "--precision",
@@ -96,7 +94,19 @@ def make_setup_grid(batch: tuple[int, ...] | None, inference: bool, **setup: Any
         help=f"Optimizers: {', '.join(OPTIMIZERS)}.",
     ),
     options.loss,
-    options.threads,
+    click.option(
+        "--threads",
+        type=CountListType(),
+        metavar="1,2,4",
+        help="Numbers of CPU threads.  [default: all]",
+    ),
+    click.option(
+        "--processor",
+        type=ListType(),
+        metavar="NAME,NAME",
+        help="Processors of the device, as its runtime says.",
+    ),
+    options.cuda_graphs,
     options.inference,
 )
 @options.input_shape
@@ -121,13 +131,13 @@ def compare(
 ) -> None:
     """Rank devices, batch sizes, precisions and optimizers by the energy of a sample of NET.
 
-    Every combination is estimated, none is run. Combinations that no other one beats in both
+    With --inference NET is run, not trained. Every combination is estimated, none is run. Combinations that no other one beats in both
     energy and time are on the Pareto front. Those that cannot be compared are listed with the
     reason; if that is all of them, the exit code is 1.
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
     bill = totals.make_bill()
-    resolved = resolve_name(net, None, input)
+    resolved = resolve_name(net, None, input, phase=setups.phase)
     profiles = find_profiles(devices or (), estimating.store, options.echo_choice)
     grid = setups.list_setups(resolved.batch)
     comparison = compare_setups(resolved, profiles, grid, estimating)

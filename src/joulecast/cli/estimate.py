@@ -1,4 +1,4 @@
-"""``joulecast estimate NET``: estimate the energy of training before it runs."""
+"""``joulecast estimate NET``: estimate the energy of training or inference before it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from joulecast.api.estimate import check_first_steps, estimate_net, probe_net, update
+from joulecast.api.estimate import check_first_steps, estimate_net, probe_net, update_run
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.api.profiles import load_profile
@@ -20,9 +20,10 @@ from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
 from joulecast.cli.progress import show_activity
 from joulecast.cli.run_options import RunOptions, make_run_options
+from joulecast.cli.setups import name_step
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
-from joulecast.records import Estimate, Network
+from joulecast.records import Estimate, Network, describe_inference
 from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.units import battery_share, parse_energy
 
@@ -88,7 +89,7 @@ _BATTERY_SHARE = ShareType(is_open=False)
     options.device,
     click.option("--profile", metavar="FILE", help="Profile file, instead of --device."),
     options.make_on(
-        "Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu or simulated:7."
+        "Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu, onnx:cpu or simulated:7."
     ),
     click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."
@@ -135,7 +136,9 @@ def estimate(
 ) -> None:
     """Estimate the energy of training NET, with a credible interval, before it runs.
 
-    A step is forward, loss, backward and update on a batch that is already in memory.
+    A step is forward, loss, backward and update on a batch that is already in memory. With
+    --inference the net is not trained: an inference is one forward pass, and its duration is the
+    latency.
     """
     source.check_probe(estimating.estimator)
     device = "" if source.probe else source.choose_name()
@@ -151,9 +154,13 @@ def estimate(
     result, warnings = estimate_net(profile, net, setup, estimating), []
     if run.seen is not None:
         energy_j, seen_steps = parse_seen(run.seen)
-        warnings = check_first_steps(result, energy_j, seen_steps)
-        result = update(result, energy_j=energy_j, steps=seen_steps)
-    data = {**describe_estimate(result, steps, run), **list_unattributed(net.network)}
+        first = (energy_j, seen_steps, name_step(setup))
+        warnings, result = check_first_steps(result, *first), update_run(result, *first)
+    data = {
+        **describe_estimate(result, steps, run),
+        **describe_inference(setup, result.energy_j, result.duration_s),
+        **list_unattributed(net.network),
+    }
     report = EstimateReport(
         net.network.name, setup, result, profile, data, run, tuple(warnings), layers
     )

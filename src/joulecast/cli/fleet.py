@@ -34,6 +34,7 @@ from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_fleet import (
     describe_campaign,
     describe_checks,
+    describe_forecast,
     describe_status,
     print_campaigns,
     print_checks,
@@ -238,6 +239,7 @@ def make_forecast_options(
     "forecast",
     make_forecast_options,
     options.steps,
+    options.inferences,
     options.epochs,
     options.samples,
     click.option("--deadline", metavar="2h", help="Longest duration of the run."),
@@ -271,7 +273,7 @@ def estimate(
     """
     net, setup = request.resolve()
     found = forecast_net(net, setup, forecast.make_question(setup.batch), estimating)
-    write_result(output, found.to_dict(), lambda: print_forecast(found))
+    write_result(output, describe_forecast(found), lambda: print_forecast(found))
 
 
 def _parse_charge(text: str) -> tuple[str, float]:

@@ -14,11 +14,11 @@ from typing import Any
 HARMLESS = frozenset(
     """
     acquisition atlas batch battery blocks budget candidates charge check confidence covers
-    cross_check deadline detach device device_name devices epochs estimator estimators floor form
-    from_ grid importance inference input interval json keep layers level loss measure missing
+    cross_check cuda_graphs deadline detach device device_name devices epochs estimator estimators floor form
+    from_ grid importance inference inferences input interval json keep layers level loss measure missing
     multiple nets no_save now objective offline optimizer patience points precision price probe
-    profile reserve rest_w retry_refused rounds run sampler samples seconds seed seen source stdio
-    steps strategy study threads time_limit tool trials vary window workers
+    processor profile reserve rest_w retry_refused rounds run runs sampler samples seconds seed seen source stdio
+    steps strategy study threads time_limit tool trials vary warmup window workers
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""
@@ -27,7 +27,7 @@ _METER = (
     r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
     r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
 )
-_ON = r"(?:cpu|cuda(?::\d+)?|mnn(?::cpu)?|simulated:\d+)"
+_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "net": "may run code",
@@ -72,6 +72,6 @@ def _is_store_here(text: str) -> bool:
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
     "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
-    "runtime": lambda text: text in ("torch", "mnn", "simulated"),
+    "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
     "store": _is_store_here,
 }

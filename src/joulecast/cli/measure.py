@@ -12,7 +12,13 @@ from joulecast.api.nets import NetRequest
 from joulecast.api.options import MeasureOptions
 from joulecast.cli import options
 from joulecast.cli.output import OutputOptions, write_result
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import (
+    begin_sentence,
+    describe_setup,
+    is_inference,
+    name_activity,
+    name_step,
+)
 from joulecast.cli.streams import find_descriptor, write_message
 from joulecast.cli.terminal import (
     Json,
@@ -20,15 +26,17 @@ from joulecast.cli.terminal import (
     format_optional,
     label_provenance,
     make_console,
+    plural,
     print_table,
 )
 from joulecast.errors import StoreError
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter
-from joulecast.records import Observation
+from joulecast.records import Observation, compute_power, describe_inference
+from joulecast.records.inference_costs import INFERENCES
 from joulecast.redaction import redact_url
 from joulecast.store import check_place
-from joulecast.units import format_bytes, format_duration, format_energy, format_power
+from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_wh
 
 _COMMAND = "joulecast.cli.measure.command"
 # Where the command's output goes when stdout is for JSON only.
@@ -64,7 +72,8 @@ def measure(
     """Train NET, or run any COMMAND, under a meter and print its energy and time.
 
     NET is warmed up and measured in several windows: energy and time of a step with their standard
-    deviation. A COMMAND is run once; its exit code becomes that of this program. With --json its
+    deviation. With --inference NET is run, not trained: energy and latency of an inference. A
+    COMMAND is run once; its exit code becomes that of this program. With --json its
     output goes to stderr.
     """
     context = click.get_current_context()
@@ -91,38 +100,37 @@ def measure(
 def describe_observation(observation: Observation, place: str) -> Json:
     """Return an observation as JSON values."""
     data = {key: value for key, value in observation.to_dict().items() if key != "trial"}
+    setup, energy_j, duration_s = (
+        observation.trial.setup,
+        observation.energy_j,
+        observation.duration_s,
+    )
     return {
         "net": observation.trial.network.name,
-        "setup": observation.trial.setup.to_dict(),
+        "setup": setup.to_dict(),
         **data,
-        "power_w": _compute_power(observation),
+        "power_w": compute_power(energy_j, duration_s),
+        **describe_inference(setup, energy_j, duration_s),
         "store": place or None,
     }
 
 
-def _compute_power(observation: Observation) -> float | None:
-    if observation.energy_j is None or not observation.duration_s:
-        return None
-    return observation.energy_j / observation.duration_s
-
-
 def _print_observation(observation: Observation, place: str) -> None:
     console = make_console()
-    setup = observation.trial.setup
-    verb = "Running" if setup.phase == "inference" else "Training"
+    setup, energy_j = observation.trial.setup, observation.energy_j
     console.print(
-        f"{verb} {observation.trial.network.name} on {observation.device.name}: "
+        f"{name_activity(setup)} {observation.trial.network.name} on {observation.device.name}: "
         f"{describe_setup(setup)}\n"
     )
-    power = format_optional(_compute_power(observation), format_power)
+    power = format_optional(compute_power(energy_j, observation.duration_s), format_power)
     rows = [
         (
             "energy",
-            format_optional(observation.energy_j, format_energy),
+            format_optional(energy_j, format_energy),
             format_optional(observation.energy_sd_j, format_energy),
         ),
         (
-            "time",
+            "latency" if is_inference(setup) else "time",
             format_optional(observation.duration_s, format_duration),
             format_optional(observation.duration_sd_s, format_duration),
         ),
@@ -130,12 +138,21 @@ def _print_observation(observation: Observation, place: str) -> None:
         ("power", power, ""),
         ("peak memory", format_optional(observation.peak_memory_bytes, format_bytes), ""),
     ]
-    heading = f"one step{label_provenance(observation.provenance)}"
+    if is_inference(setup) and energy_j is not None:
+        rows.append((f"{INFERENCES:,} inferences", format_wh(INFERENCES * energy_j), ""))
+    one = begin_sentence(setup).split(" ", 1)[1]
+    heading = f"one {one}{label_provenance(observation.provenance)}"
     print_table(console, (heading, ">median", ">std. dev."), rows)
     console.print(
-        f"{observation.count} windows with the meter {observation.meter}, which covers "
+        f"{plural(observation.count, 'window')} with the meter {observation.meter}, which covers "
         f"{observation.covers}: {describe_provenance(observation.provenance)}."
     )
+    if observation.measured_steps:
+        noun = name_step(setup)
+        console.print(
+            f"{plural(observation.measured_steps, noun)} measured in all, after "
+            f"{observation.warmup_steps:,} to warm up."
+        )
     if observation.unchecked:
         console.print(f"Not checked by this meter: {', '.join(observation.unchecked)}.")
     if place:

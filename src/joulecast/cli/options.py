@@ -23,7 +23,7 @@ from joulecast.cli.option_types import (
 )
 from joulecast.cli.output import OutputOptions
 from joulecast.cli.streams import write_message
-from joulecast.records import OPTIMIZERS, PRECISIONS
+from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,7 +48,8 @@ def make_on(help: str) -> Callable[[Function], Function]:
         is_eager=True,
         expose_value=False,
         callback=_keep_runtime,
-        help="Framework of the device: torch, mnn or a plug-in; `--runtime mnn` is `--on mnn:cpu`.",
+        help="Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is "
+        "`--on mnn:cpu`.",
     )
     return lambda function: device(runtime(function))
 
@@ -86,7 +87,23 @@ meter = click.option(
     help="Meter, see `joulecast detect`; nvml+rapl adds up.",
 )
 rounds = click.option("--rounds", default=3, show_default=True, help="Windows of each measurement.")
-on = make_on("Device to measure on: cpu, cuda:0, mnn:cpu, simulated:7 or http://board:8377.")
+warmup = click.option(
+    "--warmup",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Steps or inferences before the windows.  [default: until their time settles]",
+)
+runs = click.option(
+    "--runs",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Fewest steps or inferences of a window.  [default: as many as 0.1 s takes]",
+)
+on = make_on(
+    "Device to measure on: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7 or http://board:8377."
+)
 device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."
 )
@@ -118,6 +135,9 @@ confidence = click.option(
     help="Probability with which the budget is kept.",
 )
 steps = click.option("--steps", type=click.IntRange(1), help="Steps of the run.")
+inferences = click.option(
+    "--inferences", type=click.IntRange(1), help="With --inference: inferences of the run."
+)
 epochs = click.option("--epochs", type=click.IntRange(1), help="Passes over --samples.")
 samples = click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
 grid = click.option("--grid", metavar="400|de", help="Also print CO2e: grams per kWh, or a region.")
@@ -134,8 +154,18 @@ loss = click.option(
     help="Loss function.",
 )
 threads = click.option("--threads", type=int, default=0, help="CPU threads.  [default: all]")
-inference = click.option("--inference", is_flag=True, help="Run the net instead of training it.")
-_batch = click.option("--batch", type=int, help="Batch size.  [default: the net's own]")
+inference = click.option(
+    "--inference", is_flag=True, help="Run the net instead of training it: forward passes alone."
+)
+processor = click.option(
+    "--processor", default="", metavar="NAME", help="Processor of the device, as its runtime says."
+)
+cuda_graphs = click.option(
+    "--cuda-graphs", is_flag=True, help="Capture the step once as a CUDA graph, and replay it."
+)
+_batch = click.option(
+    "--batch", type=int, help="Batch size.  [default: the net's own; 1 with --inference]"
+)
 _optimizer = click.option(
     "--optimizer",
     type=click.Choice(OPTIMIZERS),
@@ -148,7 +178,7 @@ _precision = click.option(
     type=click.Choice(PRECISIONS),
     default="fp32",
     show_default=True,
-    help="Number format.",
+    help="Number format; int8 needs --inference.",
 )
 
 # ---------------------------------------------------------------------------------------------
@@ -159,19 +189,49 @@ def make_request(
     batch: int | None, input: Shape | None, inference: bool, **setup: Any
 ) -> NetRequest:
     """Return a request from the values of options; its net is filled in by ``net_options``."""
-    values = {**setup, "phase": "inference" if inference else "train"}
+    values = {**setup, **choose_phase(inference)}
     if batch is not None:
         values["batch"] = batch
     return NetRequest(None, input_shape=input, setup_options=values)
 
 
-def make_run_length(steps: int | None, epochs: int | None, samples: int | None) -> RunLength:
+def choose_phase(inference: bool) -> dict[str, Any]:
+    """Return the fields of a Setup that ``--inference`` decides, as it has no optimizer and loss.
+
+    Raises:
+        UsageError: An optimizer or a loss was given as well.
+    """
+    if not inference:
+        return {"phase": "train"}
+    for name in ("optimizer", "loss"):
+        if is_typed(name):
+            raise click.UsageError(
+                f"--{name} is for training: leave it out with --inference",
+                click.get_current_context(),
+            )
+    default = Setup()
+    return {"phase": "inference", "optimizer": default.optimizer, "loss": default.loss}
+
+
+def make_run_length(
+    steps: int | None,
+    epochs: int | None,
+    samples: int | None,
+    inferences: int | None = None,
+) -> RunLength:
     """Return the length of a run from the values of options."""
     context = click.get_current_context()
+    if inferences is not None:
+        if not context.params.get("inference"):
+            raise click.UsageError("--inferences needs --inference", context)
+        if steps is not None:
+            raise click.UsageError("give --inferences or --steps, which mean the same", context)
+        steps = inferences
     if (epochs is None) != (samples is None):
         raise click.UsageError("--epochs and --samples belong together", context)
     if epochs is not None and steps is not None:
-        raise click.UsageError("give --steps, or --epochs and --samples", context)
+        given = "--steps" if inferences is None else "--inferences"
+        raise click.UsageError(f"give {given}, or --epochs and --samples", context)
     return RunLength(steps, epochs, samples)
 
 
@@ -189,7 +249,7 @@ def make_run_budget(budget: str, **length: Any) -> RunBudget:
 
 
 def net_options(function: Function) -> Function:
-    """Add the options that say how a net is trained; the command gets them as ``request``."""
+    """Add the options that say how a net is trained or run; they come as ``request``."""
 
     @functools.wraps(function)
     def fill_net(*args: Any, net: Any, request: NetRequest, **rest: Any) -> Any:
@@ -204,13 +264,15 @@ def net_options(function: Function) -> Function:
         _precision,
         loss,
         threads,
+        processor,
+        cuda_graphs,
         inference,
     )
     result: Function = add(fill_net)
     return result
 
 
-measuring = collect("measuring", MeasureOptions, on, meter, rounds, device_name)
+measuring = collect("measuring", MeasureOptions, on, meter, rounds, device_name, warmup, runs)
 probing = collect("measuring", MeasureOptions, on, meter)
 estimating = collect("estimating", EstimateOptions, estimator, level, store)
 budget = collect(
@@ -223,10 +285,11 @@ budget = collect(
         help="A share of the original, or energy of a step or run.",
     ),
     steps,
+    inferences,
     epochs,
     samples,
 )
-run_length = collect("length", make_run_length, steps, epochs, samples)
+run_length = collect("length", make_run_length, steps, inferences, epochs, samples)
 output = collect("output", OutputOptions, out, json)
 plotted_output = collect("output", OutputOptions, out, plot, json)
 

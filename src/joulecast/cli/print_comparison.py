@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.cli.bill import Bill
+from joulecast.cli.setups import explain_not_included, is_inference
 from joulecast.cli.terminal import (
-    NOT_INCLUDED,
     Json,
     describe_provenance,
     format_interval,
@@ -32,6 +32,9 @@ from joulecast.uses.compare import DISTINGUISHABLE_PROBABILITY, Comparison, Comp
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Parts of a setup that may differ between rows.
+_SETUP_FIELDS = ("batch", "optimizer", "precision", "threads", "processor", "cuda_graphs")
+
 
 def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
     """Return the totals of all samples; empty without a bill or an estimate."""
@@ -43,9 +46,9 @@ def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
 def print_comparison(comparison: Comparison, bill: Bill | None) -> None:
     """Print the ranks, what cannot be distinguished, and what was not ranked."""
     console, labels = make_console(), RowLabels(comparison)
-    console.print(f"{comparison.net}{labels.common}: energy and time per sample\n")
+    console.print(f"{comparison.net}{labels.common}: {labels.quantity}\n")
     level = f">{format_level(comparison.level)}"
-    columns = ("#", *labels.columns, ">energy", level, ">time", level, ">P(less)")
+    columns = ("#", *labels.columns, ">energy", level, *labels.times(level), ">P(less)")
     for covers, rows in comparison.groups.items():
         cells = [_format_row(row, labels) for row in rows]
         print_table(console, columns, cells, title=labels.describe_group(covers, rows))
@@ -66,21 +69,50 @@ class RowLabels:
         setups = [row.setup for row in comparison.rows]
         self.devices = dict.fromkeys(row.device or row.requested_device for row in comparison.rows)
         self.varying = [
-            name
-            for name in ("batch", "optimizer", "precision")
-            if len({getattr(setup, name) for setup in setups}) > 1
+            name for name in _SETUP_FIELDS if len({getattr(setup, name) for setup in setups}) > 1
         ]
         self.columns = ("device", "setup") if len(self.devices) > 1 else ("setup",)
 
     @property
     def common(self) -> str:
         """The device and the part of the setup that do not vary: `` on nvidia-h200, sgd``."""
-        setup = self.comparison.rows[0].setup
-        method = "inference" if setup.phase == "inference" else setup.optimizer
-        parts = {"batch": f"batch {setup.batch}", "optimizer": method, "precision": setup.precision}
-        fixed = "".join(f", {part}" for name, part in parts.items() if name not in self.varying)
+        parts = _describe_fields(self.comparison.rows[0].setup)
+        fixed = "".join(
+            f", {part}" for name, part in parts.items() if part and name not in self.varying
+        )
         device = f" on {next(iter(self.devices))}" if len(self.devices) == 1 else ""
         return device + fixed
+
+    @property
+    def quantity(self) -> str:
+        """What the tables show: ``energy and time per sample``."""
+        if self._is_single:
+            return "energy and latency per inference"
+        return "energy and time per sample"
+
+    @property
+    def _is_single(self) -> bool:
+        """Whether every row is inference of one sample, whose time is the latency."""
+        setups = [row.setup for row in self.comparison.rows]
+        return all(is_inference(setup) and setup.batch == 1 for setup in setups)
+
+    def times(self, level: str) -> tuple[str, ...]:
+        """Return the headings of time and, for inference of batches, the latency of a batch."""
+        if self._is_single:
+            return (">latency", level)
+        has_latency = is_inference(self.comparison.rows[0].setup)
+        return (">time", level, *([">latency"] if has_latency else []))
+
+    def format_times(self, row: ComparisonRow) -> tuple[str, ...]:
+        """Return the cells below ``times``."""
+        ends_s = row.duration_interval_s
+        cells = (
+            format_duration(row.duration_s),
+            format_interval(ends_s, format_duration) if ends_s else "-",
+        )
+        if self._is_single or not is_inference(row.setup) or row.estimate is None:
+            return cells
+        return (*cells, format_duration(row.estimate.duration_s))
 
     def label(self, row: ComparisonRow) -> tuple[str, ...]:
         """Return the cells that identify a row."""
@@ -89,9 +121,9 @@ class RowLabels:
 
     def describe_setup(self, setup: Setup) -> str:
         """Return the part of a setup that varies: ``batch 32, bf16``."""
-        parts = {"batch": f"batch {setup.batch}"}
+        parts = _describe_fields(setup)
         names = self.varying or ["batch"]
-        return ", ".join(parts.get(name, str(getattr(setup, name))) for name in names)
+        return ", ".join(parts[name] or f"any {name}" for name in names)
 
     def describe_group(self, covers: str, rows: Sequence[ComparisonRow]) -> str:
         """Return the title of a table; empty for the only one that rests on measurements."""
@@ -112,16 +144,27 @@ class RowLabels:
         ]
 
 
+def _describe_fields(setup: Setup) -> dict[str, str]:
+    """Return the parts of a setup in words; empty for what the runtime chooses."""
+    return {
+        "batch": f"batch {setup.batch}",
+        "optimizer": "inference" if is_inference(setup) else setup.optimizer,
+        "precision": setup.precision,
+        "threads": f"{setup.threads} threads" if setup.threads else "",
+        "processor": setup.processor,
+        "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
+    }
+
+
 def _format_row(row: ComparisonRow, labels: RowLabels) -> tuple[str, ...]:
-    ends_s, probability = row.duration_interval_s, row.probability_below_next
+    probability = row.probability_below_next
     return (
         f"{row.rank}{'*' if row.is_on_front else ''}",
         *labels.label(row),
         ("about " if row.estimate and row.estimate.unseen_share > 0 else "")
         + format_energy(row.energy_j),
         format_interval(row.interval_j, format_energy),
-        format_duration(row.duration_s),
-        format_interval(ends_s, format_duration) if ends_s else "-",
+        *labels.format_times(row),
         "" if probability is None else format_share(probability),
     )
 
@@ -144,8 +187,9 @@ def _print_totals(
 
 
 def _list_notes(comparison: Comparison) -> list[str]:
+    not_included = explain_not_included(comparison.rows[0].setup)
     if not comparison.groups:
-        return [NOT_INCLUDED]
+        return [not_included]
     notes = [
         "*: on the Pareto front, no other combination takes both less energy and less time. "
         "P(less): probability that it takes less energy than the next one.",
@@ -159,7 +203,7 @@ def _list_notes(comparison: Comparison) -> list[str]:
     ranked = [row for row in comparison.rows if row.estimate and row.rank]
     pairs = dict.fromkeys((row.estimate.provenance, row.covers) for row in ranked if row.estimate)
     text = "; ".join(f"{describe_provenance(one)}, the meter covers {of}" for one, of in pairs)
-    notes.append(f"Provenance: {text}. {NOT_INCLUDED}")
+    notes.append(f"Provenance: {text}. {not_included}")
     if any(row.estimate and row.estimate.unseen_share > 0 for row in ranked):
         notes.append("about: some of its layers were never measured on the device.")
     return [*notes, *_list_estimate_notes([row.estimate for row in ranked if row.estimate])]

@@ -9,9 +9,15 @@ from typing import Any
 
 from joulecast.cli.print_layers import print_layers
 from joulecast.cli.run_options import RunOptions
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import (
+    begin_sentence,
+    describe_setup,
+    explain_not_included,
+    is_inference,
+    name_activity,
+    name_step,
+)
 from joulecast.cli.terminal import (
-    NOT_INCLUDED,
     Json,
     describe_provenance,
     format_interval,
@@ -25,13 +31,16 @@ from joulecast.estimators.additive.device_model import DURATIONS
 from joulecast.estimators.estimate_notes import explain_memory
 from joulecast.records import Estimate, Profile, Setup, summarise_observations
 from joulecast.units import (
+    JOULES_PER_WH,
     format_bytes,
     format_duration,
     format_energy,
     format_kwh,
     format_mass,
     format_money,
+    format_power,
     format_share,
+    format_wh,
 )
 
 # Shares above which a note is worth printing.
@@ -77,14 +86,15 @@ class EstimateReport:
 def print_estimate(report: EstimateReport) -> None:
     """Print energy and duration of a step and of the run, the costliest layers, and notes."""
     console, data, result = make_console(), report.data, report.estimate
-    verb = "Running" if report.setup.phase == "inference" else "Training"
-    console.print(f"{verb} {report.name} on {result.device}: {describe_setup(report.setup)}\n")
-    step = _format_cost(result.energy_j, result.interval_j, result.duration_s, result)
-    console.print(f"A step takes {step}.", style="bold")
+    setup = report.setup
+    verb = name_activity(setup)
+    console.print(f"{verb} {report.name} on {result.device}: {describe_setup(setup)}\n")
+    console.print(_describe_step(setup, result), style="bold")
     if data["steps"] > 1:
         totals = (data["total_energy_j"], data["total_interval_j"], data["total_duration_s"])
         console.print(
-            f"{data['steps']:,} steps take {_format_cost(*totals, result)}.", style="bold"
+            f"{plural(data['steps'], name_step(setup))} take {_format_cost(*totals, result)}.",
+            style="bold",
         )
     units = " · ".join(_list_units(data, report.run))
     console.print(units)
@@ -111,13 +121,31 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     return f"{text}; and {more} more setup{'s' if more > 1 else ''}" if more else text
 
 
+def _describe_step(setup: Setup, result: Estimate) -> str:
+    """Return what a step or an inference takes; the duration of an inference is its latency."""
+    cost = (result.energy_j, result.interval_j)
+    if not is_inference(setup):
+        return f"{begin_sentence(setup)} takes {_format_cost(*cost, result.duration_s, result)}."
+    energy = format_with_interval(*cost, result.level, result.provenance)
+    latency, ends_s = format_duration(result.duration_s), result.duration_interval_s
+    if ends_s is not None:
+        latency += f" ({format_level(result.level)} {format_interval(ends_s, format_duration)})"
+    return f"{begin_sentence(setup)} takes {energy}, with a latency of {latency}."
+
+
 def _format_cost(energy_j: float, interval_j: Any, duration_s: float, result: Estimate) -> str:
     energy = format_with_interval(energy_j, interval_j, result.level, result.provenance)
     return f"{energy} and {format_duration(duration_s)}"
 
 
 def _list_units(data: Json, run: RunOptions) -> list[str]:
-    units = [format_kwh(data["total_energy_j"])]
+    units = []
+    if "latency_s" in data:
+        units.append(f"{format_power(data['mean_power_w'])} on average")
+        wh = data["wh_per_1000_inferences"]
+        units.append(f"{format_wh(wh * JOULES_PER_WH)} per 1,000 inferences")
+    if not units or data["steps"] > 1:
+        units.append(format_kwh(data["total_energy_j"]))
     if "co2e_g" in data:
         units.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {run.grid})")
     if "cost" in data:
@@ -132,14 +160,15 @@ def _answer_finish(report: EstimateReport) -> str:
     data, covers = report.data, report.estimate.covers
     finish = data["finish"]
     available = format_energy(finish["available_j"])
-    enough = f"enough for about {plural(finish['steps_left'], 'step')}"
+    enough = f"enough for about {plural(finish['steps_left'], name_step(report.setup))}"
     caveat = (
         f" The meter covers {covers}: give the power of everything else on the battery with "
         "--rest-w."
     )
     caveat = "" if report.run.rest_w else caveat
     if data["steps"] == 1:
-        hint = "Give --steps, or --epochs and --samples, to ask about a whole run."
+        option = "--inferences" if is_inference(report.setup) else "--steps"
+        hint = f"Give {option}, or --epochs and --samples, to ask about a whole run."
         return f"This charge holds {available}, {enough}. {hint}{caveat}"
     probability = finish["probability"]
     answer = next(text for text, least in _FINISHES.items() if probability >= least)
@@ -155,13 +184,14 @@ def _answer_finish(report: EstimateReport) -> str:
 def _list_notes(report: EstimateReport) -> list[str]:
     result = report.estimate
     notes = [
-        f"{_describe_memory(result)} {NOT_INCLUDED}",
+        f"{_describe_memory(result)} {explain_not_included(report.setup)}",
         f"Provenance: {describe_provenance(result.provenance)}; the meter covers {result.covers}.",
     ]
     if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:
         notes.append(
             f"{format_share(result.host_share)} of the energy is spent waiting for the host; "
-            f"without waiting, a step takes {format_energy(result.device_energy_j or 0.0)}."
+            f"without waiting, {begin_sentence(report.setup).lower()} takes "
+            f"{format_energy(result.device_energy_j or 0.0)}."
         )
     notes += _explain_interval(result)
     if result.unseen_share > 0:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from joulecast.api.fleet import FleetStatus
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli.progress import show_bar
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import describe_setup, is_inference, name_activity, name_step
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import (
     Json,
@@ -26,6 +26,7 @@ from joulecast.cli.terminal import (
 from joulecast.fleet.coordinator import FleetEvent
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
+from joulecast.records import describe_inference
 from joulecast.store.fleet_tables import DONE, RUNNING, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_energy, format_share
 
@@ -128,20 +129,37 @@ def print_status(status: FleetStatus) -> None:
 def print_forecast(found: FleetEstimate) -> None:
     """Print what a run takes on every device of a fleet."""
     console = make_console()
-    verb = "Running" if found.setup.phase == "inference" else "Training"
+    verb, count = name_activity(found.setup), plural(found.steps, name_step(found.setup))
     limit = "" if found.deadline_s is None else f" within {format_duration(found.deadline_s)}"
-    title = (
-        f"{verb} {found.network} ({describe_setup(found.setup)}) for {found.steps:,} steps{limit}"
-    )
-    columns = (
+    title = f"{verb} {found.network} ({describe_setup(found.setup)}) for {count}{limit}"
+    columns = [
         "device", ">energy", format_level(found.level), ">time", ">battery", "finishes", "~why not",
-    )  # fmt: skip
-    print_table(console, columns, [_make_forecast_row(one) for one in found.devices], title=title)
+    ]  # fmt: skip
+    rows = [list(_make_forecast_row(one)) for one in found.devices]
+    if is_inference(found.setup):
+        place = columns.index(">time") + 1
+        columns.insert(place, ">latency")
+        for row, one in zip(rows, found.devices, strict=True):
+            row.insert(place, format_optional(_find_latency(one, found.steps), format_duration))
+    print_table(console, columns, rows, title=title)
     able = [one for one in found.devices if one.can_finish]
     console.print(
         f"{len(able)} of {plural(len(found.devices), 'device')} can finish, with a probability of "
         f"at least {format_share(found.confidence)}."
     )
+
+
+def describe_forecast(found: FleetEstimate) -> Json:
+    """Return what a run takes on every device of a fleet as JSON values."""
+    data = found.to_dict()
+    for row, one in zip(data["devices"], found.devices, strict=True):
+        latency_s = _find_latency(one, found.steps)
+        row.update(describe_inference(found.setup, one.step_energy_j, latency_s))
+    return data
+
+
+def _find_latency(one: DeviceForecast, steps: int) -> float | None:
+    return None if one.duration_s is None else one.duration_s / steps
 
 
 def _make_device_row(device: StoredDevice, status: FleetStatus) -> tuple[str, ...]:

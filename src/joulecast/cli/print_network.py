@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from joulecast.api import nets
 from joulecast.api.inspect import StepCount
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import describe_setup, is_inference
 from joulecast.cli.terminal import make_console, print_notes, print_table
 from joulecast.kinds import (
     StepWork,
@@ -39,7 +39,7 @@ _SHORT_NAMES = {
 def print_network(shown: Network, network: Network, setup: Setup, count: StepCount) -> None:
     """Print the layers of ``shown``, the stages of a step, and notes."""
     console = make_console()
-    phase = "inference" if setup.phase == "inference" else "one training step"
+    phase = "one inference" if is_inference(setup) else "one training step"
     shape = format_shape(network.input.shape)
     console.print(f"{network.name}: {phase}, input {shape}, {describe_setup(setup)}\n")
     work = network_work(network, setup)
@@ -48,8 +48,9 @@ def print_network(shown: Network, network: Network, setup: Setup, count: StepCou
     rows = _list_block_rows(shown, network, setup) if is_folded else []
     rows = rows or [_format_layer(layer, setup) for layer in shown.layers[:_MOST_ROWS]]
     print_table(console, columns, rows, footer=("all", "", "", "", *_format_work(work)))
-    stages = [(stage, *_format_work(StepWork(getattr(work, stage)))[1:]) for stage in _STAGES]
-    print_table(console, ("stage", ">FLOPs", ">bytes", ">kernels"), stages)
+    if not is_inference(setup):
+        stages = [(stage, *_format_work(StepWork(getattr(work, stage)))[1:]) for stage in _STAGES]
+        print_table(console, ("stage", ">FLOPs", ">bytes", ">kernels"), stages)
     notes = _list_notes(network, setup, count, is_folded)
     if len(rows) == _MOST_ROWS < len(shown.layers):
         notes.insert(0, f"Only the first {_MOST_ROWS} rows are shown: --json lists every layer.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.api.prune import PrunedNet, is_within_budget
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import begin_sentence, describe_setup, name_step
 from joulecast.cli.terminal import (
     describe_provenance,
     format_with_interval,
@@ -50,17 +50,19 @@ def print_pruning(report: PruningReport) -> None:
     assert before is not None and after is not None, "the command has a profile"
     console.print(
         f"Pruning {result.network.name} for {before.device}: {describe_setup(report.setup)}; "
-        f"budget {result.budget}, strategy {result.strategy}, minimising {result.objective}\n"
+        f"budget {result.budget.describe(name_step(report.setup))}, strategy {result.strategy}, "
+        f"minimising {result.objective}\n"
     )
     share = format_share(after.energy_j / before.energy_j)
-    console.print(f"A step takes {_format_estimate(after)},", style="bold")
+    first = begin_sentence(report.setup)
+    console.print(f"{first} takes {_format_estimate(after)},", style="bold")
     console.print(f"{share} of {_format_estimate(before)} before.", style="bold")
     console.print(_describe_probability(result) + "\n", style="bold")
     columns = ("layer", "kind", ">channels", ">before", ">after", ">share")
     print_table(console, columns, map(_format_layer, _choose_layers(result.layers)))
     print_notes(console, _list_notes(report, after))
     if report.measured is not None:
-        console.print("\n" + _describe_measured(result, *report.measured), style="bold")
+        console.print("\n" + _describe_measured(report, *report.measured), style="bold")
     if report.place:
         net = ", net=the original module" if report.pruned.source else ""
         load = f"joulecast.load_pruned({report.place!r}{net})"
@@ -126,7 +128,8 @@ def _list_notes(report: PruningReport, after: Estimate) -> list[str]:
         )
     if report.steps:
         total = format_energy(after.energy_j * report.steps)
-        notes.append(f"{report.steps:,} steps take {total}{label_provenance(after.provenance)}.")
+        steps = f"{report.steps:,} {name_step(report.setup)}s"
+        notes.append(f"{steps} take {total}{label_provenance(after.provenance)}.")
     whole = result.not_prunable
     notes += [f"Not pruned: {reason}." for reason in whole[:_MAX_NOT_PRUNABLE]]
     if len(whole) > _MAX_NOT_PRUNABLE:
@@ -134,12 +137,13 @@ def _list_notes(report: PruningReport, after: Estimate) -> list[str]:
     return notes
 
 
-def _describe_measured(result: PruningResult, before: Observation, after: Observation) -> str:
-    kept = is_within_budget(result.budget, before, after)
+def _describe_measured(report: PruningReport, before: Observation, after: Observation) -> str:
+    kept = is_within_budget(report.pruned.pruning.budget, before, after)
     verdict = "within the budget" if kept else "above the budget"
     share = format_share((after.energy_j or 0.0) / (before.energy_j or 1.0))
     return (
-        f"Measured{label_provenance(after.provenance)}: a step takes {_format_energy(after)} "
+        f"Measured{label_provenance(after.provenance)}: {begin_sentence(report.setup).lower()} "
+        f"takes {_format_energy(after)} "
         f"instead of {_format_energy(before)} ({share}), {verdict}."
     )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from joulecast.cli.setups import describe_setup
+from joulecast.cli.setups import (
+    describe_setup,
+    explain_not_included,
+    is_inference,
+    name_step,
+)
 from joulecast.cli.terminal import (
-    NOT_INCLUDED,
     describe_provenance,
     format_interval,
     format_level,
@@ -140,16 +144,18 @@ def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
 
 def _describe_task(verb: str, screener: BudgetScreener) -> str:
     space = screener.space
+    budget = screener.budget.describe(name_step(space.setup))
     limit = "" if screener.budget.share is None else f" (about {format_energy(screener.limit_j)})"
     return (
         f"{verb} {space.family} on {screener.fitted_profile.profile.device.name}: "
-        f"{describe_setup(space.setup)}; budget {screener.budget}{limit}, kept with a probability "
+        f"{describe_setup(space.setup)}; budget {budget}{limit}, kept with a probability "
         f"of at least {format_share(screener.confidence)}"
     )
 
 
 def _describe_period(screener: BudgetScreener) -> str:
-    return f"energy and time of one {'run' if screener.length.is_run else 'step'}"
+    step = name_step(screener.space.setup)
+    return f"energy and time of one {'run' if screener.length.is_run else step}"
 
 
 def _list_notes(result: SearchResult, storage: str | None) -> list[str]:
@@ -173,11 +179,12 @@ def _explain_energy(screener: BudgetScreener, candidates: Sequence[ScreenedCandi
     fitted = screener.fitted_profile
     notes = [
         f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; the meter "
-        f"covers {fitted.profile.covers}. {NOT_INCLUDED}"
+        f"covers {fitted.profile.covers}. {explain_not_included(screener.space.setup)}"
     ]
+    step = "An inference" if is_inference(screener.space.setup) else "A step"
     if "batch" in _list_other_dimensions(screener) and screener.length.epochs is None:
         notes.append(
-            "A step with a smaller batch does less work: give --epochs and --samples to compare "
+            f"{step} with a smaller batch does less work: give --epochs and --samples to compare "
             "batch sizes by the energy of a whole run."
         )
     unseen = sum(candidate.estimate.unseen_share > 0 for candidate in candidates)

@@ -42,7 +42,8 @@ _NET_OPTIONS = (
     "precision",
     "loss",
     "threads",
-    "inference",
+    "processor",
+    "cuda_graphs",
     "interval",
     "acquisition",
     "missing",
@@ -111,17 +112,19 @@ def profile(
     With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
     to large language models, in the order in which they tell most.
 
-    Layers and blocks are trained in isolation under a meter; the next one is always what lowers the
-    uncertainty of NET most for its time. For a family (cnn5) that includes all narrower members.
-    Where CUDA graphs hide the host, up to three whole nets are trained for a second as well. Every
-    measurement is stored at once: after an interruption, the same command resumes.
+    Layers and blocks are trained in isolation under a meter, or run with --inference; the next one
+    is always what lowers the uncertainty of NET most for its time. For a family (cnn5) that
+    includes all narrower members. Where CUDA graphs hide the host, up to three whole nets are
+    trained or run for a second as well. Every measurement is stored at once: after an interruption,
+    the same command resumes.
     """
     if profiling.atlas:
         _check_atlas_options(request)
         if not options.is_typed("rounds"):
             # One round of each: more trials tell more than more rounds.
             measuring = replace(measuring, rounds=1)
-        print_atlas(measuring, profiling, store, output)
+        phase = request.setup_options["phase"]
+        print_atlas(measuring, replace(profiling, phase=phase), store, output)
         return
     if request.net is None:
         raise click.UsageError("give a NET, or --atlas", click.get_current_context())

@@ -4,24 +4,58 @@ from __future__ import annotations
 
 from joulecast.records import Setup
 
+_OUTSIDE_STEPS = "loading data, evaluation and checkpoints"
+
 
 def describe_setup(setup: Setup) -> str:
     """Return a short description: ``batch 32, sgd, fp32``."""
     words = [f"batch {setup.batch}", setup.precision]
-    words.insert(1, "inference" if setup.phase == "inference" else setup.optimizer)
+    words.insert(1, "inference" if is_inference(setup) else setup.optimizer)
     if setup.threads:
         words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
-    if setup.loss != "cross_entropy":
+    words += [setup.processor] if setup.processor else []
+    words += ["CUDA graphs"] if setup.cuda_graphs else []
+    if setup.loss != "cross_entropy" and not is_inference(setup):
         words.append(f"{setup.loss} loss")
     return ", ".join(words)
+
+
+def is_inference(setup: Setup) -> bool:
+    """Return whether the net is run, not trained."""
+    return setup.phase == "inference"
+
+
+def name_step(setup: Setup) -> str:
+    """Return what one step of a setup is called: ``step`` or ``inference``."""
+    return "inference" if is_inference(setup) else "step"
+
+
+def begin_sentence(setup: Setup) -> str:
+    """Return ``A step``, ``An inference``, or ``An inference of 8 samples``."""
+    if not is_inference(setup):
+        return "A step"
+    return "An inference" + (f" of {setup.batch} samples" if setup.batch > 1 else "")
+
+
+def name_activity(setup: Setup) -> str:
+    """Return the first word of a report: ``Training`` or ``Running``."""
+    return "Running" if is_inference(setup) else "Training"
+
+
+def explain_not_included(setup: Setup) -> str:
+    """Return what the energy of a step or an inference does not include."""
+    what = "loading and preparing inputs" if is_inference(setup) else _OUTSIDE_STEPS
+    return f"Not included: {what}."
 
 
 def list_setup_options(setup: Setup) -> str:
     """Return the options that specify a setup: ``--batch 16 --threads 1``."""
     default = Setup()
     flags = [f"--batch {setup.batch}"]
-    for name in ("optimizer", "precision", "loss", "threads"):
+    names = ("precision", "threads", "processor")
+    for name in names if is_inference(setup) else ("optimizer", "loss", *names):
         value = getattr(setup, name)
         if value != getattr(default, name):
             flags.append(f"--{name} {value}")
-    return " ".join(flags + (["--inference"] if setup.phase == "inference" else []))
+    flags += ["--cuda-graphs"] if setup.cuda_graphs else []
+    return " ".join(flags + (["--inference"] if is_inference(setup) else []))

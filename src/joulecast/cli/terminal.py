@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 WIDTH = 100
-NOT_INCLUDED = "Not included: loading data, evaluation and checkpoints."
 _SHORTEST_COLUMN = 8
 # Shown beside a number that was not measured.
 _LABELS = {"modelled": " (modelled)", "simulated": " (simulated)", "imported": " (imported)"}

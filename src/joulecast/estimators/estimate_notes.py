@@ -42,12 +42,12 @@ def explain_memory(estimate: Estimate) -> list[str]:
         return []
     if not estimate.fits_memory:
         return [
-            f"It would not fit: a step needs about {needed} of memory, but {estimate.device} has "
+            f"It would not fit: it needs about {needed} of memory, but {estimate.device} has "
             f"{available}. The estimate is for a device like it with enough memory."
         ]
     if estimate.peak_memory_bytes > _NEARLY_FULL_SHARE * estimate.device_memory_bytes:
         return [
-            f"It may not fit: a step needs about {needed} of memory, workspaces of the framework "
+            f"It may not fit: it needs about {needed} of memory, workspaces of the framework "
             f"not included, and {estimate.device} has {available}."
         ]
     return []
@@ -65,5 +65,5 @@ def _explain_unattributed(network: Network) -> list[str]:
     parts = ", ".join(f"{format_share(share)} of the {name}" for name, share in large.items())
     return [
         f"{parts} belong to no layer and are not in the estimate, which is too low: "
-        "`joulecast measure` measures the whole step."
+        "`joulecast measure` measures the whole net."
     ]

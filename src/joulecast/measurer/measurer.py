@@ -183,9 +183,9 @@ class Measurer:
         started_s = measured.begun_s = self.now()
         step = self.runtime.prepare(measured.trial)
         try:
-            measured.step_times_s.append(self._warm_up(step, warm_s))
+            measured.step_times_s.append(self._warm_up(step, measured, warm_s))
             # A graph is issued at once, whatever it contains: it tells nothing about the host.
-            if measured.trial.execution.mode != "graph":
+            if measured.trial.mode != "graph":
                 measured.issues_s.extend(self._time_issue(step, measured.step_times_s[-1]))
             yield step
             measured.peak_bytes = max(measured.peak_bytes, step.peak_memory_bytes())
@@ -237,19 +237,30 @@ class Measurer:
         if pause_s:
             self.clock.sleep(pause_s)
             self._check_idle(measured)
-            self._time_steps(step, _count_steps(self.limits.warm_s, measured.step_times_s[-1]))
+            enough = _count_steps(self.limits.warm_s, measured.step_times_s[-1])
+            count = self.limits.warmup_steps or enough
+            self._time_steps(step, count)
+            measured.warmup_steps += count
 
     def _find_recovery_s(self, measured: TrialMeasurements) -> float:
         """Return how long to wait after a rejected window: longer each time."""
         doublings = min(measured.count_rejected() - 1, 3)
         return self.limits.recover_s * (1 << doublings)
 
-    def _warm_up(self, step: Step, warm_s: float) -> float:
-        """Run steps until their time settles; return the seconds of one step."""
+    def _warm_up(self, step: Step, measured: TrialMeasurements, warm_s: float) -> float:
+        """Run as many steps as are asked for, or until their time settles; return that time."""
+        if fixed := self.limits.warmup_steps:
+            measured.warmup_steps += fixed
+            # The first steps are often slow.
+            slow, count = fixed // 2, fixed - fixed // 2
+            if slow:
+                self._time_steps(step, slow)
+            return self._time_steps(step, count) / count
         started_s, count = self.now(), 1
         step_times_s: list[float] = []
         for _ in range(_MAX_CHUNKS):
             step_times_s.append(self._time_steps(step, count) / count)
+            measured.warmup_steps += count
             spent_s, last_s = self.now() - started_s, step_times_s[-3:]
             agree = len(last_s) == 3 and max(last_s) <= min(last_s) * (1 + self.limits.settle_share)
             if spent_s >= self.limits.settle_s or (agree and spent_s >= warm_s):
@@ -273,8 +284,10 @@ class Measurer:
             step.wait()
 
     def _meter_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
-        window_s = max(self.meter.window_s, self.limits.window_s) * measured.window_factor()
-        count = _count_steps(window_s, measured.step_times_s[-1])
+        least = self.limits.window_steps
+        window_s = self.meter.window_s if least else max(self.meter.window_s, self.limits.window_s)
+        window_s *= measured.window_factor()
+        count = max(_count_steps(window_s, measured.step_times_s[-1]), least)
         self.meter.begin()
         duration_s = self._time_steps(step, count) / count
         reading = self.meter.end()
@@ -284,10 +297,10 @@ class Measurer:
 
     def _time_window(self, step: Step, measured: TrialMeasurements) -> MeasuredWindow:
         # If the runtime has graphs, eager steps are timed to learn about the host.
-        is_host = "graph" in self.runtime.modes and measured.trial.execution.mode == "eager"
+        is_host = "graph" in self.runtime.modes and measured.trial.mode == "eager"
         window_s = self.limits.host_s if is_host else self.limits.probe_s
         count = _count_steps(window_s, measured.step_times_s[-1])
-        return MeasuredWindow(None, self._time_steps(step, count) / count)
+        return MeasuredWindow(None, self._time_steps(step, count) / count, steps=count)
 
     def _check_idle(self, measured: TrialMeasurements) -> None:
         """Read the idle device, if it is time to, until nothing else runs on it."""
@@ -378,6 +391,8 @@ class Measurer:
             unchecked=self._list_unchecked(measured),
             windows=tuple(one.load for one in windows if one.load is not None),
             pulses=tuple(measured.pulses),
+            warmup_steps=measured.warmup_steps,
+            measured_steps=sum(one.steps for one in windows),
         )
 
     def _list_unchecked(self, measured: TrialMeasurements) -> tuple[str, ...]:

@@ -32,9 +32,11 @@ class MeasureLimits:
         probe_s: Shortest window of a time probe.
         host_s: Shortest window of a time probe of eager steps, whose host time varies from step to
             step.
+        window_steps: Fewest steps of a window with a meter; 0 for as many as ``window_s`` takes.
         warm_s: Shortest warm-up.
         probe_warm_s: Shortest warm-up of a time probe.
         settle_s: Longest warm-up, if step times never agree.
+        warmup_steps: Steps of every warm-up; 0 to warm up until step times agree.
         settle_share: Step times agree if they differ by less than this share.
         issues: How often the time to issue one step is measured.
         outlier_share: Reject a window whose steps take more than 1 + this times the median, or less
@@ -62,6 +64,8 @@ class MeasureLimits:
     confirm_s: float = 8.0
     retries: int = 5
     recover_s: float = 0.25
+    window_steps: int = 0
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -77,6 +81,7 @@ class MeasuredWindow:
     Attributes:
         unchecked: What the meter could not check.
         load: When its steps ran, if the meter is a recorder.
+        steps: Number of its steps.
     """
 
     energy_j: float | None
@@ -84,6 +89,7 @@ class MeasuredWindow:
     faults: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     load: LoadWindow | None = None
+    steps: int = 0
 
 
 @dataclass
@@ -96,6 +102,7 @@ class TrialMeasurements:
         cost_s: Device time used, warm-ups included.
         begun_s: When its last preparation began, on the clock of windows.
         pulses: Loads around the windows, if the meter is a recorder.
+        warmup_steps: Steps of all warm-ups.
     """
 
     trial: Trial
@@ -107,6 +114,7 @@ class TrialMeasurements:
     cost_s: float = 0.0
     begun_s: float = 0.0
     pulses: list[LoadWindow] = field(default_factory=list)
+    warmup_steps: int = 0
 
     def valid_windows(self) -> list[MeasuredWindow]:
         """Return windows without a fault whose step time is near the median."""
@@ -184,7 +192,7 @@ def make_window(
         return MeasuredWindow(None, duration_s, faults)
     energy_j = reading.power_w * duration_s
     load = LoadWindow(*reading.span_s, steps) if reading.span_s else None
-    return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked, load=load)
+    return MeasuredWindow(energy_j, duration_s, unchecked=reading.unchecked, load=load, steps=steps)
 
 
 def _has_fault(faults: Sequence[str], name: str) -> bool:

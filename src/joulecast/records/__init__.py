@@ -15,6 +15,7 @@ from joulecast.records.codec import Json, Record, load_record
 from joulecast.records.equal_blocks import EqualBlocks, find_equal_blocks
 from joulecast.records.estimate import BlockEstimate, Estimate, LayerEstimate
 from joulecast.records.hashing import stable_hash
+from joulecast.records.inference_costs import compute_power, describe_inference
 from joulecast.records.lazy_observations import (
     LazyObservations,
     ObservationSummary,
@@ -93,6 +94,8 @@ __all__ = [
     "StepTotals",
     "StoredFits",
     "Trial",
+    "compute_power",
+    "describe_inference",
     "find_equal_blocks",
     "find_fit_count",
     "fold_blocks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,7 @@ PROVENANCES = ("measured", "imported", "modelled", "simulated")
 Provenance = Annotated[str, Choices(PROVENANCES)]
 MOST_OBSERVATIONS = 1_000_000
 MOST_LOAD_WINDOWS = 1000
+_POWER_LIMIT = re.compile(r"limit (\d+(?:\.\d+)?) ?W")
 OWN_NET = "own net"
 """Source of an observation of a user's own module: it may do more than its network says."""
 
@@ -52,6 +54,12 @@ class Device(Record):
     driver: str = ""
     power_mode: str = ""
     unit: str = omit_default("")
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """The power limit that is part of the power mode of a GPU; None if there is none."""
+        found = _POWER_LIMIT.search(self.power_mode)
+        return float(found[1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ class Observation(Record):
         windows: With the meter ``later``: when energy is to be integrated.
         pulses: With the meter ``later``: short loads around the windows, by which a power trace is
             aligned with the clock of the run.
+        warmup_steps: Steps that ran before the windows; 0 if it is not known.
+        measured_steps: Steps in all valid windows together; 0 if it is not known.
     """
 
     trial: Trial
@@ -118,6 +128,8 @@ class Observation(Record):
     unchecked: tuple[str, ...] = omit_default(())
     windows: Annotated[tuple[LoadWindow, ...], MaxLength(MOST_LOAD_WINDOWS)] = omit_default(())
     pulses: Annotated[tuple[LoadWindow, ...], MaxLength(MOST_LOAD_WINDOWS)] = omit_default(())
+    warmup_steps: Count = omit_default(0)
+    measured_steps: Count = omit_default(0)
 
     @property
     def is_pending(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from joulecast.errors import InputError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import MODES, Device, Trial
+from joulecast.runtimes.setup_checks import refuse_processor
 from joulecast.simulation import SimulatedDevice
 
 _BUILD_S = 0.02
@@ -64,8 +65,9 @@ class SimulatedRuntime:
             OutOfMemoryError: The trial does not fit into the device's memory.
         """
         _check_trains(trial)
-        if trial.execution.mode not in self.modes:
-            raise InputError(f"{self.simulated.name} cannot run {trial.execution.mode}: use eager")
+        refuse_processor(trial.setup, self.simulated.name)
+        if trial.mode not in self.modes:
+            raise InputError(f"{self.simulated.name} cannot run {trial.mode}: use eager")
         peak_bytes = peak_memory(trial.network, trial.setup) * trial.execution.copies
         limit = self.simulated.memory_bytes
         if limit and peak_bytes > limit:

@@ -83,10 +83,11 @@ def draw_chip(seed: int) -> Chip:
     memory_w = bandwidth_bytes_per_s * rng.uniform(120e-12, 200e-12)
     idle_w = (compute_w + memory_w) * rng.uniform(0.15, 0.25)
     half = rng.uniform(5.0, 10.0)
+    gains = {"fp32": 1.0, "tf32": rng.uniform(3.0, 5.0), "bf16": half, "fp16": half * 1.02}
     return Chip(
         seed=seed,
         rate_flops=rate,
-        gains={"fp32": 1.0, "tf32": rng.uniform(3.0, 5.0), "bf16": half, "fp16": half * 1.02},
+        gains={**gains, "int8": half * 2.0, "int8_dynamic": half * 1.6},
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
         latency_s=rng.uniform(1e-6, 2e-6),
         cache_bytes=2.0 ** rng.uniform(21, 24),

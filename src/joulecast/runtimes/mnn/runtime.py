@@ -21,6 +21,7 @@ from joulecast.runtimes.mnn.engine import (
     make_scalar,
 )
 from joulecast.runtimes.mnn.training_step import MnnReplica, MnnStep, prepare_step
+from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.wiring import needs_input_gradient
 
 _MAX_SEEDS = 5
@@ -67,8 +68,12 @@ class MnnRuntime:
 
 
 def _check_setup(setup: Setup) -> None:
+    refuse_int8(setup, "MNN")
+    refuse_processor(setup, "MNN")
+    refuse_cuda_graphs(setup, "MNN")
     if setup.precision != "fp32":
-        raise InputError(f"MNN trains in fp32 only, not in {setup.precision}: give fp32")
+        verb = "trains" if setup.phase == "train" else "runs"
+        raise InputError(f"MNN {verb} in fp32 only, not in {setup.precision}: give fp32")
     if setup.loss == "own":
         raise InputError("a loss of your own needs PyTorch: use --on cpu, or give cross_entropy")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.records import Estimate, Setup
+from joulecast.records import Estimate, Setup, describe_inference
 
 Json = dict[str, Any]
 
@@ -16,7 +16,7 @@ class ComparisonRow:
 
     Attributes:
         requested_device: Name by which the device was requested.
-        setup: How the network is trained.
+        setup: How the network is trained or run.
         device: Device name in the profile; empty without a profile.
         covers: What the device's meter covers.
         estimate: Estimate of one step; None if it could not be made.
@@ -83,6 +83,7 @@ class ComparisonRow:
                 "interval_j": list(self.estimate.interval_j),
                 "duration_s": self.estimate.duration_s,
             },
+            **describe_inference(self.setup, self.estimate.energy_j, self.estimate.duration_s),
             "peak_memory_bytes": self.estimate.peak_memory_bytes,
             "device_memory_bytes": self.estimate.device_memory_bytes,
             "fits_memory": self.estimate.fits_memory,

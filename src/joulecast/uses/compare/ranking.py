@@ -15,7 +15,15 @@ from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 DISTINGUISHABLE_PROBABILITY = 0.9
 """Below this probability of a lower energy, two rows are reported as indistinguishable."""
 _MAX_UNSEEN_SHARE = 0.5
-_COMPARED_FIELDS = ("phase", "precision", "optimizer", "batch")
+_COMPARED_FIELDS = (
+    "phase",
+    "precision",
+    "optimizer",
+    "threads",
+    "processor",
+    "cuda_graphs",
+    "batch",
+)
 
 
 def compare(
@@ -28,9 +36,9 @@ def compare(
     """Rank devices and setups by the energy per sample.
 
     Args:
-        network: The network to train.
+        network: The network to train or run.
         profiles: Profile of each device by requested name, or the reason why there is none.
-        setups: Ways to train the network.
+        setups: Ways to train or run the network.
         estimator: Method that estimates energy.
         level: Probability of each interval.
 
@@ -105,9 +113,7 @@ def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
         known = dict.fromkeys(str(getattr(one, name)) for one in seen)
         value = str(getattr(setup, name))
         if value not in known:
-            return (
-                f"a guess: {name} {value} was never profiled on {device} (only {', '.join(known)})"
-            )
+            return f"a guess: {name.replace('_', ' ')} {value} was never profiled on {device} (only {', '.join(known)})"
     share = format_share(estimate.unseen_share)
     return f"a guess: layers with {share} of the energy were never profiled on {device}"
 

@@ -1,7 +1,7 @@
 """Read jobs and devices from a TOML file; every error is one line that names table and key.
 
-    [[job]]       name net steps | epochs samples, batch input precision optimizer loss threads
-                  inference, release deadline devices priority
+    [[job]]       name net steps | inferences | epochs samples, batch input precision optimizer
+                  loss threads processor cuda_graphs inference, release deadline devices priority
     [[device]]    name profile | power_w flops_per_s launch_s uncertainty, battery_wh charge
                   reserve charger_w idle_w rest_w asleep_w memory max_parallel
     [[device.charging]]   from to charger_w
@@ -66,6 +66,9 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
     values = parse_table(where, row, {**_JOB, **_SETUP, **_OTHER, **times})
     if "net" not in values:
         raise InputError(f"{where}: net is missing: give a family, file.py:make_net or a .json")
+    _check_inference(where, values)
+    if "inferences" in values:
+        values["steps"] = values.pop("inferences")
     given = tuple(key in values for key in ("steps", "epochs", "samples"))
     if given not in ((True, False, False), (False, True, True)):
         raise InputError(f"{where}: give steps, or epochs and samples")
@@ -80,6 +83,19 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
     if job.deadline_s <= job.release_s:
         raise InputError(f"{where}: deadline is before the job may start: give a later one")
     return job
+
+
+def _check_inference(where: str, values: Json) -> None:
+    """Raise InputError for keys that contradict inference, or need it."""
+    if not values.get("inference"):
+        if "inferences" in values:
+            raise InputError(f"{where}: inferences needs inference = true: give steps to train")
+        return
+    for key in ("optimizer", "loss"):
+        if key in values:
+            raise InputError(f"{where}: {key} is for training: leave it out with inference")
+    if "steps" in values and "inferences" in values:
+        raise InputError(f"{where}: steps and inferences mean the same: give one of them")
 
 
 def _parse_device(where: str, row: Json, parse_time: Parser) -> DeviceSpec:
@@ -193,9 +209,14 @@ _JOB: dict[str, Parser] = {
 }
 _SETUP: dict[str, Parser] = {
     **dict.fromkeys(("batch", "threads"), _parse_count),
-    **dict.fromkeys(("precision", "optimizer", "loss"), parse_text),
+    **dict.fromkeys(("precision", "optimizer", "loss", "processor"), parse_text),
+    "cuda_graphs": _parse_flag,
 }
-_OTHER: dict[str, Parser] = {"input": _parse_input, "inference": _parse_flag}
+_OTHER: dict[str, Parser] = {
+    "input": _parse_input,
+    "inference": _parse_flag,
+    "inferences": _parse_count,
+}
 _NUMBERS = ("power_w", "flops_per_s", "launch_s", "idle_w", "rest_w", "asleep_w")
 _DEVICE: dict[str, Parser] = {
     **dict.fromkeys(("name", "profile"), parse_text),

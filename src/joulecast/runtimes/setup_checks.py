@@ -1,0 +1,29 @@
+"""Refuse setups that a framework cannot run, with one line that says what to do."""
+
+from __future__ import annotations
+
+from joulecast.errors import InputError
+from joulecast.records import INT8_PRECISIONS, Setup
+
+
+def refuse_int8(setup: Setup, framework: str) -> None:
+    """Raise InputError for 8-bit numbers, which ``framework`` does not compute in."""
+    if setup.precision in INT8_PRECISIONS:
+        raise InputError(
+            f"{framework} does not run {setup.precision} here: give --on onnx:cpu, or fp32"
+        )
+
+
+def refuse_processor(setup: Setup, framework: str) -> None:
+    """Raise InputError for a named processor, because ``--on`` chooses it for ``framework``."""
+    if setup.processor:
+        raise InputError(
+            f"{framework} has no processor {setup.processor!r} to choose: leave --processor out, "
+            "and name the device with --on"
+        )
+
+
+def refuse_cuda_graphs(setup: Setup, framework: str) -> None:
+    """Raise InputError for CUDA graphs, which ``framework`` does not have."""
+    if setup.cuda_graphs:
+        raise InputError(f"{framework} has no CUDA graphs: leave --cuda-graphs out")
