@@ -31,8 +31,8 @@ def measure(
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         store: Path or URL of a store to add the observation to; by default it is only returned.
         options: Fields of ``Setup`` (``batch=128``) and of ``MeasureOptions``: ``on``, ``meter``,
-            ``rounds``, ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a callable from its output to
-            a scalar.
+            ``rounds``, ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a
+            callable from its output to a scalar.
     """
     setup_options, measuring = split_options(measure, options, Setup, MeasureOptions)
     request = NetRequest(net, inputs, setup, input_shape, setup_options)

@@ -131,9 +131,9 @@ def compare(
 ) -> None:
     """Rank devices, batch sizes, precisions and optimizers by the energy of a sample of NET.
 
-    With --inference NET is run, not trained. Every combination is estimated, none is run. Combinations that no other one beats in both
-    energy and time are on the Pareto front. Those that cannot be compared are listed with the
-    reason; if that is all of them, the exit code is 1.
+    With --inference NET is run, not trained. Every combination is estimated, none is run.
+    Combinations that no other one beats in both energy and time are on the Pareto front. Those that
+    cannot be compared are listed with the reason; if that is all of them, the exit code is 1.
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
     bill = totals.make_bill()

@@ -15,15 +15,7 @@ from joulecast.uses.compare.comparison import Comparison, ComparisonRow
 DISTINGUISHABLE_PROBABILITY = 0.9
 """Below this probability of a lower energy, two rows are reported as indistinguishable."""
 _MAX_UNSEEN_SHARE = 0.5
-_COMPARED_FIELDS = (
-    "phase",
-    "precision",
-    "optimizer",
-    "threads",
-    "processor",
-    "cuda_graphs",
-    "batch",
-)
+_COMPARED_FIELDS = ("phase", "precision", "optimizer", "threads", "processor", "batch")
 
 
 def compare(
@@ -113,7 +105,9 @@ def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
         known = dict.fromkeys(str(getattr(one, name)) for one in seen)
         value = str(getattr(setup, name))
         if value not in known:
-            return f"a guess: {name.replace('_', ' ')} {value} was never profiled on {device} (only {', '.join(known)})"
+            return (
+                f"a guess: {name} {value} was never profiled on {device} (only {', '.join(known)})"
+            )
     share = format_share(estimate.unseen_share)
     return f"a guess: layers with {share} of the energy were never profiled on {device}"
 
