@@ -98,6 +98,17 @@ class ListType(ParamType):
         return words
 
 
+class CountListType(ListType):
+    """Whole numbers from 1, separated by commas: batch sizes, numbers of threads."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the numbers."""
+        words = super().convert(value, param, ctx)
+        if not all(word.isdigit() and int(word) > 0 for word in words):
+            self.fail(f"{', '.join(words)}: give whole numbers from 1, like 8,16", param, ctx)
+        return tuple(map(int, words))
+
+
 class OutputFileType(ParamType):
     """A file for a result; its folder must exist, which is checked before any work is done."""
 

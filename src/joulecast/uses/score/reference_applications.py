@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from joulecast.atlas.draft import DATA, NetworkDraft, make_function, make_pool
 from joulecast.kinds import make_layer, make_op
@@ -61,9 +62,7 @@ def _draft_image_classification() -> NetworkDraft:
     return draft
 
 
-def _add_inverted_residual(
-    draft: NetworkDraft, expansion: int, channels: int, stride: int
-) -> None:
+def _add_inverted_residual(draft: NetworkDraft, expansion: int, channels: int, stride: int) -> None:
     start = draft.last
     width = draft.shape()[0] * expansion
     if expansion > 1:
@@ -164,7 +163,7 @@ def _add_encoder(draft: NetworkDraft) -> None:
     """Add self-attention and a feed-forward layer, each with a residual sum and then a norm."""
     norm, start = (make_op("layer_norm"),), draft.last
     draft.linear(3 * _BERT_WIDTH)
-    sizes = dict.fromkeys(("tokens", "kv_tokens"), _QUESTION_TOKENS)
+    sizes: dict[str, Any] = dict.fromkeys(("tokens", "kv_tokens"), _QUESTION_TOKENS)
     sizes |= dict.fromkeys(("heads", "kv_heads"), _BERT_HEADS)
     draft.add(make_layer("sdpa", head_dim=_BERT_WIDTH // _BERT_HEADS, **sizes))
     body = draft.linear(_BERT_WIDTH)
