@@ -67,6 +67,8 @@ def test_built_in_devices_are_not_plugins():
         ("cuda:1", "cuda:1", "torch"),
         ("mnn", "cpu", "mnn"),
         ("mnn:cpu", "cpu", "mnn"),
+        ("onnx", "cpu", "onnxruntime"),
+        ("onnx:cpu", "cpu", "onnxruntime"),
         ("simulated:7", None, "simulated"),
     ],
 )
@@ -75,9 +77,9 @@ def test_device_has_hardware_and_framework(on, hardware, framework):
     assert name_framework(on) == framework
 
 
-@pytest.mark.parametrize("on", ["mnn:cuda:0", "mnn:", "mnn:gpu"])
-def test_mnn_runs_on_the_processor_only(on):
-    with pytest.raises(InputError, match="processor only"):
+@pytest.mark.parametrize("on", ["mnn:cuda:0", "mnn:", "mnn:gpu", "onnx:cuda:0", "onnx:"])
+def test_some_frameworks_run_on_the_processor_only(on):
+    with pytest.raises(InputError, match=f"processor only.*give {on.partition(':')[0]}:cpu"):
         open_runtime(on)
 
 
@@ -87,6 +89,8 @@ def test_mnn_runs_on_the_processor_only(on):
         ("mnn", "", "mnn"),
         ("mnn", "cpu", "mnn:cpu"),
         ("mnn", "mnn:cpu", "mnn:cpu"),
+        ("onnx", "", "onnx"),
+        ("onnx", "cpu", "onnx:cpu"),
         ("torch", "", "cpu"),
         ("torch", "cuda:1", "cuda:1"),
         ("simulated", "7", "simulated:7"),
@@ -103,7 +107,9 @@ def test_device_of_another_framework_is_refused(on):
 
 
 def test_unknown_runtime_lists_all():
-    with pytest.raises(InputError, match=r"no runtime 'tf': choose from torch, mnn, simulated"):
+    with pytest.raises(
+        InputError, match=r"no runtime 'tf': choose from torch, mnn, onnx, simulated"
+    ):
         join_runtime("tf")
 
 

@@ -99,7 +99,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[AgentOptions, ServeOptions]
         description="Measure trials that Joulecast sends from another machine.",
         allow_abbrev=False,
     )
-    parser.add_argument("--on", default="cpu", help="cpu, cuda:0, mnn:cpu or simulated:7")
+    parser.add_argument("--on", default="cpu", help="cpu, cuda:0, mnn:cpu, onnx:cpu or simulated:7")
     parser.add_argument("--meter", default="auto", help="meter that is read")
     parser.add_argument("--device-name", default="", help="record the device under another name")
     parser.add_argument("--listen", default=DEFAULT_LISTEN, help="address and port")

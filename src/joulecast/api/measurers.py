@@ -2,6 +2,7 @@
 
     cpu, cuda:0            PyTorch on that device, under the requested meter
     mnn:cpu                MNN on the processor, under the requested meter
+    onnx:cpu               ONNX Runtime on the processor, under the requested meter; inference only
     simulated:7            a simulated device with its own meter and clock, drawn from a seed
     NAME, NAME:...         a runtime that a plug-in adds under NAME
     http://board:8377      a device elsewhere, by its agent, under the meter of the agent
@@ -20,7 +21,7 @@ from joulecast.agent.addresses import is_remote
 from joulecast.api.options import MeasureOptions
 from joulecast.errors import InputError
 from joulecast.local_devices import NOT_LATER, name_lock, open_local_measurer
-from joulecast.measurer import Measurer, TrialMeasurer
+from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Trial
 from joulecast.runtimes import Step, is_plugin, name_framework
@@ -73,6 +74,7 @@ def open_measurer(
         rounds=options.rounds,
         device_name=options.device_name,
         allows_later=allows_later,
+        limits=MeasureLimits(window_steps=options.runs, warmup_steps=options.warmup),
     )
     if loaded is None:
         return measurer
@@ -89,6 +91,11 @@ def open_remote(options: MeasureOptions) -> RemoteMeasurer:
         raise InputError(
             f"the agent at {options.on} has its own meter: leave --meter {options.meter} out, and "
             "give it to `joulecast agent` there"
+        )
+    if options.warmup or options.runs:
+        raise InputError(
+            f"the agent at {options.on} warms up and chooses its windows by itself: leave --warmup "
+            "and --runs out"
         )
     return open_remote_measurer(
         options.on, read_token(), rounds=options.rounds, device_name=options.device_name

@@ -35,7 +35,8 @@ def load_profile(
     Args:
         device: A device's name, a profile's key or the beginning of either, a profile's ``.json``
             file, or a ``torch.device`` of this machine; the device ``on`` by default.
-        on: A device of this machine: ``cpu``, ``cuda:0``, ``mnn:cpu``, or a ``torch.device``.
+        on: A device of this machine: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, or a
+            ``torch.device``.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 

@@ -2,6 +2,7 @@
 
     cpu, cuda:0      PyTorch
     mnn, mnn:cpu     MNN on the processor
+    onnx, onnx:cpu   ONNX Runtime on the processor: inference only
     simulated:7      a simulated device, drawn from a seed
     NAME, NAME:...   a runtime that a plug-in adds under NAME (entry points ``joulecast.runtimes``)
 
@@ -37,7 +38,8 @@ def open_runtime(on: str, device_name: str = "") -> Runtime:
     """Return the runtime of a device.
 
     Args:
-        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``simulated:SEED``, or the name of a plug-in.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the name of a
+            plug-in.
         device_name: Name to record for the device instead of the detected one.
 
     Raises:
@@ -72,10 +74,13 @@ def find_hardware(on: str) -> str | None:
     """
     if is_simulated(on) or is_plugin(on):
         return None
-    if _name_of(on) != "mnn":
+    name = _name_of(on)
+    if name not in _ON_PROCESSORS:
         return on
-    if on not in ("mnn", "mnn:cpu"):
-        raise InputError(f"MNN runs on the processor only, not on {on!r}: give mnn:cpu")
+    if on not in (name, f"{name}:cpu"):
+        raise InputError(
+            f"{_ON_PROCESSORS[name]} runs on the processor only, not on {on!r}: give {name}:cpu"
+        )
     return "cpu"
 
 
@@ -83,14 +88,15 @@ def name_framework(on: str) -> str:
     """Return the framework that runs on a device, as profiles name it: ``cuda:0`` → ``torch``."""
     if is_plugin(on):
         return open_runtime(on).name.partition("-")[0]
-    return _name_of(on) if _name_of(on) in _OTHER_FRAMEWORKS else "torch"
+    name = _name_of(on)
+    return _FRAMEWORKS.get(name, name) if name in _OTHER_FRAMEWORKS else "torch"
 
 
 def join_runtime(runtime: str, on: str = "") -> str:
     """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``.
 
     Args:
-        runtime: ``torch``, ``mnn``, ``simulated``, or the name of a plug-in.
+        runtime: ``torch``, ``mnn``, ``onnx``, ``simulated``, or the name of a plug-in.
         on: A device of the framework, with or without its name; its default by default.
 
     Raises:
@@ -135,6 +141,19 @@ def _open_mnn(on: str, device_name: str) -> Runtime:
     return MnnRuntime(device)
 
 
+def _open_onnx(on: str, device_name: str) -> Runtime:
+    device = _rename(detect_device(find_hardware(on) or "cpu"), device_name)
+    try:
+        from joulecast.runtimes.onnx.runtime import OnnxRuntime
+    except ModuleNotFoundError as error:
+        if error.name not in ("onnx", "onnxruntime"):
+            raise
+        raise MissingError(
+            f"measuring on {on} needs ONNX Runtime: run pip install 'joulecast[onnx]'"
+        ) from error
+    return OnnxRuntime(device)
+
+
 def _open_simulated(on: str, device_name: str) -> Runtime:
     from joulecast.runtimes.simulated import SimulatedRuntime
     from joulecast.simulation import make_simulated_device
@@ -149,10 +168,14 @@ BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "cpu": _open_torch,
     "cuda": _open_torch,
     "mnn": _open_mnn,
+    "onnx": _open_onnx,
     "simulated": _open_simulated,
 }
 
-_OTHER_FRAMEWORKS = ("mnn", "simulated")
+_OTHER_FRAMEWORKS = ("mnn", "onnx", "simulated")
+_ON_PROCESSORS = {"mnn": "MNN", "onnx": "ONNX Runtime"}
+# Those that profiles name otherwise than ``--on`` does.
+_FRAMEWORKS = {"onnx": "onnxruntime"}
 
 
 def _load_plugins() -> Plugins:

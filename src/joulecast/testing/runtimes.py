@@ -26,6 +26,9 @@ class RuntimeContract:
     stages: tuple[str, ...] = STAGES
     """The stages that the runtime can run alone; ``step`` and ``forward`` at least."""
 
+    trains: bool = True
+    """Whether the runtime trains; one that does not refuses training by name."""
+
     small: Trial = SMALL
     """A trial that the runtime can run, of a network that takes well under a second."""
 
@@ -75,9 +78,14 @@ class RuntimeContract:
                 self.make_runtime().prepare(trial)
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    def test_every_optimizer_runs(self, optimizer: str) -> None:
+    def test_every_optimizer_runs_unless_training_is_refused(self, optimizer: str) -> None:
         # A Setup allows all of them.
-        assert self._run_once(Trial(self.small.network, Setup(batch=2, optimizer=optimizer))) > 0
+        trial = Trial(self.small.network, Setup(batch=2, optimizer=optimizer))
+        if self.trains:
+            assert self._run_once(trial) > 0
+        else:
+            with pytest.raises(InputError, match="train"):
+                self.make_runtime().prepare(trial)
 
     def test_inference_runs(self) -> None:
         # Forward alone.

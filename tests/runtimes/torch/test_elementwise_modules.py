@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from joulecast.kinds import layer_work, make_layer
 from joulecast.records import Input, Layer, Network, Setup
 from joulecast.runtimes.torch.build import build_net
-from joulecast.runtimes.torch.elementwise_modules import find_operand_shape
 from joulecast.runtimes.torch.modules import ElementwisePlaceholder
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.variants import make_isolated_trial, split_network
@@ -70,21 +69,6 @@ def test_shapes_that_a_function_cannot_give_get_a_placeholder():
     net = build_net(Network((layer,), Input((3, 8))))
     assert isinstance(net.layer_modules()[0].op, ElementwisePlaceholder)
     assert train(layer)[0].shape == (BATCH, 3, 7)
-
-
-@pytest.mark.parametrize(
-    ("size", "shape", "expected"),
-    [
-        (8, (6, 8), (8,)),
-        (48, (6, 8), (6, 8)),
-        (6, (6, 4, 4), (6, 1, 1)),
-        (48, (2, 6, 8), (6, 8)),
-        (1, (6, 8), ()),
-        (5, (6, 8), (6, 8)),
-    ],
-)
-def test_operands_broadcast_as_their_size_allows(size, shape, expected):
-    assert find_operand_shape(size, shape) == expected
 
 
 @pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])

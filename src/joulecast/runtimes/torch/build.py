@@ -15,12 +15,8 @@ from torch import nn
 from joulecast.errors import InputError, NetError
 from joulecast.kinds import find_kind, input_shape, output_shape
 from joulecast.records import Layer, Network
-from joulecast.runtimes.torch.input_adapters import (
-    Shape,
-    choose_adapters,
-    concat_channels_to_fit,
-    fit_channels,
-)
+from joulecast.runtimes.input_fits import Shape, concat_channels_to_fit, is_op_join
+from joulecast.runtimes.torch.input_adapters import choose_adapters, fit_channels
 from joulecast.runtimes.torch.memory_format import (
     convert_weights_to_channels_last,
     view_transposed,
@@ -122,7 +118,7 @@ class BuiltLayer(nn.Module):
         shape = input_shape(layer)
         self.adapters = choose_adapters(layer, shapes)
         self.concat_channels = concat_channels_to_fit(layer, shapes)
-        self.join = None if _op_is_join(layer) else JOINS.get(layer.join)
+        self.join = None if is_op_join(layer) else JOINS.get(layer.join)
         self.transposed = layer.transposed
         self.op = build_op(layer, shape)
         if layer.channels_last_weights:
@@ -165,10 +161,3 @@ def _build_layers(network: Network, wiring: Sequence[LayerWiring]) -> list[Built
         BuiltLayer(layer, [shapes[read] for read in inputs.reads])
         for layer, inputs in zip(network.layers, wiring, strict=True)
     ]
-
-
-def _op_is_join(layer: Layer) -> bool:
-    """Return whether the layer's operator itself combines the inputs."""
-    fn = str(layer.sizes.get("fn", ""))
-    is_join = layer.join == fn or fn.startswith("concat along")
-    return find_kind(layer.kind).combines_inputs and is_join

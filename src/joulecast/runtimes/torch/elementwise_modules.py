@@ -7,14 +7,13 @@ that are not listed here are replaced by copies (``ElementwisePlaceholder``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from joulecast.runtimes.torch.input_adapters import Shape
+from joulecast.runtimes.input_fits import Shape, find_operand_shape
 
 SampleFunction = Callable[[torch.Tensor, Shape], torch.Tensor]
 """A function of a batch and of the shape of an output sample."""
@@ -41,16 +40,6 @@ class OperandModule(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x, self.operand)
-
-
-def find_operand_shape(size: int, shape: Shape) -> Shape:
-    """Return how so many elements broadcast over a sample: its last axes, its first, or all."""
-    for axis in range(len(shape), -1, -1):
-        if math.prod(shape[axis:]) == size:
-            return shape[axis:]
-    if shape[0] == size:
-        return (size, *(1,) * (len(shape) - 1))
-    return shape if size > 1 else ()
 
 
 def find_function(fn: str, shape: Shape, out: Shape) -> Callable[..., torch.Tensor] | None:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Sizes
-from joulecast.runtimes.torch.input_adapters import Shape, fit_shape
+from joulecast.runtimes.input_fits import Shape
+from joulecast.runtimes.torch.input_adapters import fit_shape
 
 # Grouped products refuse rows that are not a multiple of this.
 _ALIGNED_BYTES = 16

@@ -1,23 +1,18 @@
-"""Reshape, cut or repeat tensors so that a layer that is built alone accepts them.
-
-Reading a module loses views that no kind describes. Its layers and blocks are still measured alone,
-so their inputs are given the expected shape here. Layers that are connected as they were in the
-module need no adapter.
-"""
+"""Reshape, cut or repeat tensors so that a layer that is built alone accepts them."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-from joulecast.kinds import find_kind, input_shape
 from joulecast.records import Layer
+from joulecast.runtimes.input_fits import InputFit, Shape, plan_input_fits
 from joulecast.runtimes.torch.memory_format import is_channels_last
 
-Shape = tuple[int, ...]
 Adapter = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -28,30 +23,16 @@ def choose_adapters(layer: Layer, shapes: Sequence[Shape]) -> tuple[Adapter | No
         layer: The layer that reads the inputs.
         shapes: Sample shapes of the inputs.
     """
-    kind = find_kind(layer.kind)
-    if kind.packs_inputs or layer.join == "concat":
-        return ()
-    expected = [input_shape(layer)] * len(shapes)
-    if kind.second_shape and len(shapes) > 1:
-        expected[1] = kind.second_shape(layer.sizes)
-    is_only_input = len(shapes) == 1 or kind.second_shape is not None
-    adapters = tuple(
-        _choose_adapter(layer, shape, wanted, is_only_input)
-        for shape, wanted in zip(shapes, expected, strict=True)
-    )
-    return adapters if any(adapters) else ()
-
-
-def concat_channels_to_fit(layer: Layer, shapes: Sequence[Shape]) -> int:
-    """Return the channel count that concatenated inputs must be fitted to; 0 where they add up.
-
-    A layer that concatenates inputs of different widths gets equal ones when it runs alone.
-    """
-    expected = input_shape(layer)
-    is_flat = str(layer.sizes.get("fn", "")).startswith("concat along")
-    if layer.join != "concat" or is_flat or any(shape[1:] != expected[1:] for shape in shapes):
-        return 0
-    return 0 if sum(shape[0] for shape in shapes) in (0, expected[0]) else expected[0]
+    fit = fit_shape_channels_last if layer.channels_last else fit_shape
+    adapters: list[Adapter | None] = []
+    for how, shape in plan_input_fits(layer, shapes):
+        if how is InputFit.ELEMENTS:
+            adapters.append(partial(fit, shape=shape))
+        elif how is InputFit.ONE_ELEMENT:
+            adapters.append(partial(take_one_element, dims=len(shape)))
+        else:
+            adapters.append(None)
+    return tuple(adapters)
 
 
 def fit_shape(x: torch.Tensor, shape: Shape) -> torch.Tensor:
@@ -89,22 +70,3 @@ def fit_channels(inputs: Sequence[torch.Tensor], wanted: int) -> tuple[torch.Ten
 def take_one_element(x: torch.Tensor, dims: int) -> torch.Tensor:
     """Return one element per sample, to be broadcast over ``dims`` axes."""
     return x.flatten(1)[:, :1].reshape(x.shape[0], *([1] * dims))
-
-
-def _choose_adapter(
-    layer: Layer, shape: Shape, expected: Shape, is_only_input: bool
-) -> Adapter | None:
-    """Return what turns one shape into the expected one; several inputs may also be broadcast."""
-    if shape == expected or (not is_only_input and _broadcasts(shape, expected)):
-        return None
-    if is_only_input or math.prod(shape) >= math.prod(expected):
-        fit = fit_shape_channels_last if layer.channels_last else fit_shape
-        return lambda x: fit(x, expected)
-    # Fewer elements than expected beside another input: the module broadcast them.
-    return lambda x: take_one_element(x, len(expected))
-
-
-def _broadcasts(shape: Shape, expected: Shape) -> bool:
-    return len(shape) == len(expected) and all(
-        size in (1, other) for size, other in zip(shape, expected, strict=True)
-    )

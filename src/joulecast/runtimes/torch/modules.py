@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.records import Op, Sizes
-from joulecast.runtimes.torch.input_adapters import Shape, fit_channels, fit_shape
+from joulecast.runtimes.input_fits import Shape
+from joulecast.runtimes.torch.input_adapters import fit_channels, fit_shape
 
 
 class PackedSdpa(nn.Module):

@@ -14,6 +14,7 @@ from torch import nn
 from joulecast.errors import NetError
 from joulecast.kinds import count_operand, find_kind
 from joulecast.records import Op
+from joulecast.runtimes.input_fits import Shape
 from joulecast.runtimes.torch.elementwise_modules import OperandModule, find_function
 from joulecast.runtimes.torch.index_modules import (
     BagOfEmbeddings,
@@ -24,7 +25,6 @@ from joulecast.runtimes.torch.index_modules import (
     slice_twice,
     view_and_copy_gradient,
 )
-from joulecast.runtimes.torch.input_adapters import Shape
 from joulecast.runtimes.torch.modules import (
     DECOMPOSED_ACTIVATIONS,
     ConcatPlaceholder,

@@ -1,0 +1,1 @@
+"""ONNX: files that are read, and ONNX Runtime, which runs networks on a processor."""

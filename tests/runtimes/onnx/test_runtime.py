@@ -1,0 +1,155 @@
+"""ONNX Runtime: its contract, and trials that it refuses."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import onnxruntime
+
+from joulecast.devices import detect_device
+from joulecast.errors import InputError, NetError, OutOfMemoryError
+from joulecast.families import make_family
+from joulecast.kinds import make_layer
+from joulecast.records import Execution, Input, Network, Setup, Trial
+from joulecast.runtimes import open_runtime
+from joulecast.runtimes.onnx.runtime import OnnxRuntime, build_model
+from joulecast.testing.runtimes import SMALL, RuntimeContract
+
+INFERENCE = Setup(batch=2, phase="inference", threads=1)
+
+
+class TestOnnxRuntime(RuntimeContract):
+    stages = ("step", "forward")
+    trains = False
+    small = Trial(SMALL.network, INFERENCE)
+
+    def make_runtime(self):
+        return open_runtime("onnx:cpu")
+
+    def make_huge_trial(self):
+        return Trial(make_family("cnn5:4096,4096,4096,4096"), replace(INFERENCE, batch=100_000))
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
+def test_network_runs_in_8_bits(precision):
+    step = open_runtime("onnx").prepare(
+        Trial(make_family("lenet5"), replace(INFERENCE, precision=precision))
+    )
+    step.run(1)
+    assert step.read_outputs()[0].shape == (2, 10)
+    step.close()
+
+
+def test_name_has_the_installed_version():
+    runtime = open_runtime("onnx", "mine")
+    assert runtime.name == f"onnxruntime-{onnxruntime.__version__}"
+    assert runtime.device.name == "mine"
+    assert open_runtime("onnx:cpu").device == detect_device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("setup", "message"),
+    [
+        ({"phase": "train"}, "does not train: give --inference"),
+        ({"precision": "fp16"}, "no kernels for fp16 on a processor: give fp32, int8 or"),
+        ({"precision": "bf16"}, "no kernels for bf16"),
+        ({"precision": "tf32"}, "no kernels for tf32"),
+        ({"processor": "NNAPI"}, r"not on 'NNAPI' \(this build .* has .*CPUExecutionProvider"),
+        ({"cuda_graphs": True}, "no CUDA graphs"),
+    ],
+)
+def test_setup_that_it_lacks_is_refused(setup, message):
+    with pytest.raises(InputError, match=message):
+        open_runtime("onnx").prepare(Trial(SMALL.network, replace(INFERENCE, **setup)))
+
+
+def test_provider_may_be_named():
+    setup = replace(INFERENCE, processor="CPUExecutionProvider")
+    open_runtime("onnx").prepare(Trial(SMALL.network, setup)).close()
+
+
+def test_graph_mode_is_refused():
+    trial = Trial(SMALL.network, INFERENCE, Execution(mode="graph"))
+    with pytest.raises(InputError, match="use eager"):
+        open_runtime("onnx").prepare(trial)
+
+
+def test_threads_are_those_of_the_setup():
+    for threads in (1, 2):
+        step = open_runtime("onnx").prepare(
+            Trial(SMALL.network, replace(INFERENCE, threads=threads))
+        )
+        options = step._session.get_session_options()
+        assert (options.intra_op_num_threads, options.inter_op_num_threads) == (threads, 1)
+
+
+def test_copies_have_their_own_weights_and_all_run(tmp_path):
+    import onnx
+
+    from joulecast.runtimes.onnx.runtime import open_session
+
+    # One without weights too: it must not be computed once for all.
+    for layer in (
+        make_layer("linear", cin=6, cout=4),
+        make_layer("elementwise", fn="tanh", shape=(6,)),
+    ):
+        trial = Trial(Network((layer,), Input((6,))), INFERENCE, Execution(copies=3))
+        model, inputs = build_model(trial)
+        assert len(inputs) == 3
+        path = tmp_path / "optimised.onnx"
+        open_session(model.SerializeToString(), INFERENCE, path)
+        kernels = [node.op_type for node in onnx.load(path).graph.node]
+        assert kernels in (["Gemm"] * 3, ["Tanh"] * 3)
+
+
+def test_equal_trials_have_equal_models():
+    trial = Trial(SMALL.network, INFERENCE)
+    first, again = build_model(trial), build_model(trial)
+    assert first[0] == again[0]
+    assert (first[1]["input_0"] == again[1]["input_0"]).all()
+    other = build_model(Trial(SMALL.network, replace(INFERENCE, batch=3)))
+    assert first[0] != other[0]
+
+
+def test_output_that_is_not_finite_is_refused():
+    # The logarithm of negative numbers.
+    layer = make_layer("elementwise", fn="log", shape=(6,))
+    with pytest.raises(NetError, match="not finite: not measured"):
+        open_runtime("onnx").prepare(Trial(Network((layer,), Input((6,))), INFERENCE))
+
+
+def test_network_without_integer_kernels_is_refused_in_8_bits():
+    layer = make_layer("lstm", cin=5, hidden=6, tokens=7)
+    trial = Trial(Network((layer,), Input((7, 5))), replace(INFERENCE, precision="int8"))
+    with pytest.raises(NetError, match="no layer of the network with integers: measure it in fp32"):
+        open_runtime("onnx").prepare(trial)
+    # As a part of another network it is measured.
+    open_runtime("onnx").prepare(replace(trial, execution=Execution(upstream="random"))).close()
+
+
+def test_trial_that_needs_more_memory_is_refused_before_it_is_built():
+    device = replace(detect_device("cpu"), memory_bytes=1000)
+    with pytest.raises(OutOfMemoryError, match=r"needs .* MiB but"):
+        OnnxRuntime(device).prepare(Trial(SMALL.network, INFERENCE))
+
+
+def test_closed_step_does_not_run():
+    step = open_runtime("onnx").prepare(Trial(SMALL.network, INFERENCE))
+    step.close()
+    with pytest.raises(InputError, match="closed"):
+        step.run(1)
+
+
+def test_missing_onnx_runtime_is_named():
+    script = "import sys; sys.modules['onnxruntime'] = None; " + (
+        "from joulecast.runtimes import open_runtime; open_runtime('onnx')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert "MissingError: measuring on onnx needs ONNX Runtime" in done.stderr
+    assert "joulecast[onnx]" in done.stderr
