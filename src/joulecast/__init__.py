@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Profile,
         Setup,
     )
+    from joulecast.api.score import score, score_phones
     from joulecast.api.search import search
 
 __all__ = [
@@ -64,6 +65,8 @@ __all__ = [
     "predict_run",
     "profile",
     "prune",
+    "score",
+    "score_phones",
     "search",
     "update",
 ]
@@ -83,6 +86,7 @@ _MODULES = {
     "load_profile": "profiles",
     "load_pruned": "prune",
     "predict_run": "data_import",
+    "score_phones": "score",
     "update": "estimate",
 }
 

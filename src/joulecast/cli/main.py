@@ -55,6 +55,9 @@ COMMANDS = {
         "prune": "Prune a net to an energy budget.",
         "plan": "Plan which job runs when on which device.",
     },
+    "Rate": {
+        "score": "Score a device by the energy of inferences, from A to G.",
+    },
     "Validate": {
         "evaluate": "Evaluate estimators on held-out random nets.",
     },
