@@ -1,0 +1,66 @@
+"""The reference applications are real networks that every runtime builds alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from joulecast.kinds import network_work
+from joulecast.kinds.check import check_network
+from joulecast.records import Setup
+from joulecast.runtimes.torch.build import build_seeded
+from joulecast.uses.score import build_reference_application, list_reference_applications
+
+OUTPUTS = {
+    "image_classification": (1000,),
+    # 21 classes and 4 corners for 6 anchors at each of 12x12 + 6x6 + 3x3 + 2x2 places.
+    "object_detection": (25 * 6 * (144 + 36 + 9 + 4),),
+    "super_resolution": (1, 288, 288),
+    "segmentation": (21, 112, 112),
+    "question_answering": (2, 128),
+    "speech": (100, 29),
+}
+
+
+def run(name: str) -> torch.Tensor:
+    network = build_reference_application(name)
+    net = build_seeded(network, 0).eval()
+    generator = torch.Generator().manual_seed(0)
+    if network.input.vocabulary:
+        x = torch.randint(0, network.input.vocabulary, (1, *network.input.shape))
+    else:
+        x = torch.randn((1, *network.input.shape), generator=generator)
+    with torch.no_grad():
+        return net(x)
+
+
+def test_there_are_the_six_applications_of_deepen2023() -> None:
+    assert set(list_reference_applications()) == set(OUTPUTS)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_application_is_a_valid_small_network(name: str) -> None:
+    network = build_reference_application(name)
+    check_network(network)
+    flops = network_work(network, Setup(1, "inference")).total.flops
+    assert network.name == name and 0.05e9 <= flops <= 1e9
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_application_runs_in_pytorch(name: str) -> None:
+    output = run(name)
+    assert tuple(output.shape[1:]) == OUTPUTS[name] and output.isfinite().all()
+
+
+def test_super_resolution_ends_in_a_pixel_shuffle() -> None:
+    network = build_reference_application("super_resolution")
+    last = build_seeded(network, 0).layer_modules()[-1]
+    x = torch.randn(1, 32, 96, 96)
+    assert torch.equal(last(x), F.pixel_shuffle(last.op(x), 3))
+
+
+def test_answers_and_letters_are_probabilities() -> None:
+    answer, letters = run("question_answering"), run("speech")
+    assert torch.allclose(answer.sum(-1), torch.ones(1, 2))
+    assert torch.allclose(letters.exp().sum(-1), torch.ones(1, 100), atol=1e-5)
