@@ -43,6 +43,8 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "additive": _import_later("additive.estimator", "AdditiveEstimator"),
     "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
     "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
+    "kernel-gp": _import_later("kernels.kernel_estimators", "KernelProcessEstimator"),
+    "kernel-forest": _import_later("kernels.kernel_estimators", "KernelForestEstimator"),
     "neuralpower": _import_later("baselines.neuralpower", "NeuralPowerEstimator"),
     "flops": _import_later("baselines.whole_networks", "FlopsEstimator"),
     "flops-linear": _import_later("baselines.whole_networks", "LinearFlopsEstimator"),

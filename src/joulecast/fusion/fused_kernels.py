@@ -14,6 +14,7 @@ from joulecast.fusion.op_graph import OpNode, list_op_nodes
 from joulecast.fusion.op_names import VIEWS
 from joulecast.kinds import find_kind, is_half_precision, layer_work
 from joulecast.records import Network, Setup, Sizes
+from joulecast.variants import BLOCK, Part, match_phase
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def _make_kernel(
     nodes: Sequence[OpNode], group: OpGroup, setup: Setup, table: FusionTable
 ) -> FusedKernel:
     network = make_kernel_network(nodes, group.members)
+    block = match_phase(Part(BLOCK, network.layers), setup)
+    network = replace(network, layers=block.layers)
     works = [layer_work(layer, setup) for layer in network.layers]
     flops = sum(work.total.flops for work in works)
     params = sum(work.params for work in works)
@@ -80,11 +83,12 @@ def _make_kernel(
     else:
         size_bytes = _count_fused_bytes(nodes, group.members, setup)
     layer = nodes[group.members[0]].layer
+    features = describe_kernel(nodes, group.members, flops, params, setup.batch)
     return FusedKernel(
         group.kind,
         network,
         setup.batch,
-        Sizes(describe_kernel(nodes, group.members, flops, params, setup.batch)),
+        Sizes(features),
         flops,
         size_bytes,
         0 if layer.tied else params,

@@ -1,0 +1,318 @@
+"""Predict networks as sums of kernels.
+
+    t_k, p_k      duration and power of kernel k, log-normal, jointly within a kind
+    T = T₀ + f·Σ n_k·t_k                 f: factor of whole networks over the sum of their kernels
+    E = E₀ + g·Σ n_k·t_k·p_k
+    cov(x_i, x_j) = x_i·x_j·(exp(C_ij) - 1)      C: covariance of the logarithms
+
+Kinds that were never measured cost what their work costs in other kernels, with errors that are
+common to the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from joulecast.estimators.base import (
+    FitComponent,
+    Floats,
+    Json,
+    Prediction,
+    predict_by_setup,
+)
+from joulecast.estimators.kernels.kernel_points import RunOverhead, name_setup
+from joulecast.estimators.kernels.kernel_regressions import KernelRegression
+from joulecast.estimators.kernels.work_means import WorkMean
+from joulecast.fusion import FUSION_TABLES, FusedKernel, list_kernels, merge_kernels
+from joulecast.records import LayerEstimate, Network, Setup
+from joulecast.records.codec import Record
+from joulecast.variants import unfold_blocks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SumFactor(Record):
+    """The factor of whole networks over the sum of their kernels, log-normal.
+
+    Attributes:
+        log_mean: Mean of its logarithm.
+        log_variance: Variance of it, common to all networks.
+        scatter_variance: Variance of the logarithm of single networks around it.
+        count: Networks that it was fitted to.
+    """
+
+    log_mean: float
+    log_variance: float
+    scatter_variance: float
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A cost of kernels, duration or power, under one setup.
+
+    Attributes:
+        regressions: By kind, and by main operator for kinds that have none.
+        mean: Cost by work, for kernels without a regression.
+        factor: What whole networks cost more than their kernels.
+    """
+
+    regressions: Mapping[str, KernelRegression]
+    mean: WorkMean
+    factor: SumFactor
+
+    def find_regression(self, kind: str) -> KernelRegression | None:
+        """Return the regression of a kind, or that of kinds with the same main operator."""
+        return self.regressions.get(kind) or self.regressions.get(name_main(kind))
+
+    def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
+        """Return the mean of the logarithm of the cost of each kernel and their covariance."""
+        log_costs = np.zeros(len(kernels))
+        cov = np.zeros((len(kernels),) * 2)
+        for kind, places in group_places([kernel.kind for kernel in kernels]).items():
+            own = [kernels[at] for at in places]
+            regression = self.find_regression(kind)
+            if regression is not None:
+                mean, block = regression.predict(own)
+            else:
+                mean = self.mean.log_costs(own)
+                block = np.full((len(own),) * 2, self.mean.log_sd**2)
+            log_costs[places] = mean
+            cov[np.ix_(places, places)] = block
+        return log_costs, cov
+
+    def to_dict(self) -> Json:
+        """Return JSON from which it is restored."""
+        regressions = {kind: one.to_dict() for kind, one in self.regressions.items()}
+        return {
+            "kinds": regressions,
+            "mean": self.mean.to_dict(),
+            "factor": self.factor.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class SetupModel:
+    """Durations and powers under one setup."""
+
+    overhead: RunOverhead
+    duration: CostModel
+    power: CostModel
+
+    def to_dict(self) -> Json:
+        """Return JSON from which it is restored."""
+        return {
+            "overhead": [self.overhead.duration_s, self.overhead.energy_j],
+            "duration": self.duration.to_dict(),
+            "power": self.power.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class FittedKernels:
+    """Regressions of kernels by setup.
+
+    Attributes:
+        table: Name of the fusion table.
+        models: By the key of a setup; that of most points is first and serves other setups.
+    """
+
+    table: str
+    models: Mapping[str, SetupModel]
+    observation_count: int
+    version: int
+
+    def predict(
+        self,
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        *,
+        joint: bool = False,
+        per_layer: bool = False,
+    ) -> Prediction:
+        """Predict the energy and duration of one step of each network."""
+        predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
+        return predict_by_setup(predict, networks, setups)
+
+    def describe(self) -> tuple[FitComponent, ...]:
+        """Return the kinds of kernels with their numbers of data points."""
+        found: dict[str, tuple[int, int, tuple[str, ...]]] = {}
+        for model in self.models.values():
+            for kind, one in model.duration.regressions.items():
+                power = model.power.regressions.get(kind)
+                before = found.get(kind, (0, 0, ()))
+                powers = before[0] + (power.count if power else 0)
+                found[kind] = (powers, before[1] + one.count, getattr(one, "names", ()))
+        return tuple(FitComponent(kind, *counts) for kind, counts in sorted(found.items()))
+
+    def to_dict(self) -> Json:
+        """Return JSON from which the estimator restores the fit."""
+        return {
+            "version": self.version,
+            "table": self.table,
+            "seen": self.observation_count,
+            "setups": {key: model.to_dict() for key, model in self.models.items()},
+        }
+
+    def find_model(self, setup: Setup) -> tuple[SetupModel, bool]:
+        """Return the model of a setup, and whether that setup was measured."""
+        key = name_setup(setup)
+        if key in self.models:
+            return self.models[key], True
+        return next(iter(self.models.values())), False
+
+    def _predict_setup(
+        self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
+    ) -> Prediction:
+        table = FUSION_TABLES[self.table]
+        model, is_seen = self.find_model(setup)
+        own = [list_kernels(network, setup, table) for network in networks]
+        sums = KernelSums.of_networks(own)
+        costs = predict_sums(model, sums)
+        unseen = [kernel.kind for kernel in sums.kernels if not _is_known(model, kernel.kind)]
+        is_unseen = np.array([kernel.kind in unseen for kernel in sums.kernels], bool)
+        kernel_j = sums.counts * costs.kernel_energy_j
+        shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
+        shares = np.minimum(shares, 1.0)
+        layers = tuple(
+            _list_layers(network, kernels, sums, costs, at, is_seen) if per_layer else ()
+            for at, (network, kernels) in enumerate(zip(networks, own, strict=True))
+        )
+        return Prediction(
+            energy_j=costs.energy_j,
+            energy_sd_j=np.sqrt(np.diag(costs.energy_cov)),
+            energy_cov=costs.energy_cov if joint else None,
+            duration_s=costs.duration_s,
+            layers=layers,
+            unseen_share=tuple(shares.tolist()) if is_seen else (1.0,) * len(networks),
+            duration_sd_s=np.sqrt(costs.duration_variance),
+            notes=tuple(_note_unseen(kernels, unseen) for kernels in own),
+        )
+
+
+@dataclass(frozen=True)
+class KernelSums:
+    """Networks as sums of distinct kernels.
+
+    Attributes:
+        kernels: The distinct kernels of all networks.
+        counts: How often each network runs each kernel, networks x kernels.
+    """
+
+    kernels: tuple[FusedKernel, ...]
+    counts: Floats
+
+    @classmethod
+    def of_networks(cls, networks: Sequence[Sequence[FusedKernel]]) -> KernelSums:
+        """Return the sums of networks whose kernels are given."""
+        merged = [merge_kernels(kernels) for kernels in networks]
+        places: dict[FusedKernel, int] = {}
+        for kernel in (one for kernels in merged for one in kernels):
+            places.setdefault(kernel, len(places))
+        counts = np.zeros((len(networks), len(places)))
+        for row, kernels in enumerate(merged):
+            for kernel in kernels:
+                counts[row, places[kernel]] = kernel.count
+        return cls(tuple(places), counts)
+
+
+@dataclass(frozen=True)
+class SumCosts:
+    """Costs of networks, and of each distinct kernel in joules."""
+
+    energy_j: Floats
+    energy_cov: Floats
+    duration_s: Floats
+    duration_variance: Floats
+    power_log_variance: Floats
+    kernel_energy_j: Floats
+
+
+def predict_sums(model: SetupModel, sums: KernelSums) -> SumCosts:
+    """Return the costs of networks as sums of their kernels, with the overhead of a run."""
+    log_s, cov_s = model.duration.predict(sums.kernels)
+    log_w, cov_w = model.power.predict(sums.kernels)
+    variance_s = np.diag(cov_s)
+    kernel_s = np.exp(log_s + variance_s / 2.0)
+    kernel_j = np.exp(log_s + log_w + (variance_s + np.diag(cov_w)) / 2.0)
+    duration_s, cov_duration = _add_up(sums, kernel_s, cov_s, (model.duration.factor,))
+    factors = (model.duration.factor, model.power.factor)
+    energy_j, cov_energy = _add_up(sums, kernel_j, cov_s + cov_w, factors)
+    power_cov = _add_up(sums, kernel_j, cov_w, (model.power.factor,))[1]
+    return SumCosts(
+        energy_j + model.overhead.energy_j,
+        cov_energy,
+        duration_s + model.overhead.duration_s,
+        np.diag(cov_duration),
+        np.log1p(np.diag(power_cov) / np.maximum(energy_j, 1e-30) ** 2),
+        kernel_j,
+    )
+
+
+def name_main(kind: str) -> str:
+    """Return the name of the regression that kinds with the same main operator share."""
+    return f"{kind.split('+', 1)[0]}+..."
+
+
+def group_places(values: Sequence[T]) -> dict[T, list[int]]:
+    """Return the positions of each distinct value."""
+    groups: dict[T, list[int]] = {}
+    for at, value in enumerate(values):
+        groups.setdefault(value, []).append(at)
+    return groups
+
+
+def _add_up(
+    sums: KernelSums, costs: Floats, log_cov: Floats, factors: Sequence[SumFactor]
+) -> tuple[Floats, Floats]:
+    """Return the sums of log-normal costs, times factors, and their covariance."""
+    scale = float(np.exp(sum(factor.log_mean for factor in factors)))
+    weights = sums.counts * costs * scale
+    totals = weights.sum(axis=1)
+    cov = weights @ np.expm1(log_cov) @ weights.T
+    common = sum(factor.log_variance for factor in factors)
+    scatter = sum(factor.scatter_variance for factor in factors)
+    # Equal networks have equal errors.
+    equal = (sums.counts[:, None, :] == sums.counts[None, :, :]).all(axis=2)
+    return totals, cov + np.outer(totals, totals) * (common + scatter * equal)
+
+
+def _is_known(model: SetupModel, kind: str) -> bool:
+    return model.duration.find_regression(kind) is not None
+
+
+def _note_unseen(kernels: Sequence[FusedKernel], unseen: Sequence[str]) -> tuple[str, ...]:
+    kinds = sorted({kernel.kind for kernel in kernels} & set(unseen))
+    if not kinds:
+        return ()
+    return (f"kernels that were never measured on this device: {', '.join(kinds)}",)
+
+
+def _list_layers(
+    network: Network,
+    kernels: Sequence[FusedKernel],
+    sums: KernelSums,
+    costs: SumCosts,
+    row: int,
+    is_seen: bool,
+) -> tuple[LayerEstimate, ...]:
+    """Return the energy of each layer; the overhead of the run is divided like the kernels'."""
+    owners = [at for at, layer in enumerate(network.layers) for _ in unfold_blocks([layer])]
+    energies = np.zeros(len(network.layers))
+    places = {kernel: at for at, kernel in enumerate(sums.kernels)}
+    for kernel in kernels:
+        for layer, share in kernel.layers:
+            energy_j = costs.kernel_energy_j[places[kernel]] * kernel.count * share
+            energies[owners[layer]] += energy_j
+    total = energies.sum()
+    energies = energies * (costs.energy_j[row] / total) if total else energies
+    return tuple(
+        LayerEstimate(layer.name or layer.kind, layer.kind, energy_j, layer.calls, is_seen)
+        for layer, energy_j in zip(network.layers, energies.tolist(), strict=True)
+    )
