@@ -28,7 +28,7 @@ _METER = (
     r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
     r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
 )
-_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
+_ON = r"(?:(?:torch_compile:)?(?:cpu|cuda(?::\d+)?)|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "net": "may run code",
@@ -73,6 +73,6 @@ def _is_store_here(text: str) -> bool:
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
     "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
-    "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
+    "runtime": lambda text: text in ("torch", "torch_compile", "mnn", "onnx", "simulated"),
     "store": _is_store_here,
 }

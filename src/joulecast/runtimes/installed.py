@@ -5,6 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 
+# Runtimes that are part of a package with another name.
+_PACKAGES = {"torch_compile": "torch"}
+
+
 def find_installed_runtime(runtime: str) -> str:
     """Return framework and version as installed here: ``torch-2.11.0`` → ``torch-2.13.0``.
 
@@ -15,7 +19,8 @@ def find_installed_runtime(runtime: str) -> str:
         return ""
     try:
         # Without the build: 2.13.0+cpu.
-        return f"{framework}-{version(framework).partition('+')[0]}"
+        package = _PACKAGES.get(framework, framework)
+        return f"{framework}-{version(package).partition('+')[0]}"
     except PackageNotFoundError:
         return ""
 

@@ -7,7 +7,7 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,9 +46,13 @@ class TorchRuntime:
     Args:
         on: ``cpu``, ``cuda`` or ``cuda:N``.
         device: Name and properties of the device, stored with every observation.
+        wrap: Returns what is run in place of a module, such as its compiled form.
     """
 
-    def __init__(self, on: str, device: Device) -> None:
+    def __init__(
+        self, on: str, device: Device, wrap: Callable[[nn.Module], nn.Module] | None = None
+    ) -> None:
+        self._wrap = wrap
         self.torch_device = find_torch_device(on)
         self.device = device
         self.name = "torch-" + torch.__version__.split("+")[0]
@@ -116,7 +120,7 @@ class TorchRuntime:
             if loss is None and setup.phase == "train":
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
-        return Replica(net, inputs, loss)
+        return Replica(net if self._wrap is None else self._wrap(net), inputs, loss)
 
 
 class OwnNetStep:

@@ -181,7 +181,7 @@ class TorchStep:
         names = [
             f"{number}.{name}"
             for number, replica in enumerate(self.replicas)
-            for name, weight in replica.net.named_parameters()
+            for name, weight in _find_module(replica.net).named_parameters()
             if weight.requires_grad
         ]
         unchanged = [
@@ -329,6 +329,12 @@ def _is_graph(setup: Setup, execution: Execution) -> bool:
 
 def _raise_closed() -> None:
     raise InputError("this step is closed: prepare it again")
+
+
+def _find_module(net: nn.Module) -> nn.Module:
+    """Return the module inside what ``torch.compile`` returned, whose weights have its names."""
+    inner = getattr(net, "_orig_mod", net)
+    return inner if isinstance(inner, nn.Module) else net
 
 
 def _module_path(weight_name: str) -> str:

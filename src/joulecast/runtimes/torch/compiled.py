@@ -1,0 +1,122 @@
+"""The runtime of ``torch.compile``: PyTorch whose modules are compiled, so that operators fuse.
+
+A module is compiled when its step is first run, before anything is measured. Optimizers and losses
+are not compiled. What was compiled is forgotten when no step is left: PyTorch would otherwise give
+up after a few networks, which share the code of ``BuiltNet.forward``, and run them eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from joulecast.errors import JoulecastError, NetError
+from joulecast.records import Device, Execution, Setup, Trial
+from joulecast.runtimes.base import Step
+from joulecast.runtimes.torch.losses import LossFunction
+from joulecast.runtimes.torch.runtime import TorchRuntime
+
+# Compiling in this process leaves none that could disturb the measurement.
+_OPTIONS = {"compile_threads": 1}
+_LONGEST_MESSAGE = 300
+
+
+class CompiledRuntime:
+    """PyTorch with ``torch.compile`` on one device: see ``runtimes.base.Runtime``.
+
+    Args:
+        on: ``cpu``, ``cuda`` or ``cuda:N``.
+        device: Name and properties of the device, stored with every observation.
+    """
+
+    def __init__(self, on: str, device: Device) -> None:
+        self._runtime = TorchRuntime(on, device, compile_module)
+        self.device = device
+        self.name = "torch_compile-" + torch.__version__.split("+")[0]
+        self.modes = self._runtime.modes
+
+    def prepare(self, trial: Trial) -> CompiledStep:
+        """Build a trial's network, compile it and return its checked step."""
+        CompiledStep.forget_compiled()
+        with _one_line_errors(self._runtime.torch_device):
+            return CompiledStep(self._runtime.prepare(trial))
+
+    def prepare_net(
+        self,
+        net: nn.Module,
+        inputs: Any,
+        loss: LossFunction | None,
+        setup: Setup,
+        execution: Execution = Execution(),
+    ) -> CompiledStep:
+        """Return a checked step of a user's module, compiled."""
+        CompiledStep.forget_compiled()
+        return CompiledStep(self._runtime.prepare_net(net, inputs, loss, setup, execution))
+
+
+class CompiledStep:
+    """A step of compiled modules, which are forgotten after the last one is closed."""
+
+    _open_count = 0
+
+    def __init__(self, step: Step) -> None:
+        self._step: Step | None = step
+        CompiledStep._open_count += 1
+
+    def run(self, count: int) -> None:
+        """Issue ``count`` steps without waiting for them."""
+        self._get().run(count)
+
+    def wait(self) -> None:
+        """Wait until the device has finished."""
+        self._get().wait()
+
+    def peak_memory_bytes(self) -> int:
+        """Return the peak of allocated device memory; 0 where it is unknown."""
+        return self._get().peak_memory_bytes()
+
+    def close(self) -> None:
+        """Release all tensors, and what was compiled if no other step needs it."""
+        if self._step is None:
+            return
+        self._step.close()
+        self._step = None
+        CompiledStep._open_count -= 1
+        self.forget_compiled()
+
+    @classmethod
+    def forget_compiled(cls) -> None:
+        """Forget all that was compiled in this process, unless a step needs it."""
+        if not cls._open_count:
+            torch.compiler.reset()
+
+    def _get(self) -> Step:
+        if self._step is None:
+            raise NetError("this step is closed: prepare it again")
+        return self._step
+
+
+def compile_module(net: nn.Module) -> nn.Module:
+    """Return a module that is compiled when it is first called."""
+    compiled: nn.Module = torch.compile(net, dynamic=False, options=_OPTIONS)  # type: ignore[arg-type]
+    return compiled
+
+
+@contextmanager
+def _one_line_errors(device: torch.device) -> Iterator[None]:
+    """Raise one line that says why a module cannot be compiled for a device."""
+    try:
+        yield
+    except JoulecastError:
+        raise
+    except RuntimeError as error:
+        # What follows explains how to debug PyTorch.
+        text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0][:_LONGEST_MESSAGE]
+        advice = "run it with --on " + str(device)
+        if "compiler" in text.lower() and device.type == "cpu":
+            advice = "install g++, or name a C++ compiler in CXX"
+        raise NetError(f"torch.compile fails on {device} ({text}): {advice}") from error
