@@ -108,7 +108,7 @@ def test_device_of_another_framework_is_refused(on):
 
 def test_unknown_runtime_lists_all():
     with pytest.raises(
-        InputError, match=r"no runtime 'tf': choose from torch, mnn, onnx, simulated"
+        InputError, match=r"no runtime 'tf': choose from torch, torch_compile, mnn, onnx, simulated"
     ):
         join_runtime("tf")
 

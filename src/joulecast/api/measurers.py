@@ -1,6 +1,7 @@
 """Open a measurer: a runtime on a device, under a meter.
 
     cpu, cuda:0            PyTorch on that device, under the requested meter
+    torch_compile:cpu      PyTorch with torch.compile; torch_compile:cuda:0 on a GPU
     mnn:cpu                MNN on the processor, under the requested meter
     onnx:cpu               ONNX Runtime on the processor, under the requested meter; inference only
     simulated:7            a simulated device with its own meter and clock, drawn from a seed
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast.agent.addresses import is_remote
 from joulecast.api.options import MeasureOptions
@@ -24,17 +25,29 @@ from joulecast.local_devices import NOT_LATER, name_lock, open_local_measurer
 from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
 from joulecast.measurer.device_lock import hold_device
 from joulecast.records import Trial
-from joulecast.runtimes import Step, is_plugin, name_framework
+from joulecast.runtimes import Runtime, Step, is_plugin, name_framework
 
 if TYPE_CHECKING:
     from joulecast.agent.client import RemoteMeasurer
-    from joulecast.runtimes.torch.load import LoadedNet
-    from joulecast.runtimes.torch.runtime import TorchRuntime
+
+# Frameworks, as profiles name them, by the format of the nets that they run themselves.
+_OWN_NETS = {"module": ("torch", "torch_compile"), "onnx": ("onnxruntime",)}
+
+
+class OwnNet(Protocol):
+    """A user's own net: a module, or an ONNX file."""
+
+    @property
+    def loss(self) -> Any:
+        """Its own loss; None if it has none."""
+
+    def prepare(self, runtime: Any, trial: Trial) -> Step:
+        """Return it as a checked step of a runtime, run as the trial says."""
 
 
 def open_any_measurer(
     options: MeasureOptions | None = None,
-    loaded: LoadedNet | None = None,
+    loaded: OwnNet | None = None,
     *,
     allows_later: bool = False,
 ) -> TrialMeasurer:
@@ -62,7 +75,7 @@ def open_any_measurer(
 
 def open_measurer(
     options: MeasureOptions | None = None,
-    loaded: LoadedNet | None = None,
+    loaded: OwnNet | None = None,
     *,
     allows_later: bool = False,
 ) -> Measurer:
@@ -78,7 +91,7 @@ def open_measurer(
     )
     if loaded is None:
         return measurer
-    return replace(measurer, runtime=OwnNetRuntime(cast("TorchRuntime", measurer.runtime), loaded))
+    return replace(measurer, runtime=OwnNetRuntime(measurer.runtime, loaded))
 
 
 def open_remote(options: MeasureOptions) -> RemoteMeasurer:
@@ -103,9 +116,9 @@ def open_remote(options: MeasureOptions) -> RemoteMeasurer:
 
 
 class OwnNetRuntime:
-    """PyTorch that runs a user's own net, whatever network a trial describes."""
+    """A runtime that runs a user's own net, whatever network a trial describes."""
 
-    def __init__(self, runtime: TorchRuntime, loaded: LoadedNet) -> None:
+    def __init__(self, runtime: Runtime, loaded: OwnNet) -> None:
         self.name = runtime.name
         self.device = runtime.device
         self.modes = runtime.modes
@@ -113,16 +126,18 @@ class OwnNetRuntime:
         self._loaded = loaded
 
     def prepare(self, trial: Trial) -> Step:
-        """Return the user's net as a step, trained as the trial says."""
-        net = self._loaded
-        return self._runtime.prepare_net(
-            net.net, net.inputs, net.loss, trial.setup, trial.execution
-        )
+        """Return the user's net as a step, run as the trial says."""
+        return self._loaded.prepare(self._runtime, trial)
 
 
-def runs_modules(on: str) -> bool:
-    """Return whether a device can run the user's own module, not only a Network."""
-    return not is_remote(on) and not is_plugin(on) and name_framework(on) == "torch"
+def runs_own_net(on: str, form: str) -> bool:
+    """Return whether a device can run the user's own net, not only its Network.
+
+    Args:
+        on: The device.
+        form: ``module``, or ``onnx`` for a file.
+    """
+    return not is_remote(on) and not is_plugin(on) and name_framework(on) in _OWN_NETS[form]
 
 
 def lock_device(on: str) -> AbstractContextManager[int | None]:

@@ -50,7 +50,9 @@ class Setup(Record):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.precision in INT8_PRECISIONS and self.phase != "inference":
-            raise InputError(f"{self.precision} is for inference only: train in another precision")
+            raise InputError(
+                f"{self.precision} is for inference only: give --inference, or another precision"
+            )
 
 
 @dataclass(frozen=True)

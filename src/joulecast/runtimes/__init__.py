@@ -2,6 +2,7 @@
 
     cpu, cuda:0      PyTorch
     mnn, mnn:cpu     MNN on the processor
+    torch_compile:cpu, torch_compile:cuda:0   PyTorch with torch.compile
     onnx, onnx:cpu   ONNX Runtime on the processor: inference only
     simulated:7      a simulated device, drawn from a seed
     NAME, NAME:...   a runtime that a plug-in adds under NAME (entry points ``joulecast.runtimes``)
@@ -38,8 +39,8 @@ def open_runtime(on: str, device_name: str = "") -> Runtime:
     """Return the runtime of a device.
 
     Args:
-        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the name of a
-            plug-in.
+        on: ``cpu``, ``cuda:0``, ``torch_compile:cpu``, ``mnn:cpu``, ``onnx:cpu``,
+            ``simulated:SEED``, or the name of a plug-in.
         device_name: Name to record for the device instead of the detected one.
 
     Raises:
@@ -75,6 +76,8 @@ def find_hardware(on: str) -> str | None:
     if is_simulated(on) or is_plugin(on):
         return None
     name = _name_of(on)
+    if name == "torch_compile":
+        return on.partition(":")[2] or "cpu"
     if name not in _ON_PROCESSORS:
         return on
     if on not in (name, f"{name}:cpu"):
@@ -96,7 +99,8 @@ def join_runtime(runtime: str, on: str = "") -> str:
     """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``.
 
     Args:
-        runtime: ``torch``, ``mnn``, ``onnx``, ``simulated``, or the name of a plug-in.
+        runtime: ``torch``, ``torch_compile``, ``mnn``, ``onnx``, ``simulated``, or the name of a
+            plug-in.
         on: A device of the framework, with or without its name; its default by default.
 
     Raises:
@@ -116,7 +120,8 @@ def join_runtime(runtime: str, on: str = "") -> str:
 
 
 def _open_torch(on: str, device_name: str) -> Runtime:
-    device = _rename(detect_device(on), device_name)
+    hardware = find_hardware(on) or on
+    device = _rename(detect_device(hardware), device_name)
     try:
         from joulecast.runtimes.torch.runtime import TorchRuntime
     except ModuleNotFoundError as error:
@@ -125,7 +130,11 @@ def _open_torch(on: str, device_name: str) -> Runtime:
         raise MissingError(
             f"measuring on {on} needs PyTorch: run pip install 'joulecast[torch]'"
         ) from error
-    return TorchRuntime(on, device)
+    if _name_of(on) != "torch_compile":
+        return TorchRuntime(on, device)
+    from joulecast.runtimes.torch.compiled import CompiledRuntime
+
+    return CompiledRuntime(hardware, device)
 
 
 def _open_mnn(on: str, device_name: str) -> Runtime:
@@ -169,10 +178,11 @@ BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "cuda": _open_torch,
     "mnn": _open_mnn,
     "onnx": _open_onnx,
+    "torch_compile": _open_torch,
     "simulated": _open_simulated,
 }
 
-_OTHER_FRAMEWORKS = ("mnn", "onnx", "simulated")
+_OTHER_FRAMEWORKS = ("torch_compile", "mnn", "onnx", "simulated")
 _ON_PROCESSORS = {"mnn": "MNN", "onnx": "ONNX Runtime"}
 # Those that profiles name otherwise than ``--on`` does.
 _FRAMEWORKS = {"onnx": "onnxruntime"}

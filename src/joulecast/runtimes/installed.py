@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-
 # Runtimes that are part of a package with another name.
 _PACKAGES = {"torch_compile": "torch"}
 

@@ -69,7 +69,7 @@ def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
     gelu = make_layer("elementwise", fn="gelu", shape=(7,))
     trial = Trial(Network((gelu,), Input((7,))), Setup(batch=3, phase="inference"))
-    with pytest.raises(NetError, match="No working C.. compiler.*: install g") as error:
+    with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
         make_runtime().prepare(trial)
     assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)
 

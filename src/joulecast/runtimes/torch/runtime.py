@@ -22,7 +22,7 @@ from joulecast.errors import (
     OutOfMemoryError,
 )
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
-from joulecast.runtimes.setup_checks import refuse_int8, refuse_processor
+from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.losses import LossFunction, make_loss
 from joulecast.runtimes.torch.memory_format import format_input
@@ -88,6 +88,8 @@ class TorchRuntime:
     def _check_setup(self, setup: Setup) -> None:
         refuse_int8(setup, "PyTorch")
         refuse_processor(setup, "PyTorch")
+        if self.torch_device.type != "cuda":
+            refuse_cuda_graphs(setup, f"PyTorch on {self.torch_device}")
         if setup.precision == "tf32" and self.torch_device.type != "cuda":
             raise InputError("tf32 is a number format of NVIDIA GPUs: give fp32 on a processor")
 
