@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from joulecast.api.measurers import open_any_measurer, runs_modules
+from joulecast.api.measurers import open_any_measurer, runs_own_net
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import MeasureOptions, split_options
 from joulecast.records import OWN_NET, Observation, Setup, Trial
@@ -47,8 +47,8 @@ def measure(
 
 
 def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
-    """Measure the user's own module where there is one, else the network built anew."""
-    loaded = net.load() if net.load and runs_modules(options.on) else None
+    """Measure the user's own module or file where there is one, else the network built anew."""
+    loaded = net.load() if net.load and runs_own_net(options.on, net.form) else None
     if loaded is not None and loaded.loss is not None and setup.phase == "train":
         setup = replace(setup, loss="own")
     with open_any_measurer(options, loaded, allows_later=True) as measurer:

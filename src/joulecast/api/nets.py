@@ -40,7 +40,8 @@ class ResolvedNet:
 
     Attributes:
         batch: The requested batch size, else the net's own.
-        load: Returns the user's module, inputs and loss; None where Joulecast builds the module.
+        load: Returns the user's own net, which ``measure`` runs; None where Joulecast builds it.
+        form: What the user's own net is: a ``module``, or a file (``onnx``).
         members: The networks that a campaign targets: the net, and random narrower members of its
             family.
     """
@@ -49,6 +50,7 @@ class ResolvedNet:
     batch: int
     load: Callable[[], Any] | None = None
     members: tuple[Network, ...] = ()
+    form: str = "module"
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ def resolve_name(
         default = _choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
         network = make_family(name, input_shape)
         return ResolvedNet(network, batch or default, members=_draw_members(name, network))
+    if application := _find_reference_application(name):
+        _check_input(application, input_shape)
+        return ResolvedNet(application, batch or _choose_batch(phase))
     if name.endswith(".json"):
         return _read_file(name, batch or _choose_batch(phase), input_shape)
     if ":" in name:
@@ -233,6 +238,16 @@ def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> Resolve
     return ResolvedNet(network, loaded.batch, lambda: loaded)
 
 
+def _find_reference_application(name: str) -> Network | None:
+    # Most nets are none.
+    from joulecast.uses.score.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
+
+    return build_reference_application(name) if name in list_reference_applications() else None
+
+
 def _choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
     """Return the usual batch size of a phase: inference answers one request at a time."""
     return INFERENCE_BATCH if phase == "inference" else trained
@@ -242,12 +257,16 @@ def _read_file(name: str, batch: int, input_shape: Shape | None) -> ResolvedNet:
     from joulecast.files import read_network
 
     network = read_network(name)
+    _check_input(network, input_shape, ", or write the file again for another shape")
+    return ResolvedNet(network, batch)
+
+
+def _check_input(network: Network, input_shape: Shape | None, hint: str = "") -> None:
     if input_shape not in (None, network.input.shape):
         raise NetError(
-            f"{name} holds a network for inputs of {format_shape(network.input.shape)}: leave the "
-            "input shape out, or write the file again for another shape"
+            f"{network.name} is for inputs of {format_shape(network.input.shape)}: leave the input "
+            f"shape out{hint}"
         )
-    return ResolvedNet(network, batch)
 
 
 def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:

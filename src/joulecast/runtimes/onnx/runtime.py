@@ -51,14 +51,15 @@ class OnnxRuntime:
     def prepare(self, trial: Trial) -> OnnxStep:
         """Build a trial's graph and return its checked step."""
         check_trial(trial)
-        self._check_memory(trial)
-        with _one_line_errors():
+        self.check_memory(trial)
+        with explain_errors():
             model, inputs = build_model(trial)
             # A layer alone may have no integer kernel: it runs in fp32 inside a network, too.
             is_whole = trial.execution.is_user_step
             return prepare_model(model, inputs, trial.setup, needs_integers=is_whole)
 
-    def _check_memory(self, trial: Trial) -> None:
+    def check_memory(self, trial: Trial) -> None:
+        """Raise OutOfMemoryError for a trial that does not fit."""
         needed = peak_memory(trial.network, trial.setup) * trial.execution.copies
         limit = self.device.memory_bytes
         if limit and needed > limit:
@@ -213,19 +214,8 @@ def open_session(model: bytes | str, setup: Setup, optimised: Path | None = None
     return onnxruntime.InferenceSession(model, options, providers=[PROVIDER])
 
 
-def _draw_inputs(graph: OnnxGraph, network: Network, seed: int) -> dict[str, Array]:
-    draw = np.random.default_rng(seed)
-    vocabulary = network.input.vocabulary
-    return {
-        value.name: draw.integers(0, vocabulary, value.shape)
-        if vocabulary and value.name.startswith("input")
-        else draw.standard_normal(value.shape, dtype="float32")
-        for value, _ in graph.inputs
-    }
-
-
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Raise one line that says why ONNX Runtime cannot run a graph."""
     try:
         yield
@@ -238,3 +228,14 @@ def _one_line_errors() -> Iterator[None]:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise NetError(f"ONNX Runtime cannot run the network: {text}") from error
+
+
+def _draw_inputs(graph: OnnxGraph, network: Network, seed: int) -> dict[str, Array]:
+    draw = np.random.default_rng(seed)
+    vocabulary = network.input.vocabulary
+    return {
+        value.name: draw.integers(0, vocabulary, value.shape)
+        if vocabulary and value.name.startswith("input")
+        else draw.standard_normal(value.shape, dtype="float32")
+        for value, _ in graph.inputs
+    }

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from joulecast.errors import NetError
-from joulecast.records import Network
+from joulecast.records import Network, Trial
+from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
@@ -28,6 +29,9 @@ from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.trace_limits import find_available_bytes
 from joulecast.units import format_bytes
 from joulecast.user_errors import describe_user_error
+
+if TYPE_CHECKING:
+    from joulecast.runtimes.torch.runtime import TorchRuntime
 
 RETURNS_NET = "returns a module"
 _DEFAULT_BATCH = 32
@@ -45,6 +49,10 @@ class LoadedNet:
     def batch(self) -> int:
         """Batch size of the example inputs."""
         return int(_first_tensor(self.inputs).shape[0])
+
+    def prepare(self, runtime: TorchRuntime, trial: Trial) -> Step:
+        """Return the module as a checked step of PyTorch."""
+        return runtime.prepare_net(self.net, self.inputs, self.loss, trial.setup, trial.execution)
 
 
 def load_net(

@@ -1,0 +1,137 @@
+"""Run a user's own ONNX file, and not a graph that is built from its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import FileError, InputError, NetError
+from joulecast.records import INT8_PRECISIONS, Trial
+from joulecast.runtimes.base import Step
+
+if TYPE_CHECKING:
+    import onnx
+
+    from joulecast.runtimes.onnx.graph import Array
+    from joulecast.runtimes.onnx.runtime import OnnxRuntime
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file, as a user's own net.
+
+    Attributes:
+        path: The file; weights that it keeps elsewhere are in its folder.
+        sample: Shape of one sample, where the file leaves it open.
+        loss: It has none.
+    """
+
+    path: Path
+    sample: Shape | None = None
+    loss: None = None
+
+    def prepare(self, runtime: Any, trial: Trial) -> Step:
+        """Return the file as a checked step of ONNX Runtime."""
+        return prepare_file(runtime, self, trial)
+
+
+def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
+    """Return a checked step that runs a file with inputs drawn for it.
+
+    Raises:
+        FileError: The file is damaged, or keeps weights outside of its folder.
+        InputError: It is in 8 bits and the setup is not, or the setup cannot be run.
+        NetError: ONNX Runtime cannot run it, or its output is not finite.
+    """
+    # The network is read without NumPy and without ONNX Runtime.
+    from joulecast.runtimes.onnx.quantise import is_quantised
+    from joulecast.runtimes.onnx.runtime import (
+        OnnxStep,
+        check_trial,
+        explain_errors,
+        open_session,
+        prepare_model,
+    )
+    from joulecast.runtimes.onnx_files.model_file import read_model
+
+    check_trial(trial)
+    runtime.check_memory(trial)
+    model = read_model(file.path)
+    check_external_files(model.graph, file.path)
+    inputs = _draw_inputs(model.graph, file, trial)
+    is_int8 = is_quantised(model)
+    if is_int8 and trial.setup.precision not in INT8_PRECISIONS:
+        raise InputError(f"{file.path} computes in 8 bits already: give --precision int8")
+    with explain_errors():
+        if trial.setup.precision in INT8_PRECISIONS and not is_int8:
+            return prepare_model(_load_weights(file.path), inputs, trial.setup)
+        return OnnxStep(open_session(str(file.path), trial.setup), inputs)
+
+
+def check_external_files(graph: onnx.GraphProto, path: Path) -> None:
+    """Check that weights in other files are in the folder of the model, whatever links say.
+
+    Raises:
+        FileError: One is missing, or elsewhere.
+    """
+    folder = path.resolve().parent
+    for location in {*_list_locations(graph)}:
+        found = (folder / location).resolve()
+        if not found.is_relative_to(folder):
+            raise FileError(f"{path} keeps weights in {location!r}, outside of its folder: not run")
+        if not found.is_file():
+            raise FileError(f"{path} keeps weights in {location!r}, which is missing: copy it too")
+
+
+def _list_locations(graph: onnx.GraphProto) -> Iterator[str]:
+    tensors = [*graph.initializer]
+    for node in graph.node:
+        for attribute in node.attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node:
+                    yield from _list_locations(inner)
+    for sparse in graph.sparse_initializer:
+        tensors += [sparse.values, sparse.indices]
+    for tensor in tensors:
+        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _load_weights(path: Path) -> onnx.ModelProto:
+    import onnx
+
+    return onnx.load(path)
+
+
+def _draw_inputs(graph: onnx.GraphProto, file: OnnxFile, trial: Trial) -> dict[str, Array]:
+    """Return a batch for every input.
+
+    Tokens are drawn from the vocabulary; masks are ones and other integers zeros, such as the types
+    of tokens, because a file does not say which numbers it accepts.
+    """
+    import numpy as np
+    from onnx import helper
+
+    from joulecast.runtimes.onnx_files.input_shapes import bind_shapes, list_inputs
+
+    draw = np.random.default_rng(0)
+    inputs = list_inputs(graph)
+    shapes, _ = bind_shapes(inputs, trial.setup.batch, file.sample)
+    vocabulary = trial.network.input.vocabulary
+    arrays: dict[str, Array] = {}
+    for place, (one, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(one.type))
+        if dtype.kind == "f":
+            arrays[one.name] = draw.standard_normal(shape).astype(dtype)
+        elif dtype.kind not in "iub":
+            raise NetError(f"its input {one.name!r} holds neither numbers nor truth values")
+        elif place == 0 and vocabulary:
+            arrays[one.name] = draw.integers(0, vocabulary, shape).astype(dtype)
+        else:
+            fill = np.ones if "mask" in one.name or dtype.kind == "b" else np.zeros
+            arrays[one.name] = fill(shape, dtype)
+    return arrays
