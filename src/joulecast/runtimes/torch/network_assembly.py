@@ -18,6 +18,7 @@ from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.operand_order import order_operands
+from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.compute_readers import find_shared_operand
 from joulecast.runtimes.torch.event_arguments import (
@@ -27,7 +28,6 @@ from joulecast.runtimes.torch.event_arguments import (
 )
 from joulecast.runtimes.torch.index_readers import read_costly_view
 from joulecast.runtimes.torch.memory_format import find_image, is_channels_last, is_transposed
-from joulecast.runtimes.torch.op_builders import can_build_op
 from joulecast.runtimes.torch.op_readers import read_op
 from joulecast.runtimes.torch.trace_events import INPUT, Event, Trace
 

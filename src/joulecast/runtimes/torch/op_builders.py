@@ -14,6 +14,7 @@ from torch import nn
 from joulecast.errors import NetError
 from joulecast.kinds import count_operand, find_kind
 from joulecast.records import Op
+from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.input_fits import Shape
 from joulecast.runtimes.torch.elementwise_modules import OperandModule, find_function
 from joulecast.runtimes.torch.index_modules import (
@@ -67,37 +68,11 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "softmax": lambda x: F.softmax(x, dim=-1),
     "log_softmax": lambda x: F.log_softmax(x, dim=-1),
 }
-# Function and number of inputs.
-_BUILDABLE_FUNCTIONS = {
-    *((name, 1) for name in _FUNCTIONS),
-    ("mean", 1),
-    ("add", 2),
-    ("mul", 2),
-    ("concat", 1),
-}
-
-
-# They move as many elements by index as the module does, not the same ones.
-_PLACEHOLDER_KINDS = {"index", "scatter", "sort", "slice", "gradient_copy", "grouped_linear"}
 
 
 def build_op(op: Op, shape: Shape) -> nn.Module:
     """Return a module for an operator on samples of this shape, with fresh weights."""
     return OP_BUILDERS[op.kind](op, shape)
-
-
-def can_build_op(op: Op) -> bool:
-    """Return whether the module built for an operator reads back as the same operator."""
-    if op.kind in _PLACEHOLDER_KINDS:
-        return False
-    if not find_kind(op.kind).combines_inputs:
-        return bool(op.sizes.get("bags", 1) == 1)
-    is_decomposed = op.sizes["fn"] in DECOMPOSED_ACTIVATIONS
-    is_plain = not op.sizes["params"] and "out" not in op.sizes and "constant" not in op.sizes
-    if not is_plain or is_decomposed or op.sizes["passes"] > 1:
-        return is_plain and is_decomposed and op.sizes["inputs"] == 1
-    is_known = (op.sizes["fn"], op.sizes["inputs"]) in _BUILDABLE_FUNCTIONS
-    return is_known and bool(op.sizes["axes"]) == (op.sizes["fn"] == "mean")
 
 
 def _build_conv(op: Op, shape: Shape) -> nn.Module:

@@ -1,0 +1,1 @@
+"""Read networks from ONNX files, without running or loading them."""

@@ -1,0 +1,401 @@
+"""Assemble a Network from the calls of an ONNX graph, by the rules that hold for modules.
+
+A layer is an operator with parameters and the operators that follow it: an operator without
+weights, and a norm, joins the tail of the layer whose result only it reads. A new layer starts
+where two operators read a result, where a repeated block ends, and where an operator reads two
+results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from joulecast.errors import InputError
+from joulecast.kinds import Shape, check_chain, find_kind, make_op, output_shape
+from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.records.operand_order import order_operands
+from joulecast.runtimes.buildable import can_build_op
+from joulecast.runtimes.onnx_files.batch_axes import take_sample
+from joulecast.runtimes.onnx_files.elementwise_nodes import read_unknown
+from joulecast.runtimes.onnx_files.graph_reader import ReadGraph
+from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
+from joulecast.runtimes.onnx_files.module_paths import name_after_weight
+from joulecast.runtimes.onnx_files.node_counts import count_flops
+from joulecast.runtimes.onnx_files.node_readers import has_reader, read_call
+from joulecast.runtimes.onnx_files.path_blocks import find_path_blocks
+
+_JOINS = ("add", "mul", "concat")
+
+
+@dataclass
+class _LayerDraft:
+    """A layer that may still grow.
+
+    Attributes:
+        block: Index of its block; -1 outside of blocks.
+        sources: Indices of the layers that it reads; -1 for the network's input.
+        last_value: Name of its newest result.
+    """
+
+    op: Op
+    call: GraphCall
+    block: int
+    sources: tuple[int, ...]
+    join: str
+    last_value: str
+    tail: list[Op] = field(default_factory=list)
+    is_tied: bool = False
+
+    def find_shape(self) -> Shape | None:
+        """Return the sample shape of its newest result, as its operators say."""
+        try:
+            return output_shape(Layer(self.op.kind, self.op.sizes, tail=tuple(self.tail)))
+        except (InputError, IndexError):
+            return None
+
+
+@dataclass
+class AssembledNetwork:
+    """A network, and how many calls lie between its layers."""
+
+    network: Network
+    calls_between: int
+
+
+def assemble_layers(
+    graph: ReadGraph, calls: Sequence[GraphCall], batch: int, costly: frozenset[str], name: str
+) -> AssembledNetwork:
+    """Return the Network of a graph.
+
+    Args:
+        graph: The graph.
+        calls: Its calls, with patterns replaced by single ones.
+        batch: Samples that it was read with.
+        costly: Slicing operators that are layers, because their gradients move many bytes.
+        name: A label for people.
+    """
+    assembler = _LayerAssembler(graph, calls, batch, costly)
+    network = assembler.assemble(name)
+    return AssembledNetwork(network, assembler.calls_between)
+
+
+class _LayerAssembler:
+    """One pass over the calls of a graph."""
+
+    def __init__(
+        self,
+        graph: ReadGraph,
+        calls: Sequence[GraphCall],
+        batch: int,
+        costly: frozenset[str],
+    ) -> None:
+        self.graph = graph
+        self.calls = calls
+        self.batch = batch
+        self.costly = costly
+        self.drafts: list[_LayerDraft] = []
+        self.layer_of_value: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+        self.readers = Counter(name for call in calls for name in set(call.node.inputs) if name)
+        self.readers.update(graph.outputs)
+        self.claimed: set[str] = set()
+        self.buildable = len(graph.inputs) == 1
+        self.calls_between = 0
+        paths = [_find_path(call) for call in calls]
+        self.blocks = find_path_blocks(paths, [count_flops(call) > 0 for call in calls])
+
+    def assemble(self, name: str) -> Network:
+        for place, call in enumerate(self.calls):
+            self._add_call(place, call)
+        if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
+            self.buildable = False
+        layers = order_operands([self._finish(i, draft) for i, draft in enumerate(self.drafts)])
+        network = Network(layers, self._make_input(), self._list_groups(), name=name)
+        if self.buildable and _can_build(network):
+            return network
+        self.calls_between += sum(len(layer.tail) for layer in layers)
+        layers = tuple(map(_drop_views, layers))
+        self.calls_between -= sum(len(layer.tail) for layer in layers)
+        return replace(network, layers=layers, buildable=False)
+
+    # -- calls -----------------------------------------------------------------------------
+
+    def _add_call(self, place: int, call: GraphCall) -> None:
+        values = self._list_inputs(call)
+        if not call.outputs or call.outputs[0].shape is None or not self._is_sized(call):
+            self.buildable = False
+            self._pass_through(call, values)
+            return
+        if not has_reader(call.op):
+            self.buildable = False
+            op: Op | None = read_unknown(call, self.batch)
+        else:
+            op = read_call(call, self.batch)
+        op = None if op is None else self._add_constant(op, call)
+        if op is None and call.op in self.costly:
+            self.buildable = False
+            self._start_layer(place, _read_costly_view(call, self.batch), call)
+        elif op is None:
+            self.buildable = False
+            self._pass_through(call, values)
+        elif self._is_sole_reader(place, values) and self._fits_in_tail(op, call):
+            self._append_to_tail(op, call, values[0])
+        elif find_kind(op.kind).is_view and self._changes_nothing(op):
+            self._pass_through(call, values)
+        elif not self._deepen(op, call, values):
+            self._start_layer(place, op, call)
+
+    def _is_sized(self, call: GraphCall) -> bool:
+        return all(value is None or value.shape is not None for value in call.inputs)
+
+    def _add_constant(self, op: Op, call: GraphCall) -> Op:
+        """Return an operator with the size of a tensor operand that no layer computes."""
+        if not find_kind(op.kind).combines_inputs:
+            return op
+        others = [value for value in call.inputs if value is not None and value.is_constant]
+        size = max((v.elements for v in others if v.is_float and not v.weights), default=0)
+        if size <= 1 or any(value.is_weight for value in others):
+            return op
+        return _with_size(op, "constant", size)
+
+    def _pass_through(self, call: GraphCall, values: Sequence[str]) -> None:
+        """Let the results of a view belong to the layer that computed its input."""
+        self.calls_between += 1
+        if not values:
+            return
+        layer = self.layer_of_value[values[0]]
+        for name in call.node.outputs:
+            self.layer_of_value[name] = layer
+        is_only = self.readers[values[0]] == 1 and len(call.node.outputs) == 1
+        if layer >= 0 and is_only and self.drafts[layer].last_value == values[0]:
+            self.drafts[layer].last_value = call.node.outputs[0]
+
+    def _is_sole_reader(self, place: int, values: Sequence[str]) -> bool:
+        """Return whether only this call reads the newest result of one layer of its block."""
+        if len(values) != 1:
+            return False
+        layer = self.layer_of_value[values[0]]
+        if layer < 0 or self.readers[values[0]] != 1:
+            return False
+        draft = self.drafts[layer]
+        return draft.last_value == values[0] and draft.block == self._find_block(place)
+
+    def _fits_in_tail(self, op: Op, call: GraphCall) -> bool:
+        kind = find_kind(op.kind)
+        if not kind.can_be_in_tail:
+            return False
+        return not (kind.counts_params and _list_weights(call))
+
+    def _append_to_tail(self, op: Op, call: GraphCall, value: str) -> None:
+        layer = self.layer_of_value[value]
+        draft = self.drafts[layer]
+        kind = find_kind(op.kind)
+        if not kind.is_view or not self._keeps_shape(op, draft):
+            # In a tail the shape follows from the operators before.
+            sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
+            draft.tail.append(Op(op.kind, Sizes(sizes)))
+        else:
+            self.calls_between += 1
+        self._claim(call)
+        draft.last_value = call.node.outputs[0]
+        self.layer_of_value.update((name, layer) for name in call.node.outputs)
+
+    def _keeps_shape(self, op: Op, draft: _LayerDraft) -> bool:
+        """Return whether a view only says what the operators before it say already."""
+        if find_kind(op.kind).permutes_axes or find_kind(op.kind).selects_elements:
+            return self._changes_nothing(op)
+        shape = find_kind(op.kind).out_shape(op.sizes, op.sizes["shape"])
+        return draft.find_shape() == shape
+
+    def _changes_nothing(self, op: Op) -> bool:
+        kind = find_kind(op.kind)
+        if kind.permutes_axes:
+            return tuple(op.sizes["order"]) == tuple(range(len(op.sizes["order"])))
+        if kind.selects_elements:
+            return False
+        shape = tuple(op.sizes["shape"])
+        return kind.out_shape(op.sizes, shape) == shape
+
+    def _deepen(self, op: Op, call: GraphCall, values: Sequence[str]) -> bool:
+        """Add a recurrent layer to the one below it, as one stack; return whether it is one."""
+        if not find_kind(op.kind).is_recurrent or not values:
+            return False
+        layer = self.layer_of_value[values[0]]
+        if layer < 0 or self.readers[values[0]] != 1:
+            return False
+        draft = self.drafts[layer]
+        below, same = draft.op, ("hidden", "tokens", "bidirectional", "bias")
+        if below.kind != op.kind or any(below.sizes[name] != op.sizes[name] for name in same):
+            return False
+        width = below.sizes["hidden"] * (1 + below.sizes["bidirectional"])
+        if op.sizes["cin"] != width or not all(find_kind(one.kind).is_view for one in draft.tail):
+            return False
+        draft.op = _with_size(below, "depth", below.sizes["depth"] + 1)
+        draft.tail.clear()
+        self._claim(call)
+        draft.last_value = call.node.outputs[0]
+        self.layer_of_value.update((name, layer) for name in call.node.outputs)
+        return True
+
+    def _start_layer(self, place: int, op: Op, call: GraphCall) -> None:
+        kind = find_kind(op.kind)
+        operands = self._list_operands(op, call)
+        sources = [self.layer_of_value[name] for name in operands]
+        if not kind.combines_inputs:
+            sources = list(dict.fromkeys(sources))
+        join = "none"
+        if kind.combines_inputs and len(sources) > 1:
+            fn = str(op.sizes["fn"]).split(" ")[0]
+            join = fn if fn in _JOINS else "add"
+            op = _with_size(op, "inputs", 1 if fn == "concat" else len(sources))
+        params, is_tied = self._claim(call)
+        if kind.counts_params and params:
+            op = _with_size(op, "params", params)
+        draft = _LayerDraft(
+            op, call, self._find_block(place), tuple(sources), join, call.node.outputs[0]
+        )
+        draft.is_tied = is_tied
+        self.layer_of_value.update((name, len(self.drafts)) for name in call.node.outputs)
+        self.drafts.append(draft)
+
+    def _list_inputs(self, call: GraphCall) -> list[str]:
+        """Return the names of its inputs that layers or the network's input gave."""
+        names = dict.fromkeys(name for name in call.node.inputs if name in self.layer_of_value)
+        return list(names)
+
+    def _list_operands(self, op: Op, call: GraphCall) -> list[str]:
+        """Return the inputs that a layer reads; labels and masks beside numbers do not count."""
+        pairs = [
+            (name, value)
+            for name, value in zip(call.node.inputs, call.inputs, strict=True)
+            if name in self.layer_of_value and value is not None
+        ]
+        numbers = [name for name, value in pairs if value.is_float]
+        is_choice = numbers and find_kind(op.kind).combines_inputs
+        return numbers if is_choice else [name for name, _ in pairs]
+
+    def _claim(self, call: GraphCall) -> tuple[int, bool]:
+        """Return how many parameters it is the first to use, and whether it only shares others."""
+        found = _list_weights(call)
+        names = [name for value in found for name in value.weights]
+        new = [value for value in found if any(name not in self.claimed for name in value.weights)]
+        self.claimed.update(names)
+        count = sum(
+            min(value.elements, sum(self.graph.weights.get(name, 0) for name in value.weights))
+            for value in new
+        )
+        return count, bool(names) and not new
+
+    # -- layers ----------------------------------------------------------------------------
+
+    def _finish(self, index: int, draft: _LayerDraft) -> Layer:
+        return Layer(
+            draft.op.kind,
+            draft.op.sizes,
+            tail=tuple(draft.tail),
+            input_grad=any(self._has_gradient(source) for source in draft.sources),
+            reads=tuple(index - source for source in draft.sources),
+            join=draft.join,
+            tied=draft.is_tied,
+            name=_name_layer(draft),
+        )
+
+    def _has_gradient(self, index: int) -> bool:
+        """Return whether the result of a layer depends on weights."""
+        if not hasattr(self, "_gradients"):
+            self._gradients: list[bool] = []
+            for draft in self.drafts:
+                own = bool(_list_weights(draft.call)) or any(_has_weights(op) for op in draft.tail)
+                below = any(self._gradients[one] for one in draft.sources if one >= 0)
+                self._gradients.append(own or below)
+        return index >= 0 and self._gradients[index]
+
+    def _find_block(self, place: int) -> int:
+        for block, (start, stop) in enumerate(self.blocks):
+            if start <= place < stop:
+                return block
+        return -1
+
+    def _list_groups(self) -> tuple[tuple[int, int], ...]:
+        layers: dict[int, list[int]] = {}
+        for index, draft in enumerate(self.drafts):
+            if draft.block >= 0:
+                layers.setdefault(draft.block, []).append(index)
+        groups = [(found[0], found[-1] + 1) for _, found in sorted(layers.items())]
+        return tuple((start, stop) for start, stop in groups if stop - start > 1)
+
+    def _make_input(self) -> Input:
+        name = self.graph.inputs[0]
+        value = self.graph.values[name]
+        vocabulary = 0
+        if not value.is_float:
+            for draft in self.drafts:
+                if find_kind(draft.op.kind).reads_tokens and -1 in draft.sources:
+                    vocabulary = draft.op.sizes["vocabulary"]
+                    break
+        return Input(value.dims[1:], vocabulary)
+
+
+def _list_weights(call: GraphCall) -> list[GraphValue]:
+    """Return the weights that a call reads, without statistics and scales that are not learned."""
+    found = list(call.inputs)
+    if call.op == "BatchNormalization":
+        found = found[:3]
+    return [
+        value for value in found if value is not None and value.is_weight and not value.is_scale
+    ]
+
+
+def _has_weights(op: Op) -> bool:
+    return bool(op.sizes.get("affine", 0))
+
+
+def _find_path(call: GraphCall) -> str:
+    if call.node.path:
+        return call.node.path
+    names = [name for value in _list_weights(call) for name in value.weights]
+    return next(filter(None, map(name_after_weight, names)), "")
+
+
+def _name_layer(draft: _LayerDraft) -> str:
+    path, kind = _find_path(draft.call), draft.op.kind
+    if not path:
+        return (draft.call.node.label or str(draft.op.sizes.get("fn", kind)))[:200]
+    if find_kind(kind).is_function and kind not in path.rsplit(".", 1)[-1]:
+        return f"{path}.{draft.op.sizes.get('fn', kind)}"
+    return path
+
+
+def _read_costly_view(call: GraphCall, batch: int) -> Op:
+    shape = take_sample(call.read(0), batch) or (1,)
+    out = take_sample(call.outputs[0], batch) or (1,)
+    kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
+    return make_op(kind, out=out, shape=shape)
+
+
+def _with_size(op: Op, name: str, value: int) -> Op:
+    return Op(op.kind, Sizes({**op.sizes, name: value}))
+
+
+def _drop_views(layer: Layer) -> Layer:
+    kept = (op for op in layer.tail if not _only_reshapes(op))
+    return replace(layer, tail=tuple(kept))
+
+
+def _only_reshapes(op: Op) -> bool:
+    kind = find_kind(op.kind)
+    return kind.is_view and not kind.selects_elements
+
+
+def _can_build(network: Network) -> bool:
+    """Return whether every operator can be rebuilt and every shape follows from the layers read."""
+    ops = [op for layer in network.layers for op in (Op(layer.kind, layer.sizes), *layer.tail)]
+    shared = any(layer.tied or not layer.reads for layer in network.layers)
+    if not ops or shared or not all(map(can_build_op, ops)):
+        return False
+    try:
+        check_chain(network)
+    except InputError:
+        return False
+    return True
