@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from joulecast.api.data import attach_trace
     from joulecast.api.data_export import export_observations
     from joulecast.api.data_import import import_runs, predict_run
+    from joulecast.api.data_levels import export_dataset
     from joulecast.api.estimate import estimate, update
     from joulecast.api.evaluate import evaluate
     from joulecast.api.fleet import estimate_fleet
@@ -55,6 +56,7 @@ __all__ = [
     "estimate",
     "estimate_fleet",
     "evaluate",
+    "export_dataset",
     "export_observations",
     "import_runs",
     "inspect",
@@ -81,6 +83,7 @@ _MODULES = {
     "Setup": "records",
     "attach_trace": "data",
     "estimate_fleet": "fleet",
+    "export_dataset": "data_levels",
     "export_observations": "data_export",
     "import_runs": "data_import",
     "load_profile": "profiles",

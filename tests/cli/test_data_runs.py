@@ -153,3 +153,22 @@ def test_imported_runs_start_from_others(imported, write):
     assert imported.json(*words)["transferred_from"] == ["phone"]
     line = imported.fails("data", "import", "few.csv", *phone, "--from", "nvidia-h200")
     assert "was profiled with torch" in line and "not mixed" in line
+
+
+def test_a_level_is_exported_with_a_data_card(imported):
+    words = ("data", "export", "phone", "networks.csv", "--level", "network")
+    data = imported.json(*words, "--licence", "CC0")
+    assert data["level"] == "network" and data["observations"] == 15
+    card = (imported.folder / data["card"]).read_text()
+    assert "CC0" in card and "imported: reported by somebody else" in card
+    assert "Whole runs were measured by others" in card
+    assert "and their data card to networks.md" in imported(*words).stdout
+    assert "joulecast score" in imported.fails(*words[:-1], "application")
+
+
+def test_options_of_other_formats_are_refused_with_a_level(imported):
+    words = ("data", "export", "phone", "out.csv")
+    assert "leave --format" in imported.fails(
+        *words, "--level", "network", "--format", "codecarbon", code=2
+    )
+    assert "--licence needs --level" in imported.fails(*words, "--licence", "CC0", code=2)

@@ -62,7 +62,7 @@ def export_observations(
         rows = [_make_codecarbon_row(one, grams_per_kwh) for one in runs]
     if not rows:
         raise InputError(f"{profile.device.name} has no observation of a whole step to export")
-    _write_rows(Path(file), list(rows[0]), rows)
+    write_rows(Path(file), list(rows[0]), rows)
     return len(rows)
 
 
@@ -129,12 +129,18 @@ def _make_codecarbon_row(one: Observation, grams_per_kwh: float | None) -> dict[
     }
 
 
-def _write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; cells that a row does not have are empty.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            writer.writerows({name: _make_harmless(row[name]) for name in columns} for row in rows)
+            cells = ({name: _make_harmless(row.get(name)) for name in columns} for row in rows)
+            writer.writerows(cells)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"cannot write {path} ({reason}): give another file") from error

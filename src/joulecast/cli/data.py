@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulecast.api.data_export import EXPORT_FORMATS, TIDY, export_observations
 from joulecast.api.data_import import ImportOptions, RunPrediction, import_log, predict_net
+from joulecast.api.data_levels import LEVELS, export_dataset
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import EstimateOptions
 from joulecast.cli import options
@@ -140,12 +142,63 @@ def predict(
     help="One row per observation, or CodeCarbon's columns.",
 )
 @options.grid
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    help="Write a dataset of kernels, networks or applications instead, with a data card.",
+)
+@click.option("--licence", default="", metavar="TEXT", help="Licence of the data, for the card.")
 @options.store
 @options.json
 def export(
-    device: str, file: str, form: str, grid: str | None, store: str | None, json: bool
+    device: str, file: str, level: str | None, licence: str, json: bool, **rest: Any
 ) -> None:
-    """Write the observations of DEVICE to FILE as CSV."""
+    """Write the observations of DEVICE to FILE as CSV.
+
+    With --level, FILE has one of the levels of DeepEn2023's dataset, energies and durations are
+    those of one inference or training step, and a data card in Markdown is written beside it.
+    """
+    if level is not None:
+        _export_level(DatasetRequest(device, file, level, licence, rest["store"]), json)
+    elif licence:
+        raise click.UsageError("--licence needs --level", click.get_current_context())
+    else:
+        _export_observations(device, file, json, **rest)
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """What ``data export --level`` was asked for."""
+
+    device: str
+    file: str
+    level: str
+    licence: str
+    store: str | None
+
+
+def _export_level(request: DatasetRequest, json: bool) -> None:
+    if options.is_typed("form") or options.is_typed("grid"):
+        raise click.UsageError(
+            "--level has its own columns: leave --format and --grid out",
+            click.get_current_context(),
+        )
+    result = export_dataset(
+        request.device, request.file, request.level, licence=request.licence, store=request.store
+    )
+    if json:
+        print_json(result.to_dict())
+        return
+    left_out = f" {result.left_out:,} without energy were left out." if result.left_out else ""
+    make_console().print(
+        f"Wrote {plural(result.rows, 'observation')} to {result.file}, and their data card to "
+        f"{result.card}.{left_out}"
+    )
+
+
+def _export_observations(
+    device: str, file: str, json: bool, form: str, grid: str | None, store: str | None
+) -> None:
     count = export_observations(device, file, form=form, grid=grid or "", store=store)
     if json:
         print_json({"file": file, "format": form, "observations": count})

@@ -15,7 +15,9 @@ No framework is needed; every runtime builds the same networks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -46,7 +48,14 @@ def list_reference_applications() -> tuple[str, ...]:
 @cache
 def build_reference_application(name: str) -> Network:
     """Return the network of a reference application."""
-    return _APPLICATIONS[name]().finish(name, buildable=True)
+    network = _APPLICATIONS[name]().finish(name, buildable=True)
+    counts: Counter[str] = Counter()
+    layers = []
+    for layer in network.layers:
+        kind = layer.sizes["fn"] if layer.kind == "elementwise" else layer.kind
+        counts[kind] += 1
+        layers.append(replace(layer, name=f"{kind}{counts[kind]}"))
+    return replace(network, layers=tuple(layers))
 
 
 def _draft_image_classification() -> NetworkDraft:
