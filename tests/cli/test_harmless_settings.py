@@ -53,6 +53,7 @@ HARMFUL = {
     "out": ["x.json"],
     "plot": ["x.html"],
     "save": ["x"],
+    "svg": ["x.svg"],
 }
 ALLOWED = {
     "meter": [

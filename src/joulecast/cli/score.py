@@ -54,11 +54,11 @@ class ScoredDevices:
 
 
 def make_score_options(
-    threads: Any, processors: Any, performance: float | None, **texts: Any
+    threads: Any, processor: Any, performance: float | None, **texts: Any
 ) -> ScoreOptions:
     """Return the options of scoring from the values of options."""
     given = {key: value for key, value in texts.items() if value is not None}
-    return ScoreOptions(threads or (), processors or (), inferences_per_s=performance, **given)
+    return ScoreOptions(threads or (), processor or (), inferences_per_s=performance, **given)
 
 
 @click.command()
@@ -95,7 +95,6 @@ def make_score_options(
     ),
     click.option(
         "--processor",
-        "processors",
         type=ListType(),
         metavar="NAME,NAME",
         help="Processors of the device.  [default: the runtime's choice]",
