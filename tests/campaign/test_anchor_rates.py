@@ -40,6 +40,18 @@ def test_anchors_of_one_precision_take_two_seconds_and_are_measured_once(trials)
     assert len(trials.log.observations) == 4
 
 
+def test_anchors_of_inference_do_not_train(trials):
+    measure_anchors(trials, "bf16", "inference")
+    assert {one.trial.setup.phase for one in trials.log.observations} == {"inference"}
+    scale, modes = find_scale(trials.measurer), trials.measurer.runtime.modes
+    peaks = read_peaks(trials.believed, scale, modes)
+    measure_anchors(trials, "bf16")
+    trained = read_peaks(trials.believed, scale, modes)
+    # The rates are those of the device, whatever the phase.
+    assert peaks.flops_per_s["bf16"] == pytest.approx(trained.flops_per_s["bf16"], rel=0.3)
+    assert peaks.bytes_per_s == pytest.approx(trained.bytes_per_s, rel=0.3)
+
+
 def test_unknown_precision_still_has_a_copy_and_a_launch(trials):
     assert len(list_anchors(trials.measurer, "fp16")) == 2
 

@@ -19,7 +19,7 @@ from joulecast.devices import multiplies_bf16
 from joulecast.errors import ContaminatedError
 from joulecast.kinds import network_work
 from joulecast.measurer import TrialMeasurer
-from joulecast.records import Device, Observation, Trial
+from joulecast.records import PHASES, Device, Observation, Trial
 
 # A simulated device may have no limit.
 _UNLIMITED_MEMORY_BYTES = 16 * GIB
@@ -50,15 +50,15 @@ def assume_device_scale(device: Device, modes: tuple[str, ...]) -> DeviceScale:
     return assume_scale("graph" in modes, memory_bytes, has_bf16=multiplies_bf16())
 
 
-def measure_anchors(trials: TrialLog, precision: str) -> None:
-    """Time the anchors of one precision that were never measured on this device.
+def measure_anchors(trials: TrialLog, precision: str, phase: str = "train") -> None:
+    """Time the anchors of one precision and phase that were never measured on this device.
 
     An anchor that the device refuses, or that cannot be measured undisturbed, is left out: other
     observations show the rates as well, only less directly.
     """
     measurer = trials.measurer
     seen = {one.trial for one in trials.stored}
-    for trial in list_anchors(measurer, precision):
+    for trial in list_anchors(measurer, precision, phase):
         if trial not in seen:
             try:
                 trials.measure(trial, with_energy=False, reason="anchor")
@@ -68,11 +68,13 @@ def measure_anchors(trials: TrialLog, precision: str) -> None:
     trials.new = 0
 
 
-def list_anchors(measurer: TrialMeasurer, precision: str) -> tuple[Trial, ...]:
-    """Return the anchors that a campaign with this precision needs."""
+def list_anchors(
+    measurer: TrialMeasurer, precision: str, phase: str = "train"
+) -> tuple[Trial, ...]:
+    """Return the anchors that a campaign with this precision and phase needs."""
     scale = find_scale(measurer)
     own = {name: rate for name, rate in scale.flops_per_s.items() if name == precision}
-    return make_anchor_trials(replace(scale, flops_per_s=own), measurer.runtime.modes)
+    return make_anchor_trials(replace(scale, flops_per_s=own), measurer.runtime.modes, phase)
 
 
 def read_peaks(
@@ -85,7 +87,7 @@ def read_peaks(
         scale: What is assumed about the device.
         modes: Modes of its runtime.
     """
-    anchors = set(make_anchor_trials(scale, modes))
+    anchors = {trial for phase in PHASES for trial in make_anchor_trials(scale, modes, phase)}
     flops_per_s: dict[str, float] = {}
     bytes_per_s = launch_s = None
     for one in observations:

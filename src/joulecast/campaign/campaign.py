@@ -112,7 +112,7 @@ def run_campaign(
     trials = TrialLog(measurer, log, list(log.load_observations(key)))
     fitted = _load_fit(log, key, estimator)
     if estimator.uses_anchors:
-        measure_anchors(trials, target.setup.precision)
+        measure_anchors(trials, target.setup.precision, target.setup.phase)
     while True:
         proposal = estimator.propose(target, [*trials.believed, *trials.refused], fitted)
         fitted = proposal.fitted or fitted
