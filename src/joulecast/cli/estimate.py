@@ -20,10 +20,9 @@ from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_estimate import EstimateReport, print_estimate
 from joulecast.cli.progress import show_activity
 from joulecast.cli.run_options import RunOptions, make_run_options
-from joulecast.cli.setups import name_step
 from joulecast.cli.terminal import Json
 from joulecast.errors import InputError
-from joulecast.records import Estimate, Network, describe_inference
+from joulecast.records import Estimate, Network, describe_inference, name_step
 from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.units import battery_share, parse_energy
 
@@ -89,7 +88,8 @@ _BATTERY_SHARE = ShareType(is_open=False)
     options.device,
     click.option("--profile", metavar="FILE", help="Profile file, instead of --device."),
     options.make_on(
-        "Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu, onnx:cpu or simulated:7."
+        "Device of this machine, instead of --device: cpu, cuda:0, torch_compile:cpu, mnn:cpu, "
+        "onnx:cpu or simulated:7."
     ),
     click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."

@@ -17,7 +17,6 @@ from joulecast.cli.setups import (
     describe_setup,
     is_inference,
     name_activity,
-    name_step,
 )
 from joulecast.cli.streams import find_descriptor, write_message
 from joulecast.cli.terminal import (
@@ -32,7 +31,7 @@ from joulecast.cli.terminal import (
 from joulecast.errors import StoreError
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter
-from joulecast.records import Observation, compute_power, describe_inference
+from joulecast.records import Observation, compute_power, describe_inference, name_step
 from joulecast.records.inference_costs import INFERENCES
 from joulecast.redaction import redact_url
 from joulecast.store import check_place

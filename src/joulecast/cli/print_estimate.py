@@ -15,7 +15,6 @@ from joulecast.cli.setups import (
     explain_not_included,
     is_inference,
     name_activity,
-    name_step,
 )
 from joulecast.cli.terminal import (
     Json,
@@ -29,7 +28,7 @@ from joulecast.cli.terminal import (
 )
 from joulecast.estimators.additive.device_model import DURATIONS
 from joulecast.estimators.estimate_notes import explain_memory
-from joulecast.records import Estimate, Profile, Setup, summarise_observations
+from joulecast.records import Estimate, Profile, Setup, name_step, summarise_observations
 from joulecast.units import (
     JOULES_PER_WH,
     format_bytes,

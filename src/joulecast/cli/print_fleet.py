@@ -10,7 +10,7 @@ from dataclasses import asdict
 from joulecast.api.fleet import FleetStatus
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli.progress import show_bar
-from joulecast.cli.setups import describe_setup, is_inference, name_activity, name_step
+from joulecast.cli.setups import describe_setup, is_inference, name_activity
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import (
     Json,
@@ -26,7 +26,7 @@ from joulecast.cli.terminal import (
 from joulecast.fleet.coordinator import FleetEvent
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate
-from joulecast.records import describe_inference
+from joulecast.records import describe_inference, name_step
 from joulecast.store.fleet_tables import DONE, RUNNING, StoredCampaign, StoredDevice
 from joulecast.units import format_duration, format_energy, format_share
 

@@ -8,7 +8,6 @@ from joulecast.cli.setups import (
     describe_setup,
     explain_not_included,
     is_inference,
-    name_step,
 )
 from joulecast.cli.terminal import (
     describe_provenance,
@@ -20,6 +19,7 @@ from joulecast.cli.terminal import (
     print_table,
 )
 from joulecast.families import FAMILIES
+from joulecast.records import name_step
 from joulecast.redaction import redact_url
 from joulecast.units import format_count, format_duration, format_energy, format_share
 from joulecast.uses.search import (
@@ -144,7 +144,7 @@ def _list_other_dimensions(screener: BudgetScreener) -> list[str]:
 
 def _describe_task(verb: str, screener: BudgetScreener) -> str:
     space = screener.space
-    budget = screener.budget.describe(name_step(space.setup))
+    budget = screener.describe_budget()
     limit = "" if screener.budget.share is None else f" (about {format_energy(screener.limit_j)})"
     return (
         f"{verb} {space.family} on {screener.fitted_profile.profile.device.name}: "

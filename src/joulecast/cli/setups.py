@@ -25,11 +25,6 @@ def is_inference(setup: Setup) -> bool:
     return setup.phase == "inference"
 
 
-def name_step(setup: Setup) -> str:
-    """Return what one step of a setup is called: ``step`` or ``inference``."""
-    return "inference" if is_inference(setup) else "step"
-
-
 def begin_sentence(setup: Setup) -> str:
     """Return ``A step``, ``An inference``, or ``An inference of 8 samples``."""
     if not is_inference(setup):

@@ -74,14 +74,22 @@ def compute_mape_percent(rows: Iterable[ScoredEstimate]) -> float:
     return statistics.fmean(abs(row.error_percent) for row in rows)
 
 
-def plot_estimates(rows: Sequence[ScoredEstimate], caption: Caption = Caption()) -> Plot:
-    """Plot estimated against measured energy, a point per network, with the identity line."""
+def plot_estimates(
+    rows: Sequence[ScoredEstimate], caption: Caption = Caption(), step: str = "step"
+) -> Plot:
+    """Plot estimated against measured energy, a point per network, with the identity line.
+
+    Args:
+        rows: The estimates.
+        caption: What is written above.
+        step: What one step is called.
+    """
     require_data(rows, "scored estimate")
     values = [value for row in rows for value in (row.measured_j, row.estimated_j)]
     is_log = needs_log_axis(values)
     low, high = choose_limits(values, is_log)
-    x = Axis("Measured energy per step", "J", True, is_log, low, high)
-    y = Axis("Estimated energy per step", "J", True, is_log, low, high)
+    x = Axis(f"Measured energy per {step}", "J", True, is_log, low, high)
+    y = Axis(f"Estimated energy per {step}", "J", True, is_log, low, high)
     identity = Line("estimated = measured", (low, high), (low, high), MUTED, is_dashed=True)
     groups = _group_by(rows, lambda row: row.estimator)
     colours, markers = choose_colours(groups), choose_markers(groups)
@@ -102,7 +110,7 @@ def plot_estimates(rows: Sequence[ScoredEstimate], caption: Caption = Caption())
             )
         )
     panel = Panel(x, y, tuple(marks), is_square=True)
-    return make_plot((panel,), caption, "Estimated and measured energy per step")
+    return make_plot((panel,), caption, f"Estimated and measured energy per {step}")
 
 
 def plot_mape_bars(

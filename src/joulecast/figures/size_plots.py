@@ -65,9 +65,17 @@ def plot_energy_by_size(
 
 
 def plot_energy_by_time(
-    series: Mapping[str, Sequence[StepMeasurement]], caption: Caption = Caption()
+    series: Mapping[str, Sequence[StepMeasurement]],
+    caption: Caption = Caption(),
+    step: str = "step",
 ) -> Plot:
-    """Plot energy against duration, a point per network; the subtitle shows correlations."""
+    """Plot energy against duration, a point per network; the subtitle shows correlations.
+
+    Args:
+        series: The networks.
+        caption: What is written above.
+        step: What one step is called.
+    """
     points = [point for found in series.values() for point in found]
     require_data(points, "network")
     colours, markers = choose_colours(series), choose_markers(series)
@@ -87,10 +95,10 @@ def plot_energy_by_time(
     )
     durations_s = [point.duration_s for point in points]
     energies_j = [point.energy_j for point in points]
-    x = fit_axis("Duration of a step", durations_s, "s", has_si_prefixes=True)
-    y = fit_axis(_ENERGY_TITLE, energies_j, "J", has_si_prefixes=True)
+    x = fit_axis(f"Duration per {step}", durations_s, "s", has_si_prefixes=True)
+    y = fit_axis(f"Energy per {step}", energies_j, "J", has_si_prefixes=True)
     panel = Panel(x, y, marks)
-    title = "Energy against duration of a step"
+    title = f"Energy against duration per {step}"
     return make_plot((panel,), caption, title, _describe_correlations(series))
 
 

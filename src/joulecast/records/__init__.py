@@ -15,7 +15,7 @@ from joulecast.records.codec import Json, Record, load_record
 from joulecast.records.equal_blocks import EqualBlocks, find_equal_blocks
 from joulecast.records.estimate import BlockEstimate, Estimate, LayerEstimate
 from joulecast.records.hashing import stable_hash
-from joulecast.records.inference_costs import compute_power, describe_inference
+from joulecast.records.inference_costs import compute_power, describe_inference, name_step
 from joulecast.records.lazy_observations import (
     LazyObservations,
     ObservationSummary,
@@ -103,6 +103,7 @@ __all__ = [
     "load_record",
     "merge_fits",
     "name_layout",
+    "name_step",
     "stable_hash",
     "summarise_observations",
     "weakest_provenance",

@@ -14,6 +14,11 @@ INFERENCES = 1000
 """Number of inferences whose watt-hours are stated."""
 
 
+def name_step(setup: Setup) -> str:
+    """Return what one step of a setup is called: ``step`` or ``inference``."""
+    return "inference" if setup.phase == "inference" else "step"
+
+
 def describe_inference(setup: Setup, energy_j: float | None, duration_s: float | None) -> Json:
     """Return energy, latency, mean power and watt-hours as JSON values; empty for training.
 

@@ -13,6 +13,7 @@ from joulecast.figures import (
     plot_mape_bars,
     plot_profiling_time,
 )
+from joulecast.records import name_step
 from joulecast.uses.evaluate.evaluation import Evaluation
 
 
@@ -34,11 +35,12 @@ def plot_evaluation(result: Evaluation) -> dict[str, Plot]:
     caption = Caption(subtitle=subtitle, provenance=result.provenance)
     noise = {} if result.noise_percent is None else {result.family: result.noise_percent}
     steps = [StepMeasurement(net.name, net.measured_s, net.measured_j) for net in result.nets]
+    step = name_step(result.setup)
     seconds = {score.estimator: score.device_seconds for score in result.scores}
     return {
-        "agreement": plot_estimates(rows, caption),
+        "agreement": plot_estimates(rows, caption, step),
         "errors": plot_mape_bars(rows, noise, caption),
         "error-shares": plot_error_distribution(rows, caption),
-        "time-energy": plot_energy_by_time({result.family: steps}, caption),
+        "time-energy": plot_energy_by_time({result.family: steps}, caption, step),
         "profiling-time": plot_profiling_time({result.device.name: seconds}, caption),
     }

@@ -10,7 +10,7 @@ from joulecast.errors import InputError
 from joulecast.estimators import FittedProfile, fit_profile
 from joulecast.kinds import count_output_channels
 from joulecast.kinds.channel_groups import ChannelGroup
-from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Profile, Setup, name_step
 from joulecast.units import format_count, format_energy, format_share
 from joulecast.uses.prune.channel_limits import make_channel_limits
 from joulecast.uses.prune.pruning_objectives import (
@@ -62,7 +62,7 @@ def prune_network(
         options.seed,
         options.start or {},
     )
-    _check_reachable(problem)
+    _check_reachable(problem, name_step(setup))
     counts = _choose_counts(problem, options.strategy)
     return _make_result(problem, counts, options, fitted_profile, setup)
 
@@ -79,24 +79,25 @@ def _make_objective(
     return EnergyObjective(fitted_profile, setup)
 
 
-def _check_reachable(problem: PruningProblem) -> None:
-    """Raise InputError if even the smallest network exceeds the budget."""
+def _check_reachable(problem: PruningProblem, step: str) -> None:
+    """Raise InputError if even the smallest network exceeds the budget; a step is called so."""
     smallest = problem.limits.smallest
     full_cost, cost = problem.compute_costs([problem.limits.full, smallest])
     if problem.is_within_budget(smallest):
         return
     show = format_energy if problem.objective.unit == "J" else lambda n: format_count(n, "FLOP")
-    shown = f"{show(cost)} per step ({format_share(cost / full_cost)} of {show(full_cost)})"
+    budget = problem.budget.describe(step)
+    shown = f"{show(cost)} per {step} ({format_share(cost / full_cost)} of {show(full_cost)})"
     if cost <= problem.cost_limit:
         probability = format_share(problem.compute_budget_probability(smallest))
         raise InputError(
-            f"no reachable network meets {problem.budget} with probability "
+            f"no reachable network meets {budget} with probability "
             f"{format_share(problem.confidence)}: the smallest one needs an estimated {shown} and "
             f"meets it with probability {probability}; give a larger budget, a lower --confidence "
             "or --floor, or profile this network"
         )
     raise InputError(
-        f"a budget of {problem.budget} is below the smallest reachable network, which needs an "
+        f"a budget of {budget} is below the smallest reachable network, which needs an "
         f"estimated {shown}: give a larger budget, a lower --floor or fewer layers to --keep"
     )
 

@@ -116,7 +116,7 @@ def check_reachable(screener: BudgetScreener, seed: int = 0) -> None:
         return
     best = max(found, key=lambda candidate: (candidate.budget_probability, -candidate.energy_j))
     raise InputError(
-        f"no candidate meets {screener.budget} with probability "
+        f"no candidate meets {screener.describe_budget()} with probability "
         f"{format_share(screener.confidence)}: {best.network.name} comes closest with "
         f"{screener.describe_cost(best)}; give a larger budget or smaller networks"
     )

@@ -16,7 +16,7 @@ from joulecast.errors import InputError
 from joulecast.estimators import Estimates, FittedProfile, fit_profile
 from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
-from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Profile, Setup, name_step
 from joulecast.units import format_energy, format_share
 from joulecast.uses.search.search_space import Params, SearchSpace
 
@@ -191,15 +191,21 @@ class BudgetScreener:
         probability = format_share(candidate.budget_probability)
         return (
             f"{candidate.network.name} would need {self.describe_cost(candidate)} and meets "
-            f"{self.budget} with probability {probability}, not {format_share(self.confidence)}"
+            f"{self.describe_budget()} with probability {probability}, not "
+            f"{format_share(self.confidence)}"
         )
+
+    def describe_budget(self) -> str:
+        """Return the budget in words, per step, inference or run."""
+        return self.budget.describe(name_step(self.space.setup))
 
     def describe_cost(self, candidate: ScreenedCandidate) -> str:
         """Return a candidate's energy per step or per run, whichever the budget limits."""
         steps = candidate.steps if self.budget.per == "run" else 1
+        period = "run" if self.budget.per == "run" else name_step(self.space.setup)
         low, high = (format_energy(end_j * steps) for end_j in candidate.estimate.interval_j)
         return (
-            f"{format_energy(candidate.estimate.energy_j * steps)} per {self.budget.per} "
+            f"{format_energy(candidate.estimate.energy_j * steps)} per {period} "
             f"({100 * self.level:g} % interval {low} to {high}, "
             f"{candidate.estimate.provenance})"
         )

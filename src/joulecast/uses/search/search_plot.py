@@ -10,6 +10,7 @@ from joulecast.figures import (
     Plot,
     plot_pareto_front,
 )
+from joulecast.records import name_step
 from joulecast.uses.search.search_result import SearchResult
 
 
@@ -33,7 +34,7 @@ def plot_search(result: SearchResult) -> Plot:
     screener, profile = result.screener, result.screener.fitted_profile.profile
     steps = {trial.candidate.steps for trial in result.trials}
     has_one_limit = len(steps) == 1 or screener.budget.per == "run"
-    period = "run" if screener.length.is_run else "step"
+    period = "run" if screener.length.is_run else name_step(screener.space.setup)
     level = f"{100 * screener.level:g} %"
     options = FrontPlotOptions(
         budget_j=screener.compute_run_limit_j(min(steps)) if has_one_limit else None,
