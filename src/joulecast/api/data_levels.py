@@ -170,10 +170,6 @@ def _describe(one: Observation) -> Row:
     """Return the columns of every level: the setup, one inference or step, and its origin."""
     setup, execution = one.trial.setup, one.trial.execution
     count = execution.steps * execution.copies
-
-    def divide(value: float | None) -> float | None:
-        return None if value is None else value / count
-
     return {
         "phase": setup.phase,
         "batch": setup.batch,
@@ -182,10 +178,10 @@ def _describe(one: Observation) -> Row:
         "processor": setup.processor,
         "threads": setup.threads,
         "steps": 1,
-        "energy_j": divide(one.energy_j),
-        "energy_sd_j": divide(one.energy_sd_j),
-        "duration_s": divide(one.duration_s),
-        "duration_sd_s": divide(one.duration_sd_s),
+        "energy_j": _divide(one.energy_j, count),
+        "energy_sd_j": _divide(one.energy_sd_j, count),
+        "duration_s": _divide(one.duration_s, count),
+        "duration_sd_s": _divide(one.duration_sd_s, count),
         "mean_power_w": compute_power(one.energy_j, one.duration_s),
         "rounds": one.count,
         "device": one.device.name,
@@ -197,6 +193,10 @@ def _describe(one: Observation) -> Row:
         "taken_at_s": one.taken_at_s,
         "run": one.run,
     }
+
+
+def _divide(value: float | None, count: int) -> float | None:
+    return None if value is None else value / count
 
 
 _SELECTIONS: dict[str, Callable[[Profile], list[tuple[Observation, Row]]]] = {
