@@ -2,6 +2,7 @@
 
     cnn5:16,32,64,128        a family            needs no framework
     net.json                 a network file      needs no framework
+    net.onnx                 an ONNX file        needs the package onnx
     file.py:make_net         a callable          needs PyTorch, imported on first use
     package.module:make_net
 
@@ -16,6 +17,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from joulecast.api.option_values import convert_shape
@@ -112,7 +114,8 @@ def resolve_name(
     """Return the net that a name stands for.
 
     Args:
-        name: A family with widths, ``file.py:make_net``, ``package.module:make_net`` or ``x.json``.
+        name: A family with widths, ``file.py:make_net``, ``package.module:make_net``, ``x.json`` or
+            ``x.onnx``.
         batch: Batch size; by default that of the net's inputs, else the usual one of the phase.
         input_shape: Shape of one sample, where the net accepts another than its own.
         phase: ``train`` or ``inference``.
@@ -122,8 +125,8 @@ def resolve_name(
     Raises:
         InputError: It is a callable, and its file is not trusted.
         NetError: There is no such net, or it does not import or run.
-        FileError: The network file is damaged.
-        MissingError: It needs PyTorch, which is not installed.
+        FileError: The network file or ONNX file is damaged.
+        MissingError: It needs PyTorch or the package onnx, which is not installed.
     """
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
@@ -136,6 +139,8 @@ def resolve_name(
         return ResolvedNet(application, batch or _choose_batch(phase))
     if name.endswith(".json"):
         return _read_file(name, batch or _choose_batch(phase), input_shape)
+    if name.endswith(".onnx"):
+        return _read_onnx(name, batch, input_shape, phase)
     if ":" in name:
         if named_in is not None:
             _check_trusted(name, named_in)
@@ -144,7 +149,7 @@ def resolve_name(
         raise NetError(f"{name} is a file: name the function that makes the net, {name}:make_net")
     raise NetError(
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
-        "package.module:make_net or a network's .json"
+        "package.module:make_net, a network's .json or an .onnx file"
     )
 
 
@@ -267,6 +272,17 @@ def _check_input(network: Network, input_shape: Shape | None, hint: str = "") ->
             f"{network.name} is for inputs of {format_shape(network.input.shape)}: leave the input "
             f"shape out{hint}"
         )
+
+
+def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: str) -> ResolvedNet:
+    require_packages(f"reading {name}", {"onnx": "the package onnx"}, "onnx")
+    from joulecast.runtimes.onnx.own_file import OnnxFile
+    from joulecast.runtimes.onnx_files.net_file import read_onnx_net
+
+    found = read_onnx_net(name, input_shape, batch)
+    batch = batch or found.batch or _choose_batch(phase)
+    path = Path(name)
+    return ResolvedNet(found.network, batch, lambda: OnnxFile(path, input_shape), form="onnx")
 
 
 def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:

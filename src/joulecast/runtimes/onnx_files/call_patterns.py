@@ -22,6 +22,8 @@ FUSED = "joulecast::"
 """Domain of the calls that replace a pattern."""
 
 _COMMUTATIVE = ("Add", "Mul")
+# They read lists besides: axes, a shape, or the ones and zeros of a norm without weights.
+_READS_LISTS = ("ReduceMean", "Reshape", "InstanceNormalization")
 _LEAVES = ("w", "b")
 
 
@@ -32,6 +34,8 @@ def _list_patterns() -> Iterator[tuple[str, Pattern]]:
         deviation = ("Sqrt", ("Add", ("ReduceMean", squared)))
         for normal in (("Div", centred, deviation), ("Mul", centred, ("Reciprocal", deviation))):
             yield "layer_norm", ("Add", ("Mul", normal, "w"), "b")
+    grouped = ("Reshape", ("InstanceNormalization", ("Reshape", "x")))
+    yield "group_norm", ("Add", ("Mul", grouped, "w"), "b")
     for squared in (("Pow", "x"), ("Mul", "x", "x")):
         size = ("Sqrt", ("Add", ("ReduceMean", squared)))
         yield "rms_norm", ("Mul", ("Div", "x", size), "w")
@@ -137,11 +141,15 @@ class _Fusion:
         self.calls[place] = GraphCall(node, given, call.outputs)
 
     def _copy_axes(self, name: str, inside: frozenset[int]) -> dict[str, Any]:
-        """Return the first axis that a layer norm runs over."""
-        if name != "layer_norm":
-            return {}
-        mean = next(c for i in inside if (c := self.calls[i]) and c.op == "ReduceMean")
-        return {"axis": list_reduced_axes(mean)[0]}
+        """Return the first axis that a layer norm runs over, or the groups of a group norm."""
+        calls = [call for place in inside if (call := self.calls[place]) is not None]
+        if name == "layer_norm":
+            mean = next(call for call in calls if call.op == "ReduceMean")
+            return {"axis": list_reduced_axes(mean)[0]}
+        if name == "group_norm":
+            norm = next(call for call in calls if call.op == "InstanceNormalization")
+            return {"num_groups": norm.shape(0)[1]}
+        return {}
 
     def _fits(self, name: str, match: _Match) -> bool:
         """Check what a tree does not say: sizes of weights, and that softmax has no such bias."""
@@ -225,8 +233,7 @@ class _Fusion:
             if not value.is_constant or (takes_weights and value.weights)
         ]
         numbers = [value for name, value in named if name not in operands]
-        # Where an operator reads the axes of a reduction, they may be several numbers.
-        if any(value.elements != 1 for value in numbers) and call.op != "ReduceMean":
+        if any(value.elements != 1 for value in numbers) and call.op not in _READS_LISTS:
             return None
         return operands if len(operands) == len(wanted) else None
 

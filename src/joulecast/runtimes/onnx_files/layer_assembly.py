@@ -27,6 +27,9 @@ from joulecast.runtimes.onnx_files.node_readers import has_reader, read_call
 from joulecast.runtimes.onnx_files.path_blocks import find_path_blocks
 
 _JOINS = ("add", "mul", "concat")
+# Functions whose other operand may be a tensor that no layer computes.
+_ARITHMETIC = ("add", "sub", "mul", "div", "pow", "where", "minimum", "maximum")
+_LONGEST_NAME = 200
 
 
 @dataclass
@@ -133,25 +136,32 @@ class _LayerAssembler:
         else:
             op = read_call(call, self.batch)
         op = None if op is None else self._add_constant(op, call)
-        if op is None and call.op in self.costly:
-            self.buildable = False
-            self._start_layer(place, _read_costly_view(call, self.batch), call)
-        elif op is None:
-            self.buildable = False
-            self._pass_through(call, values)
-        elif self._is_sole_reader(place, values) and self._fits_in_tail(op, call):
+        is_sole_reader = self._is_sole_reader(place, values)
+        is_view = op is not None and find_kind(op.kind).is_view
+        if op is None or (is_view and not is_sole_reader):
+            self._skip_view(place, op, call, values)
+        elif is_sole_reader and self._fits_in_tail(op, call):
             self._append_to_tail(op, call, values[0])
-        elif find_kind(op.kind).is_view and self._changes_nothing(op):
-            self._pass_through(call, values)
         elif not self._deepen(op, call, values):
             self._start_layer(place, op, call)
+
+    def _skip_view(self, place: int, op: Op | None, call: GraphCall, values: list[str]) -> None:
+        """Leave a view out, unless its gradient is worth a layer."""
+        if op is not None and self._changes_nothing(op):
+            self._pass_through(call, values)
+            return
+        self.buildable = False
+        if call.op in self.costly:
+            self._start_layer(place, _read_costly_view(call, self.batch), call)
+        else:
+            self._pass_through(call, values)
 
     def _is_sized(self, call: GraphCall) -> bool:
         return all(value is None or value.shape is not None for value in call.inputs)
 
     def _add_constant(self, op: Op, call: GraphCall) -> Op:
         """Return an operator with the size of a tensor operand that no layer computes."""
-        if not find_kind(op.kind).combines_inputs:
+        if not find_kind(op.kind).combines_inputs or op.sizes["fn"] not in _ARITHMETIC:
             return op
         others = [value for value in call.inputs if value is not None and value.is_constant]
         size = max((v.elements for v in others if v.is_float and not v.weights), default=0)
@@ -277,15 +287,10 @@ class _LayerAssembler:
 
     def _claim(self, call: GraphCall) -> tuple[int, bool]:
         """Return how many parameters it is the first to use, and whether it only shares others."""
-        found = _list_weights(call)
-        names = [name for value in found for name in value.weights]
-        new = [value for value in found if any(name not in self.claimed for name in value.weights)]
-        self.claimed.update(names)
-        count = sum(
-            min(value.elements, sum(self.graph.weights.get(name, 0) for name in value.weights))
-            for value in new
-        )
-        return count, bool(names) and not new
+        names = dict.fromkeys(name for value in _list_weights(call) for name in value.weights)
+        new = [name for name in names if name not in self.claimed]
+        self.claimed.update(new)
+        return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
 
     # -- layers ----------------------------------------------------------------------------
 
@@ -359,11 +364,13 @@ def _find_path(call: GraphCall) -> str:
 
 
 def _name_layer(draft: _LayerDraft) -> str:
-    path, kind = _find_path(draft.call), draft.op.kind
+    path, kind, label = _find_path(draft.call), draft.op.kind, draft.call.node.label
+    function = str(draft.op.sizes.get("fn", kind)) if find_kind(kind).is_function else kind
     if not path:
-        return (draft.call.node.label or str(draft.op.sizes.get("fn", kind)))[:200]
+        # PyTorch names what its outermost module does after the operator alone: /Add_3.
+        return function if not label or label.startswith("/") else label[:_LONGEST_NAME]
     if find_kind(kind).is_function and kind not in path.rsplit(".", 1)[-1]:
-        return f"{path}.{draft.op.sizes.get('fn', kind)}"
+        return f"{path}.{function}"
     return path
 
 
@@ -379,7 +386,12 @@ def _with_size(op: Op, name: str, value: int) -> Op:
 
 
 def _drop_views(layer: Layer) -> Layer:
-    kept = (op for op in layer.tail if not _only_reshapes(op))
+    """Return a layer without views at its end, and without those that nothing depends on."""
+    kept = list(layer.tail)
+    while kept and _only_reshapes(kept[-1]):
+        kept.pop()
+    if not any(_has_weights(op) for op in kept):
+        kept = [op for op in kept if not _only_reshapes(op)]
     return replace(layer, tail=tuple(kept))
 
 

@@ -15,19 +15,24 @@ import onnx
 
 from joulecast.errors import FileError, InputError, NetError
 from joulecast.kinds import Shape, check_network, network_work
-from joulecast.records import Network, Setup, StepTotals
+from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.runtimes.onnx_files.call_patterns import fuse_patterns
 from joulecast.runtimes.onnx_files.graph_reader import ReadGraph, read_graph
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, bind_shapes, list_inputs
 from joulecast.runtimes.onnx_files.layer_assembly import assemble_layers
+from joulecast.runtimes.onnx_files.memory_order import insert_copies
 from joulecast.runtimes.onnx_files.model_file import read_model
 from joulecast.runtimes.onnx_files.node_counts import ITEM_BYTES, count_bytes, count_calls
 from joulecast.runtimes.onnx_files.node_readers import SLICING, has_reader
+from joulecast.runtimes.onnx_files.split_slices import merge_slices
 
 # No usual size is a multiple of it, so the axis of the samples cannot be mistaken for another.
 _READING_BATCH = 13
-_MIN_VIEW_SHARE = 0.01
+# Slices are layers where their gradients move this share of the bytes of a step, whose three passes
+# are forward and the gradients of inputs and weights.
+_MIN_VIEW_SHARE, _PASSES = 0.01, 3.0
+# A buildable network may leave at most this share of FLOPs and parameters to no layer.
 _MAX_UNATTRIBUTED_SHARE = 0.01
 _HALF_TYPES = {10: "fp16", 16: "bf16"}
 
@@ -46,12 +51,15 @@ class OnnxNet:
     precision: str
 
 
-def read_onnx_net(path: str | Path, sample: Shape | None = None) -> OnnxNet:
+def read_onnx_net(
+    path: str | Path, sample: Shape | None = None, batch: int | None = None
+) -> OnnxNet:
     """Return the network in an ONNX file. No other file is opened, and no weight is needed.
 
     Args:
         path: The file.
         sample: Shape of one sample of the first input, where the file leaves sizes open.
+        batch: Batch size that the totals of a step are counted for; by default the file's, or 1.
 
     Raises:
         FileError: The file is missing, damaged, inconsistent, or not an ONNX model.
@@ -61,21 +69,22 @@ def read_onnx_net(path: str | Path, sample: Shape | None = None) -> OnnxNet:
     model = read_model(path)
     try:
         inputs = list_inputs(model.graph)
-        graph, batch = _read_with_batch(model.graph, inputs, sample)
-        network = _make_network(graph, batch, path.stem)
+        graph, read_batch = _read_with_batch(model.graph, inputs, sample)
+        reading = _Reading(graph, read_batch, batch or inputs[0].batch or 1)
+        network = reading.make_network(path.stem)
     except GraphError as error:
         raise FileError(f"{path}: {error}: export the net again") from error
     except NetError as error:
         raise NetError(f"{path}: {error}") from error
     except InputError as error:
         raise FileError(f"{path}: {error}") from error
-    return OnnxNet(network, inputs[0].batch, _find_precision(graph))
+    return OnnxNet(network, inputs[0].batch, find_precision(graph))
 
 
 def _read_with_batch(
     graph: onnx.GraphProto, inputs: list[GraphInput], sample: Shape | None
 ) -> tuple[ReadGraph, int]:
-    """Return the graph, read with the batch of the file, and that batch.
+    """Return the graph, and the batch size that it was read with: the file's if it fixes one.
 
     A graph that leaves the batch open may still contain the one that it was exported with.
     """
@@ -94,63 +103,74 @@ def _read_with_batch(
     raise first
 
 
-def _make_network(graph: ReadGraph, batch: int, name: str) -> Network:
-    if not graph.calls:
-        raise GraphError("its outputs do not depend on its inputs")
-    calls = fuse_patterns(graph.calls, graph.outputs)
-    try:
-        assembled = assemble_layers(graph, calls, batch, _find_costly(graph), name)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise GraphError(f"it uses an operator in an unsupported way ({error})") from error
-    network = assembled.network
-    check_network(replace(network, buildable=False))
-    totals = _count_totals(graph, calls, network, batch)
-    totals = replace(totals, between=assembled.calls_between)
-    is_complete = max(totals.unattributed_flops_share, totals.unattributed_params_share)
-    buildable = network.buildable and is_complete < _MAX_UNATTRIBUTED_SHARE
-    return replace(network, totals=totals, buildable=buildable)
+class _Reading:
+    """A graph that becomes a network.
 
-
-def _find_costly(graph: ReadGraph) -> frozenset[str]:
-    """Return the slicing operators whose gradients move a share of the bytes of a step."""
-    total = 3.0 * sum(map(count_bytes, graph.calls))
-    moved: Counter[str] = Counter()
-    for call in graph.calls:
-        if call.op in SLICING:
-            sizes = sum(value.elements for value in call.outputs) + 4 * call.read(0).elements
-            moved[call.op] += ITEM_BYTES * sizes
-    return frozenset(op for op, size in moved.items() if size > _MIN_VIEW_SHARE * total)
-
-
-def _count_totals(
-    graph: ReadGraph, calls: Sequence[GraphCall], network: Network, batch: int
-) -> StepTotals:
-    """Return counts of a step from the shapes of the calls, and what no layer accounts for.
-
-    A file describes the forward pass; the backward pass is in proportion to it, as in the layers.
+    Attributes:
+        calls: Its calls, with patterns replaced by single ones.
+        batch: Samples that the graph was read with.
+        counted_batch: Samples that a step is counted for.
     """
-    work = network_work(network, Setup(batch=batch))
-    flops, size_bytes = count_calls(calls)
-    unknown = Counter(call.op for call in calls if not has_reader(call.op))
-    unknown_bytes = sum(count_bytes(call) for call in calls if not has_reader(call.op))
-    unsized = sum(graph.unsized.values())
-    share = unknown_bytes / size_bytes if size_bytes else 0.0
-    share = max(share, unsized / len(calls))
-    params = sum(graph.weights[name] for name in _list_used_weights(calls))
-    missing = max(0.0, 1.0 - work.forward.flops / flops) if flops else 0.0
-    scale = work.total.flops / work.forward.flops if work.forward.flops else 1.0
-    moved = work.backward.size_bytes / work.forward.size_bytes if work.forward.size_bytes else 0.0
-    return StepTotals(
-        flops=flops * scale,
-        size_bytes=size_bytes * (1.0 + moved),
-        params=params,
-        unattributed_flops_share=missing,
-        unattributed_params_share=max(0.0, 1.0 - work.params / params) if params else 0.0,
-        overcounted_flops_share=max(0.0, work.forward.flops / flops - 1.0) if flops else 0.0,
-        ops_without_rule=tuple(sorted(unknown.items())),
-        uncounted_bytes_share=min(1.0, share),
-        notes=_list_notes(graph),
-    )
+
+    def __init__(self, graph: ReadGraph, batch: int, counted_batch: int) -> None:
+        if not graph.calls:
+            raise GraphError("its outputs do not depend on its inputs")
+        self.graph = graph
+        self.calls = insert_copies(fuse_patterns(merge_slices(graph.calls), graph.outputs))
+        self.batch = batch
+        self.counted_batch = counted_batch
+
+    def make_network(self, name: str) -> Network:
+        """Return the network, with counts of a step."""
+        costly = self._find_costly()
+        try:
+            assembled = assemble_layers(self.graph, self.calls, self.batch, costly, name)
+        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise GraphError(f"it uses an operator in an unsupported way ({error})") from error
+        network = assembled.network
+        check_network(replace(network, buildable=False))
+        totals = replace(self._count_step(network), between=assembled.calls_between)
+        missing = max(totals.unattributed_flops_share, totals.unattributed_params_share)
+        buildable = network.buildable and missing < _MAX_UNATTRIBUTED_SHARE
+        return replace(network, totals=totals, buildable=buildable)
+
+    def _find_costly(self) -> frozenset[str]:
+        """Return the slicing operators whose gradients move a share of the bytes of a step."""
+        total = _PASSES * sum(map(count_bytes, self.calls))
+        moved: Counter[str] = Counter()
+        for call in self.calls:
+            if call.op in SLICING and call.read(0).shape is not None:
+                sizes = sum(value.elements for value in call.outputs) + 4 * call.read(0).elements
+                moved[call.op] += ITEM_BYTES * sizes
+        return frozenset(op for op, size in moved.items() if size > _MIN_VIEW_SHARE * total)
+
+    def _count_step(self, network: Network) -> StepTotals:
+        """Return counts of a step from the shapes of the calls, and what the layers leave.
+
+        A file describes the forward pass alone. Of the backward pass the layers say how much more
+        work it is.
+        """
+        work = network_work(network, Setup(batch=self.counted_batch))
+        share = self.counted_batch / self.batch
+        flops, size_bytes = count_calls(self.calls, share)
+        unknown = [call for call in self.calls if not has_reader(call.op)]
+        unknown_bytes = sum(count_bytes(call, share) for call in unknown)
+        unsized = sum(self.graph.unsized.values())
+        params = sum(self.graph.weights[name] for name in _list_used_weights(self.calls))
+        forward, backward = work.forward, work.backward
+        return StepTotals(
+            flops=flops * (1.0 + _divide(backward.flops, forward.flops)),
+            size_bytes=size_bytes * (1.0 + _divide(backward.size_bytes, forward.size_bytes)),
+            params=params,
+            unattributed_flops_share=max(0.0, _divide(flops - forward.flops, flops)),
+            unattributed_params_share=max(0.0, _divide(params - work.params, params)),
+            overcounted_flops_share=max(0.0, _divide(forward.flops - flops, flops)),
+            ops_without_rule=tuple(sorted(Counter(call.op for call in unknown).items())),
+            uncounted_bytes_share=min(
+                1.0, max(_divide(unknown_bytes, size_bytes), unsized / len(self.calls))
+            ),
+            notes=_list_notes(self.graph),
+        )
 
 
 def _list_used_weights(calls: Sequence[GraphCall]) -> set[str]:
@@ -165,16 +185,25 @@ def _list_used_weights(calls: Sequence[GraphCall]) -> set[str]:
 
 
 def _list_notes(graph: ReadGraph) -> tuple[str, ...]:
-    if not graph.unsized:
-        return ()
+    notes = []
     count = sum(graph.unsized.values())
-    return (
-        f"The sizes of {count} operator{'s' if count > 1 else ''} depend on the data, so they are "
-        "not counted.",
-    )
+    if count:
+        notes.append(
+            f"The sizes of {count} operator{'s' if count > 1 else ''} depend on the data, so they "
+            "are not counted."
+        )
+    precision = find_precision(graph)
+    if precision in INT8_PRECISIONS:
+        notes.append(
+            "The file computes in 8 bits and is read as the network in floating point: ask about "
+            f"it with --inference --precision {precision}."
+        )
+    elif precision != "fp32":
+        notes.append(f"The file stores its weights in {precision}: add --precision {precision}.")
+    return tuple(notes)
 
 
-def _find_precision(graph: ReadGraph) -> str:
+def find_precision(graph: ReadGraph) -> str:
     """Return the precision of the weights, or of the numbers that a quantised graph computes."""
     ops = {call.op for call in graph.calls}
     if "DynamicQuantizeLinear" in graph.quantisers or any("DynamicQuantize" in op for op in ops):
@@ -186,3 +215,7 @@ def _find_precision(graph: ReadGraph) -> str:
         sizes[graph.values[name].type] += count
     most = sizes.most_common(1)
     return _HALF_TYPES.get(most[0][0], "fp32") if most else "fp32"
+
+
+def _divide(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -22,20 +22,28 @@ def count_flops(call: GraphCall) -> float:
     return rule(call) if rule is not None and is_sized else 0.0
 
 
-def count_bytes(call: GraphCall) -> float:
-    """Return the bytes that a call reads and writes in the forward pass."""
+def count_bytes(call: GraphCall, share: float = 1.0) -> float:
+    """Return the bytes that a call reads and writes in the forward pass.
+
+    Args:
+        call: The call.
+        share: Which share of the samples to count, of those that the graph was read with.
+    """
     if call.op in _VIEWS:
         return 0.0
     if call.op == "Gather":
-        # Of a table, only the rows that are asked for are read.
-        return ITEM_BYTES * (2.0 * call.outputs[0].elements + 2.0 * call.read(1).elements)
+        # Of a table, only the rows that are asked for are read; indices have eight bytes.
+        rows = call.outputs[0].elements
+        return ITEM_BYTES * share * (2.0 * rows + 2.0 * call.read(1).elements)
     tensors = [value for value in (*call.inputs, *call.outputs) if value is not None]
-    return float(ITEM_BYTES * sum(value.elements for value in tensors))
+    return ITEM_BYTES * sum(
+        value.elements * (1.0 if value.is_constant else share) for value in tensors
+    )
 
 
-def count_calls(calls: Sequence[GraphCall]) -> tuple[float, float]:
-    """Return FLOPs and bytes of the forward passes of calls."""
-    return sum(map(count_flops, calls)), sum(map(count_bytes, calls))
+def count_calls(calls: Sequence[GraphCall], share: float = 1.0) -> tuple[float, float]:
+    """Return FLOPs and bytes of the forward passes of calls, for a share of the samples."""
+    return share * sum(map(count_flops, calls)), sum(count_bytes(one, share) for one in calls)
 
 
 def _multiply(place: int) -> Callable[[GraphCall], float]:

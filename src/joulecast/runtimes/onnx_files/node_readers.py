@@ -47,7 +47,15 @@ NODE_READERS: dict[str, NodeReader] = {
     **dict.fromkeys(FUNCTIONS, elementwise_nodes.read_elementwise),
     **{
         f"{FUSED}{name}": elementwise_nodes.read_elementwise
-        for name in ("gelu", "silu", "hardswish", "hardsigmoid", "mish", "quickgeluactivation")
+        for name in (
+            "gelu",
+            "silu",
+            "hardswish",
+            "hardsigmoid",
+            "mish",
+            "quickgeluactivation",
+            "copy",
+        )
     },
     **dict.fromkeys(
         ("Conv", "ConvInteger", "QLinearConv", f"{MICROSOFT}FusedConv"),
@@ -83,7 +91,8 @@ NODE_READERS: dict[str, NodeReader] = {
         elementwise_nodes.read_skip_norm,
     ),
     **dict.fromkeys(
-        ("GroupNormalization", "InstanceNormalization"), elementwise_nodes.read_group_norm
+        ("GroupNormalization", "InstanceNormalization", f"{FUSED}group_norm"),
+        elementwise_nodes.read_group_norm,
     ),
     **dict.fromkeys(
         (
