@@ -7,7 +7,7 @@ from joulecast.kinds import input_shape
 from joulecast.records import Input, Network, Setup
 from joulecast.runtimes.onnx.build import add_network
 from joulecast.runtimes.onnx.graph import OnnxGraph
-from joulecast.runtimes.onnx.runtime import open_session
+from joulecast.runtimes.onnx.sessions import open_session
 from joulecast.runtimes.torch.build import build_seeded
 
 BATCH = 2

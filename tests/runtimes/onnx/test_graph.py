@@ -9,7 +9,7 @@ import onnx
 
 from joulecast.records import Setup
 from joulecast.runtimes.onnx.graph import OnnxGraph
-from joulecast.runtimes.onnx.runtime import open_session
+from joulecast.runtimes.onnx.sessions import open_session
 
 
 def run(graph, out, x):

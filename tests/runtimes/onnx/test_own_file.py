@@ -46,7 +46,7 @@ def test_file_is_run_with_its_own_weights(file):
     (found,) = step.read_outputs()
     model = onnx.load(file)
     batch = np.random.default_rng(0).standard_normal((2, *NETWORK.input.shape)).astype("float32")
-    from joulecast.runtimes.onnx.runtime import open_session
+    from joulecast.runtimes.onnx.sessions import open_session
 
     session = open_session(model.SerializeToString(), SETUP)
     (expected,) = session.run(None, {"input_0": batch})
@@ -103,7 +103,11 @@ def test_quantised_file_is_not_called_fp32(file):
 def test_weights_beside_the_file_are_read(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(
-        build_model(TRIAL)[0], path, save_as_external_data=True, location="w.bin", size_threshold=1024
+        build_model(TRIAL)[0],
+        path,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=1024,
     )
     prepare(path).close()
     (tmp_path / "w.bin").unlink()
@@ -116,7 +120,11 @@ def test_link_out_of_the_folder_is_refused(tmp_path):
     folder.mkdir()
     path = folder / "net.onnx"
     onnx.save(
-        build_model(TRIAL)[0], path, save_as_external_data=True, location="w.bin", size_threshold=1024
+        build_model(TRIAL)[0],
+        path,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=1024,
     )
     (folder / "w.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "w.bin").symlink_to(tmp_path / "elsewhere.bin")

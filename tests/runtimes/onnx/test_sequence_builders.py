@@ -10,7 +10,7 @@ from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Setup
 from joulecast.runtimes.onnx.build import add_network, draw_weights
 from joulecast.runtimes.onnx.graph import OnnxGraph
-from joulecast.runtimes.onnx.runtime import open_session
+from joulecast.runtimes.onnx.sessions import open_session
 from onnx_comparison import compare_with_torch, make_network
 
 

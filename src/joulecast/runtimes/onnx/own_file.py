@@ -51,11 +51,12 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
     from joulecast.runtimes.onnx.quantise import is_quantised
     from joulecast.runtimes.onnx.runtime import (
         OnnxStep,
+        check_finite,
         check_trial,
         explain_errors,
-        open_session,
         prepare_model,
     )
+    from joulecast.runtimes.onnx.sessions import open_session
     from joulecast.runtimes.onnx_files.model_file import read_model
 
     check_trial(trial)
@@ -69,7 +70,7 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
     with explain_errors():
         if trial.setup.precision in INT8_PRECISIONS and not is_int8:
             return prepare_model(_load_weights(file.path), inputs, trial.setup)
-        return OnnxStep(open_session(str(file.path), trial.setup), inputs)
+        return check_finite(OnnxStep(open_session(str(file.path), trial.setup), inputs))
 
 
 def check_external_files(graph: onnx.GraphProto, path: Path) -> None:

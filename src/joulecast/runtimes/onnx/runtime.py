@@ -6,7 +6,6 @@ two runs build the same graph.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,19 +19,18 @@ from onnx import ModelProto
 from joulecast.errors import InputError, JoulecastError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
+from joulecast.runtimes.onnx.blocked_layout import open_without_conversions
 from joulecast.runtimes.onnx.build import add_network, draw_weights
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph
 from joulecast.runtimes.onnx.quantise import is_quantised, list_integer_kernels, quantise_model
+from joulecast.runtimes.onnx.sessions import PROVIDER, open_session
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs
 
-PROVIDER = "CPUExecutionProvider"
 RUNNABLE_STAGES = ("step", "forward")
 
 _PRECISIONS = ("fp32", *INT8_PRECISIONS)
 # A model without external files is one message of protobuf.
 _LARGEST_MODEL_BYTES = 2**31 - 2**20
-# The level of messages that are logged: errors, not warnings.
-_ERRORS = 3
 
 
 class OnnxRuntime:
@@ -54,9 +52,8 @@ class OnnxRuntime:
         self.check_memory(trial)
         with explain_errors():
             model, inputs = build_model(trial)
-            # A layer alone may have no integer kernel: it runs in fp32 inside a network, too.
-            is_whole = trial.execution.is_user_step
-            return prepare_model(model, inputs, trial.setup, needs_integers=is_whole)
+            prepare = prepare_isolated if is_isolated(trial) else prepare_model
+            return prepare(model, inputs, trial.setup)
 
     def check_memory(self, trial: Trial) -> None:
         """Raise OutOfMemoryError for a trial that does not fit."""
@@ -70,7 +67,7 @@ class OnnxRuntime:
 
 
 class OnnxStep:
-    """An inference that is ready to run: see ``runtimes.base.Step``."""
+    """An inference that has run twice: see ``runtimes.base.Step``."""
 
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
         self._session = session
@@ -80,7 +77,7 @@ class OnnxStep:
             self._binding.bind_cpu_input(name, array)
         for output in session.get_outputs():
             self._binding.bind_output(output.name)
-        self._check()
+        self.run(2)
 
     def run(self, count: int) -> None:
         """Run ``count`` inferences; each is finished before the next begins."""
@@ -103,17 +100,6 @@ class OnnxStep:
     def read_outputs(self) -> list[Array]:
         """Return the results of the last inference."""
         return [np.asarray(one) for one in self._binding.copy_outputs_to_cpu()]
-
-    def _check(self) -> None:
-        """Run twice and refuse results that are not finite.
-
-        Raises:
-            NetError: A result is not a number.
-        """
-        self.run(2)
-        for result in self.read_outputs():
-            if result.dtype.kind == "f" and not np.isfinite(result).all():
-                raise NetError("the network's output is not finite: not measured")
 
 
 def check_trial(trial: Trial) -> None:
@@ -151,13 +137,18 @@ def check_trial(trial: Trial) -> None:
 
 
 def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
-    """Return the graph of a trial and its inputs: copies are side by side in one graph."""
+    """Return the graph of a trial and its inputs: copies are side by side in one graph.
+
+    Copies of an isolated layer read one input: inside a network, the layer before has just written
+    it, and it is in a cache. Weights are not: each copy has its own.
+    """
     seed = int(trial.key[:8], 16)
     network, setup = trial.network, trial.setup
     graph, outputs = OnnxGraph(setup.batch), []
+    shape, is_tokens = (setup.batch, *network.input.shape), bool(network.input.vocabulary)
     for copy in range(trial.execution.copies):
-        shape = (setup.batch, *network.input.shape)
-        x = graph.add_input(f"input_{copy}", shape, bool(network.input.vocabulary))
+        if copy == 0 or not is_isolated(trial):
+            x = graph.add_input(f"input_{copy}", shape, is_tokens)
         outputs.append(add_network(graph, network, x, draw_weights(seed + copy)))
         if graph.weights_bytes > _LARGEST_MODEL_BYTES:
             raise NetError(
@@ -167,51 +158,70 @@ def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
     return graph.make_model(outputs), _draw_inputs(graph, network, seed)
 
 
-def prepare_model(
-    model: ModelProto, inputs: Mapping[str, Array], setup: Setup, *, needs_integers: bool = True
-) -> OnnxStep:
+def is_isolated(trial: Trial) -> bool:
+    """Return whether a trial runs a part of a network alone."""
+    return trial.execution.upstream == "random"
+
+
+def prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
+    """Return the step of a layer alone, run as inside a network.
+
+    It may have no integer kernel, and its random input may lie outside of what its function is
+    defined for.
+    """
+    if setup.precision in INT8_PRECISIONS:
+        model = quantise_model(model, inputs, setup.precision)
+        session = open_session(model.SerializeToString(), setup, keeps_copies=True)
+    else:
+        session = open_without_conversions(model, setup)
+    draw = np.random.default_rng(0)
+    blocked = {
+        one.name: draw.standard_normal(one.shape, dtype="float32")
+        for one in session.get_inputs()
+        if one.name not in inputs
+    }
+    names = {one.name for one in session.get_inputs()}
+    kept = {name: array for name, array in inputs.items() if name in names}
+    return OnnxStep(session, {**kept, **blocked})
+
+
+def prepare_model(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
     """Return the checked step of a model, in 8 bits if the setup says so.
 
     Args:
         model: The model, in fp32 or quantised.
         inputs: What it is run on.
         setup: How it is run.
-        needs_integers: Refuse a model in 8 bits that no kernel runs with integers.
 
     Raises:
         NetError: Its output is not finite, or it has no integer kernels.
     """
     if setup.precision not in INT8_PRECISIONS:
-        return OnnxStep(open_session(model.SerializeToString(), setup), inputs)
+        session = open_session(model.SerializeToString(), setup)
+        return check_finite(OnnxStep(session, inputs))
     if not is_quantised(model):
         model = quantise_model(model, inputs, setup.precision)
     with tempfile.TemporaryDirectory() as folder:
         optimised = Path(folder) / "optimised.onnx"
         session = open_session(model.SerializeToString(), setup, optimised)
-        if needs_integers and not list_integer_kernels(optimised):
+        if not list_integer_kernels(optimised):
             raise NetError(
                 "ONNX Runtime runs no layer of the network with integers: measure it in fp32, not "
                 f"in {setup.precision}"
             )
-    return OnnxStep(session, inputs)
+    return check_finite(OnnxStep(session, inputs))
 
 
-def open_session(model: bytes | str, setup: Setup, optimised: Path | None = None) -> Any:
-    """Return a session.
+def check_finite(step: OnnxStep) -> OnnxStep:
+    """Return a step whose results are numbers.
 
-    Args:
-        model: A model, or the path of its file.
-        setup: Threads to run it with.
-        optimised: A file to write the graph to that is run.
+    Raises:
+        NetError: One is not.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = setup.threads or len(os.sched_getaffinity(0))
-    options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = _ERRORS
-    if optimised is not None:
-        options.optimized_model_filepath = str(optimised)
-    return onnxruntime.InferenceSession(model, options, providers=[PROVIDER])
+    for result in step.read_outputs():
+        if result.dtype.kind == "f" and not np.isfinite(result).all():
+            raise NetError("the network's output is not finite: not measured")
+    return step
 
 
 @contextmanager

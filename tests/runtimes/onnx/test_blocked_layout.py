@@ -1,0 +1,58 @@
+"""Convolutions alone in the layout that they have inside a network."""
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import numpy as np
+
+from joulecast.kinds import make_layer, make_op
+from joulecast.records import Execution, Input, Network, Setup, Trial
+from joulecast.runtimes.onnx.blocked_layout import find_block_size, open_without_conversions
+from joulecast.runtimes.onnx.runtime import build_model
+from joulecast.runtimes.onnx.sessions import open_session
+
+SETUP = Setup(batch=1, phase="inference", threads=1)
+CHANNELS = 32
+TAIL = (make_op("batch_norm"), make_op("elementwise", fn="relu"))
+CONV = make_layer("conv2d", TAIL, cin=CHANNELS, cout=20, space=(6, 6), kernel=3, padding=1)
+
+
+def make_model(layer, copies=1):
+    execution = Execution(copies=copies, upstream="random")
+    network = Network((layer,), Input((CHANNELS, 6, 6)))
+    return build_model(Trial(network, SETUP, execution))
+
+
+def to_blocks(x, block):
+    batch, channels, *space = x.shape
+    x = x.reshape(batch, channels // block, block, *space)
+    return np.ascontiguousarray(np.moveaxis(x, 2, -1)).reshape(batch, channels, *space)
+
+
+def test_convolution_computes_the_same_on_blocks():
+    model, inputs = make_model(CONV)
+    x = inputs["input_0"]
+    (expected,) = open_session(model.SerializeToString(), SETUP).run(None, {"input_0": x})
+    session = open_without_conversions(model, SETUP)
+    (given,) = session.get_inputs()
+    assert given.name != "input_0"
+    block = find_block_size()
+    (found,) = session.run(None, {given.name: to_blocks(x, block)})
+    padded = -(-20 // block) * block
+    assert found.shape == (1, padded, 6, 6)
+    whole = np.zeros((1, padded, 6, 6), dtype="float32")
+    whole[:, :20] = expected
+    np.testing.assert_allclose(found, to_blocks(whole, block), atol=1e-5)
+
+
+def test_copies_share_the_converted_input():
+    session = open_without_conversions(make_model(CONV, copies=3)[0], SETUP)
+    assert len(session.get_inputs()) == 1
+    assert len(session.get_outputs()) == 3
+
+
+def test_other_layers_are_run_as_they_are():
+    layer = make_layer("elementwise", fn="tanh", shape=(CHANNELS, 6, 6))
+    session = open_without_conversions(make_model(layer)[0], SETUP)
+    assert [one.name for one in session.get_inputs()] == ["input_0"]
