@@ -11,6 +11,7 @@ from joulecast.families import (
     FAMILIES,
     WIDEST,
     build_family,
+    count_members,
     draw_family,
     is_family,
     make_family,
@@ -50,8 +51,12 @@ def test_members_are_built_once_and_named_without_building(name):
 def test_layers_fit_together(network):
     for index, layer in enumerate(network.layers):
         shapes = list(read_shapes(network, index))
-        assert set(shapes) == {input_shape(layer)}, layer.name
         assert (len(shapes) > 1) == (layer.join != "none")
+        if layer.join == "concat":
+            (space,) = {shape[1:] for shape in shapes}
+            assert (sum(shape[0] for shape in shapes), *space) == input_shape(layer)
+            continue
+        assert set(shapes) == {input_shape(layer)}, layer.name
         assert layer.sizes.get("inputs", 1) == len(shapes)
 
 
@@ -95,19 +100,37 @@ def test_random_members_are_within_bounds(name, seed):
 
     network = draw_family(name, draw)
     values = dict(zip(family.params, map(int, network.name.split(":")[1].split(",")), strict=True))
-    assert all(1 <= values[key] <= original for key, original in family.params.items())
+    assert all(values[one[0]] in family.list_values(*one) for one in family.params.items())
     assert all(values[key] % step == 0 for key, step in family.steps.items())
     assert all(values[key] == family.params[key] for key in family.fixed)
     assert len(bounds) == len(family.params) - len(family.fixed)
 
 
 @every_family
-def test_largest_member_is_the_original(name):
-    original = draw_family(name, lambda low, high: high)
+def test_original_is_between_the_smallest_and_the_largest_member(name):
+    largest = draw_family(name, lambda low, high: high)
     smallest = draw_family(name, lambda low, high: low)
-    assert original == make_family(name)
     setup = Setup()
-    assert 0 < network_work(smallest, setup).params < network_work(original, setup).params
+    params = [network_work(one, setup).params for one in (smallest, make_family(name), largest)]
+    assert 0 < params[0] < params[1] <= params[2]
+    # As in the paper, where no other range is given.
+    assert (largest == make_family(name)) == (FAMILIES[name].share_range is None)
+
+
+def test_values_of_random_members():
+    family = FAMILIES["shufflenetv2"]
+    channels = family.list_values("c2", 116)
+    assert (channels[0], channels[-1], channels.step) == (24, 208, 2)
+    assert list(family.list_values("k2", 3)) == [3, 5]
+    assert list(family.list_values("k2", 7)) == [5, 7, 9]
+    assert list(FAMILIES["densenet"].list_values("d1", 6)) == [6]
+    assert list(FAMILIES["transformer"].list_values("width", 12)) == [4, 8, 12]
+
+
+def test_members_are_counted():
+    assert count_members("lstm") == 128
+    assert count_members("transformer") == 64 * 4
+    assert count_members("resnet") == 104 * 104 * 206 * 410 * 820 * 3 * 2**4
 
 
 @every_family
@@ -115,7 +138,10 @@ def test_every_parameter_changes_the_work(name):
     family = FAMILIES[name]
     original = network_work(make_family(name), Setup())
     for key in family.params:
-        more = {**family.params, key: family.params[key] + family.steps.get(key, 1)}
+        step = 2 if key in family.kernels else family.steps.get(key, 1)
+        # Small changes of an Inception block may be lost when its channels are divided.
+        value = family.params[key]
+        more = {**family.params, key: value + step * max(1, value // 10 // step)}
         larger = network_work(build_family(name, more), Setup())
         assert larger.params > original.params
         assert larger.total.flops > original.total.flops
@@ -148,6 +174,31 @@ def test_number_of_parameters_is_that_of_the_literature(name, params):
 
 
 @pytest.mark.parametrize(
+    ("name", "params", "billion_multiply_adds"),
+    [
+        # https://pytorch.org/vision/stable/models.html: alexnet, densenet121, resnet18,
+        # mobilenet_v2, shufflenet_v2_x1_0, squeezenet1_0; googlenet without auxiliary classifiers.
+        ("alexnet", 61_100_840, 0.71),
+        ("densenet", 7_978_856, 2.83),
+        ("googlenet", 6_624_904, 1.50),
+        ("resnet", 11_689_512, 1.81),
+        ("mobilenetv2", 3_504_872, 0.30),
+        ("shufflenetv2", 2_278_604, 0.14),
+        ("squeezenet", 1_248_424, 0.82),
+        # Howard et al., arXiv:1704.04861, table 4: 4.2 million and 569 million.
+        ("mobilenetv1", 4_231_976, 0.569),
+        # Cai et al., arXiv:1812.00332, ProxylessNAS (Mobile), 4.1 million and 320 million.
+        ("proxylessnas", 4_080_512, 0.320),
+    ],
+)
+def test_image_families_have_published_parameters_and_flops(name, params, billion_multiply_adds):
+    work = network_work(make_family(name), Setup(batch=1, phase="inference"))
+    assert work.params == params
+    found = work.forward.flops / 2e9
+    assert round(found, len(str(billion_multiply_adds)) - 2) == billion_multiply_adds
+
+
+@pytest.mark.parametrize(
     ("name", "full_name"),
     [
         ("cnn5", "cnn5:64,128,256,512"),
@@ -166,7 +217,10 @@ def test_names_may_be_abbreviated(name, full_name):
 @pytest.mark.parametrize(
     "name",
     [
-        "alexnet",
+        "vgg16",
+        "resnet:k1=4",
+        "resnet:k1=99",
+        "shufflenetv2:c2=15",
         "",
         "cnn5:0",
         "cnn5:-3",

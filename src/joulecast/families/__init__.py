@@ -1,15 +1,22 @@
 """Make networks from the name of a family and its widths, such as ``cnn5:16,32,64,128``.
 
-The AMPERE paper names its families but not their exact shapes; those here are ours. A row of
-``FAMILIES`` has the parameters of a family with their default values (the original network, whose
-widths are the upper bounds of random members), and the default input and batch size.
-``architectures.py`` has the layers of each family. No framework is needed.
+A row of ``FAMILIES`` has the parameters of a family with the values of the original network, the
+values that random members have, and the default input and batch size.
+
+- The AMPERE paper names its families but not their exact shapes; those here are ours
+  (``architectures.py``). Widths of random members are uniform from 1 to the original's.
+- ``IMAGE_FAMILIES`` are the nine of DeepEn2023 (``classic_networks.py``, ``mobile_networks.py``).
+  Channels of random members are uniform from 0.2 to 1.8 times the original's, kernel sizes are the
+  original's or the next odd number.
+
+No framework is needed.
 """
 
-from joulecast.families.family_table import FAMILIES, Family
+from joulecast.families.family_table import FAMILIES, IMAGE_FAMILIES, Family
 from joulecast.families.members import (
     WIDEST,
     build_family,
+    count_members,
     draw_family,
     is_family,
     make_family,
@@ -18,9 +25,11 @@ from joulecast.families.members import (
 
 __all__ = [
     "FAMILIES",
+    "IMAGE_FAMILIES",
     "WIDEST",
     "Family",
     "build_family",
+    "count_members",
     "draw_family",
     "is_family",
     "make_family",

@@ -15,10 +15,27 @@ from joulecast.families.architectures import (
     make_resnet,
     make_transformer,
 )
+from joulecast.families.classic_networks import (
+    make_alexnet,
+    make_densenet,
+    make_googlenet,
+    make_image_resnet,
+    make_squeezenet,
+)
+from joulecast.families.mobile_networks import (
+    make_mobilenetv1,
+    make_mobilenetv2,
+    make_proxylessnas,
+    make_shufflenetv2,
+)
 from joulecast.records import Input
 
 VOCABULARY = 10_000
 _IMAGE = Input((3, 96, 96))
+_LARGE_IMAGE = Input((3, 224, 224))
+# nn-Meter and DeepEn2023 draw the channels of their variants so.
+_AROUND_ORIGINAL = (0.2, 1.8)
+_LEAST_KERNEL = 3
 
 
 @dataclass(frozen=True)
@@ -26,14 +43,17 @@ class Family:
     """A row of ``FAMILIES``.
 
     Attributes:
-        params: Names of the parameters with the values of the original network, which are also
-            the largest values of random members.
+        params: Names of the parameters with the values of the original network.
         input: Default input; its vocabulary is above 0 for tokens.
         batch: Default batch size.
         architecture: Function from parameters and input to layers and groups.
         description: One line, with the names of the parameters in capitals.
         steps: Parameters that must be multiples of a number.
         fixed: Parameters that are the same in all random members.
+        share_range: The smallest and largest value of random members, as shares of the original's;
+            None draws from 1 to the original, as the AMPERE paper does.
+        kernels: Parameters that are sizes of convolution kernels: odd numbers, and random members
+            have the original one, the next smaller or the next larger one, but at least 3.
     """
 
     params: Mapping[str, int]
@@ -43,6 +63,19 @@ class Family:
     description: str
     steps: Mapping[str, int] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
+    share_range: tuple[float, float] | None = None
+    kernels: tuple[str, ...] = ()
+
+    def list_values(self, key: str, original: int) -> range:
+        """Return the values of a parameter that random members have, around an original one."""
+        if key in self.fixed:
+            return range(original, original + 1)
+        if key in self.kernels:
+            return range(min(original, max(_LEAST_KERNEL, original - 2)), original + 3, 2)
+        step = self.steps.get(key, 1)
+        low, high = self.share_range or (0.0, 1.0)
+        least = max(1, -(-int(low * original) // step))
+        return range(step * least, max(step * least, int(high * original)) + 1, step)
 
 
 def _make_resnet_family(blocks: tuple[int, int, int, int], has_bottleneck: bool) -> Family:
@@ -56,6 +89,131 @@ def _make_resnet_family(blocks: tuple[int, int, int, int], has_bottleneck: bool)
         f"residual blocks of {block}: base WIDTH, number of blocks of each stage D1,D2,D3,D4",
     )
 
+
+def _make_image_family(
+    params: Mapping[str, int],
+    architecture: Architecture,
+    description: str,
+    steps: Mapping[str, int] | None = None,
+) -> Family:
+    """Return a classifier of large images whose random members have channels around its own."""
+    return Family(
+        params,
+        _LARGE_IMAGE,
+        32,
+        architecture,
+        description,
+        steps or {},
+        fixed=tuple(name for name in params if name.startswith("d")),
+        share_range=_AROUND_ORIGINAL,
+        kernels=tuple(name for name in params if name.startswith("k")),
+    )
+
+
+def _number(prefix: str, values: tuple[int, ...], start: int = 1) -> dict[str, int]:
+    """Return parameters with numbered names."""
+    return {f"{prefix}{number}": value for number, value in enumerate(values, start)}
+
+
+def _name_all(params: Mapping[str, int], prefix: str) -> str:
+    return ",".join(name.upper() for name in params if name.startswith(prefix))
+
+
+_ALEXNET = {
+    **_number("c", (64, 192, 384, 256, 256)),
+    **_number("f", (4096, 4096)),
+    **_number("k", (11, 5, 3, 3, 3)),
+}
+_DENSENET = {
+    "c0": 64,
+    **_number("g", (32,) * 4),
+    **_number("k", (7, 3, 3, 3, 3), 0),
+    **_number("d", (6, 12, 24, 16)),
+}
+_GOOGLENET = {
+    **_number("c", (64, 64, 192)),
+    **_number("i", (256, 480, 512, 512, 512, 528, 832, 832, 1024)),
+    **_number("k", (7, 3, 3, 3)),
+}
+_MOBILENETV1 = {
+    **_number("c", (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024), 0),
+    **_number("k", (3,) * 5),
+}
+_MOBILENETV2 = {
+    **_number("c", (32, 16, 24, 32, 64, 96, 160, 320, 1280), 0),
+    **_number("k", (3,) * 7),
+}
+_PROXYLESSNAS = {
+    **_number("c", (32, 16, 32, 40, 80, 96, 192, 320, 1280), 0),
+    **_number("k", (3, 5, 3, 7, 3, 5, 5, 7, 5, 5, 5, 5, 5, 5, 5, 7, 7, 7, 7, 7)),
+}
+_RESNET = {**_number("c", (64, 64, 128, 256, 512), 0), **_number("k", (7, 3, 3, 3, 3), 0)}
+_SHUFFLENETV2 = {**_number("c", (24, 116, 232, 464, 1024)), **_number("k", (3, 3, 3), 2)}
+_SQUEEZENET = {
+    "c0": 96,
+    **_number("s", (16, 16, 32, 32, 48, 48, 64, 64)),
+    **_number("e", (64, 64, 128, 128, 192, 192, 256, 256)),
+    **_number("k", (7, 3, 3, 3), 0),
+}
+
+IMAGE_FAMILIES: dict[str, Family] = {
+    "alexnet": _make_image_family(
+        _ALEXNET,
+        make_alexnet,
+        f"AlexNet: channels {_name_all(_ALEXNET, 'c')}, linear layers F1,F2, kernel sizes "
+        f"{_name_all(_ALEXNET, 'k')}",
+    ),
+    "densenet": _make_image_family(
+        _DENSENET,
+        make_densenet,
+        "DenseNet-121: first convolution C0, growth of each stage G1,G2,G3,G4, kernel sizes "
+        f"{_name_all(_DENSENET, 'k')}, blocks D1,D2,D3,D4",
+    ),
+    "googlenet": _make_image_family(
+        _GOOGLENET,
+        make_googlenet,
+        f"GoogLeNet: channels C1,C2,C3, of Inception blocks {_name_all(_GOOGLENET, 'i')}, kernel "
+        f"sizes {_name_all(_GOOGLENET, 'k')}",
+    ),
+    "mobilenetv1": _make_image_family(
+        _MOBILENETV1,
+        make_mobilenetv1,
+        f"MobileNet V1: channels {_name_all(_MOBILENETV1, 'c')}, kernel sizes by image size "
+        f"{_name_all(_MOBILENETV1, 'k')}",
+    ),
+    "mobilenetv2": _make_image_family(
+        _MOBILENETV2,
+        make_mobilenetv2,
+        f"MobileNet V2: channels {_name_all(_MOBILENETV2, 'c')}, kernel sizes of stages "
+        f"{_name_all(_MOBILENETV2, 'k')}",
+    ),
+    "proxylessnas": _make_image_family(
+        _PROXYLESSNAS,
+        make_proxylessnas,
+        f"ProxylessNAS (Mobile): channels {_name_all(_PROXYLESSNAS, 'c')}, kernel sizes of blocks "
+        f"{_name_all(_PROXYLESSNAS, 'k')}",
+    ),
+    "resnet": _make_image_family(
+        _RESNET,
+        make_image_resnet,
+        f"ResNet-18 of large images: channels {_name_all(_RESNET, 'c')}, kernel sizes "
+        f"{_name_all(_RESNET, 'k')}",
+    ),
+    "shufflenetv2": _make_image_family(
+        _SHUFFLENETV2,
+        make_shufflenetv2,
+        f"ShuffleNet V2 1x: channels {_name_all(_SHUFFLENETV2, 'c')} (C2,C3,C4 even), kernel sizes "
+        f"{_name_all(_SHUFFLENETV2, 'k')}",
+        {"c2": 2, "c3": 2, "c4": 2},
+    ),
+    "squeezenet": _make_image_family(
+        _SQUEEZENET,
+        make_squeezenet,
+        f"SqueezeNet 1.0: first convolution C0, squeezing {_name_all(_SQUEEZENET, 's')}, expanding "
+        f"{_name_all(_SQUEEZENET, 'e')}, kernel sizes {_name_all(_SQUEEZENET, 'k')}",
+    ),
+}
+"""The families of DeepEn2023's dataset: 1,000 classes, 3 x 224 x 224, as torchvision has them."""
 
 FAMILIES: dict[str, Family] = {
     "lenet5": Family(
@@ -97,4 +255,5 @@ FAMILIES: dict[str, Family] = {
     "resnet18": _make_resnet_family((2, 2, 2, 2), has_bottleneck=False),
     "resnet34": _make_resnet_family((3, 4, 6, 3), has_bottleneck=False),
     "resnet50": _make_resnet_family((3, 4, 6, 3), has_bottleneck=True),
+    **IMAGE_FAMILIES,
 }

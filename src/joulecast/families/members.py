@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from joulecast.records import Input, Network
 
 WIDEST = 65_536
 DEEPEST = 1_000
+LARGEST_KERNEL = 63
 
 
 def is_family(name: str) -> bool:
@@ -50,22 +52,28 @@ def name_member(family_name: str, params: Mapping[str, int]) -> str:
     return f"{family_name}:{','.join(values)}"
 
 
+def count_members(family_name: str) -> int:
+    """Return the number of distinct random members that a family has."""
+    family = FAMILIES[family_name]
+    return math.prod(len(family.list_values(*one)) for one in family.params.items())
+
+
 def draw_family(
     family_name: str, draw: Callable[[int, int], int], input_shape: Shape | None = None
 ) -> Network:
-    """Return a random member, as in the paper: every parameter is uniform from 1 to the original.
+    """Return a random member: every parameter is uniform over the values that its family has.
 
     Args:
-        family_name: Name of a family; parameters in it are the largest values.
+        family_name: Name of a family; parameters in it take the place of the original's.
         draw: Function of two bounds that returns a random integer, both bounds included.
         input_shape: Shape of one sample; the family's default if None.
     """
     bare_name, _, text = family_name.partition(":")
     family = FAMILIES[bare_name]
     params = {}
-    for key, most in _parse_params(family_name, family, text).items():
-        step = family.steps.get(key, 1)
-        params[key] = most if key in family.fixed else step * draw(1, most // step)
+    for key, original in _parse_params(family_name, family, text).items():
+        values = family.list_values(key, original)
+        params[key] = original if key in family.fixed else values[draw(1, len(values)) - 1]
     return build_family(bare_name, params, input_shape)
 
 
@@ -108,6 +116,10 @@ def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:
 def _check_params(name: str, family: Family, params: Mapping[str, int]) -> None:
     for key, value in params.items():
         step = family.steps.get(key, 1)
+        if key in family.kernels and not (0 < value <= LARGEST_KERNEL and value % 2):
+            raise NetError(
+                f"{name}: {key} is {value}; give an odd number of at most {LARGEST_KERNEL}"
+            )
         # Names of depths and numbers of blocks begin with d; all other parameters are widths.
         most = DEEPEST if key.startswith("d") else WIDEST
         if not step <= value <= most or value % step:

@@ -26,6 +26,7 @@ from joulecast.runtimes.torch.index_modules import (
     slice_twice,
     view_and_copy_gradient,
 )
+from joulecast.runtimes.torch.memory_format import is_channels_last
 from joulecast.runtimes.torch.modules import (
     DECOMPOSED_ACTIVATIONS,
     ConcatPlaceholder,
@@ -40,11 +41,21 @@ from joulecast.runtimes.torch.modules import (
 
 OpBuilder = Callable[[Op, Shape], nn.Module]
 
+_IMAGE_BATCH_AXES = 4
+
 JOINS: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda *inputs: reduce(torch.add, inputs),
     "mul": lambda *inputs: reduce(torch.mul, inputs),
     "concat": lambda *inputs: torch.cat(inputs, dim=1),
 }
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor; channels that a permutation interleaved are copied in their new order."""
+    is_shuffled = x.dim() > _IMAGE_BATCH_AXES and not is_channels_last(x)
+    return x.clone(memory_format=torch.contiguous_format) if is_shuffled else x.clone()
+
+
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": F.relu,
     "relu6": F.relu6,
@@ -62,7 +73,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "hardtanh": F.hardtanh,
     "neg": torch.neg,
     "cumsum": lambda x: torch.cumsum(x, dim=-1),
-    "copy": torch.clone,
+    "copy": _copy,
     "add": lambda x: x + 1.0,
     "mul": lambda x: x * 0.5,
     "softmax": lambda x: F.softmax(x, dim=-1),

@@ -1,20 +1,19 @@
 """Plan an evaluation: the family, its random networks, the estimators and their device time.
 
-Networks are drawn as in the paper: each parameter is uniform in 1..original, and all networks are
-distinct. The networks that campaigns may measure are drawn first and from their own seed, so that
-asking for more test networks later changes neither them nor the existing test networks.
+Networks are distinct and drawn as their family says; in the paper, each parameter is uniform in
+1..original. The networks that campaigns may measure are drawn first and from their own seed, so
+that asking for more test networks later changes neither them nor the existing test networks.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError, NetError
 from joulecast.estimators import ESTIMATORS, find_estimator
 from joulecast.estimators.base import Target
-from joulecast.families import FAMILIES, draw_family, make_family
+from joulecast.families import FAMILIES, count_members, draw_family, make_family
 from joulecast.records import Network, Setup, Trial, stable_hash
 
 Shape = tuple[int, ...]
@@ -87,7 +86,7 @@ class EvaluationPlan:
             find_estimator(strip_probe(name))
         if len(set(self.estimators)) < max(1, len(self.estimators)):
             raise InputError("give at least one estimator, and each of them once")
-        most = count_nets(self.family) - CAMPAIGN_NETS
+        most = count_members(self.family) - CAMPAIGN_NETS
         if not 1 <= self.nets <= most:
             raise InputError(
                 f"nets is {self.nets}: give at least 1 and at most {most:,}, the number of "
@@ -158,13 +157,6 @@ def check_family(name: str) -> None:
         )
     if colon:
         raise NetError(f"{name}: widths are drawn at random; give {family} alone")
-
-
-def count_nets(family: str) -> int:
-    """Return the number of distinct networks that a family has."""
-    definition = FAMILIES[family]
-    free = [name for name in definition.params if name not in definition.fixed]
-    return math.prod(definition.params[name] // definition.steps.get(name, 1) for name in free)
 
 
 def _draw_distinct(

@@ -19,7 +19,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, build_family, make_family, name_member
-from joulecast.records import OPTIMIZERS, FLOAT_PRECISIONS, Network, Setup
+from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS, Network, Setup
 from joulecast.records.codec import Record
 from joulecast.uses.search.dimensions import Choice, Dimension, NumberRange, Value, list_bounds
 
@@ -94,7 +94,7 @@ def make_search_space(
     input_shape: Shape | None = None,
     trains: bool = True,
 ) -> SearchSpace:
-    """Return the space of a family's widths and depths, from 1 to the original, and more.
+    """Return the space of a family's parameters, as random members have them, and more.
 
     Args:
         family: Name of the family, like ``cnn5`` or ``cnn5:16,32,64,128``.
@@ -108,12 +108,13 @@ def make_search_space(
         InputError: There is no such family, a dimension has impossible values, or its name would
             have no effect.
     """
-    name, largest = _parse_family(family, input_shape)
+    name, originals = _parse_family(family, input_shape)
     definition, dimensions = FAMILIES[name], dict[str, Dimension]()
-    for param, most in largest.items():
-        step = definition.steps.get(param, 1)
-        is_fixed = param in definition.fixed
-        dimensions[param] = Choice((most,)) if is_fixed else NumberRange(step, most, step)
+    for param, original in originals.items():
+        values = definition.list_values(param, original)
+        is_fixed = len(values) == 1
+        ends = values[0], values[-1], values.step
+        dimensions[param] = Choice((original,)) if is_fixed else NumberRange(*ends)
     for param, given in (vary or {}).items():
         dimension = Choice(given) if isinstance(given, tuple) else given
         _check_name(name, param, trains)
@@ -127,7 +128,7 @@ def make_search_space(
 
 
 def _parse_family(family: str, input_shape: Shape | None) -> tuple[str, dict[str, int]]:
-    """Return the family's name and the largest value of each of its parameters."""
+    """Return the family's name and the original value of each of its parameters."""
     network = make_family(family, input_shape)
     name, _, widths = network.name.partition(":")
     return name, dict(zip(FAMILIES[name].params, map(int, widths.split(",")), strict=True))
