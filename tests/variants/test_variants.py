@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.kinds import input_shape, make_layer, make_op, output_shape
+from joulecast.kinds import Work, input_shape, layer_work, make_layer, make_op, output_shape
 from joulecast.records import Input, Network, Setup, fold_blocks
 from joulecast.variants import (
     ROLES,
@@ -281,3 +281,12 @@ def test_inference_runs_more_copies_of_small_layers():
         for phase in ("train", "inference")
     ]
     assert copies[1] > copies[0]
+
+
+def test_inference_runs_no_dropout():
+    layer = make_layer("linear", (make_op("dropout", p=0.1),), cin=8, cout=8)
+    (matched,) = match_phase(Part("hidden", (layer,)), Setup(phase="inference")).layers
+    assert matched.tail == ()
+    dropout = make_layer("dropout", p=0.1, shape=(8,))
+    assert layer_work(dropout, Setup()).forward.size_bytes > 0
+    assert layer_work(dropout, Setup(phase="inference")).total == Work()

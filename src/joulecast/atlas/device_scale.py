@@ -43,7 +43,7 @@ class DeviceScale:
     bytes_per_s: float
     launch_s: float
     longest_step_s: float = 0.1
-    most_copies: int = 8
+    most_copies: int = 32
 
     def duration_s(self, work: Work, precision: str) -> float:
         """Return about how long some work takes."""

@@ -23,6 +23,7 @@ _LONGEST_STEP_S = 1.0
 # Batches of networks that fit no device, which matter all the same.
 _SMALL_BATCH = 4
 _ADAMW_SHARE = 0.65
+_SINGLE_SHARE = 0.5
 _IMAGE_OUTPUTS = ("gan generator", "diffusion unet")
 # Architectures of few layers take more turns: each network shows only one or two pieces.
 _TURNS = (*ARCHITECTURES, "recurrent", "mlp", "recurrent", "torch encoder", "recurrent")
@@ -31,6 +32,8 @@ _FEWEST = 4
 _COPY_SHARE = 0.3
 # FLOPs that take as long as moving a byte, about.
 _FLOPS_PER_BYTE = 100.0
+# Bytes that take as long to move as a launch, about: inference is often nothing but launches.
+_LAUNCH_BYTES = 5e6
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,16 @@ class Population:
         return _add_missing_precisions(list(pieces.values()), precisions)
 
 
-def draw_population(seed: int, count: int, scale: DeviceScale | None = None) -> Population:
+def draw_population(
+    seed: int, count: int, scale: DeviceScale | None = None, phase: str = "train"
+) -> Population:
     """Return random networks with setups; the first ones are the same for every count.
 
     Args:
         seed: Equal seeds give equal populations.
         count: Number of networks. They take turns among the architectures.
         scale: What is assumed about the device: its precisions, and what fills it.
+        phase: ``train`` or ``inference``; half of the networks then run one sample at a time.
     """
     scale = scale or assume_scale(is_gpu=True, memory_bytes=_DEFAULT_MEMORY_BYTES)
     members = []
@@ -98,7 +104,8 @@ def draw_population(seed: int, count: int, scale: DeviceScale | None = None) -> 
         # Precisions change with every round, and from one architecture to the next.
         turn, place = divmod(index, len(_TURNS))
         network = draw_network(_TURNS[place], f"{seed} {index}")
-        setup = _draw_setup(network, f"{seed} {index}", scale, turn + place)
+        draw_setup = _draw_setup if phase == "train" else _draw_inference_setup
+        setup = draw_setup(network, f"{seed} {index}", scale, turn + place)
         members.append(PopulationMember(network, setup))
     return Population(tuple(members))
 
@@ -140,6 +147,15 @@ def _draw_setup(network: Network, seed: str, scale: DeviceScale, turn: int) -> S
     return Setup(draw.size(1, most), precision=precision, optimizer=optimizer, loss=loss)
 
 
+def _draw_inference_setup(network: Network, seed: str, scale: DeviceScale, turn: int) -> Setup:
+    draw = SizeDraw(f"setup {seed}")
+    precisions = sorted(scale.flops_per_s)
+    setup = Setup(1, phase="inference", precision=precisions[turn % len(precisions)])
+    if draw.happens(_SINGLE_SHARE):
+        return setup
+    return replace(setup, batch=draw.size(1, _find_largest_batch(network, setup, scale)))
+
+
 def _find_largest_batch(network: Network, setup: Setup, scale: DeviceScale) -> int:
     """Return the batch that fills the device's memory or takes a second, whichever is less."""
     sample_bytes, fixed_bytes, sample_s = 1.0, 0.0, scale.launch_s
@@ -175,4 +191,5 @@ def _list_parts(network: Network) -> Iterator[Part]:
 
 def _cost_part(part: Part, setup: Setup) -> float:
     work = make_piece(part, setup)
-    return work.size_bytes + work.flops / _FLOPS_PER_BYTE
+    launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
+    return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes

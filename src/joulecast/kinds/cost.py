@@ -142,6 +142,8 @@ def _op_work(op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: boo
     kind = find_kind(op.kind)
     weights = () if tied else kind.params(op.sizes, shape)
     update = _update_work(weights, setup, context.trains)
+    if setup.phase != "train" and kind.only_trains:
+        return StepWork(NO_WORK, NO_WORK, update, sum(weights))
     forward = kind.forward(op.sizes, shape, context)
     if setup.phase != "train":
         return StepWork(replace(forward, memory_bytes=0.0), NO_WORK, update, sum(weights))

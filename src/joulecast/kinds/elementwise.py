@@ -249,6 +249,7 @@ def define_dropout() -> Kind:
         widths=("channels",),
         input_widths=("channels",),
         can_be_in_tail=True,
+        only_trains=True,
     )
 
 

@@ -54,6 +54,7 @@ class Kind:
         copy_transposed: Extra work of the forward pass where its input is transposed in memory.
         can_be_in_tail: It may follow another operator inside a layer.
         is_function: Networks call it as a function, so a layer is named after the function.
+        only_trains: It does nothing at inference.
         is_view: It only describes the same memory differently; nothing runs.
         selects_elements: It is a view that leaves out elements.
         flattens: It is a view that turns all axes into channels.
@@ -90,6 +91,7 @@ class Kind:
     copy_transposed: WorkRule = field(default=lambda s, shape, c: NO_WORK)
     can_be_in_tail: bool = False
     is_function: bool = False
+    only_trains: bool = False
     is_view: bool = False
     selects_elements: bool = False
     flattens: bool = False

@@ -141,7 +141,7 @@ def match_phase(part: Part, setup: Setup) -> Part:
     if setup.phase == "train":
         return part
     role = BLOCK if part.role == BLOCK else "hidden"
-    return Part(role, tuple(map(_forget_gradients, part.layers)), part.half_input)
+    return Part(role, tuple(map(_forget_training, part.layers)), part.half_input)
 
 
 def single_input_shape(layer: Layer) -> Shape:
@@ -161,12 +161,13 @@ def is_bare_view(layer: Layer) -> bool:
     return find_kind(layer.kind).is_view and not layer.tail
 
 
-def _forget_gradients(layer: Layer) -> Layer:
-    """Return a layer of which inference cannot tell whether it trains."""
-    if layer.trains and layer.input_grad and not layer.parts:
+def _forget_training(layer: Layer) -> Layer:
+    """Return a layer without what inference cannot tell: dropout, and whether it trains."""
+    tail = tuple(op for op in layer.tail if not find_kind(op.kind).only_trains)
+    if layer.trains and layer.input_grad and not layer.parts and tail == layer.tail:
         return layer
-    parts = tuple(map(_forget_gradients, layer.parts))
-    return replace(layer, trains=True, input_grad=True, parts=parts)
+    parts = tuple(map(_forget_training, layer.parts))
+    return replace(layer, tail=tail, trains=True, input_grad=True, parts=parts)
 
 
 # Networks repeat parts: sharing them saves memory and makes finding them fast.
