@@ -10,9 +10,8 @@ import math
 
 from joulecast.kinds import Shape
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
-from joulecast.runtimes.onnx_files.shape_rules import list_permutation, list_reduced_axes
+from joulecast.runtimes.onnx_files.shape_rules import RECURRENT, list_permutation, list_reduced_axes
 
-_RECURRENT = ("LSTM", "GRU", "RNN")
 _RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
@@ -31,7 +30,7 @@ def find_batch_axis(call: GraphCall, shape: Shape | None, place: int = 0) -> int
     if value.shape is None:
         return -1
     axis = value.batch_axis
-    if call.op in _RECURRENT:
+    if call.op in RECURRENT:
         has_samples_first = bool(call.attribute("layout", 0))
         return (0 if has_samples_first else 2) if place == 0 else int(not has_samples_first)
     if call.op == "Transpose":

@@ -58,7 +58,8 @@ def _list_patterns() -> Iterator[tuple[str, Pattern]]:
     yield "mish", ("Mul", "x", ("Tanh", ("Softplus", "x")))
     yield "quickgeluactivation", ("Mul", "x", ("Sigmoid", ("Mul", "x")))
     yield "silu", ("Mul", "x", ("Sigmoid", "x"))
-    yield "linear", ("Add", ("MatMul", "x", "w"), "b")
+    for product in ("MatMul", "MatMulInteger"):
+        yield "linear", ("Add", (product, "x", "w"), "b")
 
 
 PATTERNS = tuple(_list_patterns())

@@ -8,9 +8,8 @@ from joulecast.kinds import Shape, find_kind, make_op
 from joulecast.records import Op
 from joulecast.runtimes.onnx_files.batch_axes import take_sample
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError, GraphValue
+from joulecast.runtimes.onnx_files.shape_rules import find_hidden_size
 from joulecast.runtimes.onnx_files.window_shapes import find_padding, list_spatial
-
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def read_conv(call: GraphCall, batch: int) -> Op:
@@ -145,9 +144,9 @@ def read_recurrent(call: GraphCall, batch: int) -> Op:
     first, second, cin = call.shape(0)
     bias = call.get(3)
     return make_op(
-        call.op.lower(),
+        "lstm" if call.op.endswith("LSTM") else call.op.lower(),
         cin=cin,
-        hidden=call.shape(1)[1] // _GATES[call.op],
+        hidden=find_hidden_size(call),
         tokens=second if call.attribute("layout", 0) else first,
         bidirectional=int(call.shape(1)[0] == 2),
         bias=int(bias is not None),

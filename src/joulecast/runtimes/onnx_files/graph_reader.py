@@ -186,6 +186,9 @@ class _GraphPass:
         is_scale = any(value.is_scale for value in given)
         if call.op in _SHAPE_READERS:
             weights, is_scale = (), False
+        elif call.op in _QUANTISERS:
+            # Scales and zero points are not weights.
+            weights, is_scale = given[0].weights, given[0].is_scale
         for place, shape in enumerate(self._find_shapes(call)):
             numbers = fold_call(call, shape) if shape is not None and place == 0 else None
             self._set_value(

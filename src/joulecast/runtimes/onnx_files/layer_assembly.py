@@ -20,9 +20,9 @@ from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.onnx_files.batch_axes import take_sample
 from joulecast.runtimes.onnx_files.elementwise_nodes import read_unknown
 from joulecast.runtimes.onnx_files.graph_reader import ReadGraph
-from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
+from joulecast.runtimes.onnx_files.graph_values import GraphCall
 from joulecast.runtimes.onnx_files.module_paths import name_after_weight
-from joulecast.runtimes.onnx_files.node_counts import count_flops
+from joulecast.runtimes.onnx_files.node_counts import count_flops, list_weights
 from joulecast.runtimes.onnx_files.node_readers import has_reader, read_call
 from joulecast.runtimes.onnx_files.path_blocks import find_path_blocks
 
@@ -195,7 +195,7 @@ class _LayerAssembler:
         kind = find_kind(op.kind)
         if not kind.can_be_in_tail:
             return False
-        return not (kind.counts_params and _list_weights(call))
+        return not (kind.counts_params and list_weights(call))
 
     def _append_to_tail(self, op: Op, call: GraphCall, value: str) -> None:
         layer = self.layer_of_value[value]
@@ -287,7 +287,7 @@ class _LayerAssembler:
 
     def _claim(self, call: GraphCall) -> tuple[int, bool]:
         """Return how many parameters it is the first to use, and whether it only shares others."""
-        names = dict.fromkeys(name for value in _list_weights(call) for name in value.weights)
+        names = dict.fromkeys(name for value in list_weights(call) for name in value.weights)
         new = [name for name in names if name not in self.claimed]
         self.claimed.update(new)
         return sum(self.graph.weights.get(name, 0) for name in new), bool(names) and not new
@@ -311,7 +311,7 @@ class _LayerAssembler:
         if not hasattr(self, "_gradients"):
             self._gradients: list[bool] = []
             for draft in self.drafts:
-                own = bool(_list_weights(draft.call)) or any(_has_weights(op) for op in draft.tail)
+                own = bool(list_weights(draft.call)) or any(_has_weights(op) for op in draft.tail)
                 below = any(self._gradients[one] for one in draft.sources if one >= 0)
                 self._gradients.append(own or below)
         return index >= 0 and self._gradients[index]
@@ -342,16 +342,6 @@ class _LayerAssembler:
         return Input(value.dims[1:], vocabulary)
 
 
-def _list_weights(call: GraphCall) -> list[GraphValue]:
-    """Return the weights that a call reads, without statistics and scales that are not learned."""
-    found = list(call.inputs)
-    if call.op == "BatchNormalization":
-        found = found[:3]
-    return [
-        value for value in found if value is not None and value.is_weight and not value.is_scale
-    ]
-
-
 def _has_weights(op: Op) -> bool:
     return bool(op.sizes.get("affine", 0))
 
@@ -359,7 +349,7 @@ def _has_weights(op: Op) -> bool:
 def _find_path(call: GraphCall) -> str:
     if call.node.path:
         return call.node.path
-    names = [name for value in _list_weights(call) for name in value.weights]
+    names = [name for value in list_weights(call) for name in value.weights]
     return next(filter(None, map(name_after_weight, names)), "")
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from joulecast.kinds import Shape
 from joulecast.runtimes.onnx_files.constant_folding import count_strides
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, Node
-from joulecast.runtimes.onnx_files.shape_rules import list_permutation
+from joulecast.runtimes.onnx_files.shape_rules import RECURRENT, list_permutation
 
 COPY = "joulecast::copy"
 """The call that is put before a reshape that copies."""
@@ -21,7 +21,7 @@ COPY = "joulecast::copy"
 _RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 # Their results lie in memory as their inputs do.
 _UNARY = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "Gelu", "Erf")
-_SWAPPING = ("joulecast::sdpa", "LSTM", "GRU", "RNN")
+_SWAPPING = ("joulecast::sdpa", *RECURRENT)
 _UNARY += ("Clip", "Softmax", "joulecast::gelu", "joulecast::silu", "joulecast::hardswish")
 
 

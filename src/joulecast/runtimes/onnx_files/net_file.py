@@ -7,7 +7,6 @@ given; the batch is not needed, because records describe one sample.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +16,19 @@ from joulecast.errors import FileError, InputError, NetError
 from joulecast.kinds import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.runtimes.onnx_files.call_patterns import fuse_patterns
+from joulecast.runtimes.onnx_files.fused_operators import split_fused
 from joulecast.runtimes.onnx_files.graph_reader import ReadGraph, read_graph
-from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError
+from joulecast.runtimes.onnx_files.graph_values import GraphError
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, bind_shapes, list_inputs
 from joulecast.runtimes.onnx_files.layer_assembly import assemble_layers
 from joulecast.runtimes.onnx_files.memory_order import insert_copies
 from joulecast.runtimes.onnx_files.model_file import read_model
-from joulecast.runtimes.onnx_files.node_counts import ITEM_BYTES, count_bytes, count_calls
+from joulecast.runtimes.onnx_files.node_counts import (
+    ITEM_BYTES,
+    count_bytes,
+    count_calls,
+    list_weights,
+)
 from joulecast.runtimes.onnx_files.node_readers import SLICING, has_reader
 from joulecast.runtimes.onnx_files.split_slices import merge_slices
 
@@ -116,7 +121,8 @@ class _Reading:
         if not graph.calls:
             raise GraphError("its outputs do not depend on its inputs")
         self.graph = graph
-        self.calls = insert_copies(fuse_patterns(merge_slices(graph.calls), graph.outputs))
+        calls = merge_slices(split_fused(graph.calls))
+        self.calls = insert_copies(fuse_patterns(calls, graph.outputs))
         self.batch = batch
         self.counted_batch = counted_batch
 
@@ -128,11 +134,19 @@ class _Reading:
         except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise GraphError(f"it uses an operator in an unsupported way ({error})") from error
         network = assembled.network
+        if not network.layers:
+            raise NetError(self._explain_no_layers())
         check_network(replace(network, buildable=False))
         totals = replace(self._count_step(network), between=assembled.calls_between)
         missing = max(totals.unattributed_flops_share, totals.unattributed_params_share)
         buildable = network.buildable and missing < _MAX_UNATTRIBUTED_SHARE
         return replace(network, totals=totals, buildable=buildable)
+
+    def _explain_no_layers(self) -> str:
+        unknown = Counter(call.op for call in self.calls if not has_reader(call.op))
+        named = ", ".join(f"{op} ({count})" for op, count in unknown.most_common(3))
+        reason = f"operators that are not known come first, {named}" if named else "it has none"
+        return f"none of its operators can be counted, because {reason}: export the net again"
 
     def _find_costly(self) -> frozenset[str]:
         """Return the slicing operators whose gradients move a share of the bytes of a step."""
@@ -156,7 +170,8 @@ class _Reading:
         unknown = [call for call in self.calls if not has_reader(call.op)]
         unknown_bytes = sum(count_bytes(call, share) for call in unknown)
         unsized = sum(self.graph.unsized.values())
-        params = sum(self.graph.weights[name] for name in _list_used_weights(self.calls))
+        used = {name for one in self.calls for value in list_weights(one) for name in value.weights}
+        params = sum(self.graph.weights[name] for name in used)
         forward, backward = work.forward, work.backward
         return StepTotals(
             flops=flops * (1.0 + _divide(backward.flops, forward.flops)),
@@ -171,17 +186,6 @@ class _Reading:
             ),
             notes=_list_notes(self.graph),
         )
-
-
-def _list_used_weights(calls: Sequence[GraphCall]) -> set[str]:
-    """Return the names of the weights that calls read, without statistics of batch norms."""
-    found: set[str] = set()
-    for call in calls:
-        values = call.inputs[:3] if call.op == "BatchNormalization" else call.inputs
-        for value in values:
-            if value is not None and value.is_constant and not value.is_scale:
-                found.update(value.weights)
-    return found
 
 
 def _list_notes(graph: ReadGraph) -> tuple[str, ...]:

@@ -5,14 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from joulecast.runtimes.onnx_files.graph_values import GraphCall
-from joulecast.runtimes.onnx_files.shape_rules import MICROSOFT
+from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
+from joulecast.runtimes.onnx_files.shape_rules import MICROSOFT, RECURRENT
 
 ITEM_BYTES = 4
 """All elements count as four bytes, as in the counts of modules."""
 
+# Inputs that are weights, where others are statistics, scales or zero points.
+_WEIGHT_PLACES = {
+    "BatchNormalization": (1, 2), "QLinearConv": (3, 8), "QLinearMatMul": (3,),
+    "MatMulInteger": (1,), "ConvInteger": (1,), f"{MICROSOFT}QGemm": (3, 6),
+    f"{MICROSOFT}DynamicQuantizeLSTM": (1, 2, 3), f"{MICROSOFT}DynamicQuantizeMatMul": (1, 4),
+    f"{MICROSOFT}MatMulIntegerToFloat": (1, 6),
+}  # fmt: skip
 # Results of these describe the same memory.
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split")
+
+
+def list_weights(call: GraphCall) -> list[GraphValue]:
+    """Return the weights that a call reads."""
+    if call.op.startswith(f"{MICROSOFT}QLinear"):
+        return []
+    places = _WEIGHT_PLACES.get(call.op, tuple(range(len(call.inputs))))
+    given = (call.get(place) for place in places)
+    return [one for one in given if one is not None and one.is_weight and not one.is_scale]
 
 
 def count_flops(call: GraphCall) -> float:
@@ -109,7 +125,7 @@ _FLOPS: dict[str, Callable[[GraphCall], float]] = {
         _multiply(1),
     ),
     **dict.fromkeys(("QLinearMatMul", f"{MICROSOFT}QGemm"), _multiply(3)),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recur),
+    **dict.fromkeys(RECURRENT, _recur),
     **dict.fromkeys(("Attention", f"{MICROSOFT}MultiHeadAttention"), _attend),
     "joulecast::sdpa": _attend_spelled,
     "Einsum": _contract,

@@ -14,7 +14,7 @@ from joulecast.runtimes.onnx_files import contraction_nodes, elementwise_nodes
 from joulecast.runtimes.onnx_files.call_patterns import FUSED
 from joulecast.runtimes.onnx_files.elementwise_nodes import FUNCTIONS
 from joulecast.runtimes.onnx_files.graph_values import GraphCall
-from joulecast.runtimes.onnx_files.shape_rules import MICROSOFT
+from joulecast.runtimes.onnx_files.shape_rules import MICROSOFT, RECURRENT
 
 NodeReader = Callable[[GraphCall, int], Op | None]
 
@@ -73,7 +73,7 @@ NODE_READERS: dict[str, NodeReader] = {
     ),
     f"{FUSED}linear": contraction_nodes.read_linear,
     "Einsum": contraction_nodes.read_einsum,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), contraction_nodes.read_recurrent),
+    **dict.fromkeys(RECURRENT, contraction_nodes.read_recurrent),
     f"{FUSED}sdpa": contraction_nodes.read_sdpa,
     **dict.fromkeys(
         ("Attention", f"{MICROSOFT}MultiHeadAttention"), contraction_nodes.read_attention

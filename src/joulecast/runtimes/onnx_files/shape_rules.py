@@ -25,6 +25,7 @@ ShapeRule = Callable[[GraphCall], Shapes]
 
 MICROSOFT = "com.microsoft::"
 """Domain of the operators that ONNX Runtime's optimiser writes."""
+RECURRENT = ("LSTM", "GRU", "RNN", f"{MICROSOFT}DynamicQuantizeLSTM")
 
 
 def has_shape_rule(op: str) -> bool:
@@ -362,13 +363,20 @@ def _ask_shape(call: GraphCall) -> Shapes:
 def _recur(call: GraphCall) -> Shapes:
     """Return the shapes of all outputs and of the final states of a recurrent layer."""
     tokens, batch, _ = call.shape(0)
-    directions, hidden = call.shape(2)[0], call.shape(2)[-1]
+    directions, hidden = call.shape(2)[0], find_hidden_size(call)
     if call.attribute("layout", 0):
         tokens, batch = batch, tokens
         state: Shape = (batch, directions, hidden)
         return [(batch, tokens, directions, hidden), state, state]
     state = (directions, batch, hidden)
     return [(tokens, directions, batch, hidden), state, state]
+
+
+def find_hidden_size(call: GraphCall) -> int:
+    """Return how many features a recurrent layer computes for each token."""
+    recurrent = call.shape(2)
+    # ONNX Runtime transposes the weights that it quantises.
+    return recurrent[1] if call.op.startswith(MICROSOFT) else recurrent[-1]
 
 
 def _contract(call: GraphCall) -> Shapes:
@@ -462,7 +470,7 @@ SHAPE_RULES: dict[str, ShapeRule] = {
     "Range": _count_range,
     "Shape": _ask_shape,
     "Size": lambda call: [()],
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recur),
+    **dict.fromkeys(RECURRENT, _recur),
     "Einsum": _contract,
     "Attention": _attend,
     "GridSample": _sample_grid,
@@ -495,8 +503,10 @@ SHAPE_RULES: dict[str, ShapeRule] = {
 
 __all__ = [
     "MICROSOFT",
+    "RECURRENT",
     "SHAPE_RULES",
     "broadcast_shapes",
+    "find_hidden_size",
     "has_shape_rule",
     "infer_shapes",
     "list_permutation",
