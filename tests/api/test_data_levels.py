@@ -139,6 +139,15 @@ def test_networks_can_be_imported_again(folder: Path) -> None:
     assert {one.provenance for one in found} == {"imported"}
 
 
+def test_applications_can_be_imported_again(folder: Path) -> None:
+    for name in ("speech", "segmentation"):
+        store(build_reference_application(name))
+    export_dataset("board", "apps.csv", "application")
+    joulecast.import_runs("apps.csv", device="other")
+    found = [one.trial for one in joulecast.load_profile("other").observations]
+    assert found == [one.trial for one in joulecast.load_profile("board").observations]
+
+
 def test_the_card_says_where_the_data_come_from(folder: Path) -> None:
     store(build_reference_application("speech"))
     result = export_dataset("board", "apps.csv", "application", licence="CC BY 4.0")

@@ -16,7 +16,7 @@ SCORE = DeviceScore(
     "measured",
     (
         ScoredConfiguration("super_resolution", "1 thread", energy_j=0.1, power_w=2.0),
-        ScoredConfiguration("speech", "1 thread", missing="it does not fit"),
+        ScoredConfiguration("super_resolution", "4 threads", missing="it does not fit"),
     ),
     DeviceFacts(10.0, price=599.0, currency="EUR"),
 )

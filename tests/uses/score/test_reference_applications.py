@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import joulecast
+from joulecast.errors import InputError
 from joulecast.kinds import network_work
 from joulecast.kinds.check import check_network
-from joulecast.records import Setup
+from joulecast.records import Setup, Trial
+from joulecast.runtimes import open_runtime
 from joulecast.runtimes.torch.build import build_seeded
 from joulecast.uses.score import build_reference_application, list_reference_applications
 
@@ -51,6 +54,22 @@ def test_an_application_is_a_valid_small_network(name: str) -> None:
 def test_an_application_runs_in_pytorch(name: str) -> None:
     output = run(name)
     assert tuple(output.shape[1:]) == OUTPUTS[name] and output.isfinite().all()
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_application_runs_in_onnx_runtime(name: str) -> None:
+    trial = Trial(build_reference_application(name), Setup(1, "inference", threads=1))
+    step = open_runtime("onnx:cpu").prepare(trial)
+    step.run(1)
+    step.wait()
+    step.close()
+
+
+def test_an_application_is_a_net_of_every_command() -> None:
+    observation = joulecast.measure("speech", on="simulated:3", phase="inference", rounds=1)
+    assert observation.trial == Trial(build_reference_application("speech"), Setup(1, "inference"))
+    with pytest.raises(InputError, match="inputs of 80x200"):
+        joulecast.inspect("speech", input_shape=(40, 100))
 
 
 def test_super_resolution_ends_in_a_pixel_shuffle() -> None:

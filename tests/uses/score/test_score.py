@@ -52,6 +52,13 @@ def test_missing_configurations_are_named() -> None:
     assert "1 of 4" in note and "speech, 4 threads" in note and "it does not fit" in note
 
 
+def test_letters_need_all_applications() -> None:
+    score = replace(SCORE, configurations=(*TWO[:2], TWO[3]))
+    assert (score.pcs_label, score.iecs_label, score.label) == (None, None, None)
+    assert score.pcs == 40 and score.iecs == pytest.approx(6.0)
+    assert "no letters" in score.list_notes()[-1] and "speech" in score.list_notes()[-1]
+
+
 def test_without_tdp_there_is_no_pcs_and_no_label() -> None:
     score = replace(SCORE, facts=DeviceFacts())
     assert (score.pcs, score.pcs_label, score.label) == (None, None, None)

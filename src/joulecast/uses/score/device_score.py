@@ -148,16 +148,22 @@ class DeviceScore:
         energies_j = [one.energy_j for one in own if one.energy_j]
         return joules_to_wh(INFERENCES * fmean(energies_j)) if energies_j else None
 
+    @cached_property
+    def unscored(self) -> tuple[str, ...]:
+        """Applications without an energy on any processor: without them there are no letters."""
+        return tuple(name for name, wh in self.list_applications() if wh is None)
+
     @property
     def pcs_label(self) -> str | None:
-        """The letter of PCS."""
-        return None if self.pcs is None else POWER_SCALE.choose_letter(self.pcs)
+        """The letter of PCS; None unless all applications were scored."""
+        pcs = self.pcs
+        return None if pcs is None or self.unscored else POWER_SCALE.choose_letter(pcs)
 
     @property
     def iecs_label(self) -> str | None:
-        """The letter of inferences per joule."""
+        """The letter of inferences per joule; None unless all applications were scored."""
         mean = self.inferences_per_joule
-        return None if mean is None else ENERGY_SCALE.choose_letter(mean)
+        return None if mean is None or self.unscored else ENERGY_SCALE.choose_letter(mean)
 
     @property
     def label(self) -> str | None:
@@ -189,6 +195,9 @@ class DeviceScore:
         if self.provenance == "simulated":
             notes.append("The device is simulated: its scores say nothing about a real one.")
         notes += _describe_missing(self.configurations)
+        if self.unscored:
+            missing = ", ".join(self.unscored).replace("_", " ")
+            notes.append(f"There are no letters, because not all applications ran: {missing}.")
         return notes
 
 
