@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from joulecast.errors import NetError
+from joulecast.measurer import Measurer
 from joulecast.records import Device, Observation, Setup, Trial
 from joulecast.store import open_store
 from joulecast.uses.score import build_reference_application, list_reference_applications
@@ -143,10 +145,46 @@ def test_published_scores(shell):
         (("--published", "--svg", "x.svg"), "label of one device", 1),
         (("--published", "--devices", "iPhone"), "choose from OnePlus 8 Pro", 1),
         (("--device-file", "missing.toml"), "missing.toml", 1),
+        (("--devices", "a", "--on", "cpu"), "--on is for measuring", 2),
+        (("--published", "--offline"), "--offline is for measuring", 2),
+        (("--published", "--tdp", "15W"), "--published has no --tdp", 2),
     ],
 )
 def test_bad_input_is_one_clear_line(shell, words, reason, code):
     assert reason in shell.fails("score", *words, code=code)
+
+
+def test_an_interrupted_run_keeps_what_was_measured(shell, monkeypatch):
+    measured = []
+
+    def interrupt(measurer, trial):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(trial)
+        return measure(measurer, trial)
+
+    measure = Measurer.measure
+    monkeypatch.setattr(Measurer, "measure", interrupt)
+    result = shell(*SIMULATED, "--tdp", "150W", code=130)
+    assert "what was measured is stored" in result.stderr
+    monkeypatch.setattr(Measurer, "measure", measure)
+    (device,) = shell.json("score", "--devices", "simulated-7", "--tdp", "150W")["devices"]
+    assert sum(one["missing"] is None for one in device["configurations"]) == 2
+    assert device["label"] is None
+    (device,) = shell.json(*SIMULATED, "--tdp", "150W")["devices"]
+    assert device["label"] is not None
+
+
+def test_an_application_that_does_not_run_is_named(shell, monkeypatch):
+    def refuse(measurer, trial):
+        if trial.network.name == "speech":
+            raise NetError("it has no LSTM")
+        return measure(measurer, trial)
+
+    measure = Measurer.measure
+    monkeypatch.setattr(Measurer, "measure", refuse)
+    text = " ".join(shell(*SIMULATED, "--tdp", "150W").stdout.split())
+    assert "(speech, default): it has no LSTM" in text and "There are no letters" in text
 
 
 def test_a_label_that_cannot_be_written_loses_no_score(shell):

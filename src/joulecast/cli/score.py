@@ -12,6 +12,7 @@ import click
 from joulecast.api.options import MeasureOptions
 from joulecast.api.score import ScoreOptions, score_here, score_phones, score_stored
 from joulecast.cli import options
+from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import CountListType, ListType, NumberType, OutputFileType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
@@ -26,6 +27,10 @@ from joulecast.uses.score import (
     describe_scores,
     draw_label,
 )
+
+# Options that matter only where something is measured, and only for devices of the store.
+_MEASURING = ("on", "meter", "rounds", "offline")
+_OBSERVED = ("threads", "processor", "precision", "tdp", "price", "performance")
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ def score(
     measured again, and estimates take no part. PCS says how far the power stays below the thermal
     design power, IECS how many inferences a joule is enough for.
     """
+    _check_options(wanted)
     facts = wanted.read_facts()
     if wanted.published:
         phones = score_phones(wanted.devices or (), facts)
@@ -143,6 +149,21 @@ def score(
     _draw(output.plot, found)
 
 
+def _check_options(wanted: ScoredDevices) -> None:
+    """Raise UsageError for an option that would have no effect."""
+    context = click.get_current_context()
+    for name in _MEASURING:
+        if options.is_typed(name) and (wanted.published or wanted.devices or wanted.device_file):
+            raise click.UsageError(
+                f"--{name} is for measuring: leave it out, or --published, --devices and "
+                "--device-file",
+                context,
+            )
+    for name in _OBSERVED:
+        if wanted.published and options.is_typed(name):
+            raise click.UsageError(f"--published has no --{name}: leave it out", context)
+
+
 def _score(
     measuring: MeasureOptions,
     wanted: ScoredDevices,
@@ -153,7 +174,7 @@ def _score(
     if names:
         _check_svg(wanted.svg, names)
         return score_stored(names, scoring, facts)
-    with show_report() as report:
+    with report_interruption(MEASUREMENTS_KEPT), show_report() as report:
         return (score_here(measuring, scoring, report),)
 
 
