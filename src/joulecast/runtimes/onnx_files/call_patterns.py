@@ -29,20 +29,20 @@ _LEAVES = ("w", "b")
 
 def _list_patterns() -> Iterator[tuple[str, Pattern]]:
     """Return the trees of each function, the largest first."""
-    centred = ("Sub", "x", ("ReduceMean", "x"))
+    centred: Pattern = ("Sub", "x", ("ReduceMean", "x"))
     for squared in (("Pow", centred), ("Mul", centred, centred)):
         deviation = ("Sqrt", ("Add", ("ReduceMean", squared)))
         for normal in (("Div", centred, deviation), ("Mul", centred, ("Reciprocal", deviation))):
             yield "layer_norm", ("Add", ("Mul", normal, "w"), "b")
     grouped = ("Reshape", ("InstanceNormalization", ("Reshape", "x")))
     yield "group_norm", ("Add", ("Mul", grouped, "w"), "b")
-    for squared in (("Pow", "x"), ("Mul", "x", "x")):
-        size = ("Sqrt", ("Add", ("ReduceMean", squared)))
+    for own_square in (("Pow", "x"), ("Mul", "x", "x")):
+        size = ("Sqrt", ("Add", ("ReduceMean", own_square)))
         yield "rms_norm", ("Mul", ("Div", "x", size), "w")
         yield "rms_norm", ("Mul", ("Mul", "x", ("Reciprocal", size)), "w")
         yield "rms_norm", ("Mul", ("Mul", "x", ("Div", size)), "w")
     cubes = (("Pow", "x"), ("Mul", "x", ("Mul", "x", "x")))
-    inner = [("Erf", (scale, "x")) for scale in ("Div", "Mul")]
+    inner: list[Pattern] = [("Erf", (scale, "x")) for scale in ("Div", "Mul")]
     inner += [("Tanh", ("Mul", ("Add", "x", ("Mul", cube)))) for cube in cubes]
     for function in inner:
         raised = ("Add", function)

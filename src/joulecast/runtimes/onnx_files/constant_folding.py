@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from joulecast.kinds import Shape
-from joulecast.runtimes.onnx_files.graph_values import FLOAT_TYPES, GraphCall, GraphError
-from joulecast.runtimes.onnx_files.model_file import MOST_CONSTANT_ELEMENTS
+from joulecast.runtimes.onnx_files.graph_values import FLOAT_TYPES, GraphCall
+from joulecast.runtimes.onnx_files.model_file import MOST_CONSTANT_ELEMENTS, GraphError
 
 Numbers = tuple[Any, ...]
 

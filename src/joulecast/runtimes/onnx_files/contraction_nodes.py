@@ -7,7 +7,8 @@ import math
 from joulecast.kinds import Shape, find_kind, make_op
 from joulecast.records import Op
 from joulecast.runtimes.onnx_files.batch_axes import take_sample
-from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError, GraphValue
+from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
+from joulecast.runtimes.onnx_files.model_file import GraphError
 from joulecast.runtimes.onnx_files.shape_rules import find_hidden_size
 from joulecast.runtimes.onnx_files.window_shapes import find_padding, list_spatial
 
@@ -109,7 +110,8 @@ def read_fused_matmul(call: GraphCall, batch: int) -> Op:
 def read_quantised_matmul(call: GraphCall, batch: int) -> Op:
     """Read a product of quantised numbers with their scales, and perhaps a bias."""
     bias = call.get(4 if call.op.endswith("DynamicQuantizeMatMul") else 6)
-    return _make_linear(call.read(0), *call.shape(1), bias is not None, batch)
+    cin, cout = call.shape(1)
+    return _make_linear(call.read(0), cin, cout, bias is not None, batch)
 
 
 def read_einsum(call: GraphCall, batch: int) -> Op | None:

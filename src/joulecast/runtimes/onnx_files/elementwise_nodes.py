@@ -67,8 +67,12 @@ def read_concat(call: GraphCall, batch: int) -> Op:
 def read_clip(call: GraphCall, batch: int) -> Op:
     """Read ``Clip``: ReLU6 and other activations are certain limits."""
     low, high = _read_limit(call, 1, "min"), _read_limit(call, 2, "max")
-    fn = {(0, 6): "relu6", (-1, 1): "hardtanh", (0, None): "relu"}.get((low, high), "clamp")
-    return _make_elementwise(call, fn, batch)
+    names: dict[tuple[float | None, float | None], str] = {
+        (0, 6): "relu6",
+        (-1, 1): "hardtanh",
+        (0, None): "relu",
+    }
+    return _make_elementwise(call, names.get((low, high), "clamp"), batch)
 
 
 def read_resize(call: GraphCall, batch: int) -> Op:

@@ -20,7 +20,6 @@ from joulecast.runtimes.onnx_files.graph_values import (
     FLOAT_TYPES,
     INT64,
     GraphCall,
-    GraphError,
     GraphValue,
     Node,
     make_constant,
@@ -28,7 +27,7 @@ from joulecast.runtimes.onnx_files.graph_values import (
     read_tensor,
 )
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, read_dims
-from joulecast.runtimes.onnx_files.model_file import check_shape
+from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape
 from joulecast.runtimes.onnx_files.module_paths import find_module_path
 from joulecast.runtimes.onnx_files.shape_rules import has_shape_rule, infer_shapes
 
@@ -37,8 +36,10 @@ _FLOAT = 1
 _QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _SHAPE_READERS = ("Shape", "Size")
 _INT_RESULTS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero")
-_BOOL_RESULTS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor")
-_BOOL_RESULTS += ("Not", "IsNaN", "IsInf")
+_BOOL_RESULTS = (
+    "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN",
+    "IsInf",
+)  # fmt: skip
 _DEEPEST_BRANCH = 20
 
 
@@ -154,7 +155,9 @@ class _GraphPass:
         if condition.numbers is None or depth >= _DEEPEST_BRANCH:
             return False
         wanted = "then_branch" if condition.numbers[0] else "else_branch"
-        branch = next(one.g for one in proto.attribute if one.name == wanted)
+        branch = next((one.g for one in proto.attribute if one.name == wanted), None)
+        if branch is None:
+            raise GraphError(f"has no {wanted}")
         self._read_scope(branch, depth + 1)
         for name, inner in zip(node.outputs, branch.output, strict=True):
             self.aliases[name] = self._resolve(inner.name)

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from joulecast.kinds import Shape
-from joulecast.runtimes.onnx_files.model_file import decode_numbers, list_dims
+from joulecast.runtimes.onnx_files.model_file import GraphError, decode_numbers, list_dims
 
 FLOAT_TYPES = frozenset((1, 10, 11, 16, 17, 18, 19, 20))
 """Numbers of the floating-point types (``onnx.TensorProto.DataType``)."""
@@ -17,10 +17,6 @@ INT64, BOOL = 7, 9
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
-
-
-class GraphError(ValueError):
-    """A graph is inconsistent, or its sizes cannot be known."""
 
 
 @dataclass(frozen=True)

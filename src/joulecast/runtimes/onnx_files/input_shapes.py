@@ -8,8 +8,7 @@ import onnx
 
 from joulecast.errors import NetError
 from joulecast.kinds import Shape
-from joulecast.runtimes.onnx_files.graph_values import GraphError
-from joulecast.runtimes.onnx_files.model_file import check_shape
+from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape
 from joulecast.units import format_shape
 
 Dimension = int | str

@@ -19,10 +19,13 @@ COPY = "joulecast::copy"
 """The call that is put before a reshape that copies."""
 
 _RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-# Their results lie in memory as their inputs do.
-_UNARY = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "Gelu", "Erf")
+# Their results lie in memory as the next layer reads them.
 _SWAPPING = ("joulecast::sdpa", *RECURRENT)
-_UNARY += ("Clip", "Softmax", "joulecast::gelu", "joulecast::silu", "joulecast::hardswish")
+# Their results lie in memory as their inputs do.
+_UNARY = (
+    "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "Gelu", "Erf",
+    "Clip", "Softmax", "joulecast::gelu", "joulecast::silu", "joulecast::hardswish",
+)  # fmt: skip
 
 
 def insert_copies(calls: Sequence[GraphCall]) -> list[GraphCall]:

@@ -40,6 +40,10 @@ _WINDOWS_DRIVE = re.compile(r"^[A-Za-z]:")
 _NESTED_DEEPEST = 20
 
 
+class GraphError(ValueError):
+    """A graph is inconsistent, or its sizes cannot be known."""
+
+
 def read_model(path: Path) -> onnx.ModelProto:
     """Return the model in a file; no other file is opened.
 
@@ -59,7 +63,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise FileError(f"{path} is not an ONNX model: export the net again")
     try:
         _check_graph(model.graph, depth=0)
-    except ValueError as error:
+    except GraphError as error:
         raise FileError(f"{path}: {error}: export the net again") from error
     return model
 
@@ -91,21 +95,22 @@ def decode_numbers(tensor: onnx.TensorProto) -> tuple[Any, ...] | None:
 
 
 def check_shape(owner: str, shape: Sequence[int]) -> None:
-    """Raise ValueError for a shape that no tensor can have."""
+    """Raise GraphError for a shape that no tensor can have."""
     if len(shape) > MOST_AXES:
-        raise ValueError(f"{owner} has {len(shape)} axes, more than {MOST_AXES}")
+        raise GraphError(f"{owner} has {len(shape)} axes, more than {MOST_AXES}")
     if any(size < 0 for size in shape):
-        raise ValueError(f"{owner} has a negative size: {format_shape(tuple(shape))}")
+        raise GraphError(f"{owner} has a negative size: {format_shape(tuple(shape))}")
     if math.prod(shape) > LARGEST_SIZE:
         elements = f"{math.prod(shape):.3g}"
-        raise ValueError(f"{owner} has {elements} elements, more than {LARGEST_SIZE:,}")
+        raise GraphError(f"{owner} has {elements} elements, more than {LARGEST_SIZE:,}")
 
 
 def _check_graph(graph: onnx.GraphProto, depth: int) -> None:
     if depth > _NESTED_DEEPEST:
-        raise ValueError(f"its subgraphs are nested more than {_NESTED_DEEPEST} deep")
+        raise GraphError(f"its subgraphs are nested more than {_NESTED_DEEPEST} deep")
     if len(graph.node) > MOST_NODES:
-        raise ValueError(f"it has {len(graph.node):,} nodes, more than {MOST_NODES:,}")
+        raise GraphError(f"it has {len(graph.node):,} nodes, more than {MOST_NODES:,}")
+    _check_text(graph)
     for tensor in graph.initializer:
         _check_tensor(tensor)
     for sparse in graph.sparse_initializer:
@@ -119,6 +124,25 @@ def _check_graph(graph: onnx.GraphProto, depth: int) -> None:
         for subgraph in (*inner, *attribute.graphs):
             _check_graph(subgraph, depth + 1)
     _check_names(graph)
+
+
+def _check_text(graph: onnx.GraphProto) -> None:
+    """Check that names are text: protobuf returns other bytes as they are."""
+    for node in graph.node:
+        names: list[Any] = [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        names += [text for one in node.metadata_props for text in (one.key, one.value)]
+        _refuse_bytes(names)
+    for tensor in graph.initializer:
+        _refuse_bytes([tensor.name])
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _refuse_bytes([value.name])
+        _refuse_bytes([dim.dim_param for dim in value.type.tensor_type.shape.dim])
+
+
+def _refuse_bytes(names: Sequence[Any]) -> None:
+    if not all(isinstance(name, str) for name in names):
+        raise GraphError("a name in it is not text")
 
 
 def _list_attributes(graph: onnx.GraphProto) -> Iterator[onnx.AttributeProto]:
@@ -136,11 +160,11 @@ def _check_names(graph: onnx.GraphProto) -> None:
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                raise ValueError(f"two values are named {_shorten(name)!r}")
+                raise GraphError(f"two values are named {_shorten(name)!r}")
             seen.add(name)
     both = set(inputs).intersection(computed)
     if both:
-        raise ValueError(f"a node computes the input {_shorten(min(both))!r}")
+        raise GraphError(f"a node computes the input {_shorten(min(both))!r}")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
@@ -152,17 +176,18 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
     count, found = math.prod(tensor.dims), _count_elements(tensor)
     if found != count:
         shape = format_shape(list_dims(tensor)) or "()"
-        raise ValueError(f"{owner} has {found:,} elements, but its shape {shape} has {count:,}")
+        raise GraphError(f"{owner} has {found:,} elements, but its shape {shape} has {count:,}")
 
 
 def _check_location(owner: str, tensor: onnx.TensorProto) -> None:
     """Check that the elements of a tensor are in a file beside the model, or below."""
+    _refuse_bytes([text for entry in tensor.external_data for text in (entry.key, entry.value)])
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     parts = location.replace("\\", "/").split("/")
     is_absolute = not parts[0] or bool(_WINDOWS_DRIVE.match(location))
     if is_absolute or ".." in parts or "\0" in location:
-        raise ValueError(f"{owner} is in {_shorten(location)!r}, outside of the model's folder")
+        raise GraphError(f"{owner} is in {_shorten(location)!r}, outside of the model's folder")
     bits = _BITS.get(tensor.data_type)
     length = entries.get("length", "")
     if bits is None or not length:
@@ -170,7 +195,7 @@ def _check_location(owner: str, tensor: onnx.TensorProto) -> None:
     expected = -(-math.prod(tensor.dims) * bits // 8)
     if not length.isascii() or not length.isdigit() or int(length[:20]) != expected:
         shown = _shorten(length)
-        raise ValueError(f"{owner} has {shown} bytes, but its shape needs {expected:,}")
+        raise GraphError(f"{owner} has {shown} bytes, but its shape needs {expected:,}")
 
 
 def _count_elements(tensor: onnx.TensorProto) -> int:

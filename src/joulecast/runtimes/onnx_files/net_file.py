@@ -18,11 +18,10 @@ from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
 from joulecast.runtimes.onnx_files.call_patterns import fuse_patterns
 from joulecast.runtimes.onnx_files.fused_operators import split_fused
 from joulecast.runtimes.onnx_files.graph_reader import ReadGraph, read_graph
-from joulecast.runtimes.onnx_files.graph_values import GraphError
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, bind_shapes, list_inputs
 from joulecast.runtimes.onnx_files.layer_assembly import assemble_layers
 from joulecast.runtimes.onnx_files.memory_order import insert_copies
-from joulecast.runtimes.onnx_files.model_file import read_model
+from joulecast.runtimes.onnx_files.model_file import GraphError, read_model
 from joulecast.runtimes.onnx_files.node_counts import (
     ITEM_BYTES,
     count_bytes,

@@ -12,7 +12,8 @@ from typing import Any
 
 from joulecast.kinds import Shape
 from joulecast.runtimes.onnx_files.constant_folding import normalise_axis, resolve_slices
-from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError
+from joulecast.runtimes.onnx_files.graph_values import GraphCall
+from joulecast.runtimes.onnx_files.model_file import GraphError
 from joulecast.runtimes.onnx_files.window_shapes import (
     count_transposed_space,
     count_windows,

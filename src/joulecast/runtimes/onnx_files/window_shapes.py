@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from joulecast.kinds import Shape
-from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphError
+from joulecast.runtimes.onnx_files.graph_values import GraphCall
+from joulecast.runtimes.onnx_files.model_file import GraphError
 
 
 def list_spatial(call: GraphCall, name: str, axes: int, default: int = 1) -> Shape:
