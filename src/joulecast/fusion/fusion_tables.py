@@ -109,9 +109,9 @@ FUSION_TABLES: dict[str, FusionTable] = {
                 "fc relu|sigmoid|tanh|leaky-relu?",
                 "add ln",
             ),
-            frozenset({"view", "copy", "reshape", "dropout"}),
-            "ONNX Runtime 1.31, CPU execution provider, all optimisations: batch norms folded, "
-            "FusedConv with sum and activation, FusedGemm, SkipLayerNormalization.",
+            frozenset({"view", "copy", "reshape", "dropout", "pad"}),
+            "ONNX Runtime 1.31, CPU execution provider, all optimisations: batch norms and padding "
+            "folded, FusedConv with sum and activation, FusedGemm, SkipLayerNormalization.",
         ),
         FusionTable(
             "tflite",
