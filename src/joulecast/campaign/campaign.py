@@ -107,7 +107,7 @@ def run_campaign(
         MissingError: The observations are too few to fit anything.
     """
     key = find_profile_key(measurer)
-    target = replace(target, modes=measurer.runtime.modes)
+    target = replace(target, modes=measurer.runtime.modes, runtime=measurer.runtime.name)
     started_s = measurer.now()
     trials = TrialLog(measurer, log, list(log.load_observations(key)))
     fitted = _load_fit(log, key, estimator)

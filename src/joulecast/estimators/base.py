@@ -57,6 +57,7 @@ class Target:
         uncertainty_share: Stop at this uncertainty: under the paper's rule a curve's largest
             standard deviation over its mean value, else half the 95 % interval of a total.
         modes: Ways to run a step that the device's runtime offers: ``eager``, ``graph``.
+        runtime: Name of that runtime, which decides how operators are fused; empty if unknown.
     """
 
     network: Network
@@ -65,6 +66,7 @@ class Target:
     uncertainty_share: float = 0.05
     networks: tuple[Network, ...] = ()
     modes: tuple[str, ...] = ("eager",)
+    runtime: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,15 @@ _IMAGE_AXES = 3
 
 def name_op(op: Op, shape: Shape) -> str:
     """Return the name of an operator on samples of this shape."""
-    if find_kind(op.kind).is_convolution:
+    kind = find_kind(op.kind)
+    if kind.is_convolution:
         return _name_convolution(op)
-    if op.kind == "pool":
+    if kind.combines_inputs:
+        return _name_function(op, shape)
+    if _is_pooling(op):
         is_global = op.sizes["fn"] == "adaptive_avg" and math.prod(op.sizes["kernel"]) == 1
         return "global-avgpool" if is_global else _POOLS[op.sizes["fn"]]
-    if find_kind(op.kind).combines_inputs:
-        return _name_function(op, shape)
-    return _NAMES.get(op.kind, op.kind.replace("_", "-"))
+    return _NAMES.get(op.kind, op.kind)
 
 
 def is_pointwise(op: Op) -> bool:
@@ -52,18 +53,22 @@ def is_pointwise(op: Op) -> bool:
 
     So does a batch norm in inference, whose statistics are constants.
     """
-    if op.kind == "batch_norm":
-        return True
-    if not find_kind(op.kind).combines_inputs or op.sizes["axes"] or "out" in op.sizes:
+    if not find_kind(op.kind).combines_inputs:
+        return _NAMES.get(op.kind) == "bn"
+    if op.sizes["axes"] or "out" in op.sizes:
         return False
     return not str(op.sizes["fn"]).startswith(_NOT_POINTWISE)
+
+
+def _is_pooling(op: Op) -> bool:
+    return op.sizes.get("fn") in _POOLS and "kernel" in op.sizes
 
 
 def _name_convolution(op: Op) -> str:
     groups, cin = op.sizes["groups"], op.sizes["cin"]
     dims = find_kind(op.kind).spatial_dims
     name = "conv" if dims == 2 else f"conv{dims}d"
-    if "transpose" in op.kind:
+    if "output_padding" in op.sizes:  # only transposed ones have it
         return f"{name}-transpose"
     if groups == 1:
         return name

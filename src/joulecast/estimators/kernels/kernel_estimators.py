@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from joulecast.errors import MissingError
-from joulecast.estimators.base import Fitted, Json, Proposal, Target
+from joulecast.estimators.base import Fitted, Json, Proposal, Target, decline_probes
 from joulecast.estimators.kernels.fitted_kernels import (
     CostModel,
     FittedKernels,
@@ -27,6 +27,7 @@ from joulecast.estimators.kernels.kernel_points import (
     is_readable,
     read_points,
 )
+from joulecast.estimators.kernels.kernel_proposals import propose_kernel
 from joulecast.estimators.kernels.kernel_regressions import (
     ForestRegression,
     ProcessRegression,
@@ -54,9 +55,10 @@ class KernelEstimator:
         self, target: Target, observations: Sequence[Observation], fitted: Fitted | None = None
     ) -> Proposal:
         """Return the kernels of the target, and then what reduces its variance most."""
-        from joulecast.estimators.kernels.kernel_proposals import propose_kernel
-
-        return propose_kernel(self.name, target, observations)
+        if target.acquisition == "probe":
+            return decline_probes(self.name)
+        # Both estimators learn from one campaign, which only a covariance can guide.
+        return propose_kernel(target, observations, KernelProcessEstimator().fit)
 
     def fit(
         self, observations: Sequence[Observation], fitted: Fitted | None = None

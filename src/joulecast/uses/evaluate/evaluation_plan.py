@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from joulecast.errors import InputError, NetError
 from joulecast.estimators import ESTIMATORS, find_estimator
 from joulecast.estimators.base import Target
-from joulecast.families import FAMILIES, count_members, draw_family, make_family
+from joulecast.families import (
+    FAMILIES,
+    IMAGE_FAMILIES,
+    count_members,
+    draw_family,
+    make_family,
+)
 from joulecast.records import Network, Setup, Trial, stable_hash
 
 Shape = tuple[int, ...]
@@ -35,10 +41,24 @@ _DEFAULT_ESTIMATORS = (
     "flops",
     "constant",
 )
+# Members of image families also have other kernel sizes, and are wider than the original: variants
+# of the original do not cover them.
+_IMAGE_ESTIMATORS = (
+    "additive",
+    "additive" + NO_PROBE,
+    "kernel-gp",
+    "kernel-forest",
+    "work-linear",
+    "flops-linear",
+    "flops",
+    "constant",
+)
 
 
 def list_estimators(family: str = "") -> tuple[str, ...]:
     """Return the names of the estimators that are evaluated by default on a family."""
+    if family in IMAGE_FAMILIES:
+        return _IMAGE_ESTIMATORS
     has_blocks = bool(family and make_family(family).groups)
     names = (name for name in _DEFAULT_ESTIMATORS if has_blocks or name != _BLOCK_ESTIMATOR)
     return tuple(name for name in names if strip_probe(name) in ESTIMATORS)
@@ -115,12 +135,12 @@ class EvaluationNets:
     """The networks of an evaluation.
 
     Attributes:
-        original: The family's widest network.
+        widest: The family's widest random member.
         campaign: Networks that campaigns may measure.
         test: Held-out networks that estimators are scored on.
     """
 
-    original: Network
+    widest: Network
     campaign: tuple[Network, ...]
     test: tuple[Network, ...]
 
@@ -130,15 +150,15 @@ class EvaluationNets:
 
     def make_target(self, setup: Setup, networks: tuple[Network, ...]) -> Target:
         """Return the target of a campaign or of probes."""
-        return Target(self.original, setup, networks=networks)
+        return Target(self.widest, setup, networks=networks)
 
 
 def draw_nets(plan: EvaluationPlan) -> EvaluationNets:
     """Return the networks of a plan, which are the same on every machine."""
-    original = make_family(plan.family, plan.input_shape)
+    widest = draw_family(plan.family, lambda low, high: high, plan.input_shape)
     campaign = _draw_distinct(plan, random.Random(f"{plan.seed}.learn"), CAMPAIGN_NETS, ())
     test = _draw_distinct(plan, random.Random(plan.seed), plan.nets, campaign)
-    return EvaluationNets(original, campaign, test)
+    return EvaluationNets(widest, campaign, test)
 
 
 def name_evaluation(plan: EvaluationPlan, profile_key: str) -> str:

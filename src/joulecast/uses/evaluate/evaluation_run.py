@@ -226,7 +226,7 @@ class _EvaluationRun:
             return
         self.is_warm = True
         with suppress(MeasurementError, NetError):
-            self.measurer.time(Trial(self.nets.original, self.plan.setup))
+            self.measurer.time(Trial(self.nets.widest, self.plan.setup))
 
     def _tag_measurer(self, role: str) -> TrialMeasurer:
         return self.measurer.change_run(self.log.make_tag(role))

@@ -60,7 +60,7 @@ def evaluate_stored(
     return Evaluation(
         name=log.name,
         family=plan.family,
-        input_shape=drawn.original.input.shape,
+        input_shape=drawn.widest.input.shape,
         setup=plan.setup,
         device=profile.device,
         runtime=profile.runtime,
