@@ -38,10 +38,18 @@ def test_device_must_be_what_the_file_says(here, key, right, wrong):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_right"), [("torch", True), ("torch-2.13.0", True), ("torch-2.1", False)]
+    ("runtime", "wanted", "is_right"),
+    [
+        ("torch-2.13.0", "torch", True),
+        ("torch-2.13.0", "torch-2.13.0", True),
+        ("torch-2.13.0", "torch-2.1", False),
+        ("onnxruntime-1.31.1", "onnx", True),
+        ("onnxruntime-1.31.1", "onnxruntime", True),
+        ("onnxruntime-1.31.1", "torch", False),
+    ],
 )
-def test_framework_may_be_given_with_its_version(here, monkeypatch, wanted, is_right):
-    monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.name", "torch-2.13.0")
+def test_framework_may_be_given_with_its_version(here, monkeypatch, runtime, wanted, is_right):
+    monkeypatch.setattr("joulecast.runtimes.simulated.SimulatedRuntime.name", runtime)
     if is_right:
         open_device(make_device(runtime=wanted)).connection.close()
     else:

@@ -12,6 +12,7 @@ from joulecast.agent.tokens import read_token
 from joulecast.campaign import find_profile_key
 from joulecast.errors import DeviceAwayError, InputError, JoulecastError
 from joulecast.fleet.fleet_file import FleetDevice
+from joulecast.runtimes import PROFILE_NAMES
 from joulecast.store.fleet_tables import AWAY, READY, REFUSED
 
 # A device that answers does so in milliseconds; one over ssh has to start its agent first.
@@ -104,4 +105,4 @@ def _check_expected(device: FleetDevice, measurer: RemoteMeasurer) -> None:
 
 
 def _is_version(runtime: str, framework: str) -> bool:
-    return runtime.startswith(f"{framework}-")
+    return runtime.startswith(f"{PROFILE_NAMES.get(framework, framework)}-")

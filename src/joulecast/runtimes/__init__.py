@@ -24,6 +24,7 @@ from joulecast.runtimes.base import Runtime, Step
 
 __all__ = [
     "BUILT_IN",
+    "PROFILE_NAMES",
     "Runtime",
     "Step",
     "find_hardware",
@@ -92,7 +93,7 @@ def name_framework(on: str) -> str:
     if is_plugin(on):
         return open_runtime(on).name.partition("-")[0]
     name = _name_of(on)
-    return _FRAMEWORKS.get(name, name) if name in _OTHER_FRAMEWORKS else "torch"
+    return PROFILE_NAMES.get(name, name) if name in _OTHER_FRAMEWORKS else "torch"
 
 
 def join_runtime(runtime: str, on: str = "") -> str:
@@ -182,10 +183,11 @@ BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "simulated": _open_simulated,
 }
 
+PROFILE_NAMES = {"onnx": "onnxruntime"}
+"""Frameworks that profiles name otherwise than ``--on`` does."""
+
 _OTHER_FRAMEWORKS = ("torch_compile", "mnn", "onnx", "simulated")
 _ON_PROCESSORS = {"mnn": "MNN", "onnx": "ONNX Runtime"}
-# Those that profiles name otherwise than ``--on`` does.
-_FRAMEWORKS = {"onnx": "onnxruntime"}
 
 
 def _load_plugins() -> Plugins:
