@@ -18,7 +18,7 @@ from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
 from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
-from joulecast.estimators import find_estimator
+from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
 from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.records import MODES, Observation, Profile
@@ -58,7 +58,8 @@ def profile_atlas(
     )
     request = AtlasRequest(measuring, limits, store)
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
-    estimator, started_at_s = find_estimator(profiling.estimator), time.time()
+    check_estimator(profiling.estimator)
+    started_at_s = time.time()
     if profiling.from_:
         own = _identify_profile(measuring)
         estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
@@ -115,7 +116,7 @@ def _measure_here(
 
 
 def _summarise(profile: Profile) -> AtlasSummary:
-    is_graph = any(one.trial.execution.mode == "graph" for one in profile.observations)
+    is_graph = any(one.trial.mode == "graph" for one in profile.observations)
     modes = MODES if is_graph else ("eager",)
     scale = assume_device_scale(profile.device, modes)
     return summarise_atlas(profile.observations, read_peaks(profile.observations, scale, modes))

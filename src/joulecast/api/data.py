@@ -57,7 +57,7 @@ def attach_trace(
     *,
     device: str = "",
     run: str = "",
-    estimator: str = "additive",
+    estimator: str = "auto",
     from_: str | Sequence[str] = (),
     store: str | None = None,
 ) -> TraceAttachment:

@@ -169,11 +169,11 @@ def request_profiles(
         InputError: The fleet has no device of that name.
         MissingError: The fleet is not up.
     """
-    from joulecast.estimators import find_estimator
+    from joulecast.estimators import check_estimator
     from joulecast.fleet.device_campaign import CampaignRequest
 
     # Known before devices are asked in vain.
-    find_estimator(profiling.estimator)
+    check_estimator(profiling.estimator)
     with _open_fleet(store) as opened:
         names = _choose_devices(devices, [one.name for one in opened.fleet.list_devices()])
         if not opened.fleet.is_up():

@@ -86,7 +86,8 @@ class ProfileOptions:
         acquisition: How the next measurement is chosen: ``target`` lowers the variance of the net's
             totals most per second; ``energy`` and ``time`` follow the paper; ``missing`` measures
             only what was never seen of the net.
-        estimator: Name of the estimator to measure for.
+        estimator: Name of the estimator to measure for; ``auto`` for the one that suits the
+            runtime.
         atlas: Measure layers of networks of all kinds instead of those of one net; 1800 s where no
             limit is given.
         phase: With ``atlas``, what its networks do: ``train`` or ``inference``.
@@ -99,7 +100,7 @@ class ProfileOptions:
     seconds: float | None = None
     interval_share: float = 0.05
     acquisition: str = "target"
-    estimator: str = "additive"
+    estimator: str = "auto"
     atlas: bool = False
     retry_refused: bool = False
     from_: tuple[str, ...] = ()
@@ -147,12 +148,12 @@ class EstimateOptions:
     """How an estimate is made.
 
     Attributes:
-        estimator: Name of the estimator.
+        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
         level: Probability of the credible interval.
         store: Path or URL of the store, if not the usual one.
     """
 
-    estimator: str = "additive"
+    estimator: str = "auto"
     level: float = 0.95
     store: str | None = None
 
@@ -182,7 +183,7 @@ class PlanOptions:
             probability.
         time_limit_s: Longest duration of the search for a plan.
         now: Time at which the plan starts; the present by default.
-        estimator: Name of the estimator.
+        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
         store: Path or URL of the store, if not the usual one.
         trust: Run Python code that the file names as a net, wherever the file is.
     """
@@ -190,7 +191,7 @@ class PlanOptions:
     confidence: float = 0.5
     time_limit_s: float = 60.0
     now: datetime | None = None
-    estimator: str = "additive"
+    estimator: str = "auto"
     store: str | None = None
     trust: bool = False
 

@@ -49,8 +49,9 @@ def make_estimator(
             cannot start from others.
         MissingError: There is no such profile, or nothing can be learnt from it.
     """
-    from joulecast.estimators import find_estimator
+    from joulecast.estimators import choose_estimator, find_estimator
 
+    estimator = choose_estimator(estimator, own.runtime)
     check_can_start_from(names, estimator)
     if estimator != _TRANSFERS:
         return find_estimator(estimator)

@@ -69,7 +69,7 @@ class SourceOptions:
             return
         if options.is_typed("device") or options.is_typed("profile"):
             self._refuse("--probe uses the device --on: leave --device and --profile out")
-        if estimator != "additive":
+        if estimator not in ("auto", "additive"):
             self._refuse("--probe needs the estimator additive: leave --estimator out")
 
     def _refuse(self, message: str) -> NoReturn:
@@ -134,7 +134,7 @@ def estimate(
     layers: bool,
     output: OutputOptions,
 ) -> None:
-    """Estimate the energy of training NET, with a credible interval, before it runs.
+    """Estimate the energy of training or running NET, with a credible interval, beforehand.
 
     A step is forward, loss, backward and update on a batch that is already in memory. With
     --inference the net is not trained: an inference is one forward pass, and its duration is the

@@ -49,7 +49,7 @@ COMMANDS = {
         "fleet": "Profile many devices at once, and choose among them.",
     },
     "Estimate": {
-        "estimate": "Estimate the energy of training before it runs.",
+        "estimate": "Estimate the energy of training or inference before it runs.",
         "compare": "Rank devices, batch sizes and precisions by energy and time.",
         "search": "Search for accurate nets within an energy budget.",
         "prune": "Prune a net to an energy budget.",
@@ -63,7 +63,7 @@ COMMANDS = {
     },
 }
 _LOG = logging.getLogger(__name__)
-_ABOUT = """Estimate the energy of training a neural network on your device, before you run it.
+_ABOUT = """Estimate the energy of training or running a neural network on your device, beforehand.
 
 NET is a family (cnn5, resnet18:32), path/to/file.py:make_net, package.module:make_net, or the
 .json of a network. Every option can also be set in joulecast.toml, or in the environment as

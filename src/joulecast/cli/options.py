@@ -112,9 +112,9 @@ device = click.option(
 )
 estimator = click.option(
     "--estimator",
-    default="additive",
-    show_default=True,
-    help="Estimator; subtractive is the paper's.",
+    default="auto",
+    help="Estimator; subtractive is the paper's.  [default: additive; kernel-gp where the "
+    "runtime fuses]",
 )
 from_ = click.option(
     "--from",

@@ -31,6 +31,7 @@ from joulecast.cli.terminal import (
     plural,
     print_notes,
 )
+from joulecast.estimators import AUTO, choose_estimator
 from joulecast.records import Profile, Setup
 from joulecast.units import format_duration, format_shape, format_share
 
@@ -132,7 +133,9 @@ def profile(
     with report_interruption(MEASUREMENTS_KEPT), show_campaign(profiling.points) as tell:
         result, learnt = run_profiling(net, setup, measuring, profiling, store, tell)
     name = identify_profile(learnt, store)
-    command = suggest_estimate(request, setup, name, profiling.estimator)
+    named = choose_estimator(profiling.estimator, learnt.runtime)
+    is_usual = named == choose_estimator(AUTO, learnt.runtime)
+    command = suggest_estimate(request, setup, name, "" if is_usual else named)
     if any(one.is_pending for one in learnt.observations):
         command = f"joulecast data attach TRACE.csv --device {name}"
     data = describe_result(result, learnt)
@@ -165,11 +168,11 @@ def describe_result(result: CampaignResult, profile: Profile) -> Json:
 
 
 def suggest_estimate(request: NetRequest, setup: Setup, device: str, estimator: str) -> str:
-    """Return the command that estimates the net with the new profile."""
+    """Return the command that estimates the net with the new profile; no estimator if empty."""
     shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
     flags = list_setup_options(setup)
     # Another estimator was fitted to other measurements, so the command must name it.
-    method = "" if estimator == ProfileOptions().estimator else f" --estimator {estimator}"
+    method = f" --estimator {estimator}" if estimator else ""
     return f"joulecast estimate {request.name} --device {device} {flags}{shape}{method}"
 
 

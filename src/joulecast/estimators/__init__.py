@@ -1,6 +1,7 @@
 """Estimators of training energy, and functions that estimate networks from a profile.
 
     find_estimator      an estimator by its name, built in or from a plug-in
+    choose_estimator    the estimator that suits a runtime, unless one is named
     fit_profile         a profile with an estimator fitted to it
     estimate_network    the energy of one network, from a profile
     update_estimate     an estimate after the first steps of a real run
@@ -26,6 +27,10 @@ from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
 
 DEFAULT = "additive"
+AUTO = "auto"
+"""Stands for the estimator that suits the runtime of a profile."""
+# Runtimes that fuse run kernels, not layers.
+_BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
 def _import_later(module: str, name: str) -> Callable[[], Estimator]:
@@ -52,7 +57,7 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "constant": _import_later("baselines.whole_networks", "ConstantEstimator"),
 }
 
-FIRST_STEPS = "first steps may differ from the rest of the run"
+FIRST_STEPS = "the rest of the run may differ from its beginning"
 """Name of the uncertainty source that remains after the first steps of a run."""
 
 
@@ -83,19 +88,35 @@ def find_estimator(name: str = DEFAULT) -> Estimator:
     return estimator
 
 
+def choose_estimator(name: str, runtime: str) -> str:
+    """Return the name of an estimator: as given, or for ``auto`` that which suits a runtime.
+
+    Args:
+        name: Name of an estimator, or ``auto``.
+        runtime: Framework and version, as profiles name it: ``onnxruntime-1.31.1``.
+    """
+    return name if name != AUTO else _BY_RUNTIME.get(runtime.partition("-")[0], DEFAULT)
+
+
+def check_estimator(name: str) -> None:
+    """Raise InputError or MissingError unless there is an estimator of a name, or it is auto."""
+    if name != AUTO:
+        find_estimator(name)
+
+
 def estimate_network(
     profile: Profile,
     network: Network,
     setup: Setup,
-    estimator: str = DEFAULT,
+    estimator: str = AUTO,
     level: float = 0.95,
 ) -> Estimate:
-    """Estimate the energy of one training step of a network on the profile's device.
+    """Estimate the energy of one step of a network on the profile's device.
 
     Args:
         profile: Observations of the device.
         network: The network.
-        setup: How it is trained.
+        setup: How it is trained or run.
         estimator: Name of the estimator.
         level: Probability of the interval.
 
@@ -105,7 +126,7 @@ def estimate_network(
     return fit_profile(profile, estimator).estimate([network], setup, level)[0]
 
 
-def fit_profile(profile: Profile, estimator: str = DEFAULT) -> FittedProfile:
+def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
     """Fit an estimator to a profile, to estimate many networks from it.
 
     The profile's stored fit is used if it was fitted to as many observations as there are now.
@@ -113,7 +134,7 @@ def fit_profile(profile: Profile, estimator: str = DEFAULT) -> FittedProfile:
     Raises:
         MissingError: The profile holds nothing that the estimator can learn from.
     """
-    method = find_estimator(estimator)
+    method = find_estimator(choose_estimator(estimator, profile.runtime))
     return FittedProfile(profile, method, _fit_or_load(profile, method))
 
 

@@ -26,7 +26,7 @@ from joulecast.errors import (
     MeterLostError,
     StoreError,
 )
-from joulecast.estimators import find_estimator
+from joulecast.estimators import AUTO, choose_estimator, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.fleet.fleet_checks import OpenDevice, open_device
 from joulecast.fleet.fleet_file import FleetDevice
@@ -77,7 +77,7 @@ class CampaignRequest(Record):
     members: tuple[Network, ...] = ()
     acquisition: str = "target"
     interval_share: Amount = 0.05
-    estimator: str = "additive"
+    estimator: str = AUTO
     rounds: PositiveCount = 3
     points: PositiveCount | None = None
     seconds: Amount | None = None
@@ -175,7 +175,7 @@ def _measure(store: Store, measurer: RemoteMeasurer, campaign: StoredCampaign) -
     result = run_campaign(
         measurer,
         TimeGuidedLog(store) if measurer.meter.is_recorder else store,
-        find_estimator(request.estimator),
+        find_estimator(choose_estimator(request.estimator, measurer.runtime.name)),
         target,
         points=request.points,
         seconds=left_s,

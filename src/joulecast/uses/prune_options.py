@@ -42,7 +42,7 @@ class PruneOptions:
     multiple: int = 1
     seed: int = 0
     start: Mapping[str, int] | None = None
-    estimator: str = "additive"
+    estimator: str = "auto"
     level: float = 0.95
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError, JoulecastError
-from joulecast.estimators import Estimates, fit_profile
+from joulecast.estimators import AUTO, Estimates, fit_profile
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share
@@ -22,7 +22,7 @@ def compare(
     network: Network,
     profiles: Mapping[str, Profile | str],
     setups: Sequence[Setup],
-    estimator: str = "additive",
+    estimator: str = AUTO,
     level: float = 0.95,
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
@@ -59,7 +59,8 @@ def compare(
                 if not row.reason
             ]
     ranked = [row for group in groups.values() for row in _rank_rows(group)]
-    return Comparison(network.name, estimator, level, (*ranked, *unranked))
+    names = dict.fromkeys(row.estimate.estimator for row in ranked if row.estimate)
+    return Comparison(network.name, ", ".join(names) or estimator, level, (*ranked, *unranked))
 
 
 @dataclass(frozen=True)

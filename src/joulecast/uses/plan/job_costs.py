@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError
-from joulecast.estimators import DEFAULT, fit_profile
+from joulecast.estimators import AUTO, fit_profile
 from joulecast.estimators.additive.decompose import find_idle_power
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
@@ -52,7 +52,7 @@ def estimate_jobs(
     request: PlanRequest,
     nets: Mapping[str, tuple[Network, Setup]],
     profiles: Mapping[str, Profile],
-    estimator: str = DEFAULT,
+    estimator: str = AUTO,
 ) -> Costs:
     """Estimate each job on each device that may run it.
 

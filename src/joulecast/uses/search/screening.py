@@ -13,7 +13,7 @@ from typing import Any
 
 from joulecast.budgets import EnergyBudget, RunLength
 from joulecast.errors import InputError
-from joulecast.estimators import Estimates, FittedProfile, fit_profile
+from joulecast.estimators import AUTO, Estimates, FittedProfile, fit_profile
 from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
 from joulecast.records import Estimate, Network, Profile, Setup, name_step
@@ -231,7 +231,7 @@ def make_screener(
     length: RunLength | None = None,
     *,
     confidence: float = 0.5,
-    estimator: str = "additive",
+    estimator: str = AUTO,
     level: float = 0.95,
 ) -> BudgetScreener:
     """Return a screener that estimates energy from a profile.
