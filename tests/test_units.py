@@ -260,3 +260,29 @@ def test_parse_shape_refuses_other_text_with_an_example(text):
 
 def test_shape_of_a_scalar_is_a_dash():
     assert units.format_shape(()) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "power_w"), [("15W", 15.0), ("700 mW", 0.7), ("1.2kW", 1200.0), ("1.5 w", 1.5)]
+)
+def test_parse_power(text, power_w):
+    assert units.parse_power(text) == pytest.approx(power_w)
+
+
+@pytest.mark.parametrize("text", ["15", "W", "-3W", "15Wh", "nanW", "1e999W"])
+def test_parse_power_refuses_other_text_with_an_example(text):
+    with pytest.raises(InputError, match="15W"):
+        units.parse_power(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "money"), [("599EUR", (599.0, "EUR")), ("€599", (599.0, "€")), ("599", (599.0, ""))]
+)
+def test_parse_money(text, money):
+    assert units.parse_money(text) == money
+
+
+@pytest.mark.parametrize("text", ["", "EUR", "cheap", "-5EUR", "€5EUR", "599EUR/kWh"])
+def test_parse_money_refuses_other_text_with_an_example(text):
+    with pytest.raises(InputError, match="599EUR"):
+        units.parse_money(text)

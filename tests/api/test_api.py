@@ -25,6 +25,7 @@ VERBS = {
     "prune",
     "plan",
     "evaluate",
+    "score",
 }
 JOBS = """
 [[job]]

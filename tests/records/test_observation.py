@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +39,11 @@ def test_weakest_provenance_is_the_last_in_the_list(provenances):
     weakest = weakest_provenance(provenances)
     assert all(PROVENANCES.index(weakest) >= PROVENANCES.index(one) for one in provenances)
     assert weakest in (provenances or ["measured"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit_w"),
+    [("limit 700W", 700.0), ("MIG 1g, limit 62.5 W", 62.5), ("performance", None), ("", None)],
+)
+def test_a_power_mode_may_have_a_power_limit(mode: str, limit_w: float | None) -> None:
+    assert Device("gpu", power_mode=mode).power_limit_w == limit_w
