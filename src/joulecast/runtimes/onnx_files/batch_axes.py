@@ -10,7 +10,8 @@ import math
 
 from joulecast.kinds import Shape
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, GraphValue
-from joulecast.runtimes.onnx_files.shape_rules import RECURRENT, list_permutation, list_reduced_axes
+from joulecast.runtimes.onnx_files.moving_shapes import list_permutation
+from joulecast.runtimes.onnx_files.shape_rules import RECURRENT, list_reduced_axes
 
 _RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 

@@ -11,7 +11,8 @@ from joulecast.records import Op
 from joulecast.runtimes.onnx_files.batch_axes import has_batch, take_sample
 from joulecast.runtimes.onnx_files.constant_folding import normalise_axis
 from joulecast.runtimes.onnx_files.graph_values import GraphCall
-from joulecast.runtimes.onnx_files.shape_rules import list_permutation, list_reduced_axes
+from joulecast.runtimes.onnx_files.moving_shapes import list_permutation
+from joulecast.runtimes.onnx_files.shape_rules import list_reduced_axes
 from joulecast.runtimes.onnx_files.window_shapes import find_padding, list_spatial
 
 FUNCTIONS = {

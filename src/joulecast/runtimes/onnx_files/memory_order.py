@@ -13,7 +13,8 @@ from dataclasses import replace
 from joulecast.kinds import Shape
 from joulecast.runtimes.onnx_files.constant_folding import count_strides
 from joulecast.runtimes.onnx_files.graph_values import GraphCall, Node
-from joulecast.runtimes.onnx_files.shape_rules import RECURRENT, list_permutation
+from joulecast.runtimes.onnx_files.moving_shapes import list_permutation
+from joulecast.runtimes.onnx_files.shape_rules import RECURRENT
 
 COPY = "joulecast::copy"
 """The call that is put before a reshape that copies."""
