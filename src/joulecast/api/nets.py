@@ -1,6 +1,7 @@
 """Find the net that a name, a Network or a PyTorch module stands for.
 
     cnn5:16,32,64,128        a family            needs no framework
+    speech                   a reference application of ``joulecast score``
     net.json                 a network file      needs no framework
     net.onnx                 an ONNX file        needs the package onnx
     file.py:make_net         a callable          needs PyTorch, imported on first use
