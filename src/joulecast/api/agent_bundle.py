@@ -5,8 +5,8 @@
     ├── joulecast/                  the packages below: standard library only
     └── joulecast-….dist-info/      the version
 
-Frameworks (PyTorch, MNN) and the libraries of some meters are imported from the device, where they
-are installed. Bundling the same version twice gives the same bytes.
+Frameworks (PyTorch, MNN, ONNX Runtime) and the libraries of some meters are imported from the
+device, where they are installed. Bundling the same version twice gives the same bytes.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from onnx import ModelProto
 from joulecast.errors import InputError, JoulecastError, NetError, OutOfMemoryError
 from joulecast.kinds import peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
-from joulecast.runtimes.onnx.blocked_layout import open_without_conversions
 from joulecast.runtimes.onnx.build import add_network, draw_weights
+from joulecast.runtimes.onnx.edge_conversions import open_without_conversions
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph
 from joulecast.runtimes.onnx.quantise import is_quantised, list_integer_kernels, quantise_model
 from joulecast.runtimes.onnx.sessions import PROVIDER, open_session
@@ -171,18 +171,15 @@ def prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setu
     """
     if setup.precision in INT8_PRECISIONS:
         model = quantise_model(model, inputs, setup.precision)
-        session = open_session(model.SerializeToString(), setup, keeps_copies=True)
-    else:
-        session = open_without_conversions(model, setup)
+    session = open_without_conversions(model, setup)
     draw = np.random.default_rng(0)
-    blocked = {
-        one.name: draw.standard_normal(one.shape, dtype="float32")
-        for one in session.get_inputs()
-        if one.name not in inputs
-    }
-    names = {one.name for one in session.get_inputs()}
-    kept = {name: array for name, array in inputs.items() if name in names}
-    return OnnxStep(session, {**kept, **blocked})
+    return OnnxStep(
+        session,
+        {
+            one.name: _draw_converted(one, draw) if one.name not in inputs else inputs[one.name]
+            for one in session.get_inputs()
+        },
+    )
 
 
 def prepare_model(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
@@ -238,6 +235,17 @@ def explain_errors() -> Iterator[None]:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise NetError(f"ONNX Runtime cannot run the network: {text}") from error
+
+
+def _draw_converted(value: Any, draw: np.random.Generator) -> Array:
+    """Return numbers for an input that is in the inner format of a network."""
+    is_integer = "uint8" in value.type
+    drawn: Array = (
+        draw.integers(0, 256, value.shape, dtype="uint8")
+        if is_integer
+        else draw.standard_normal(value.shape, dtype="float32")
+    )
+    return drawn
 
 
 def _draw_inputs(graph: OnnxGraph, network: Network, seed: int) -> dict[str, Array]:

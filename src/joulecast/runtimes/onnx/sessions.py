@@ -16,6 +16,9 @@ _ERRORS = 3
 # It would compute copies of a layer without weights once for all.
 _MERGES_COPIES = "CommonSubexpressionElimination"
 
+# For sessions that its tools open: they warn of graphs that they made themselves.
+onnxruntime.set_default_logger_severity(_ERRORS)
+
 
 def open_session(
     model: bytes | str,

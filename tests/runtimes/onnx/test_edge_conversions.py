@@ -1,4 +1,6 @@
-"""Convolutions alone in the layout that they have inside a network."""
+"""Kernels alone in the formats that they have inside a network."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +10,9 @@ import numpy as np
 
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Execution, Input, Network, Setup, Trial
-from joulecast.runtimes.onnx.blocked_layout import find_block_size, open_without_conversions
+from joulecast.runtimes import open_runtime
+from joulecast.runtimes.onnx.edge_conversions import find_block_size, open_without_conversions
+from joulecast.runtimes.onnx.quantise import quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
 from joulecast.runtimes.onnx.sessions import open_session
 
@@ -56,3 +60,21 @@ def test_other_layers_are_run_as_they_are():
     layer = make_layer("elementwise", fn="tanh", shape=(CHANNELS, 6, 6))
     session = open_without_conversions(make_model(layer)[0], SETUP)
     assert [one.name for one in session.get_inputs()] == ["input_0"]
+
+
+def test_convolution_in_8_bits_reads_and_writes_integers():
+    model, inputs = make_model(CONV)
+    session = open_without_conversions(quantise_model(model, inputs, "int8"), SETUP)
+    (given,), (out,) = session.get_inputs(), session.get_outputs()
+    assert (given.type, given.shape) == ("tensor(uint8)", [1, 6, 6, CHANNELS])
+    assert (out.type, out.shape) == ("tensor(uint8)", [1, 6, 6, 20])
+
+
+def test_layers_in_8_bits_run_alone():
+    runtime = open_runtime("onnx")
+    for layer in (CONV, make_layer("layer_norm", shape=(CHANNELS, 6, 6))):
+        network = Network((layer,), Input((CHANNELS, 6, 6)))
+        for precision in ("int8", "int8_dynamic"):
+            setup = replace(SETUP, precision=precision)
+            execution = Execution(copies=2, upstream="random")
+            runtime.prepare(Trial(network, setup, execution)).close()
