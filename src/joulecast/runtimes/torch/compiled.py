@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from joulecast.runtimes.torch.losses import LossFunction
 from joulecast.runtimes.torch.runtime import TorchRuntime
 
 # Compiling in this process leaves none that could disturb the measurement.
-_OPTIONS = {"compile_threads": 1}
+_OPTIONS: dict[str, str | int | bool] = {"compile_threads": 1}
 _LONGEST_MESSAGE = 300
 
 
@@ -102,8 +102,7 @@ class CompiledStep:
 
 def compile_module(net: nn.Module) -> nn.Module:
     """Return a module that is compiled when it is first called."""
-    compiled: nn.Module = torch.compile(net, dynamic=False, options=_OPTIONS)  # type: ignore[arg-type]
-    return compiled
+    return cast(nn.Module, torch.compile(net, dynamic=False, options=dict(_OPTIONS)))
 
 
 @contextmanager

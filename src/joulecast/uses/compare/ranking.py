@@ -103,14 +103,19 @@ def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
         return ""
     seen = [one for one, _ in summarise_observations(profile.observations).setups]
     for name in _COMPARED_FIELDS:
-        known = dict.fromkeys(str(getattr(one, name)) for one in seen)
-        value = str(getattr(setup, name))
+        known = dict.fromkeys(_show_field(one, name) for one in seen)
+        value = _show_field(setup, name)
         if value not in known:
             return (
                 f"a guess: {name} {value} was never profiled on {device} (only {', '.join(known)})"
             )
     share = format_share(estimate.unseen_share)
     return f"a guess: layers with {share} of the energy were never profiled on {device}"
+
+
+def _show_field(setup: Setup, name: str) -> str:
+    """Return a field of a setup; 0 threads and no processor leave the choice to the runtime."""
+    return str(getattr(setup, name) or "of the runtime's choice")
 
 
 def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
