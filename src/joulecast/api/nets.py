@@ -280,10 +280,9 @@ def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: s
     from joulecast.runtimes.onnx.own_file import OnnxFile
     from joulecast.runtimes.onnx_files.net_file import read_onnx_net
 
-    found = read_onnx_net(name, input_shape, batch)
-    batch = batch or found.batch or _choose_batch(phase)
-    path = Path(name)
-    return ResolvedNet(found.network, batch, lambda: OnnxFile(path, input_shape), form="onnx")
+    found = read_onnx_net(name, input_shape, batch, _choose_batch(phase))
+    file = OnnxFile(Path(name), input_shape)
+    return ResolvedNet(found.network, found.batch, lambda: file, form="onnx")
 
 
 def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:

@@ -211,7 +211,9 @@ def test_layers_of_transformers_have_the_same_flops_and_parameters(tmp_path, mak
 def test_the_axis_of_the_samples_is_open_or_fixed(tmp_path):
     opened = read_onnx_net(save(make_conv_net(), tmp_path / "open.onnx"))
     fixed = read_onnx_net(save(make_conv_net(shape=(4, 3, 8, 8)), tmp_path / "fixed.onnx"))
-    assert (opened.batch, fixed.batch) == (0, 4)
+    assert (opened.batch, fixed.batch) == (1, 4)
+    assert read_onnx_net(tmp_path / "open.onnx", usual_batch=32).batch == 32
+    assert read_onnx_net(tmp_path / "fixed.onnx", batch=8, usual_batch=32).batch == 8
     assert opened.network == fixed.network
     assert opened.network.input.shape == (3, 8, 8)
     assert [layer.name for layer in opened.network.layers] == ["conv", "head"]
@@ -230,7 +232,7 @@ def test_totals_count_the_batch_that_is_asked_for(tmp_path):
 def test_open_sizes_have_to_be_given(tmp_path):
     shape = ("batch", 3, "height", "width")
     path = save(make_conv_net(shape=shape), tmp_path / "net.onnx")
-    with pytest.raises(NetError, match=r"batchx3xheightxwidth.*--input 3x224x224"):
+    with pytest.raises(NetError, match=r"\[batch, 3, height, width\].*--input 3x224x224"):
         read_onnx_net(path)
     with pytest.raises(NetError, match="do not fit"):
         read_onnx_net(path, (4, 8, 8))
@@ -254,7 +256,7 @@ def test_other_inputs_take_open_sizes_from_the_first(tmp_path):
     found = read_onnx_net(save(make(("batch", "seq", 4)), tmp_path / "net.onnx"), (6, 4))
     assert [layer.reads for layer in found.network.layers] == [(1,), (1, 2)]
     assert not found.network.buildable
-    with pytest.raises(NetError, match=r"'mask' is batchxpastx4, and nothing says what 'past' is"):
+    with pytest.raises(NetError, match=r"'mask' is \[batch, past, 4\], and nothing says what 'past' is"):
         read_onnx_net(save(make(("batch", "past", 4)), tmp_path / "other.onnx"), (6, 4))
 
 

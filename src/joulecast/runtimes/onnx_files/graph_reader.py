@@ -27,7 +27,7 @@ from joulecast.runtimes.onnx_files.graph_values import (
     read_tensor,
 )
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, read_dims
-from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape
+from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape, shorten
 from joulecast.runtimes.onnx_files.module_paths import find_module_path
 from joulecast.runtimes.onnx_files.shape_rules import has_shape_rule, infer_shapes
 
@@ -102,7 +102,7 @@ class _GraphPass:
         self.declared: dict[str, Shape] = {}
         self.aliases: dict[str, str] = {}
         for one, shape in zip(inputs, shapes, strict=True):
-            check_shape(f"the input {one.name[:80]!r}", shape)
+            check_shape(f"the input {shorten(one.name)!r}", shape)
             axis = 0 if shape[:1] == shapes[0][:1] else -1
             self.found.values[one.name] = GraphValue(shape, one.type, batch_axis=axis)
 
@@ -144,9 +144,9 @@ class _GraphPass:
                 return
             self._add_node(node)
         except GraphError as error:
-            raise GraphError(f"node {_name_node(node)} {error}") from error
+            raise GraphError(f"node {_name_node(node)} {shorten(str(error), 300)}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = str(error).split("\n", 1)[0][:200]
+            reason = shorten(str(error).split("\n", 1)[0], 300)
             raise GraphError(f"node {_name_node(node)} is invalid ({reason})") from error
 
     def _take_branch(self, proto: onnx.NodeProto, node: Node, depth: int) -> bool:
@@ -246,7 +246,7 @@ class _GraphPass:
     def _read_value(self, name: str) -> GraphValue:
         value = self.found.values.get(self._resolve(name))
         if value is None:
-            raise GraphError(f"reads {name[:80]!r}, which no earlier node computes")
+            raise GraphError(f"reads {shorten(name)!r}, which no earlier node computes")
         return value
 
 
@@ -314,4 +314,4 @@ def _drop_unused(found: ReadGraph) -> list[GraphCall]:
 
 def _name_node(node: Node) -> str:
     name = node.label or (node.outputs[0] if node.outputs else "")
-    return f"{name[:80]!r} ({node.op[:80]})"
+    return f"{shorten(name)!r} ({shorten(node.op)})"

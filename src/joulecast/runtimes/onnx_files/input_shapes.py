@@ -8,7 +8,7 @@ import onnx
 
 from joulecast.errors import NetError
 from joulecast.kinds import Shape
-from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape
+from joulecast.runtimes.onnx_files.model_file import GraphError, check_shape, shorten
 from joulecast.units import format_shape
 
 Dimension = int | str
@@ -35,11 +35,16 @@ class GraphInput:
         return first if isinstance(first, int) else 0
 
     @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"its input {shorten(self.name)!r}"
+
+    @property
     def text(self) -> str:
         """Its shape for people, with names or question marks for open sizes."""
         if self.dims is None:
-            return "unknown shape"
-        return "x".join(str(one) or "?" for one in self.dims) or "no axes"
+            return "of unknown shape"
+        return f"[{', '.join(str(one) or '?' for one in self.dims)}]"
 
 
 def list_inputs(graph: onnx.GraphProto) -> list[GraphInput]:
@@ -86,7 +91,7 @@ def read_dims(declared: onnx.TypeProto) -> tuple[Dimension, ...] | None:
 
 
 def _read_input(value: onnx.ValueInfoProto) -> GraphInput:
-    owner = f"the input {value.name[:80]!r}"
+    owner = f"the input {shorten(value.name)!r}"
     if not value.type.HasField("tensor_type"):
         raise GraphError(f"{owner} is not a tensor, which cannot be read")
     dims = read_dims(value.type)
@@ -103,13 +108,13 @@ def _find_sample(first: GraphInput, sample: Shape | None) -> Shape:
         fixed = tuple(int(one) for one in declared)
         if sample not in (None, fixed):
             raise NetError(
-                f"its input {first.name!r} takes samples of {format_shape(fixed) or '()'}: leave "
+                f"{first.title} takes samples of {format_shape(fixed) or '()'}: leave "
                 "the input shape out, or export the net for another shape"
             )
         return fixed
     if sample is None:
         raise NetError(
-            f"its input {first.name!r} is {first.text}, with sizes that it leaves open: give the "
+            f"{first.title} is {first.text}, with sizes that it leaves open: give the "
             f"shape of one sample, like --input {_suggest_sample(first)}"
         )
     if declared is not None:
@@ -119,7 +124,7 @@ def _find_sample(first: GraphInput, sample: Shape | None) -> Shape:
         )
         if not fits:
             raise NetError(
-                f"its input {first.name!r} is {first.text}, which samples of "
+                f"{first.title} is {first.text}, which samples of "
                 f"{format_shape(sample)} do not fit: give another shape"
             )
     return sample
@@ -161,7 +166,7 @@ def _bind_other(one: GraphInput, first: Shape, sizes: dict[str, int]) -> Shape:
             shape.append(first[axis])
         else:
             raise NetError(
-                f"its input {one.name!r} is {one.text}, and nothing says what {size or '?'!r} is: "
+                f"{one.title} is {one.text}, and nothing says what {size or '?'!r} is: "
                 "export the net with that size fixed"
             )
     return tuple(shape)

@@ -94,6 +94,11 @@ def decode_numbers(tensor: onnx.TensorProto) -> tuple[Any, ...] | None:
     return numbers
 
 
+def shorten(text: str, most: int = 80) -> str:
+    """Return a text of the file, cut off for a message."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def check_shape(owner: str, shape: Sequence[int]) -> None:
     """Raise GraphError for a shape that no tensor can have."""
     if len(shape) > MOST_AXES:
@@ -160,15 +165,15 @@ def _check_names(graph: onnx.GraphProto) -> None:
         seen: set[str] = set()
         for name in names:
             if name in seen:
-                raise GraphError(f"two values are named {_shorten(name)!r}")
+                raise GraphError(f"two values are named {shorten(name)!r}")
             seen.add(name)
     both = set(inputs).intersection(computed)
     if both:
-        raise GraphError(f"a node computes the input {_shorten(min(both))!r}")
+        raise GraphError(f"a node computes the input {shorten(min(both))!r}")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
-    owner = f"the weight {_shorten(tensor.name)!r}"
+    owner = f"the weight {shorten(tensor.name)!r}"
     check_shape(owner, tensor.dims)
     if is_external(tensor):
         _check_location(owner, tensor)
@@ -187,14 +192,14 @@ def _check_location(owner: str, tensor: onnx.TensorProto) -> None:
     parts = location.replace("\\", "/").split("/")
     is_absolute = not parts[0] or bool(_WINDOWS_DRIVE.match(location))
     if is_absolute or ".." in parts or "\0" in location:
-        raise GraphError(f"{owner} is in {_shorten(location)!r}, outside of the model's folder")
+        raise GraphError(f"{owner} is in {shorten(location)!r}, outside of the model's folder")
     bits = _BITS.get(tensor.data_type)
     length = entries.get("length", "")
     if bits is None or not length:
         return
     expected = -(-math.prod(tensor.dims) * bits // 8)
     if not length.isascii() or not length.isdigit() or int(length[:20]) != expected:
-        shown = _shorten(length)
+        shown = shorten(length)
         raise GraphError(f"{owner} has {shown} bytes, but its shape needs {expected:,}")
 
 
@@ -228,7 +233,3 @@ def _list_typed_elements(tensor: onnx.TensorProto) -> Sequence[Any]:
             found: Sequence[Any] = field
             return found
     return ()
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:79]}…"

@@ -46,7 +46,7 @@ class OnnxNet:
     """A network that was read from an ONNX file.
 
     Attributes:
-        batch: The batch size that the file fixes; 0 if it is left open.
+        batch: The batch size that was asked for, else the one that the file fixes, else the usual.
         precision: The precision that it is stored in, as a Setup names it.
     """
 
@@ -56,14 +56,18 @@ class OnnxNet:
 
 
 def read_onnx_net(
-    path: str | Path, sample: Shape | None = None, batch: int | None = None
+    path: str | Path,
+    sample: Shape | None = None,
+    batch: int | None = None,
+    usual_batch: int = 1,
 ) -> OnnxNet:
     """Return the network in an ONNX file. No other file is opened, and no weight is needed.
 
     Args:
         path: The file.
         sample: Shape of one sample of the first input, where the file leaves sizes open.
-        batch: Batch size that the totals of a step are counted for; by default the file's, or 1.
+        batch: Batch size of the step that is counted; by default the one that the file fixes.
+        usual_batch: Batch size where the file leaves it open.
 
     Raises:
         FileError: The file is missing, damaged, inconsistent, or not an ONNX model.
@@ -74,15 +78,15 @@ def read_onnx_net(
     try:
         inputs = list_inputs(model.graph)
         graph, read_batch = _read_with_batch(model.graph, inputs, sample)
-        reading = _Reading(graph, read_batch, batch or inputs[0].batch or 1)
-        network = reading.make_network(path.stem)
+        batch = batch or inputs[0].batch or usual_batch
+        network = _Reading(graph, read_batch, batch).make_network(path.stem)
     except GraphError as error:
         raise FileError(f"{path}: {error}: export the net again") from error
     except NetError as error:
         raise NetError(f"{path}: {error}") from error
     except InputError as error:
         raise FileError(f"{path}: {error}") from error
-    return OnnxNet(network, inputs[0].batch, find_precision(graph))
+    return OnnxNet(network, batch, find_precision(graph))
 
 
 def _read_with_batch(

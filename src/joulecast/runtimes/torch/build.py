@@ -35,8 +35,9 @@ def build_net(network: Network) -> nn.Module:
         raise NetError("an empty network cannot be built: it has no layers")
     if not network.buildable:
         raise NetError(
-            f"{network.name or 'this network'} was read from a module that cannot be rebuilt from "
-            "its layers: give the module itself (file.py:make_net)"
+            f"{network.name or 'this network'} was read from a module or file that cannot be "
+            "rebuilt from its layers: give the module itself (file.py:make_net), or run an ONNX "
+            "file with --on onnx:cpu"
         )
     try:
         net = BuiltNet(network)
