@@ -10,7 +10,7 @@ import torch
 
 from joulecast.errors import NetError
 from joulecast.kinds import make_layer, make_op
-from joulecast.records import Device, Input, Network, Setup, Trial
+from joulecast.records import Device, Execution, Input, Network, Setup, Trial
 from joulecast.runtimes import find_hardware, name_framework
 from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.runtimes.torch.build import build_seeded
@@ -49,6 +49,16 @@ def test_compiled_module_computes_what_the_eager_one_does() -> None:
     x = torch.randn(2, 3, 6, 6)
     with torch.no_grad():
         assert torch.allclose(compile_module(net)(x), net(x), atol=1e-5)
+
+
+def test_copies_of_inference_are_compiled_together() -> None:
+    # The host's time for a call would otherwise count once for each copy.
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    setup = Setup(batch=4, phase="inference", threads=1)
+    make_runtime().prepare(Trial(SMALL.network, setup, Execution(copies=3))).close()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["calls_captured"] >= 3
 
 
 def test_many_networks_are_compiled_one_after_another() -> None:

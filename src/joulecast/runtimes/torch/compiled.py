@@ -7,8 +7,9 @@ up after a few networks, which share the code of ``BuiltNet.forward``, and run t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from joulecast.records import Device, Execution, Setup, Trial
 from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.losses import LossFunction
 from joulecast.runtimes.torch.runtime import TorchRuntime
+from joulecast.runtimes.torch.training_step import Replica
 
 # Compiling in this process leaves none that could disturb the measurement.
 _OPTIONS: dict[str, str | int | bool] = {"compile_threads": 1}
@@ -34,7 +36,7 @@ class CompiledRuntime:
     """
 
     def __init__(self, on: str, device: Device) -> None:
-        self._runtime = TorchRuntime(on, device, compile_module)
+        self._runtime = TorchRuntime(on, device, compile_replicas)
         self.device = device
         self.name = "torch_compile-" + torch.__version__.split("+")[0]
         self.modes = self._runtime.modes
@@ -98,6 +100,29 @@ class CompiledStep:
         if self._step is None:
             raise NetError("this step is closed: prepare it again")
         return self._step
+
+
+def compile_replicas(replicas: list[Replica], setup: Setup) -> list[Replica]:
+    """Return replicas that are compiled when they are first called.
+
+    In inference several are compiled as one module: each call of a compiled module takes time on
+    the host, which a network pays once.
+    """
+    if setup.phase == "train" or len(replicas) == 1:
+        return [replace(one, net=compile_module(one.net)) for one in replicas]
+    together = ModulesTogether(one.net for one in replicas)
+    return [Replica(compile_module(together), tuple(one.inputs for one in replicas), None)]
+
+
+class ModulesTogether(nn.Module):
+    """Modules that are called one after another, each on its own input."""
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [net(x) for net, x in zip(self.nets, inputs, strict=True)]
 
 
 def compile_module(net: nn.Module) -> nn.Module:

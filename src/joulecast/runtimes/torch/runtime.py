@@ -46,13 +46,16 @@ class TorchRuntime:
     Args:
         on: ``cpu``, ``cuda`` or ``cuda:N``.
         device: Name and properties of the device, stored with every observation.
-        wrap: Returns what is run in place of a module, such as its compiled form.
+        wrap: Returns what is run in place of modules, such as their compiled form.
     """
 
     def __init__(
-        self, on: str, device: Device, wrap: Callable[[nn.Module], nn.Module] | None = None
+        self,
+        on: str,
+        device: Device,
+        wrap: Callable[[list[Replica], Setup], list[Replica]] | None = None,
     ) -> None:
-        self._wrap = wrap
+        self._wrap = wrap or (lambda replicas, setup: replicas)
         self.torch_device = find_torch_device(on)
         self.device = device
         self.name = "torch-" + torch.__version__.split("+")[0]
@@ -83,7 +86,8 @@ class TorchRuntime:
         generator = torch.Generator().manual_seed(0)
         replica = self._make_replica(net, inputs, loss, setup, generator)
         with _one_line_errors(self.torch_device):
-            return OwnNetStep(prepare_step([replica], setup, execution, self.torch_device))
+            replicas = self._wrap([replica], setup)
+            return OwnNetStep(prepare_step(replicas, setup, execution, self.torch_device))
 
     def _check_setup(self, setup: Setup) -> None:
         refuse_int8(setup, "PyTorch")
@@ -105,6 +109,7 @@ class TorchRuntime:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
                 replicas.append(self._make_replica(net, inputs, None, trial.setup, generator))
+        replicas = self._wrap(replicas, trial.setup)
         return prepare_step(replicas, trial.setup, trial.execution, device)
 
     def _make_replica(
@@ -122,7 +127,7 @@ class TorchRuntime:
             if loss is None and setup.phase == "train":
                 with torch.no_grad(), apply_settings(setup, self.torch_device):
                     loss = make_loss(setup, call_net(net, inputs), generator)
-        return Replica(net if self._wrap is None else self._wrap(net), inputs, loss)
+        return Replica(net, inputs, loss)
 
 
 class OwnNetStep:
