@@ -81,7 +81,7 @@ def list_cases(model: ModelSize) -> tuple[Case, ...]:
         ("prefill", 1, 512),
         ("prefill", 4, longest // 2),
     )
-    eager = (("decode", 1, 512), ("decode", 16, longest // 2), ("prefill", 4, longest // 2))
+    eager = (("decode", 1, 512), ("prefill", 4, longest // 2))
     return (
         *(Case(model, *one, cuda_graphs=True) for one in graphs),
         *(Case(model, *one, cuda_graphs=False) for one in eager),

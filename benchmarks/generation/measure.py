@@ -1,6 +1,6 @@
 """Measure prefill and decode steps of language models on a GPU; resumes.
 
-    python measure.py OUT.jsonl [--development] [--until SECONDS]
+python measure.py OUT.jsonl [--development] [--until SECONDS]
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from language_models import (
 def main() -> None:
     """Measure every case that the file does not contain yet."""
     options = parse_arguments()
+    skip_masks_in_graphs()
     started_s = time.monotonic()
     known = read_keys(options.out)
     models = DEVELOPMENT_MODELS if options.development else TEST_MODELS
@@ -69,6 +70,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--development", action="store_true")
     parser.add_argument("--until", type=float, default=500.0)
     return parser.parse_args()
+
+
+def skip_masks_in_graphs() -> None:
+    """Make transformers leave out causal masks that attention needs not, also in a CUDA graph.
+
+    While a graph is captured it would otherwise write a mask, repeat the keys of grouped queries,
+    and run another attention kernel than in eager mode.
+    """
+    import transformers.masking_utils as masks
+
+    # Masks of packed sequences would have to be read by the host.
+    masks.is_tracing = lambda tensor=None: tensor is not None and tensor.dim() > 1
 
 
 def read_keys(path: Path) -> set[str]:
@@ -110,9 +123,7 @@ def make_trial(case: Case) -> Trial:
     """Return a trial that names the case: the module runs in place of its network."""
     layer = make_layer("linear", cin=case.model.hidden, cout=case.model.hidden)
     network = Network((layer,), Input((case.model.hidden,)), name=case.key)
-    setup = Setup(
-        case.batch, phase="inference", precision="bf16", cuda_graphs=case.cuda_graphs
-    )
+    setup = Setup(case.batch, phase="inference", precision="bf16", cuda_graphs=case.cuda_graphs)
     return Trial(network, setup)
 
 
