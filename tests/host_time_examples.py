@@ -39,6 +39,10 @@ def list_pieces():
     return [make_piece(part, setup) for part in parts for setup in SETUPS]
 
 
+def true_start(piece):
+    return START_S if piece.phase == "train" else 0.0
+
+
 def true_time(piece):
     return sum(calls * call_s for calls, call_s in zip(piece.host_calls, CALLS_S, strict=True))
 
@@ -56,7 +60,6 @@ def observe_all(noise, seed=3):
     found = []
     for piece in list_pieces():
         copies = float(rng.choice((2, 4, 8)))
-        start_s = START_S if piece.phase == "train" else 0.0
-        host_s = (start_s + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
+        host_s = (true_start(piece) + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
         found.append(observe_host_bound(piece, copies, host_s))
     return found

@@ -8,12 +8,22 @@ tokens appends to a cache of keys or values: it copies the whole cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecast.errors import NetError
-from joulecast.kinds import count_operand, find_kind, input_shape, network_work, output_shape
+from joulecast.kinds import (
+    APPENDS,
+    count_operand,
+    find_kind,
+    input_shape,
+    layer_work,
+    make_layer,
+    network_work,
+    output_shape,
+)
 from joulecast.records import Layer, Network, Op, Setup, Sizes
 
 READING_TOKENS = (251, 61)
@@ -58,11 +68,12 @@ def make_decode_network(network: Network, context: int) -> Network:
     places: list[int] = []
     for index, layer in enumerate(network.layers):
         reads = tuple(_shift_read(back, index, len(layers), places) for back in layer.reads)
-        layers += axes.split_cache(replace(layer, reads=reads))
+        is_strided = _reads_part(network.layers, index)
+        layers += axes.split_cache(replace(layer, reads=reads), is_strided)
         places.append(len(layers) - 1)
     if not any("kv_tokens" in layer.sizes or "k" in layer.sizes for layer in layers):
         raise NetError(f"{network.name or 'the network'} has no attention: it generates no text")
-    # A block that reads a cache cannot run alone, so its layers are taken one by one.
+    # No blocks: most of a decode step is the start of kernels, which differs by their number.
     return _replace_layers(network, layers, (), 1)
 
 
@@ -82,22 +93,19 @@ class _TokenAxes:
         tail = tuple(Op(op.kind, Sizes(self._resize_sizes(op.sizes))) for op in layer.tail)
         return replace(layer, sizes=Sizes(sizes), tail=tail)
 
-    def split_cache(self, layer: Layer) -> Iterator[Layer]:
-        """Yield a layer with the new lengths, and the caches that it appends to as layers."""
+    def split_cache(self, layer: Layer, is_strided: bool) -> Iterator[Layer]:
+        """Yield a layer with the new lengths, and the cache that it appends to as a layer."""
         shape = input_shape(layer)
         tail: list[Op] = []
         current = replace(layer, tail=())
         if len(layer.reads) == 1 and self._appends(layer, shape):
-            yield self._make_cache(current, shape)
+            yield self._make_cache(current, shape, is_strided)
             return
         for op in layer.tail:
             before = output_shape(replace(current, tail=tuple(tail)))
             if self._appends(op, before):
                 yield self.resize_layer(replace(current, tail=tuple(tail)))
-                # What is left of the tail follows the cache.
-                current, tail = self._make_cache(layer, before), []
-                current = replace(current, reads=(1,), join="none")
-                yield current
+                yield self._make_cache(replace(layer, reads=(1,)), before, False)
                 return
             tail.append(op)
         yield self.resize_layer(layer)
@@ -108,10 +116,14 @@ class _TokenAxes:
         is_alone = op.sizes.get("inputs") == 1 and not count_operand(op.sizes)
         return is_concat and is_alone and self.tokens in shape
 
-    def _make_cache(self, layer: Layer, shape: tuple[int, ...]) -> Layer:
-        cached = tuple(self.keys if size == self.tokens else size for size in shape)
-        sizes = {"fn": "copy", "inputs": 1, "shape": cached, "axes": (), "params": 0, "passes": 1}
-        return Layer("elementwise", Sizes(sizes), reads=layer.reads, name=f"{layer.name}.cache")
+    def _make_cache(self, layer: Layer, shape: tuple[int, ...], is_strided: bool) -> Layer:
+        new, cached = (
+            tuple(length if size == self.tokens else size for size in shape)
+            for length in (self.queries, self.keys)
+        )
+        function = APPENDS[is_strided]
+        cache = make_layer("elementwise", fn=function, shape=new, out=cached)
+        return replace(cache, reads=layer.reads, name=f"{layer.name}.cache")
 
     def _resize_sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         resized = dict(sizes)
@@ -161,6 +173,19 @@ def _find_tokens(network: Network) -> int:
         lengths = " or ".join(map(str, READING_TOKENS))
         raise NetError(f"the network has {shape[0]} tokens: read it with {lengths}")
     return shape[0]
+
+
+def _reads_part(layers: Sequence[Layer], index: int) -> bool:
+    """Return whether a layer reads a part of a tensor, such as one third of a projection."""
+    back = layers[index].reads[0] if layers[index].reads else index + 1
+    if back > index:
+        return False
+    source = layers[index - back]
+    given = math.prod(output_shape(source))
+    is_view = not layer_work(source, Setup(phase="inference")).forward.size_bytes
+    return math.prod(input_shape(layers[index])) < given or (
+        is_view and given < math.prod(input_shape(source))
+    )
 
 
 def _shift_read(back: int, index: int, place: int, places: list[int]) -> int:

@@ -21,7 +21,7 @@ from joulecast.kinds.autocast import is_half_precision, list_half_inputs, uses_a
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
-from joulecast.kinds.elementwise import count_operand
+from joulecast.kinds.elementwise import APPENDS, count_operand
 from joulecast.kinds.kind import Kind
 from joulecast.kinds.kind_table import KINDS, find_kind
 from joulecast.kinds.operators import input_shape, make_layer, make_op, output_shape
@@ -37,6 +37,7 @@ from joulecast.kinds.widths import (
 from joulecast.kinds.work import Shape, StepWork, Work, WorkContext
 
 __all__ = [
+    "APPENDS",
     "HOST_CALLS",
     "KINDS",
     "Kind",

@@ -24,6 +24,9 @@ _FULL_FUNCTIONS = ("softmax", "log_softmax", "softplus", "cross_entropy")
 # Their other operand may be a parameter or another tensor that no layer computes.
 _ARITHMETIC = ("add", "sub", "mul", "div")
 # Functions that only move elements, and so do their gradients.
+APPENDS = ("append", "append strided")
+"""Functions that append to a cache of keys or values, which they copy; the second one appends what
+does not lie together in memory, such as a part of a projection to queries, keys and values."""
 _COPIES = ("copy", "pad", "roll", "reshape", "mean", "sum", "expand", "repeat")
 # A norm over fewer features leaves the layer before it nothing to learn.
 _LEAST_FEATURES = 4
@@ -139,6 +142,8 @@ def _count_function(s: Sizes, shape: Shape, c: WorkContext) -> Work:
         return _count_loss_forward(shape, c)
     inputs = c.batch * math.prod(shape) * s["inputs"]
     outputs = c.batch * math.prod(_reduce_shape(s, shape))
+    # All that was cached before is copied too.
+    inputs = outputs if s["fn"] in APPENDS else inputs
     size = float(inputs + outputs) * c.item_bytes
     kept = 0 if s["fn"] == "add" else outputs * s["passes"]
     return Work(0.0, size * s["passes"], s["passes"], float(kept * c.item_bytes))

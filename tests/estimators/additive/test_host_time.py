@@ -6,8 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from host_time_examples import START_S, list_pieces, observe_all, observe_host_bound, true_time
+from host_time_examples import (
+    list_pieces,
+    observe_all,
+    observe_host_bound,
+    true_start,
+    true_time,
+)
 from joulecast.estimators.additive.host_time import combine_times, fit_host_time
+from joulecast.kinds import HOST_CALLS
 
 
 def fit(observations):
@@ -22,7 +29,7 @@ def predict_time(model, piece, count):
 def test_issue_times_are_recovered():
     model = fit(observe_all(noise=0.0))
     for piece in list_pieces():
-        expected_s = START_S + 20 * true_time(piece)
+        expected_s = true_start(piece) + 20 * true_time(piece)
         assert predict_time(model, piece, 20.0) == pytest.approx(expected_s, rel=0.12)
 
 
@@ -32,9 +39,11 @@ def test_error_of_one_window_is_not_inherited_by_a_network():
     model, errors, window_errors = fit(observations), [], []
     for one in observations:
         ((piece, copies),) = one.counts.items()
-        expected_s = START_S + 12 * true_time(piece)
+        expected_s = true_start(piece) + 12 * true_time(piece)
         errors.append(math.log(predict_time(model, piece, 12.0) / expected_s))
-        window_errors.append(math.log(one.duration_s / (START_S + copies * true_time(piece))))
+        window_errors.append(
+            math.log(one.duration_s / (true_start(piece) + copies * true_time(piece)))
+        )
     assert np.std(errors) < 0.7 * np.std(window_errors)
 
 
@@ -59,7 +68,7 @@ def test_unseen_structure_takes_the_time_of_its_calls():
     model = fit(others)
     assert unseen.structure not in model.structure_factors
     time_s, sd_s = model.predict_issue_time({unseen: 10.0})
-    assert time_s == pytest.approx(START_S + 10 * true_time(unseen), rel=0.15)
+    assert time_s == pytest.approx(true_start(unseen) + 10 * true_time(unseen), rel=0.15)
     assert sd_s > fit(observations).predict_issue_time({unseen: 10.0})[1]
 
 
@@ -68,6 +77,15 @@ def test_calls_between_layers_take_as_long_as_launches():
     more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
     more_s -= model.predict_issue_time(counts)[0]
     assert more_s == pytest.approx(100 * model.per_call_s[0])
+
+
+def test_calls_between_layers_are_mostly_views_at_inference():
+    pieces = [piece for piece in list_pieces() if piece.phase == "inference"]
+    model, counts = fit(observe_all(noise=0.0)), {pieces[0]: 3.0}
+    more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
+    more_s -= model.predict_issue_time(counts)[0]
+    launch_s = model.per_call_s[HOST_CALLS.index("inference launches")]
+    assert 0.0 < more_s < 100 * launch_s
 
 
 def test_host_that_finished_early_has_not_bound_the_step():

@@ -17,11 +17,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulecast.estimators.additive.encode import PieceEncoder, PieceSums, encode_sums
-from joulecast.estimators.additive.host_time import HostTimeModel, combine_times
+from joulecast.estimators.additive.host_time import (
+    HostTimeModel,
+    combine_times,
+    count_launches_outside_blocks,
+)
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
-from joulecast.gp.linalg import Floats
+from joulecast.gp.linalg import Bools, Floats
 from joulecast.gp.logsums.local_rows import condition_for
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
@@ -165,18 +169,24 @@ def predict_totals(
     busy_s = device.duration.total
     issues = issues or (HostIssue(),) * len(networks)
     host = _predict_host_times(model, networks, issues)
-    # Nothing waits for the host while a graph is replayed, and its pauses are in durations.
-    is_eager = np.array([not one.is_graph for one in issues], float)
-    steps = _predict_steps(model, host, is_eager * _count_launches(device.sums), busy_s)
-    # Pauses of microseconds are too short for the power to fall.
-    paused_j = device.power.total * steps.paused_s
+    is_graph = np.array([one.is_graph for one in issues])
+    launches = np.where(
+        is_graph,
+        list(map(count_launches_outside_blocks, networks)),
+        _count_launches(device.sums),
+    )
+    steps = _predict_steps(model, host, is_graph, launches, busy_s)
+    # Pauses of microseconds are too short for the power to fall; in a graph they are the start of
+    # kernels, which draws next to nothing.
+    paused_w = np.where(is_graph, model.idle_w, device.power.total)
+    paused_j = paused_w * steps.paused_s
     energy_j = device.energy_j + paused_j
     energy_j = energy_j + model.idle_w * (steps.duration_s - busy_s - steps.paused_s)
     # Of a step that the host binds, more time on the device is less waiting for the host.
     waiting_j = model.idle_w * (steps.grad_device - 1.0) * busy_s
     active_j = device.elasticity * (device.energy_j + paused_j) - paused_j
     grad_time_j = np.maximum(active_j + waiting_j, 0.0)
-    host_j, gap_j = model.idle_w * steps.host_sd_s, device.power.total * steps.launch_gap_sd_s
+    host_j, gap_j = model.idle_w * steps.host_sd_s, paused_w * steps.launch_gap_sd_s
     widened = _widen_few(model)
     sources = {
         POWERS: widened * device.energy_j**2 * np.expm1(device.power.logs.log_variance),
@@ -327,8 +337,8 @@ def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:
 
 
 @dataclass(frozen=True)
-class _EagerSteps:
-    """Eager steps of networks, host and device combined.
+class _Steps:
+    """Steps of networks, host and device combined.
 
     Attributes:
         paused_s: Pauses of the device between launches, unless it waits for the host anyway.
@@ -352,23 +362,25 @@ class _EagerSteps:
 
 
 def _predict_steps(
-    model: AdditiveModel, host: Floats, launches: Floats, busy_s: Floats
-) -> _EagerSteps:
+    model: AdditiveModel, host: Floats, is_graph: Bools, launches: Floats, busy_s: Floats
+) -> _Steps:
     """Return steps whose device may wait for the host.
 
     Args:
         model: The fitted model.
         host: Time to issue each step and its standard deviation, n x 2.
+        is_graph: Whether each step is a graph, for whose kernels nothing waits.
         launches: Kernels of each step.
         busy_s: Time of each step on the device.
     """
     if not model.has_host_time:
         nothing = np.zeros(len(busy_s))
-        return _EagerSteps(busy_s, nothing, np.ones(len(busy_s)), nothing, nothing)
-    paused_s = model.host_time.launch_gap_s * launches
+        return _Steps(busy_s, nothing, np.ones(len(busy_s)), nothing, nothing)
+    times = model.host_time
+    paused_s = np.where(is_graph, times.graph_gap_s, times.launch_gap_s) * launches
     duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + paused_s)
-    paused_sd_s = model.host_time.launch_gap_sd_s * launches
-    return _EagerSteps(
+    paused_sd_s = np.where(is_graph, times.graph_gap_sd_s, times.launch_gap_sd_s) * launches
+    return _Steps(
         duration_s,
         grad_device * paused_s,
         grad_device,

@@ -96,6 +96,33 @@ class PackedSdpa(nn.Module):
         return known
 
 
+class CacheAppend(nn.Module):
+    """Appends one token to the cached keys or values of earlier ones, as a copy of all of them.
+
+    Args:
+        shape: Shape of a sample of the new token.
+        out: Shape with all tokens; it differs from ``shape`` along the tokens.
+        is_strided: Whether the new token is a part of a wider tensor.
+    """
+
+    def __init__(self, shape: Shape, out: Shape, is_strided: bool) -> None:
+        super().__init__()
+        self.axis = next((i for i, size in enumerate(shape) if size != out[i]), 0)
+        tokens = out[self.axis] - shape[self.axis]
+        self.cached_shape = (*out[: self.axis], tokens, *out[self.axis + 1 :])
+        self.is_strided = is_strided
+        self.cache: torch.Tensor | None = None
+        self.wide: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.cache is None or self.cache.shape[0] != x.shape[0] or self.cache.dtype != x.dtype:
+            self.cache = x.new_zeros((x.shape[0], *self.cached_shape))
+            self.wide = x.new_zeros((x.shape[0], 3, *x.shape[1:]))
+        assert self.wide is not None
+        new = self.wide[:, 0] if self.is_strided else x
+        return torch.cat([self.cache, new], dim=self.axis + 1)
+
+
 class RecurrentOutput(nn.Module):
     """A recurrent module that returns its output sequence without the final states."""
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from joulecast.errors import NetError
-from joulecast.kinds import count_operand, find_kind
+from joulecast.kinds import APPENDS, count_operand, find_kind
 from joulecast.records import Op
 from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.input_fits import Shape
@@ -29,6 +29,7 @@ from joulecast.runtimes.torch.index_modules import (
 from joulecast.runtimes.torch.memory_format import is_channels_last
 from joulecast.runtimes.torch.modules import (
     DECOMPOSED_ACTIVATIONS,
+    CacheAppend,
     ConcatPlaceholder,
     DecomposedRMSNorm,
     ElementwisePlaceholder,
@@ -163,6 +164,8 @@ def _build_elementwise(op: Op, shape: Shape) -> nn.Module:
     out_shape = find_kind(op.kind).out_shape(op.sizes, shape)
     if fn.startswith("concat along"):
         return ConcatPlaceholder(out_shape)
+    if fn in APPENDS:
+        return CacheAppend(shape, out_shape, fn == "append strided")
     if count_operand(op.sizes) and op.sizes["inputs"] == 1:
         is_learned = bool(op.sizes["params"])
         return OperandModule(fn, count_operand(op.sizes), shape, is_learned)
