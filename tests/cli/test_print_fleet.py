@@ -9,6 +9,7 @@ import pytest
 from fleet_examples import make_device
 from joulecast.api.fleet import FleetStatus
 from joulecast.cli.print_fleet import (
+    describe_forecast,
     describe_status,
     print_campaigns,
     print_checks,
@@ -95,3 +96,17 @@ def test_forecast_shows_energy_battery_and_obstacle(capsys):
     assert "(simulated)" in row and row.endswith("- no, 20.0 % deadline: takes up to 9 s")
     assert find_row(text, "shelf")[-4:] == ["unknown", "no", "profile", "yet"]
     assert "1 of 3 devices can finish, with a probability of at least 90.0 %." in text
+
+
+def test_forecast_of_inference_shows_the_latency(capsys):
+    setup = Setup(batch=1, phase="inference")
+    unknown = DeviceForecast("shelf", "away", None, "unknown", "no profile yet")
+    found = FleetEstimate("lenet5", setup, 1000, 0.95, 0.9, None, (FORECAST, unknown))
+    print_forecast(found)
+    text = capsys.readouterr().out
+    assert "Running lenet5 (batch 1, inference, fp32) for 1,000 inferences" in text
+    row = " ".join(find_row(text, "phone"))
+    assert row == "phone 12.5 J 10.0–15.0 J 3.00 s 3.00 ms 12.5 % yes, 95.0 %"
+    known, missing = describe_forecast(found)["devices"]
+    assert known["latency_s"] == 0.003 and known["energy_per_inference_j"] == 0.0125
+    assert missing["latency_s"] is None

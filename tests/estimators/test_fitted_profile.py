@@ -8,6 +8,8 @@ import pytest
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators import (
     ESTIMATORS,
+    check_estimator,
+    choose_estimator,
     describe_fits,
     estimate_network,
     find_estimator,
@@ -357,3 +359,25 @@ def test_what_cannot_be_estimated_is_an_error(profile):
         estimate_network(profile, Network(), SETUP)
     with pytest.raises(InputError, match="layers"):
         fit_profile(profile).predict_means([Network()], SETUP)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name"),
+    [
+        ("torch-2.13.0", "additive"),
+        ("mnn-3.6.1", "additive"),
+        ("simulated", "additive"),
+        ("onnxruntime-1.31.1", "kernel-gp"),
+        ("torch_compile-2.13.0", "kernel-gp"),
+    ],
+)
+def test_runtimes_that_fuse_are_estimated_by_their_kernels(runtime, name):
+    assert choose_estimator("auto", runtime) == name
+    assert choose_estimator("flops", runtime) == "flops"
+    assert find_estimator(name).name == name
+
+
+def test_auto_needs_no_estimator_of_that_name():
+    check_estimator("auto")
+    with pytest.raises(InputError, match="there is no estimator 'other'"):
+        check_estimator("other")

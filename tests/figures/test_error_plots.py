@@ -84,3 +84,9 @@ def test_distribution_rises_to_all_networks(ratios):
         y for x, y in zip(line.x, line.y, strict=True) if x <= middle * (1 + 1e-12) or y == 0
     )
     assert share == pytest.approx(100 * sum(e <= middle for e in errors) / len(errors))
+
+
+def test_axes_say_what_a_step_is():
+    (panel,) = plot_estimates(ROWS, step="inference").panels
+    assert panel.x.title == "Measured energy per inference"
+    assert panel.y.title == "Estimated energy per inference"

@@ -19,3 +19,9 @@ def test_subtitle_shows_the_correlation_of_time_and_energy():
         "b": [StepMeasurement("only", 1, 1)],
     }
     assert plot_energy_by_time(series).caption.subtitle == "a: r = 1.00"
+
+
+def test_axes_say_what_a_step_is():
+    points = {"a": [StepMeasurement(str(i), i, 2.0 * i) for i in (1, 2, 3)]}
+    (panel,) = plot_energy_by_time(points, step="inference").panels
+    assert (panel.x.title, panel.y.title) == ("Duration per inference", "Energy per inference")

@@ -181,6 +181,24 @@ def test_warm_up_lasts_until_steps_settle():
     assert hasty.cost_s < seen.cost_s
 
 
+def test_warm_up_and_windows_may_have_fixed_numbers_of_steps():
+    slow = Trial(make_family("resnet50", (3, 224, 224)), Setup(batch=1024))
+    limits = MeasureLimits(warmup_steps=3, window_steps=2)
+    seen = measure_in(make_noiseless_device(1), slow, limits=limits)
+    assert (seen.count, seen.warmup_steps, seen.measured_steps) == (3, 3, 6)
+    # A meter that updates slowly needs more of short steps.
+    short = measure_in(make_noiseless_device(1), limits=limits)
+    assert short.warmup_steps == 3
+    least_s = SimulatedMeter(make_noiseless_device(1)).window_s
+    assert short.measured_steps * short.duration_s >= 3 * least_s
+
+
+def test_observation_counts_its_steps():
+    seen = measure_in(make_noiseless_device())
+    assert seen.warmup_steps > 0
+    assert seen.measured_steps * seen.duration_s < seen.cost_s
+
+
 def test_steps_that_never_settle_are_still_measured():
     seen = measure_in(make_simulated_device(0, noise=10.0), rounds=9)
     assert seen.duration_sd_s > 0.02 * seen.duration_s
