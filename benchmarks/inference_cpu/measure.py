@@ -14,7 +14,7 @@ import json
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,13 @@ from typing import Any
 import onnxruntime
 import torch
 from inference_nets import DEVELOPMENT_NETS, TEST_NETS, Net, make_net
-from kernel_pool import SEED, draw_kernels
+from kernel_pool import RUNTIME, SEED, draw_kernels
 
 from joulecast.devices import detect_device
 from joulecast.errors import JoulecastError
 from joulecast.estimators.kernels.kernel_points import make_overhead_trial
 from joulecast.families import make_family
+from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels, merge_kernels
 from joulecast.records import Execution, Network, Setup, Trial
 from joulecast.runtimes import Step, open_runtime
 from joulecast.runtimes.onnx.own_file import OnnxFile
@@ -102,10 +103,25 @@ def list_kernel_items(setup: Setup, seed: int) -> Iterator[Item]:
     overhead = make_overhead_trial(setup)
     yield Item("overhead", "empty graph", overhead, partial(runtime.prepare, overhead))
     for kernel in draw_kernels(setup, seed):
-        weights_bytes = 4.0 * max(kernel.params, 1)
-        copies = min(MOST_COPIES, max(FEWEST_COPIES, round(TARGET_BYTES / weights_bytes)))
-        trial = Trial(kernel.network, setup, Execution(copies=copies, upstream="random"))
+        trial = make_kernel_trial(kernel, setup)
         yield Item("kernel", kernel.kind, trial, partial(runtime.prepare, trial))
+
+
+def list_own_items(setup: Setup, networks: Sequence[Network]) -> Iterator[Item]:
+    """Return the kernels of the nets themselves, for the second table."""
+    runtime, table = open_runtime("onnx:cpu"), find_fusion_table(RUNTIME)
+    listed = (kernel for one in networks for kernel in list_kernels(one, setup, table))
+    for kernel in merge_kernels(listed):
+        if kernel.network.buildable:
+            trial = make_kernel_trial(kernel, setup)
+            yield Item("own", kernel.kind, trial, partial(runtime.prepare, trial))
+
+
+def make_kernel_trial(kernel: FusedKernel, setup: Setup) -> Trial:
+    """Return the trial of a kernel alone, in copies with weights of their own."""
+    weights_bytes = 4.0 * max(kernel.params, 1)
+    copies = min(MOST_COPIES, max(FEWEST_COPIES, round(TARGET_BYTES / weights_bytes)))
+    return Trial(kernel.network, setup, Execution(copies=copies, upstream="random"))
 
 
 def list_family_items(setup: Setup) -> Iterator[Item]:
@@ -187,8 +203,9 @@ def main() -> None:
         for item, networks in list_net_items(setup, options.out, is_test):
             nets.append(item)
             read.append(networks)
+    own = [*list_own_items(setup, [item.trial.network for item in nets])]
     nets += list_family_items(setup)
-    kernels = [*list_kernel_items(setup, options.seed)]
+    kernels = [*list_kernel_items(setup, options.seed), *own]
     print(f"{len(kernels)} kernels, {len(nets)} networks", flush=True)
     visit_all(kernels, nets, options.passes, until_s)
     machine["ended"] = time.strftime("%Y-%m-%d %H:%M")

@@ -96,12 +96,16 @@ def report(folder: Path, group: str) -> dict[str, Any]:
     runtime = f"onnxruntime-{found['machine']['onnxruntime']}"
     by_group = {
         name: load_observations([one for one in items if one["group"] == name], runtime)
-        for name in ("overhead", "kernel", "family")
+        for name in ("overhead", "kernel", "family", "own")
     }
     nets = [one for one in items if one["group"] == group and one["visits_s"]]
     measured_s = [statistics.median(one["visits_s"]) for one in nets]
     alone = [*by_group["overhead"], *by_group["kernel"]]
-    whole = [*alone, *by_group["family"]]
+    profiles = {
+        "kernels": alone,
+        "kernels and families": [*alone, *by_group["family"]],
+        "kernels and the nets' own": [*alone, *by_group["own"]],
+    }
     rows: dict[str, Any] = {}
     for reader in READERS:
         by_name = {one["name"]: Network.from_dict(one[reader]) for one in read}
@@ -111,7 +115,7 @@ def report(folder: Path, group: str) -> dict[str, Any]:
             KernelForestEstimator(),
         )
         for estimator in estimators:
-            for title, observations in (("kernels", alone), ("kernels and families", whole)):
+            for title, observations in profiles.items():
                 prediction = estimator.fit(observations).predict(networks, [setup] * len(nets))
                 rows[f"{estimator.name}, {title}, {reader}"] = score(
                     prediction.duration_s.tolist(), measured_s
