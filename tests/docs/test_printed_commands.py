@@ -1,8 +1,8 @@
 """Every command and call that a page or an example prints runs as printed, in their order.
 
-Each page has an empty folder and store, a link to the examples, and the ``toml`` and ``csv`` it
-shows as ``jobs.toml`` and ``runs.csv``. What needs a GPU must stop because the GPU is missing. Only
-what takes minutes is shortened.
+Each page has an empty store, and a folder with a link to the examples, ``net.onnx``, and the
+``toml`` and ``csv`` it shows as ``jobs.toml`` and ``runs.csv``. What needs a GPU must stop because
+the GPU is missing. Only what takes minutes is shortened.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import joulecast
 from joulecast.cli.main import cli
 from joulecast.errors import MissingError
+from onnx_models import make_conv_net, save
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ("README.md", "docs/commands.md", "docs/how-to/*.md", "examples/*")
@@ -66,6 +67,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("JOULECAST_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    save(make_conv_net(), tmp_path / "net.onnx")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
