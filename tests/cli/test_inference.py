@@ -141,6 +141,11 @@ def test_search_and_prune_have_budgets_per_inference(ran):
     text = ran("search", *network, *device, "--budget", budget, "--candidates", "50").stdout
     assert "per inference, kept" in " ".join(text.split())
     assert "energy and time of one inference" in text
+    words = ("search", *network, *device, "--budget", budget, "--candidates", "50")
+    candidate = ran.json(*words)["candidates"][0]
+    assert candidate["latency_s"] == candidate["duration_s"]
+    pruned = ran.json("prune", *network, *device, "--budget", "99%", "--strategy", "uniform")
+    assert pruned["after"]["latency_s"] == pruned["after"]["duration_s"]
     assert "per inference" in ran.fails("search", *network, *device, "--budget", "1nJ/inference")
     assert "per inference" in ran.fails("prune", *network, *device, "--budget", "1nJ/inference")
 

@@ -30,7 +30,7 @@ from joulecast.cli.print_pruning import PruningReport, print_pruning
 from joulecast.cli.progress import show_activity
 from joulecast.cli.terminal import Json
 from joulecast.errors import FileError
-from joulecast.records import Observation
+from joulecast.records import Observation, Setup, describe_inference
 from joulecast.uses.prune import parse_pruning_budget
 from joulecast.uses.prune_options import IMPORTANCES, OBJECTIVES, STRATEGY_NAMES
 
@@ -169,11 +169,14 @@ def describe_pruning(report: PruningReport) -> Json:
     """Return a pruning as JSON values."""
     result = report.pruned.pruning
     data: Json = {**result.to_dict(), "steps": report.steps, "saved": report.place or None}
+    for name, one in (("before", result.before), ("after", result.after)):
+        if one is not None:
+            data[name].update(describe_inference(report.setup, one.energy_j, one.duration_s))
     if report.measured is not None:
         before, after = report.measured
         data["measured"] = {
-            "before": _describe_observation(before),
-            "after": _describe_observation(after),
+            "before": _describe_observation(before, report.setup),
+            "after": _describe_observation(after, report.setup),
             "share": (after.energy_j or 0.0) / (before.energy_j or 1.0),
             "within_budget": is_within_budget(result.budget, before, after),
         }
@@ -221,6 +224,9 @@ def _check_options(pruning: PruneOptions, actions: PruneActions) -> None:
         )
 
 
-def _describe_observation(observation: Observation) -> Json:
+def _describe_observation(observation: Observation, setup: Setup) -> Json:
     keys = ("energy_j", "energy_sd_j", "duration_s", "count", "meter", "covers", "provenance")
-    return {key: getattr(observation, key) for key in keys}
+    return {
+        **{key: getattr(observation, key) for key in keys},
+        **describe_inference(setup, observation.energy_j, observation.duration_s),
+    }

@@ -16,7 +16,7 @@ from joulecast.errors import InputError
 from joulecast.estimators import AUTO, Estimates, FittedProfile, fit_profile
 from joulecast.estimators.base import Floats
 from joulecast.kinds import network_work
-from joulecast.records import Estimate, Network, Profile, Setup, name_step
+from joulecast.records import Estimate, Network, Profile, Setup, describe_inference, name_step
 from joulecast.units import format_energy, format_share
 from joulecast.uses.search.search_space import Params, SearchSpace
 
@@ -61,7 +61,7 @@ class ScreenedCandidate:
 
     @property
     def setup(self) -> Setup:
-        """How it is trained."""
+        """How it is trained or run."""
         return self.space.make_setup(self.params)
 
     @property
@@ -90,6 +90,7 @@ class ScreenedCandidate:
             "interval_j": list(self.interval_j),
             "duration_s": self.duration_s,
             "steps": self.steps,
+            **describe_inference(self.setup, self.estimate.energy_j, self.estimate.duration_s),
             "budget_probability": self.budget_probability,
             "within_budget": self.is_within_budget,
             "interpolated": self.is_interpolated,
