@@ -107,6 +107,14 @@ def test_copies_all_run(layer, kernel, upstream, inputs, tmp_path):
     assert [node.op_type for node in onnx.load(path).graph.node] == [kernel] * 3
 
 
+def test_every_copy_converts_its_input_where_scales_are_dynamic():
+    layer = make_layer("linear", cin=6, cout=4)
+    setup = replace(INFERENCE, precision="int8_dynamic")
+    execution = Execution(copies=3, upstream="random")
+    _, batch = build_model(Trial(Network((layer,), Input((6,))), setup, execution))
+    assert len(batch) == 3
+
+
 def test_isolated_layer_may_be_undefined_for_its_input():
     layer = make_layer("elementwise", fn="log", shape=(6,))
     trial = Trial(Network((layer,), Input((6,))), INFERENCE, Execution(upstream="random"))

@@ -140,14 +140,16 @@ def build_model(trial: Trial) -> tuple[ModelProto, dict[str, Array]]:
     """Return the graph of a trial and its inputs: copies are side by side in one graph.
 
     Copies of an isolated layer read one input: inside a network, the layer before has just written
-    it, and it is in a cache. Weights are not: each copy has its own.
+    it, and it is in a cache. Weights are not: each copy has its own. With dynamic scales, copies
+    have inputs of their own, because one would be converted to integers once for all of them.
     """
     seed = int(trial.key[:8], 16)
     network, setup = trial.network, trial.setup
     graph, outputs = OnnxGraph(setup.batch), []
+    shares_input = is_isolated(trial) and setup.precision != "int8_dynamic"
     shape, is_tokens = (setup.batch, *network.input.shape), bool(network.input.vocabulary)
     for copy in range(trial.execution.copies):
-        if copy == 0 or not is_isolated(trial):
+        if copy == 0 or not shares_input:
             x = graph.add_input(f"input_{copy}", shape, is_tokens)
         outputs.append(add_network(graph, network, x, draw_weights(seed + copy)))
         if graph.weights_bytes > _LARGEST_MODEL_BYTES:
