@@ -67,7 +67,8 @@ def test_all_estimators_are_evaluated_by_default():
     both = (*list_estimators("transformer"), *list_estimators("shufflenetv2"))
     assert {name.removesuffix("-noprobe") for name in both} == set(ESTIMATORS)
     without_blocks = {name.removesuffix("-noprobe") for name in list_estimators("cnn5")}
-    assert set(ESTIMATORS) - without_blocks == {"subtractive-blocks"}
+    kernels = {"kernel-gp", "kernel-forest"}
+    assert set(ESTIMATORS) - without_blocks - kernels == {"subtractive-blocks"}
 
 
 def test_estimators_that_propose_the_same_trials_share_a_campaign():

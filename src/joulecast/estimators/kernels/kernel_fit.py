@@ -92,14 +92,14 @@ def _count_distinct(column: _CostColumn, places: Sequence[int]) -> int:
 def _fit_mean(column: _CostColumn, single: Sequence[int]) -> WorkMean:
     """Return the mean by work of kernels that ran alone; of whole networks if none did."""
     if not len(column.costs):
-        return WorkMean((0.0, 0.0, 1.0), 0.5, 0)
+        return WorkMean((0.0, 0.0, 0.0, 1.0), 0.5, 0)
     places = list(single) or list(range(len(column.costs)))
     costs = column.costs[places]
     if column.by_work:
         return fit_work_mean([column.points[at].kernels for at in places], costs)
     logs = np.log(costs)
     level, log_sd = float(np.exp(logs.mean())), float(max(0.1, logs.std()))
-    return WorkMean((0.0, 0.0, level), log_sd, len(costs))
+    return WorkMean((0.0, 0.0, 0.0, level), log_sd, len(costs))
 
 
 def _add_factors(model: SetupModel, points: Sequence[CostPoint]) -> SetupModel:

@@ -1,8 +1,8 @@
 """Regress the cost of the kernels of one kind on their features.
 
     y        logarithm of a duration, a power or an energy
-    kernel-gp        y = log(a·FLOPs + b·bytes + c) + Gaussian process over log features
-    kernel-forest    y = random forest over features
+    kernel-gp        y = log(a·FLOPs + b·bytes + c·depth + d) + Gaussian process over log features
+    kernel-forest    y = the same mean + random forest over features
 
 Both return a mean and the joint covariance of errors, so that sums of kernels have honest
 intervals.
@@ -11,8 +11,9 @@ intervals.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from joulecast.estimators.base import Floats, Json
 from joulecast.estimators.kernels.work_means import WorkMean, fit_work_mean
 from joulecast.fusion import FusedKernel
 from joulecast.gp.residual_process import ResidualProcess, fit_residual_process
+from joulecast.kinds import output_shape
 from joulecast.records.codec import Record
 
 FEWEST_POINTS = 3
@@ -29,6 +31,7 @@ FEWEST_POINTS = 3
 # Trees of a forest; nn-Meter's forests have about as many.
 _TREES = 100
 _LEAST_FOREST_SD = 0.02
+_LARGEST_ALIGNMENT = 8
 
 
 class KernelRegression(Protocol):
@@ -67,7 +70,7 @@ class ProcessRegression(Record):
     def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
         """Return the mean of the logarithm of each cost and their joint covariance."""
         mean, cov = self.process.predict(list_log_features(kernels, self.names))
-        cov = cov + np.eye(len(kernels)) * self.process.nugget_variance
+        cov = cov + np.eye(len(kernels)) * self.process.point_variance
         return self.mean.log_costs(kernels) + mean, cov
 
 
@@ -82,12 +85,7 @@ def fit_process(
         sd_shares: Standard deviations of the costs as shares of them.
         by_work: Whether costs grow with the work; powers do not.
     """
-    names = name_features(kernels)
-    if by_work:
-        mean = fit_work_mean([(kernel,) for kernel in map(_take_once, kernels)], costs)
-    else:
-        level = math.exp(float(np.log(costs).mean()))
-        mean = WorkMean((0.0, 0.0, level), 0.0, len(costs))
+    names, mean = name_features(kernels), _fit_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)
     points = list_log_features(kernels, names)
     return ProcessRegression(names, mean, fit_residual_process(points, residuals, sd_shares**2))
@@ -95,24 +93,29 @@ def fit_process(
 
 @dataclass(frozen=True)
 class ForestRegression(Record):
-    """A random forest, stored as the data that it is grown from.
+    """A random forest around a linear function of work, stored as the data that it is grown from.
+
+    A tree cannot extrapolate: the forest of DeepEn2023's energies themselves has twice the error
+    (benchmarks/kernels).
 
     Attributes:
         names: Names of the features.
+        mean: The mean.
         points: Features of the kernels, n x d.
-        log_costs: Logarithms of their costs, n.
+        residuals: Logarithms of their costs minus the mean, n.
         log_sd: Standard deviation of the error on kernels that a tree did not see.
     """
 
     names: tuple[str, ...]
+    mean: WorkMean
     points: Floats
-    log_costs: Floats
+    residuals: Floats
     log_sd: float
 
     @property
     def count(self) -> int:
         """Number of kernels that it was fitted to."""
-        return len(self.log_costs)
+        return len(self.residuals)
 
     def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
         """Return the mean of the logarithm of each cost and their joint covariance.
@@ -120,25 +123,25 @@ class ForestRegression(Record):
         Half of the variance of an error is common to the kind.
         """
         means = self._forest.predict(list_features(kernels, self.names))
+        means = self.mean.log_costs(kernels) + means
         cov = self.log_sd**2 * (0.5 + 0.5 * np.eye(len(kernels)))
         return np.asarray(means), cov
 
     @cached_property
     def _forest(self) -> Any:
-        return _grow_forest(self.points, self.log_costs)
+        return _grow_forest(self.points, self.residuals)
 
 
 def fit_forest(
     kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
 ) -> ForestRegression:
     """Grow a random forest on the costs of kernels of one kind; arguments as ``fit_process``."""
-    names = name_features(kernels)
-    points, log_costs = list_features(kernels, names), np.log(costs)
-    forest = _grow_forest(points, log_costs)
-    unseen = np.isfinite(forest.oob_prediction_)
-    errors = (forest.oob_prediction_ - log_costs)[unseen]
-    log_sd = float(np.sqrt(np.mean(errors**2))) if len(errors) else 1.0
-    return ForestRegression(names, points, log_costs, max(_LEAST_FOREST_SD, log_sd))
+    names, mean = name_features(kernels), _fit_mean(kernels, costs, by_work)
+    points, residuals = list_features(kernels, names), np.log(costs) - mean.log_costs(kernels)
+    # Errors on kernels that a tree did not see.
+    errors = _grow_forest(points, residuals).oob_prediction_ - residuals
+    log_sd = max(_LEAST_FOREST_SD, float(np.sqrt(np.mean(errors**2))))
+    return ForestRegression(names, mean, points, residuals, log_sd)
 
 
 def name_features(kernels: Sequence[FusedKernel]) -> tuple[str, ...]:
@@ -152,24 +155,34 @@ def list_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> Float
 
 
 def list_log_features(kernels: Sequence[FusedKernel], names: Sequence[str]) -> Floats:
-    """Return logarithms of the features of kernels and of the bytes they move, n x (d + 1)."""
-    moved = np.array([[one.size_bytes] for one in kernels])
-    return np.asarray(np.log1p(np.hstack([list_features(kernels, names), moved])))
+    """Return logarithms of the features of kernels, of the bytes they move and of their alignment.
+
+    The alignment is the power of two, up to 8, that divides the last axis of the output: kernels
+    compute tiles, and the tiles of an image of 13 x 13 are not full.
+    """
+    moved = [[one.size_bytes] for one in kernels]
+    aligned = [[math.log2(_find_alignment(one))] for one in kernels]
+    logs = np.log1p(np.hstack([list_features(kernels, names), moved]))
+    return np.asarray(np.hstack([logs, aligned]))
 
 
-def _take_once(kernel: FusedKernel) -> FusedKernel:
-    from dataclasses import replace
+def _find_alignment(kernel: FusedKernel) -> int:
+    *_, last = (1, *output_shape(kernel.network.layers[-1]))
+    return math.gcd(last, _LARGEST_ALIGNMENT)
 
-    return replace(kernel, count=1)
+
+def _fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+    if by_work:
+        return fit_work_mean([(replace(kernel, count=1),) for kernel in kernels], costs)
+    level = math.exp(float(np.log(costs).mean()))
+    return WorkMean((0.0, 0.0, 0.0, level), 0.0, len(costs))
 
 
-def _grow_forest(points: Floats, log_costs: Floats) -> Any:
-    import warnings
-
+def _grow_forest(points: Floats, residuals: Floats) -> Any:
     from sklearn.ensemble import RandomForestRegressor
 
     with warnings.catch_warnings():
         # Of few points, some are in every tree's sample.
         warnings.simplefilter("ignore", UserWarning)
         forest = RandomForestRegressor(_TREES, random_state=0, oob_score=True)
-        return forest.fit(points, log_costs)
+        return forest.fit(points, residuals)

@@ -5,6 +5,7 @@ cost ≈ a·FLOPs + b·bytes + c          a, b, c ≥ 0, by least squares of rel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import numpy as np
 from joulecast.estimators.base import Floats
 from joulecast.estimators.work_rates import fit_work_rates
 from joulecast.fusion import FusedKernel
+from joulecast.kinds import output_shape
 from joulecast.records.codec import Record
 
 # Without any error to learn from, a linear function of work is off by about this much.
@@ -22,10 +24,10 @@ _LEAST_LOG_SD = 0.2
 
 @dataclass(frozen=True)
 class WorkMean(Record):
-    """Cost per FLOP, per byte and per kernel.
+    """Cost per FLOP, per byte, per FLOP of an output element and per kernel.
 
     Attributes:
-        rates: a, b and c.
+        rates: a, b, c and d.
         log_sd: Standard deviation of the logarithm of a cost around it.
         count: Number of costs that it was fitted to.
     """
@@ -40,8 +42,14 @@ class WorkMean(Record):
 
 
 def count_kernels(kernels: Sequence[FusedKernel]) -> Floats:
-    """Return FLOPs, bytes and 1 for each kernel."""
-    return np.array([[one.flops, one.size_bytes, 1.0] for one in kernels])
+    """Return FLOPs, bytes, depth and 1 for each kernel."""
+    return np.array([[one.flops, one.size_bytes, find_depth(one), 1.0] for one in kernels])
+
+
+def find_depth(kernel: FusedKernel) -> float:
+    """Return the FLOPs of one output element of a kernel."""
+    outputs = kernel.batch * math.prod(output_shape(kernel.network.layers[-1]))
+    return kernel.flops / max(1, outputs)
 
 
 def fit_work_mean(groups: Sequence[Sequence[FusedKernel]], costs: Floats) -> WorkMean:
