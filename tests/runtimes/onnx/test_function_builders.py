@@ -1,5 +1,7 @@
 """Functions of elements in ONNX."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("onnxruntime")
@@ -57,3 +59,11 @@ def test_unknown_function_becomes_as_many_passes():
     layer = make_layer("elementwise", fn="my_function", shape=(6, 8), passes=3)
     expected, found = run_both(Network((layer,), Input((6, 8))))
     assert (found == expected).all()
+
+
+def test_concatenation_along_another_axis_has_all_elements():
+    layer = make_layer("elementwise", fn="concat along 2", inputs=2, shape=(3, 4, 10))
+    layer = replace(layer, reads=(1, 1), join="concat")
+    expected, found = run_both(Network((layer,), Input((3, 4, 5))))
+    assert found.shape == expected.shape == (2, 3, 4, 10)
+    assert sorted(found.ravel()) == sorted(expected.ravel())

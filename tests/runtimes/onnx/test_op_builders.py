@@ -62,6 +62,12 @@ def test_pooling_that_onnx_lacks_is_refused():
         add(layer)
 
 
+def test_one_pixel_is_expanded_as_in_pytorch():
+    pool = make_op("pool", fn="adaptive_avg", kernel=(3, 2))
+    layer = make_layer("conv2d", (pool,), cin=3, cout=4, space=(1, 1), kernel=1)
+    compare_with_torch(Network((layer,), Input((3, 1, 1))))
+
+
 def test_view_of_other_elements_is_refused():
     layer = make_layer("view", out=(5,), shape=(2, 3))
     with pytest.raises(NetError, match="cannot be viewed"):

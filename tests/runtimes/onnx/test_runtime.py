@@ -146,6 +146,14 @@ def test_network_without_integer_kernels_is_refused_in_8_bits():
     open_runtime("onnx").prepare(replace(trial, execution=Execution(upstream="random"))).close()
 
 
+@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
+def test_graph_without_products_runs_in_8_bits(precision):
+    # Campaigns measure an empty graph in every precision.
+    layer = make_layer("elementwise", fn="relu", shape=(1,))
+    setup = replace(INFERENCE, precision=precision)
+    open_runtime("onnx").prepare(Trial(Network((layer,), Input((1,))), setup)).close()
+
+
 def test_trial_that_needs_more_memory_is_refused_before_it_is_built():
     device = replace(detect_device("cpu"), memory_bytes=1000)
     with pytest.raises(OutOfMemoryError, match=r"needs .* MiB but"):

@@ -22,7 +22,8 @@ def build_function(
     s, x = op.sizes, inputs[0]
     out = find_kind(op.kind).out_shape(s, x.sample)
     if s["fn"].startswith("concat along"):
-        return _concat_flat(graph, inputs, out)
+        whole = find_kind(op.kind).out_shape(s, tuple(s.get("shape", x.sample)))
+        return _concat_flat(graph, inputs, whole)
     if count_operand(s) and s["inputs"] == 1:
         operand = weights("operand", find_operand_shape(count_operand(s), x.sample), 1.0)
         names = [x, graph.add_weight(operand)]

@@ -102,6 +102,8 @@ def _build_pool(graph: OnnxGraph, op: Op, inputs: Sequence[Value], weights: Weig
     if s["fn"].startswith("adaptive"):
         if set(out[1:]) == {1}:
             return graph.add("GlobalMaxPool" if is_max else "GlobalAveragePool", [x], shape)
+        if set(x.sample[1:]) == {1}:
+            return graph.add("Expand", [x, graph.add_integers(shape)], shape)
         pairs = [*zip(x.sample[1:], out[1:], strict=True)]
         if any(size % steps for size, steps in pairs):
             raise NetError(

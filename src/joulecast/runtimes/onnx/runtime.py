@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import ModelProto
 
 from joulecast.errors import InputError, JoulecastError, NetError, OutOfMemoryError
-from joulecast.kinds import peak_memory
+from joulecast.kinds import network_work, peak_memory
 from joulecast.records import INT8_PRECISIONS, Device, Network, Setup, Trial
 from joulecast.runtimes.onnx.build import add_network, draw_weights
 from joulecast.runtimes.onnx.edge_conversions import open_without_conversions
@@ -52,8 +52,11 @@ class OnnxRuntime:
         self.check_memory(trial)
         with explain_errors():
             model, inputs = build_model(trial)
-            prepare = prepare_isolated if is_isolated(trial) else prepare_model
-            return prepare(model, inputs, trial.setup)
+            if is_isolated(trial):
+                return prepare_isolated(model, inputs, trial.setup)
+            # A graph without products, such as an empty one, has nothing to compute in integers.
+            has_products = bool(network_work(trial.network, trial.setup).forward.flops)
+            return prepare_model(model, inputs, trial.setup, needs_integers=has_products)
 
     def check_memory(self, trial: Trial) -> None:
         """Raise OutOfMemoryError for a trial that does not fit."""
@@ -184,13 +187,16 @@ def prepare_isolated(model: ModelProto, inputs: Mapping[str, Array], setup: Setu
     )
 
 
-def prepare_model(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) -> OnnxStep:
+def prepare_model(
+    model: ModelProto, inputs: Mapping[str, Array], setup: Setup, *, needs_integers: bool = True
+) -> OnnxStep:
     """Return the checked step of a model, in 8 bits if the setup says so.
 
     Args:
         model: The model, in fp32 or quantised.
         inputs: What it is run on.
         setup: How it is run.
+        needs_integers: Refuse a model in 8 bits that no kernel runs with integers.
 
     Raises:
         NetError: Its output is not finite, or it has no integer kernels.
@@ -203,7 +209,7 @@ def prepare_model(model: ModelProto, inputs: Mapping[str, Array], setup: Setup) 
     with tempfile.TemporaryDirectory() as folder:
         optimised = Path(folder) / "optimised.onnx"
         session = open_session(model.SerializeToString(), setup, optimised)
-        if not list_integer_kernels(optimised):
+        if needs_integers and not list_integer_kernels(optimised):
             raise NetError(
                 "ONNX Runtime runs no layer of the network with integers: measure it in fp32, not "
                 f"in {setup.precision}"
