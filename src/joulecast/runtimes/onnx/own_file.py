@@ -64,11 +64,11 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
     model = read_model(file.path)
     check_external_files(model.graph, file.path)
     inputs = _draw_inputs(model.graph, file, trial)
-    is_int8 = is_quantised(model)
-    if is_int8 and trial.setup.precision not in INT8_PRECISIONS:
+    in_int8 = trial.setup.precision in INT8_PRECISIONS
+    if is_quantised(model) and not in_int8:
         raise InputError(f"{file.path} computes in 8 bits already: give --precision int8")
     with explain_errors():
-        if trial.setup.precision in INT8_PRECISIONS and not is_int8:
+        if in_int8:
             return prepare_model(_load_weights(file.path), inputs, trial.setup)
         return check_finite(OnnxStep(open_session(str(file.path), trial.setup), inputs))
 
