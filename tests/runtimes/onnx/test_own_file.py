@@ -14,7 +14,7 @@ from joulecast.errors import FileError, InputError, NetError
 from joulecast.families import make_family
 from joulecast.records import Input, Network, Setup, Trial
 from joulecast.runtimes import open_runtime
-from joulecast.runtimes.onnx.own_file import OnnxFile
+from joulecast.runtimes.onnx.own_file import OnnxFile, check_external_files
 from joulecast.runtimes.onnx.quantise import quantise_model
 from joulecast.runtimes.onnx.runtime import build_model
 
@@ -145,3 +145,24 @@ def test_graph_that_cannot_run_is_one_line(tmp_path):
     with pytest.raises(NetError, match="ONNX Runtime cannot run the network") as error:
         prepare(tmp_path / "net.onnx", trial)
     assert "\n" not in str(error.value)
+
+
+def test_weights_of_nodes_and_functions_are_checked(tmp_path):
+    value = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.0])
+    value.ClearField("float_data")
+    value.data_location = TensorProto.EXTERNAL
+    value.external_data.add(key="location", value="../outside.bin")
+    node = helper.make_node("Constant", [], ["c"], value=value)
+    inside = helper.make_graph([node], "inside", [], [])
+    nested = helper.make_node("If", ["x"], ["y"], then_branch=inside, else_branch=inside)
+    opsets = [helper.make_opsetid("", 20)]
+    function = helper.make_function("own", "F", [], ["c"], [node], opsets)
+    plain = helper.make_graph([], "plain", [], [])
+    for graph, functions in (
+        (inside, []),
+        (helper.make_graph([nested], "g", [], []), []),
+        (plain, [function]),
+    ):
+        model = helper.make_model(graph, functions=functions, opset_imports=opsets)
+        with pytest.raises(FileError, match="outside of its folder: not run"):
+            check_external_files(model, tmp_path / "net.onnx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
     check_trial(trial)
     runtime.check_memory(trial)
     model = read_model(file.path)
-    check_external_files(model.graph, file.path)
+    check_external_files(model, file.path)
     inputs = _draw_inputs(model.graph, file, trial)
     in_int8 = trial.setup.precision in INT8_PRECISIONS
     if is_quantised(model) and not in_int8:
@@ -73,14 +73,16 @@ def prepare_file(runtime: OnnxRuntime, file: OnnxFile, trial: Trial) -> Step:
         return check_finite(OnnxStep(open_session(str(file.path), trial.setup), inputs))
 
 
-def check_external_files(graph: onnx.GraphProto, path: Path) -> None:
+def check_external_files(model: onnx.ModelProto, path: Path) -> None:
     """Check that weights in other files are in the folder of the model, whatever links say.
 
     Raises:
         FileError: One is missing, or elsewhere.
     """
     folder = path.resolve().parent
-    for location in {*_list_locations(graph)}:
+    locations = {*_list_locations(model.graph)}
+    locations.update(*(_list_node_locations(one.node) for one in model.functions))
+    for location in locations:
         found = (folder / location).resolve()
         if not found.is_relative_to(folder):
             raise FileError(f"{path} keeps weights in {location!r}, outside of its folder: not run")
@@ -89,15 +91,19 @@ def check_external_files(graph: onnx.GraphProto, path: Path) -> None:
 
 
 def _list_locations(graph: onnx.GraphProto) -> Iterator[str]:
-    tensors = [*graph.initializer]
-    for node in graph.node:
-        for attribute in node.attribute:
-            tensors += [attribute.t, *attribute.tensors]
-            for inner in (attribute.g, *attribute.graphs):
-                if inner.node:
-                    yield from _list_locations(inner)
-    for sparse in graph.sparse_initializer:
-        tensors += [sparse.values, sparse.indices]
+    sparse = [one for pair in graph.sparse_initializer for one in (pair.values, pair.indices)]
+    yield from _list_tensor_locations([*graph.initializer, *sparse])
+    yield from _list_node_locations(graph.node)
+
+
+def _list_node_locations(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for attribute in (one for node in nodes for one in node.attribute):
+        yield from _list_tensor_locations([attribute.t, *attribute.tensors])
+        for inner in (attribute.g, *attribute.graphs):
+            yield from _list_locations(inner)
+
+
+def _list_tensor_locations(tensors: Iterable[onnx.TensorProto]) -> Iterator[str]:
     for tensor in tensors:
         yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 
