@@ -223,3 +223,9 @@ def test_trials_that_would_take_too_long_are_left_out(measurer, store, monkeypat
 
 def test_assumed_scale_fits_any_device(measurer):
     assert find_scale(measurer).memory_bytes > 1e9
+
+
+def test_atlas_of_inference_trains_nothing(measurer):
+    planned = plan_atlas(measurer, AtlasLimits(phase="inference", **SMALL))
+    assert {one.trial.setup.phase for one in planned} == {"inference"}
+    assert {one.reason for one in planned} >= {"anchor", "piece"}

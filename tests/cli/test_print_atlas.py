@@ -39,6 +39,14 @@ def test_an_atlas_serves_a_network_it_never_saw(shell, small_atlas):
     assert answer["energy_j"] > 0
 
 
+def test_an_atlas_of_inference_is_for_inference(shell, small_atlas):
+    text = shell(*ATLAS, "--inference", "--points", "30").stdout
+    assert text.rstrip().endswith("joulecast estimate NET --device simulated-7 --inference")
+    lines = shell("profiles", "show", "simulated-7").stdout.splitlines()
+    setups = [line for line in lines if " at batch " in line]
+    assert setups and all("inference" in line for line in setups)
+
+
 def test_an_atlas_ends_after_its_time(shell, small_atlas):
     data = shell.json(*ATLAS, "--seconds", "30")
     assert "30 s" in data["stopped"] and data["elapsed_s"] < 33

@@ -55,6 +55,7 @@ def profile_atlas(
         seconds=profiling.limit_s,
         points=profiling.points,
         retries_refused=profiling.retry_refused,
+        phase=profiling.phase,
     )
     request = AtlasRequest(measuring, limits, store)
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.

@@ -60,6 +60,7 @@ def list_trials(
     modes: tuple[str, ...] = ("eager",),
     observations: Iterable[Observation] = (),
     most: int = MOST_TRIALS,
+    phase: str = "train",
 ) -> tuple[AtlasTrial, ...]:
     """Return what is still to be measured, the most useful first.
 
@@ -69,6 +70,7 @@ def list_trials(
         modes: Modes of the runtime.
         observations: What was measured or refused before.
         most: How many trials an atlas has at most, observed ones included.
+        phase: Phase of the population.
     """
     mode = "graph" if "graph" in modes else "eager"
     sized = (_SizedPiece(one, _find_memory_bytes(one)) for one in population.list_pieces())
@@ -77,7 +79,7 @@ def list_trials(
         _list_piece_trials(pieces, scale, mode),
         _list_host_trials(pieces, scale) if mode == "graph" else iter(()),
     )
-    planned = tuple(islice(chain(_list_anchors(scale, modes), own), most))
+    planned = tuple(islice(chain(_list_anchors(scale, modes, phase), own), most))
     return drop_observed(planned, observations)
 
 
@@ -104,9 +106,9 @@ def _read_observed(observations: Iterable[Observation]) -> tuple[set[str], set[s
     return timed, metered
 
 
-def _list_anchors(scale: DeviceScale, modes: tuple[str, ...]) -> Iterator[AtlasTrial]:
+def _list_anchors(scale: DeviceScale, modes: tuple[str, ...], phase: str) -> Iterator[AtlasTrial]:
     """Yield all anchors by duration, which takes two seconds, then those that matter by energy."""
-    trials = make_anchor_trials(scale, modes)
+    trials = make_anchor_trials(scale, modes, phase)
     for with_energy in (False, True):
         for trial in trials:
             yield AtlasTrial(trial, with_energy, _name_anchor(trial), "anchor")

@@ -52,6 +52,7 @@ class AtlasLimits:
         most_trials: How many trials the design has.
         networks: Number of networks in the population; chosen by the device if it is None.
         retries_refused: Try again what the device refused in earlier runs.
+        phase: What its networks do: ``train`` or ``inference``.
     """
 
     seconds: float | None = None
@@ -59,6 +60,7 @@ class AtlasLimits:
     most_trials: int = MOST_TRIALS
     networks: int | None = None
     retries_refused: bool = False
+    phase: str = "train"
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ def run_atlas(
 def plan_atlas(measurer: TrialMeasurer, limits: AtlasLimits) -> tuple[AtlasTrial, ...]:
     """Return all trials of an atlas of the measurer's device, in the order of the design."""
     scale, modes = find_scale(measurer), measurer.runtime.modes
-    population = draw_population(ATLAS_SEED, limits.networks or _NETWORKS["graph" in modes], scale)
-    return list_trials(population, scale, modes, most=limits.most_trials)
+    count = limits.networks or _NETWORKS["graph" in modes]
+    population = draw_population(ATLAS_SEED, count, scale, limits.phase)
+    return list_trials(population, scale, modes, most=limits.most_trials, phase=limits.phase)
 
 
 class _AtlasCampaign:

@@ -40,9 +40,10 @@ def print_atlas(
     """Measure an atlas and print its summary."""
     with report_interruption(MEASUREMENTS_KEPT), show_atlas() as tell:
         result, learnt = profile_atlas(measuring, profiling, store, tell)
-    name = identify_profile(learnt, store)
+    command = f"joulecast estimate NET --device {identify_profile(learnt, store)}"
+    command += " --inference" if profiling.phase == "inference" else ""
     data = describe_atlas(result, learnt)
-    write_result(output, data, lambda: _print_summary(result, learnt, name))
+    write_result(output, data, lambda: _print_summary(result, learnt, command))
 
 
 def describe_atlas(result: AtlasResult, profile: Profile) -> Json:
@@ -65,7 +66,7 @@ def describe_disturbances(repeated: int, disturbances: Mapping[str, int]) -> Ite
         yield f"{plural(count, 'disturbed window')}: {name}{cause}."
 
 
-def _print_summary(result: AtlasResult, profile: Profile, name: str) -> None:
+def _print_summary(result: AtlasResult, profile: Profile, command: str) -> None:
     console, run, summary = make_console(), result.run, result.summary
     console.print(
         f"Atlas of {profile.device.name}: {plural(summary.trials, 'trial')}, "
@@ -79,7 +80,7 @@ def _print_summary(result: AtlasResult, profile: Profile, name: str) -> None:
     print_notes(console, describe_disturbances(run.repeated, run.disturbances))
     print_notes(console, _describe_refusals(summary, run.restarts))
     # Not wrapped, so that it can be copied.
-    console.print(f"Next: joulecast estimate NET --device {name}", soft_wrap=True)
+    console.print(f"Next: {command}", soft_wrap=True)
 
 
 def _list_rates(summary: AtlasSummary, provenance: str) -> Iterator[str]:
