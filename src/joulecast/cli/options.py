@@ -48,8 +48,8 @@ def make_on(help: str) -> Callable[[Function], Function]:
         is_eager=True,
         expose_value=False,
         callback=_keep_runtime,
-        help="Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is "
-        "`--on mnn:cpu`.",
+        help="Framework of the device: torch, torch_compile, mnn, onnx or a plug-in; `--runtime mnn` "
+        "is `--on mnn:cpu`.",
     )
     return lambda function: device(runtime(function))
 
@@ -102,7 +102,8 @@ runs = click.option(
     help="Fewest steps or inferences of a window.  [default: as many as 0.1 s takes]",
 )
 on = make_on(
-    "Device to measure on: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7 or http://board:8377."
+    "Device to measure on: cpu, cuda:0, torch_compile:cpu, mnn:cpu, onnx:cpu, simulated:7 or "
+    "http://board:8377."
 )
 device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."

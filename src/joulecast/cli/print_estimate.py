@@ -110,7 +110,9 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     """Return the few setups nearest to one, and how many more there are."""
 
     def distance(other: Setup) -> tuple[int, float]:
-        names = ("phase", "precision", "optimizer", "loss", "threads")
+        names = (
+            "phase", "precision", "optimizer", "loss", "threads", "processor", "cuda_graphs",
+        )  # fmt: skip
         differences = sum(getattr(other, name) != getattr(setup, name) for name in names)
         return differences, abs(math.log(other.batch / setup.batch))
 
