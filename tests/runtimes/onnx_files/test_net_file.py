@@ -1,5 +1,7 @@
 """Networks of ONNX files are those that the reader of modules gives."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,8 @@ from torch import nn
 
 from joulecast.errors import FileError, NetError
 from joulecast.kinds import layer_work, network_work
-from joulecast.records import Setup
+from joulecast.records import Network, Setup
+from joulecast.runtimes.onnx_files import model_file, net_file
 from joulecast.runtimes.onnx_files.net_file import read_onnx_net
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.net_reader import read_net
@@ -256,7 +259,9 @@ def test_other_inputs_take_open_sizes_from_the_first(tmp_path):
     found = read_onnx_net(save(make(("batch", "seq", 4)), tmp_path / "net.onnx"), (6, 4))
     assert [layer.reads for layer in found.network.layers] == [(1,), (1, 2)]
     assert not found.network.buildable
-    with pytest.raises(NetError, match=r"'mask' is \[batch, past, 4\], and nothing says what 'past' is"):
+    with pytest.raises(
+        NetError, match=r"'mask' is \[batch, past, 4\], and nothing says what 'past' is"
+    ):
         read_onnx_net(save(make(("batch", "past", 4)), tmp_path / "other.onnx"), (6, 4))
 
 
@@ -297,6 +302,23 @@ def test_a_file_without_a_known_operator_is_refused(tmp_path):
     model = make_model([node("Wobble", "x", "y", domain="com.acme")])
     with pytest.raises(NetError, match=r"not known come first, com.acme::Wobble \(1\)"):
         read_onnx_net(save(model, tmp_path / "net.onnx"))
+    with pytest.raises(NetError, match="so it computes nothing"):
+        read_onnx_net(save(make_model([node("Flatten", "x", "y")]), tmp_path / "net.onnx"))
+
+
+def test_graphs_without_end_are_read_or_refused(tmp_path, monkeypatch):
+    names = ["x", *(f"v{index}" for index in range(2500)), "y"]
+    chain = [node("Relu", a, b) for a, b in pairwise(names)]
+    path = save(make_model(chain), tmp_path / "net.onnx")
+    network = read_onnx_net(path).network
+    assert sum(1 + len(layer.tail) for layer in network.layers) == len(chain)
+    assert Network.from_dict(network.to_dict()) == network
+    monkeypatch.setattr(net_file, "MOST_LAYERS", 20)
+    with pytest.raises(FileError, match="layers, more than 20"):
+        read_onnx_net(path)
+    monkeypatch.setattr(model_file, "MOST_NODES", 2000)
+    with pytest.raises(FileError, match="it has 2,501 nodes, more than 2,000"):
+        read_onnx_net(path)
 
 
 def test_outputs_have_to_depend_on_the_input(tmp_path):

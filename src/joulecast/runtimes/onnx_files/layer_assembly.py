@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecast.errors import InputError
-from joulecast.kinds import Shape, check_chain, find_kind, make_op, output_shape
+from joulecast.kinds import Shape, check_chain, find_kind, make_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.buildable import can_build_op
@@ -30,6 +30,8 @@ _JOINS = ("add", "mul", "concat")
 # Functions whose other operand may be a tensor that no layer computes.
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow", "where", "minimum", "maximum")
 _LONGEST_NAME = 200
+# Networks have tails of a few operators; more of them start a layer.
+_LONGEST_TAIL = 100
 
 
 @dataclass
@@ -40,6 +42,7 @@ class _LayerDraft:
         block: Index of its block; -1 outside of blocks.
         sources: Indices of the layers that it reads; -1 for the network's input.
         last_value: Name of its newest result.
+        shape: Sample shape of that result, as the operators say; None if they do not fit together.
     """
 
     op: Op
@@ -48,15 +51,9 @@ class _LayerDraft:
     sources: tuple[int, ...]
     join: str
     last_value: str
+    shape: Shape | None
     tail: list[Op] = field(default_factory=list)
     is_tied: bool = False
-
-    def find_shape(self) -> Shape | None:
-        """Return the sample shape of its newest result, as its operators say."""
-        try:
-            return output_shape(Layer(self.op.kind, self.op.sizes, tail=tuple(self.tail)))
-        except (InputError, IndexError):
-            return None
 
 
 @dataclass
@@ -106,7 +103,10 @@ class _LayerAssembler:
         self.buildable = len(graph.inputs) == 1
         self.calls_between = 0
         paths = [_find_path(call) for call in calls]
-        self.blocks = find_path_blocks(paths, [count_flops(call) > 0 for call in calls])
+        blocks = find_path_blocks(paths, [count_flops(call) > 0 for call in calls])
+        self.block_of_call = [-1] * len(calls)
+        for block, (start, stop) in enumerate(blocks):
+            self.block_of_call[start:stop] = [block] * (stop - start)
 
     def assemble(self, name: str) -> Network:
         for place, call in enumerate(self.calls):
@@ -140,7 +140,7 @@ class _LayerAssembler:
         is_view = op is not None and find_kind(op.kind).is_view
         if op is None or (is_view and not is_sole_reader):
             self._skip_view(place, op, call, values)
-        elif is_sole_reader and self._fits_in_tail(op, call):
+        elif is_sole_reader and self._fits_in_tail(op, call, values[0]):
             self._append_to_tail(op, call, values[0])
         elif not self._deepen(op, call, values):
             self._start_layer(place, op, call)
@@ -189,11 +189,12 @@ class _LayerAssembler:
         if layer < 0 or self.readers[values[0]] != 1:
             return False
         draft = self.drafts[layer]
-        return draft.last_value == values[0] and draft.block == self._find_block(place)
+        return draft.last_value == values[0] and draft.block == self.block_of_call[place]
 
-    def _fits_in_tail(self, op: Op, call: GraphCall) -> bool:
+    def _fits_in_tail(self, op: Op, call: GraphCall, value: str) -> bool:
         kind = find_kind(op.kind)
-        if not kind.can_be_in_tail:
+        tail = self.drafts[self.layer_of_value[value]].tail
+        if not kind.can_be_in_tail or len(tail) >= _LONGEST_TAIL:
             return False
         return not (kind.counts_params and list_weights(call))
 
@@ -205,6 +206,7 @@ class _LayerAssembler:
             # In a tail the shape follows from the operators before.
             sizes = {name: size for name, size in op.sizes.items() if name != "shape"}
             draft.tail.append(Op(op.kind, Sizes(sizes)))
+            draft.shape = _find_out_shape(op, draft.shape)
         else:
             self.calls_between += 1
         self._claim(call)
@@ -216,7 +218,7 @@ class _LayerAssembler:
         if find_kind(op.kind).permutes_axes or find_kind(op.kind).selects_elements:
             return self._changes_nothing(op)
         shape = find_kind(op.kind).out_shape(op.sizes, op.sizes["shape"])
-        return draft.find_shape() == shape
+        return draft.shape == shape
 
     def _changes_nothing(self, op: Op) -> bool:
         kind = find_kind(op.kind)
@@ -243,6 +245,7 @@ class _LayerAssembler:
             return False
         draft.op = _with_size(below, "depth", below.sizes["depth"] + 1)
         draft.tail.clear()
+        draft.shape = _find_out_shape(draft.op, find_kind(op.kind).in_shape(draft.op.sizes))
         self._claim(call)
         draft.last_value = call.node.outputs[0]
         self.layer_of_value.update((name, layer) for name in call.node.outputs)
@@ -262,9 +265,9 @@ class _LayerAssembler:
         params, is_tied = self._claim(call)
         if kind.counts_params and params:
             op = _with_size(op, "params", params)
-        draft = _LayerDraft(
-            op, call, self._find_block(place), tuple(sources), join, call.node.outputs[0]
-        )
+        shape = _find_out_shape(op, kind.in_shape(op.sizes))
+        block, value = self.block_of_call[place], call.node.outputs[0]
+        draft = _LayerDraft(op, call, block, tuple(sources), join, value, shape)
         draft.is_tied = is_tied
         self.layer_of_value.update((name, len(self.drafts)) for name in call.node.outputs)
         self.drafts.append(draft)
@@ -316,12 +319,6 @@ class _LayerAssembler:
                 self._gradients.append(own or below)
         return index >= 0 and self._gradients[index]
 
-    def _find_block(self, place: int) -> int:
-        for block, (start, stop) in enumerate(self.blocks):
-            if start <= place < stop:
-                return block
-        return -1
-
     def _list_groups(self) -> tuple[tuple[int, int], ...]:
         layers: dict[int, list[int]] = {}
         for index, draft in enumerate(self.drafts):
@@ -369,6 +366,15 @@ def _read_costly_view(call: GraphCall, batch: int) -> Op:
     out = take_sample(call.outputs[0], batch) or (1,)
     kind = "slice" if len(call.node.outputs) == 1 else "gradient_copy"
     return make_op(kind, out=out, shape=shape)
+
+
+def _find_out_shape(op: Op, shape: Shape | None) -> Shape | None:
+    if shape is None:
+        return None
+    try:
+        return find_kind(op.kind).out_shape(op.sizes, shape)
+    except (InputError, IndexError):
+        return None
 
 
 def _with_size(op: Op, name: str, value: int) -> Op:

@@ -43,6 +43,8 @@ def insert_copies(calls: Sequence[GraphCall]) -> list[GraphCall]:
         if call.op == "Transpose":
             old = known or count_strides(value.shape)
             strides[target] = tuple(old[axis] for axis in list_permutation(call))
+        elif call.op == "Expand":
+            strides[target] = _repeat_axes(value.shape, known, call.outputs[0].shape)
         elif call.op in _SWAPPING and len(call.outputs[0].shape) == 4:
             strides[target] = _swap_inner_axes(call.outputs[0].shape)
         elif call.op in _RESHAPING and known:
@@ -102,6 +104,17 @@ def _swap_inner_axes(shape: Shape) -> Shape:
     first, second, third, last = shape
     ordered = count_strides((first, third, second, last))
     return (ordered[0], ordered[2], ordered[1], ordered[3])
+
+
+def _repeat_axes(shape: Shape, strides: Shape | None, new: Shape) -> Shape:
+    """Return the strides of a value that is repeated along some axes without being copied."""
+    own = strides or count_strides(shape)
+    added = len(new) - len(shape)
+    kept = (
+        stride if size == wanted else 0
+        for size, stride, wanted in zip(shape, own, new[added:], strict=True)
+    )
+    return (*([0] * added), *kept)
 
 
 def _make_copy(call: GraphCall) -> GraphCall:

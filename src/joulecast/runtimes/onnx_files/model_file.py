@@ -24,8 +24,8 @@ from joulecast.units import format_shape
 
 MOST_MODEL_BYTES = 2**30
 """Size of a model with its weights; larger ones keep their weights in files of their own."""
-MOST_NODES = 200_000
-MOST_CONSTANT_ELEMENTS = 4096
+MOST_NODES = 50_000
+MOST_CONSTANT_ELEMENTS = 1024
 """Elements of a constant whose values are kept: shapes and axes have few."""
 
 # Bits of one element, by number of the type (``onnx.TensorProto.DataType``).

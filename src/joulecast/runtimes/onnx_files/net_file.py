@@ -15,13 +15,14 @@ import onnx
 from joulecast.errors import FileError, InputError, NetError
 from joulecast.kinds import Shape, check_network, network_work
 from joulecast.records import INT8_PRECISIONS, Network, Setup, StepTotals
+from joulecast.records.network import MOST_LAYERS
 from joulecast.runtimes.onnx_files.call_patterns import fuse_patterns
 from joulecast.runtimes.onnx_files.fused_operators import split_fused
 from joulecast.runtimes.onnx_files.graph_reader import ReadGraph, read_graph
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, bind_shapes, list_inputs
 from joulecast.runtimes.onnx_files.layer_assembly import assemble_layers
 from joulecast.runtimes.onnx_files.memory_order import insert_copies
-from joulecast.runtimes.onnx_files.model_file import GraphError, read_model
+from joulecast.runtimes.onnx_files.model_file import GraphError, read_model, shorten
 from joulecast.runtimes.onnx_files.node_counts import (
     ITEM_BYTES,
     count_bytes,
@@ -139,6 +140,8 @@ class _Reading:
         network = assembled.network
         if not network.layers:
             raise NetError(self._explain_no_layers())
+        if len(network.layers) > MOST_LAYERS:
+            raise GraphError(f"it has {len(network.layers):,} layers, more than {MOST_LAYERS:,}")
         check_network(replace(network, buildable=False))
         totals = replace(self._count_step(network), between=assembled.calls_between)
         missing = max(totals.unattributed_flops_share, totals.unattributed_params_share)
@@ -147,9 +150,13 @@ class _Reading:
 
     def _explain_no_layers(self) -> str:
         unknown = Counter(call.op for call in self.calls if not has_reader(call.op))
-        named = ", ".join(f"{op} ({count})" for op, count in unknown.most_common(3))
-        reason = f"operators that are not known come first, {named}" if named else "it has none"
-        return f"none of its operators can be counted, because {reason}: export the net again"
+        if not unknown:
+            return "its operators only reshape their inputs, so it computes nothing: give another"
+        named = ", ".join(f"{shorten(op)} ({count})" for op, count in unknown.most_common(3))
+        return (
+            "none of its operators can be counted, because others that are not known come first, "
+            f"{named}: export the net again"
+        )
 
     def _find_costly(self) -> frozenset[str]:
         """Return the slicing operators whose gradients move a share of the bytes of a step."""
