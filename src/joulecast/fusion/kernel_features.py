@@ -138,4 +138,4 @@ _DESCRIPTIONS: dict[str, Callable[[Sizes, Shape, Shape], Features]] = {
 
 
 def _geometric_mean(sizes: Sequence[int]) -> float:
-    return float(math.prod(sizes)) ** (1.0 / len(sizes))
+    return float(math.prod(sizes) ** (1.0 / len(sizes)))

@@ -30,8 +30,21 @@ _NAMES = {
 _FUNCTIONS = {"relu6": "relu", "hardtanh": "relu", "hardswish": "hswish", "hardsigmoid": "hsigmoid"}
 _POOLS = {"max": "maxpool", "avg": "avgpool", "adaptive_max": "maxpool", "adaptive_avg": "avgpool"}
 # Functions that read more than one element of an input for each element of the output.
-_NOT_POINTWISE = ("softmax", "log_softmax", "cross_entropy", "cumsum", "pad", "roll", "interpolate")
-_NOT_POINTWISE += ("concat", "stack", "sum", "mean", "repeat", "flip")
+_NOT_POINTWISE = (
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "cumsum",
+    "pad",
+    "roll",
+    "interpolate",
+    "concat",
+    "stack",
+    "sum",
+    "mean",
+    "repeat",
+    "flip",
+)
 _IMAGE_AXES = 3
 
 

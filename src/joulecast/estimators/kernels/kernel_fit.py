@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,11 +79,24 @@ def _fit_cost(column: _CostColumn, fit: FitRegression) -> CostModel:
 
 
 def _fit_group(column: _CostColumn, places: Sequence[int], fit: FitRegression) -> KernelRegression:
-    kernels = [column.points[at].kernels[0] for at in places]
+    kernels = tuple(column.points[at].kernels[0] for at in places)
     costs = column.costs[list(places)]
     if column.by_work:
         costs = costs / np.array([kernel.count for kernel in kernels])
-    return fit(kernels, costs, column.sd_shares[list(places)], column.by_work)
+    sd_shares = column.sd_shares[list(places)]
+    return _fit_cached(fit, kernels, tuple(costs), tuple(sd_shares), column.by_work)
+
+
+# One more observation changes the regressions of one kind; the others are the same as before.
+@lru_cache(maxsize=512)
+def _fit_cached(
+    fit: FitRegression,
+    kernels: tuple[FusedKernel, ...],
+    costs: tuple[float, ...],
+    sd_shares: tuple[float, ...],
+    by_work: bool,
+) -> KernelRegression:
+    return fit(kernels, np.array(costs), np.array(sd_shares), by_work)
 
 
 def _count_distinct(column: _CostColumn, places: Sequence[int]) -> int:

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from joulecast.estimators.base import setup_key
-from joulecast.fusion import FusedKernel, FusionTable, list_kernels, merge_kernels
+from joulecast.fusion import (
+    FUSION_TABLES,
+    FusedKernel,
+    FusionTable,
+    list_kernels,
+    merge_kernels,
+)
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Observation, Setup, Trial
 
@@ -87,9 +94,9 @@ def group_by_setup(observations: Iterable[Observation]) -> dict[str, list[Observ
 
 def name_setup(setup: Setup) -> str:
     """Return the key of a setup; batch sizes are features, and inference has no loss."""
-    loss, default = ("cross_entropy", Setup())
+    default = Setup()
     optimizer = setup.optimizer if setup.phase == "train" else default.optimizer
-    return setup_key(replace(setup, batch=1, loss=loss, optimizer=optimizer))
+    return setup_key(replace(setup, batch=1, loss=default.loss, optimizer=optimizer))
 
 
 def read_points(observations: Sequence[Observation], table: FusionTable) -> SetupPoints:
@@ -97,6 +104,13 @@ def read_points(observations: Sequence[Observation], table: FusionTable) -> Setu
     overhead = _find_overhead(observations)
     points = (_read_point(seen, table, overhead) for seen in observations)
     return SetupPoints(overhead, tuple(sorted((one for one in points if one), key=_order_point)))
+
+
+# A campaign reads all of its observations before every proposal.
+@lru_cache(maxsize=16384)
+def list_distinct_kernels(network: Network, setup: Setup, table: str) -> tuple[FusedKernel, ...]:
+    """Return the distinct kernels of a network, with their counts."""
+    return merge_kernels(list_kernels(network, setup, FUSION_TABLES[table]))
 
 
 def _find_overhead(observations: Sequence[Observation]) -> RunOverhead:
@@ -118,7 +132,7 @@ def _read_point(seen: Observation, table: FusionTable, overhead: RunOverhead) ->
     trial = seen.trial
     if _is_empty_graph(trial):
         return None
-    kernels = merge_kernels(list_kernels(trial.network, trial.setup, table))
+    kernels = list_distinct_kernels(trial.network, trial.setup, table.name)
     if not kernels:
         return None
     copies = trial.execution.copies

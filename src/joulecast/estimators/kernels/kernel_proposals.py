@@ -25,8 +25,8 @@ from joulecast.estimators.kernels.fitted_kernels import (
     group_places,
     predict_sums,
 )
-from joulecast.estimators.kernels.kernel_points import make_overhead_trial
-from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels
+from joulecast.estimators.kernels.kernel_points import list_distinct_kernels, make_overhead_trial
+from joulecast.fusion import FusedKernel, find_fusion_table
 from joulecast.records import Network, Observation, Trial
 from joulecast.variants import BLOCK, Part, make_isolated_trial
 
@@ -62,7 +62,7 @@ def propose_kernel(target: Target, observations: Sequence[Observation], fit: Fit
     table = find_fusion_table(runtime)
     tried = {seen.trial.key for seen in observations}
     networks = target.networks or (target.network,)
-    own = [list_kernels(network, target.setup, table) for network in networks]
+    own = [list_distinct_kernels(network, target.setup, table.name) for network in networks]
     sums = KernelSums.of_networks(own)
     points = sum(1 for seen in observations if seen.duration_s)
     for candidate in _list_first(target, networks, sums):

@@ -1,0 +1,77 @@
+"""Test sums of kernels and their intervals."""
+
+import random
+
+import numpy as np
+import pytest
+
+from joulecast.estimators.base import Target
+from joulecast.estimators.kernels.fitted_kernels import KernelSums, name_main
+from joulecast.estimators.kernels.kernel_estimators import KernelProcessEstimator
+from joulecast.estimators.kernels.kernel_points import make_overhead_trial
+from joulecast.families import draw_family, make_family
+from joulecast.records import Setup, Trial
+from joulecast.simulation import make_simulated_device
+from joulecast.testing.estimators import run_short_campaign
+from kernel_examples import make_conv
+
+SETUP = Setup(batch=1, phase="inference")
+SHAPE = (3, 64, 64)
+
+
+@pytest.fixture(scope="module")
+def device():
+    return make_simulated_device(5, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def fitted(device):
+    """A fit to 45 trials that a campaign for a family proposes."""
+    draw = random.Random(0)
+    networks = tuple(draw_family("resnet", draw.randint, SHAPE) for _ in range(4))
+    target = Target(make_family("resnet", SHAPE), SETUP, networks=networks)
+    estimator = KernelProcessEstimator()
+    return estimator.fit(run_short_campaign(estimator, target, 45, device))
+
+
+def test_unseen_members_are_predicted(device, fitted):
+    draw = random.Random(1)
+    networks = [draw_family("resnet", draw.randint, SHAPE) for _ in range(8)]
+    truth = [device.true_cost(Trial(network, SETUP)) for network in networks]
+    found = fitted.predict(networks, [SETUP] * 8)
+    energies = np.array([cost.energy_j for cost in truth])
+    durations = np.array([cost.duration_s for cost in truth])
+    assert np.abs(found.energy_j / energies - 1.0).mean() < 0.1
+    assert np.abs(found.duration_s / durations - 1.0).mean() < 0.1
+    assert (np.abs(found.energy_j - energies) < 2.5 * found.energy_sd_j).mean() > 0.7
+    assert found.duration_sd_s is not None and (found.duration_sd_s > 0).all()
+
+
+def test_overhead_counts_once(device, fitted):
+    cost = device.true_cost(make_overhead_trial(SETUP))
+    model, is_seen = fitted.find_model(SETUP)
+    assert is_seen
+    assert model.overhead.duration_s == pytest.approx(cost.duration_s)
+
+
+def test_kinds_that_were_never_measured_are_named(fitted):
+    found = fitted.predict([make_family("transformer")], [SETUP])
+    assert 0.3 < found.unseen_share[0] <= 1.0
+    assert "attention" in found.notes[0][0]
+
+
+def test_kinds_are_listed_with_their_points(fitted):
+    rows = {row.label: row for row in fitted.describe()}
+    assert rows["conv"].duration_points >= 4
+    assert {"C_in", "FLOPs", "HW"} <= set(rows["conv"].features)
+
+
+def test_networks_are_counted_by_distinct_kernels():
+    one, two = make_conv(4, 4, 8), make_conv(4, 8, 8)
+    sums = KernelSums.of_networks([(one, one, two), (two,)])
+    assert sums.kernels == (one, two)
+    assert sums.counts.tolist() == [[2.0, 1.0], [0.0, 1.0]]
+
+
+def test_main_operator_names_a_regression():
+    assert name_main("conv+bn+relu") == name_main("conv") == "conv+..."
