@@ -48,8 +48,8 @@ def make_on(help: str) -> Callable[[Function], Function]:
         is_eager=True,
         expose_value=False,
         callback=_keep_runtime,
-        help="Framework of the device: torch, torch_compile, mnn, onnx or a plug-in; `--runtime mnn` "
-        "is `--on mnn:cpu`.",
+        help="Framework of the device: torch, torch_compile, mnn, onnx or a plug-in; `--runtime "
+        "mnn` is `--on mnn:cpu`.",
     )
     return lambda function: device(runtime(function))
 
