@@ -32,7 +32,7 @@ def evaluate(
 
     Args:
         family: Name of the family, without widths.
-        setup: How its nets are trained.
+        setup: How its nets are trained or run.
         input_shape: Shape of one sample, where it differs from the family's.
         device: With ``offline=True``, a device with a profile, or the profile itself; by default
             the profile of the device ``on`` and its meter.
@@ -57,11 +57,12 @@ def make_evaluation_plan(request: NetRequest, options: EvaluateOptions) -> Evalu
     from joulecast.uses.evaluate import EvaluationPlan, check_family, list_estimators
 
     check_family(request.name)
+    setup = request.resolve()[1]
     return EvaluationPlan(
         request.name,
-        request.resolve()[1],
+        setup,
         request.input_shape,
-        options.estimators or list_estimators(request.name),
+        options.estimators or list_estimators(request.name, setup.phase),
         options.nets,
         options.seconds,
         options.seed,

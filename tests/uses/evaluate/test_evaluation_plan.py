@@ -69,6 +69,7 @@ def test_all_estimators_are_evaluated_by_default():
     without_blocks = {name.removesuffix("-noprobe") for name in list_estimators("cnn5")}
     kernels = {"kernel-gp", "kernel-forest"}
     assert set(ESTIMATORS) - without_blocks - kernels == {"subtractive-blocks"}
+    assert set(list_estimators("cnn5", "inference")) == {*list_estimators("cnn5"), *kernels}
 
 
 def test_estimators_that_propose_the_same_trials_share_a_campaign():

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError, NetError
-from joulecast.estimators import ESTIMATORS, find_estimator
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.families import (
     FAMILIES,
@@ -41,13 +41,14 @@ _DEFAULT_ESTIMATORS = (
     "flops",
     "constant",
 )
+# Sums of fused kernels are for inference.
+_KERNEL_ESTIMATORS = ("kernel-gp", "kernel-forest")
 # Members of image families also have other kernel sizes, and are wider than the original: variants
 # of the original do not cover them.
 _IMAGE_ESTIMATORS = (
     "additive",
     "additive" + NO_PROBE,
-    "kernel-gp",
-    "kernel-forest",
+    *_KERNEL_ESTIMATORS,
     "work-linear",
     "flops-linear",
     "flops",
@@ -55,13 +56,14 @@ _IMAGE_ESTIMATORS = (
 )
 
 
-def list_estimators(family: str = "") -> tuple[str, ...]:
-    """Return the names of the estimators that are evaluated by default on a family."""
+def list_estimators(family: str = "", phase: str = "train") -> tuple[str, ...]:
+    """Return the names of the estimators that are evaluated by default on a family in a phase."""
     if family in IMAGE_FAMILIES:
         return _IMAGE_ESTIMATORS
     has_blocks = bool(family and make_family(family).groups)
-    names = (name for name in _DEFAULT_ESTIMATORS if has_blocks or name != _BLOCK_ESTIMATOR)
-    return tuple(name for name in names if strip_probe(name) in ESTIMATORS)
+    names = [name for name in _DEFAULT_ESTIMATORS if has_blocks or name != _BLOCK_ESTIMATOR]
+    kernels = _KERNEL_ESTIMATORS if phase == "inference" else ()
+    return (*names, *kernels)
 
 
 def strip_probe(name: str) -> str:
