@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from onnx_inputs import damage_graph, make_onnx_file
 
 from joulecast.api.inspect import count_step
-from joulecast.api.nets import ResolvedNet
+from joulecast.api.nets import ResolvedNet, resolve_name
 from joulecast.api.outside_profiles import read_outside_profile
 from joulecast.budgets import parse_budget
 from joulecast.cli.estimate import parse_seen
@@ -160,6 +161,7 @@ class HostileFolder:
         self._networks = [make_family(name) for name in _NETWORKS]
         write_network(self._networks[0], folder / "network.json")
         self._network = (folder / "network.json").read_bytes()
+        self._onnx = make_onnx_file()
         with open_store(folder / "valid.sqlite", shipped=self._empty) as store:
             store.import_profile(profile)
         self._store = (folder / "valid.sqlite").read_bytes()
@@ -173,6 +175,8 @@ class HostileFolder:
             Reader("fits, sealed again", self._damage_fit, is_slow=True),
             Reader("network, bytes", self._damage_network_bytes),
             Reader("network, values", self._damage_network),
+            Reader("ONNX file, bytes", self._damage_onnx_bytes),
+            Reader("ONNX file, graph", self._damage_onnx_graph),
             Reader("store, bytes", self._damage_store, is_slow=True),
             Reader("jobs, bytes", self._damage_plan_bytes),
             Reader("jobs, values", self._damage_plan),
@@ -226,8 +230,17 @@ class HostileFolder:
         path = self._write("damaged.json", _seal("network", 1, content))
         return lambda: self._use_network(path)
 
+    def _damage_onnx_bytes(self, rng: random.Random) -> Read:
+        path = self._write("damaged.onnx", damage_bytes(self._onnx, rng))
+        return lambda: self._use_network(path)
+
+    def _damage_onnx_graph(self, rng: random.Random) -> Read:
+        path = self._write("damaged.onnx", damage_graph(self._onnx, rng))
+        return lambda: self._use_network(path)
+
     def _use_network(self, path: Path) -> None:
-        network = read_network(path)
+        is_onnx = path.suffix == ".onnx"
+        network = resolve_name(str(path)).network if is_onnx else read_network(path)
         count = count_step(ResolvedNet(network, _SETUP.batch), network, _SETUP)
         json.dumps(describe_network(network, network, _SETUP, count))
         profile = read_profile(self.folder / "profile.json")
