@@ -27,8 +27,8 @@ from joulecast.gp.linalg import Floats, cholesky_with_inverse, invert_covariance
 from joulecast.records.codec import Record
 
 # Medians and standard deviations of logarithms. Residuals of a roofline are tens of percent; a cost
-# changes smoothly over the whole range of most features, but not of all. Chosen on inner splits of
-# the training rows of two phones (benchmarks/kernels).
+# changes smoothly over the whole range of most features, but not of all. Chosen on the kernels of two
+# phones; benchmarks/kernels says how.
 SIGNAL_VARIANCE_PRIOR = (0.1, 1.5)
 NUGGET_VARIANCE_PRIOR = (1e-2, 1.5)
 LENGTH_SCALE_PRIOR = (3.0, 1.0)

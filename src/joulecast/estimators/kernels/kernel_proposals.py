@@ -1,8 +1,8 @@
 """Choose the next kernel to measure.
 
-First the overhead of a run, then a few kernels of every kind that the target runs, spread over
-their work, then up to three whole networks, and from then on whatever reduces the variance of the
-target's totals most for the device time:
+First the overhead of a run, two kernels of every kind that the target runs, up to three whole
+networks and two more kernels of every kind, spread over their work. From then on, whatever reduces
+the variance of the target's totals most for the device time:
 
     w_ik      share of kernel k in the cost of network i
     C         covariance of the logarithms of the kernels' costs
@@ -34,6 +34,7 @@ Fit = Callable[[Sequence[Observation]], FittedKernels]
 
 # Kernels of each kind that are measured before anything is compared.
 _FIRST_KERNELS = 4
+_BEFORE_NETWORKS = 2
 _WHOLE_NETWORKS = 3
 # Only this many kernels of a kind, the costliest, are compared: the rest is like them.
 _MOST_COMPARED = 250
@@ -93,16 +94,32 @@ def _list_first(
 ) -> Iterable[_Candidate]:
     """Yield what is measured before anything is known."""
     yield _Candidate(make_overhead_trial(target.setup), "the overhead of a run")
-    work = sums.counts.sum(axis=0) * np.array([_weigh(one) for one in sums.kernels])
-    groups = group_places([kernel.kind for kernel in sums.kernels])
-    for kind in sorted(groups, key=lambda kind: -float(work[groups[kind]].sum())):
-        kernels = [sums.kernels[at] for at in groups[kind] if sums.kernels[at].network.buildable]
-        for number, kernel in enumerate(_spread(kernels), start=1):
-            reason = f"{_describe(kernel)}, {number} of the first of its kind"
-            yield _Candidate(make_kernel_trial(kernel, target), reason)
+    first = _spread_kinds(sums)
+    for kernel, number in first:
+        if number < _BEFORE_NETWORKS:
+            yield _make_first(kernel, number, target)
     for network in [one for one in networks if one.buildable][:_WHOLE_NETWORKS]:
         reason = f"{network.name or 'a network'}, to compare with the sum of its kernels"
         yield _Candidate(Trial(network, target.setup), reason)
+    for kernel, number in first:
+        if number >= _BEFORE_NETWORKS:
+            yield _make_first(kernel, number, target)
+
+
+def _make_first(kernel: FusedKernel, number: int, target: Target) -> _Candidate:
+    reason = f"{_describe(kernel)}, {number + 1} of the first of its kind"
+    return _Candidate(make_kernel_trial(kernel, target), reason)
+
+
+def _spread_kinds(sums: KernelSums) -> list[tuple[FusedKernel, int]]:
+    """Return the first kernels of each kind, numbered; the kinds with the most work come first."""
+    work = sums.counts.sum(axis=0) * np.array([_weigh(one) for one in sums.kernels])
+    groups = group_places([kernel.kind for kernel in sums.kernels])
+    found = []
+    for kind in sorted(groups, key=lambda kind: -float(work[groups[kind]].sum())):
+        kernels = [sums.kernels[at] for at in groups[kind] if sums.kernels[at].network.buildable]
+        found += [(kernel, number) for number, kernel in enumerate(_spread(kernels))]
+    return found
 
 
 def _spread(kernels: Sequence[FusedKernel]) -> list[FusedKernel]:
@@ -112,8 +129,9 @@ def _spread(kernels: Sequence[FusedKernel]) -> list[FusedKernel]:
         return ordered[::-1]
     weights = np.log([1.0 + _weigh(kernel) for kernel in ordered])
     wanted = np.linspace(weights[-1], weights[0], _FIRST_KERNELS)
-    places = dict.fromkeys(int(np.abs(weights - one).argmin()) for one in wanted)
-    return [ordered[at] for at in places]
+    places = [int(np.abs(weights - one).argmin()) for one in wanted]
+    # The ends come first: what is between them is known better.
+    return [ordered[at] for at in dict.fromkeys((places[0], places[-1], *places))]
 
 
 def _weigh(kernel: FusedKernel) -> float:

@@ -95,7 +95,7 @@ def fit_process(
 class ForestRegression(Record):
     """A random forest around a linear function of work, stored as the data that it is grown from.
 
-    A tree cannot extrapolate: the forest of DeepEn2023's energies themselves has twice the error
+    A tree cannot extrapolate: a forest of the energies themselves has several times the error
     (benchmarks/kernels).
 
     Attributes:
