@@ -361,6 +361,44 @@ def test_fused_operators_are_taken_apart(tmp_path):
     assert [op.sizes["fn"] for op in layers[2].tail] == ["relu"]
 
 
+def test_fused_transformers_are_read_as_their_parts(tmp_path):
+    domain = {"domain": "com.microsoft"}
+    nodes = [
+        node("Attention", "x wa ba", "a", num_heads=4, unidirectional=1, **domain),
+        node("MatMul", "a wo", "o"),
+        node("SkipLayerNormalization", "o x g beta bo", "n   s", **domain),
+        node("MatMul", "n wi", "i"),
+        node("BiasGelu", "i bi", "h", **domain),
+        node("MatMulNBits", "h wp scales", "p", K=32, N=16, bits=4, block_size=16, **domain),
+        node("Add", "p s", "y"),
+    ]
+    weights = [weight("wa", 16, 48), weight("ba", 48), weight("wo", 16, 16), weight("bo", 16)]
+    weights += [weight("g", 16), weight("beta", 16), weight("wi", 16, 32), weight("bi", 32)]
+    weights += [weight("wp", 16, 2, 8, type=TensorProto.UINT8), weight("scales", 32)]
+    layers = read_layers(tmp_path, nodes, weights)
+    kinds = ["linear", "sdpa", "linear", "elementwise", "layer_norm", "linear", "linear"]
+    assert [layer.kind for layer in layers] == [*kinds, "elementwise"]
+    assert [layer.sizes["bias"] for layer in layers if layer.kind == "linear"] == [1, 1, 1, 0]
+    assert (layers[1].sizes["heads"], layers[1].sizes["causal"]) == (4, 1)
+    assert layers[3].join == "add"
+    assert [op.sizes["fn"] for op in layers[5].tail] == ["gelu"]
+    assert (layers[6].sizes["cin"], layers[6].sizes["cout"]) == (32, 16)
+    assert layers[7].reads == (1, 4)
+
+
+def test_a_repeated_value_is_copied_where_it_is_reshaped(tmp_path):
+    nodes = [
+        node("MatMul", "x w", "k"),
+        node("Unsqueeze", "k one", "u"),
+        node("Expand", "u many", "e"),
+        node("Reshape", "e rows", "y"),
+    ]
+    weights = [weight("w", 16, 8), integers("one", 1), integers("many", 1, 3, 1, 1)]
+    (layer, *others) = read_layers(tmp_path, nodes, [*weights, integers("rows", 0, 18, 8)])
+    copies = [op for one in (layer, *others) for op in (one, *one.tail) if op.kind == "elementwise"]
+    assert [op.sizes["fn"] for op in copies] == ["copy"]
+
+
 def test_a_stack_of_recurrent_layers_is_one_layer(tmp_path):
     nodes = [
         node("Transpose", "x", "t", perm=[1, 0, 2]),

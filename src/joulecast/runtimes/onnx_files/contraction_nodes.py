@@ -172,6 +172,27 @@ def read_sdpa(call: GraphCall, batch: int) -> Op:
     )
 
 
+def read_packed_attention(call: GraphCall, batch: int) -> Op:
+    """Read attention on queries, keys and values side by side."""
+    *_, tokens, width = call.shape(0)
+    heads = call.attribute("num_heads", 1)
+    return make_op(
+        "sdpa",
+        heads=heads,
+        kv_heads=heads,
+        head_dim=width // (3 * heads),
+        tokens=tokens,
+        kv_tokens=tokens,
+        causal=int(bool(call.attribute("unidirectional", 0))),
+    )
+
+
+def read_packed_matmul(call: GraphCall, batch: int) -> Op:
+    """Read a product with a weight of a few bits an element."""
+    cin, cout = call.attribute("K"), call.attribute("N")
+    return _make_linear(call.read(0), cin, cout, call.get(5) is not None, batch)
+
+
 def read_attention(call: GraphCall, batch: int) -> Op:
     """Read the operators ``Attention`` of ONNX and ``MultiHeadAttention`` of ONNX Runtime."""
     query, key = call.shape(0), call.shape(1)

@@ -32,8 +32,7 @@ FUNCTIONS = {
     "ThresholdedRelu": "threshold", "Shrink": "softshrink", "LRN": "local_response_norm",
     "LpNormalization": "normalize", "ArgMax": "argmax", "ArgMin": "argmin", "OneHot": "one_hot",
     "RotaryEmbedding": "rotary", "com.microsoft::RotaryEmbedding": "rotary",
-    "com.microsoft::Gelu": "gelu", "com.microsoft::FastGelu": "gelu",
-    "com.microsoft::BiasGelu": "gelu", "com.microsoft::QuickGelu": "quickgeluactivation",
+    "com.microsoft::Gelu": "gelu", "com.microsoft::QuickGelu": "quickgeluactivation",
     "com.microsoft::QLinearAdd": "add", "com.microsoft::QLinearMul": "mul",
     "com.microsoft::QLinearSigmoid": "sigmoid", "com.microsoft::QLinearLeakyRelu": "leaky_relu",
     "com.microsoft::QLinearSoftmax": "softmax", "GridSample": "grid_sample",
@@ -97,14 +96,6 @@ def read_layer_norm(call: GraphCall, batch: int) -> Op:
     bias = int(call.get(2) is not None)
     shape = take_sample(call.read(0), batch)
     return make_op("layer_norm", dims=dims, affine=1, bias=bias, shape=shape)
-
-
-def read_skip_norm(call: GraphCall, batch: int) -> Op:
-    """Read ONNX Runtime's norm of a sum."""
-    shape = take_sample(call.read(0), batch)
-    if "Simplified" in call.op:
-        return make_op("rms_norm", affine=1, shape=shape)
-    return make_op("layer_norm", dims=1, affine=1, bias=int(call.get(3) is not None), shape=shape)
 
 
 def read_group_norm(call: GraphCall, batch: int) -> Op:

@@ -16,7 +16,7 @@ _WEIGHT_PLACES = {
     "BatchNormalization": (1, 2), "QLinearConv": (3, 8), "QLinearMatMul": (3,),
     "MatMulInteger": (1,), "ConvInteger": (1,), f"{MICROSOFT}QGemm": (3, 6),
     f"{MICROSOFT}DynamicQuantizeLSTM": (1, 2, 3), f"{MICROSOFT}DynamicQuantizeMatMul": (1, 4),
-    f"{MICROSOFT}MatMulIntegerToFloat": (1, 6),
+    f"{MICROSOFT}MatMulIntegerToFloat": (1, 6), f"{MICROSOFT}MatMulNBits": (1, 5),
 }  # fmt: skip
 # Results of these describe the same memory.
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split")
@@ -113,14 +113,14 @@ def _contract(call: GraphCall) -> float:
 
 
 _FLOPS: dict[str, Callable[[GraphCall], float]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", f"{MICROSOFT}FusedConv"), _convolve(1)),
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolve(1)),
     "QLinearConv": _convolve(3),
     "ConvTranspose": _convolve_transposed,
     **dict.fromkeys(
         (
-            "Gemm", "MatMul", "MatMulInteger", "joulecast::linear", f"{MICROSOFT}FusedGemm",
-            f"{MICROSOFT}FusedMatMul", f"{MICROSOFT}DynamicQuantizeMatMul",
-            f"{MICROSOFT}MatMulIntegerToFloat",
+            "Gemm", "MatMul", "MatMulInteger", "joulecast::linear", f"{MICROSOFT}FusedMatMul",
+            f"{MICROSOFT}DynamicQuantizeMatMul",
+            f"{MICROSOFT}MatMulIntegerToFloat", f"{MICROSOFT}MatMulNBits",
         ),
         _multiply(1),
     ),
@@ -128,5 +128,8 @@ _FLOPS: dict[str, Callable[[GraphCall], float]] = {
     **dict.fromkeys(RECURRENT, _recur),
     **dict.fromkeys(("Attention", f"{MICROSOFT}MultiHeadAttention"), _attend),
     "joulecast::sdpa": _attend_spelled,
+    "joulecast::packed_attention": lambda call: (
+        4.0 * call.outputs[0].elements * call.outputs[0].dims[-2]
+    ),
     "Einsum": _contract,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from joulecast.records import Op
 from joulecast.runtimes.onnx_files import contraction_nodes, elementwise_nodes
 from joulecast.runtimes.onnx_files.call_patterns import FUSED
 from joulecast.runtimes.onnx_files.elementwise_nodes import FUNCTIONS
+from joulecast.runtimes.onnx_files.fused_operators import PACKED_ATTENTION
 from joulecast.runtimes.onnx_files.graph_values import GraphCall
 from joulecast.runtimes.onnx_files.shape_rules import MICROSOFT, RECURRENT
 
@@ -58,13 +59,11 @@ NODE_READERS: dict[str, NodeReader] = {
         )
     },
     **dict.fromkeys(
-        ("Conv", "ConvInteger", "QLinearConv", f"{MICROSOFT}FusedConv"),
+        ("Conv", "ConvInteger", "QLinearConv"),
         contraction_nodes.read_conv,
     ),
     "ConvTranspose": contraction_nodes.read_conv_transpose,
-    **dict.fromkeys(
-        ("Gemm", f"{MICROSOFT}FusedGemm", f"{MICROSOFT}QGemm"), contraction_nodes.read_gemm
-    ),
+    **dict.fromkeys(("Gemm", f"{MICROSOFT}QGemm"), contraction_nodes.read_gemm),
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), contraction_nodes.read_matmul),
     f"{MICROSOFT}FusedMatMul": contraction_nodes.read_fused_matmul,
     **dict.fromkeys(
@@ -75,6 +74,8 @@ NODE_READERS: dict[str, NodeReader] = {
     "Einsum": contraction_nodes.read_einsum,
     **dict.fromkeys(RECURRENT, contraction_nodes.read_recurrent),
     f"{FUSED}sdpa": contraction_nodes.read_sdpa,
+    PACKED_ATTENTION: contraction_nodes.read_packed_attention,
+    f"{MICROSOFT}MatMulNBits": contraction_nodes.read_packed_matmul,
     **dict.fromkeys(
         ("Attention", f"{MICROSOFT}MultiHeadAttention"), contraction_nodes.read_attention
     ),
@@ -85,10 +86,6 @@ NODE_READERS: dict[str, NodeReader] = {
     "BatchNormalization": elementwise_nodes.read_batch_norm,
     **dict.fromkeys(
         ("LayerNormalization", f"{FUSED}layer_norm"), elementwise_nodes.read_layer_norm
-    ),
-    **dict.fromkeys(
-        (f"{MICROSOFT}SkipLayerNormalization", f"{MICROSOFT}SkipSimplifiedLayerNormalization"),
-        elementwise_nodes.read_skip_norm,
     ),
     **dict.fromkeys(
         ("GroupNormalization", "InstanceNormalization", f"{FUSED}group_norm"),

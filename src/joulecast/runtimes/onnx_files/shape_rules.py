@@ -222,6 +222,11 @@ def _attend(call: GraphCall) -> Shapes:
     return [(*query[:-1], call.attribute("q_num_heads") * head_dim)]
 
 
+def _attend_projected(call: GraphCall) -> Shapes:
+    """Return the shape of attention that projects its input to three times the width first."""
+    return [(*call.shape(0)[:-1], call.shape(1)[-1] // 3)]
+
+
 def _sample_grid(call: GraphCall) -> Shapes:
     return [(*call.shape(0)[:2], *call.shape(1)[1:-1])]
 
@@ -294,12 +299,16 @@ SHAPE_RULES: dict[str, ShapeRule] = {
     **{
         f"{MICROSOFT}{op}": _first
         for op in (
-            "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization",
-            "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding",
+            "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "SimplifiedLayerNormalization",
+            "RotaryEmbedding",
             "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax",
         )
     },
     "SimplifiedLayerNormalization": _first,
+    f"{MICROSOFT}SkipLayerNormalization": _same,
+    f"{MICROSOFT}SkipSimplifiedLayerNormalization": _same,
+    f"{MICROSOFT}Attention": _attend_projected,
+    f"{MICROSOFT}MatMulNBits": lambda call: [(*call.shape(0)[:-1], call.attribute("N", 1))],
     f"{MICROSOFT}FusedConv": _convolve,
     f"{MICROSOFT}FusedGemm": _multiply_general,
     f"{MICROSOFT}FusedMatMul": _multiply_fused,
