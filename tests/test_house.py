@@ -30,6 +30,12 @@ UNITLESS = {
     "scale": "of a Gaussian process, in the unit of its values",
     "signal_variance": "of a Gaussian process over scaled values",
     "nugget": "of a Gaussian process over scaled values",
+    "log_mean": "of a logarithm",
+    "log_sd": "of a logarithm",
+    "log_variance": "of a logarithm",
+    "nugget_variance": "of a logarithm",
+    "outlier_variance": "of a logarithm",
+    "scatter_variance": "of a logarithm",
 }
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
