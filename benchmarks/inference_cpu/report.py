@@ -153,9 +153,10 @@ def main() -> None:
     options = parser.parse_args()
     found = report(options.out, options.group)
     print(json.dumps({key: one for key, one in found.items() if key != "scores"}, indent=1))
+    print(f"| error, % | MAPE | {' | '.join(found['nets'])} |")
     for name, row in found["scores"].items():
-        errors = "  ".join(f"{one:+6.1f}" for one in row["errors_percent"])
-        print(f"{name:45s} MAPE {row['mape_percent']:6.2f} %   {errors}")
+        errors = " | ".join(f"{one:+.1f}" for one in row["errors_percent"])
+        print(f"| {name} | {row['mape_percent']:.1f} | {errors} |")
     path = options.out / f"report-{options.group}.json"
     path.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
