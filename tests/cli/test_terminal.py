@@ -15,6 +15,7 @@ from joulecast.cli.terminal import (
     plural,
     print_table,
     shorten,
+    shorten_path,
 )
 from joulecast.errors import FileError
 from joulecast.units import format_duration, format_energy
@@ -36,6 +37,8 @@ def test_energies_show_interval_and_provenance():
 def test_counts_and_texts():
     assert plural(1, "net") == "1 net" and plural(1200, "net") == "1,200 nets"
     assert shorten("abcdef", 4) == "abc…" and shorten("abc", 4) == "abc"
+    assert shorten_path("stages.0.layer.1.conv", 14) == "….layer.1.conv"
+    assert shorten_path("layer.1", 14) == "layer.1"
     assert make_bar(0.5, 4) == "██" and make_bar(0.0) == ""
 
 

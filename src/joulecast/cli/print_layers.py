@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulecast.cli.terminal import make_bar, print_table
+from joulecast.cli.terminal import make_bar, print_table, shorten_path
 from joulecast.records import BlockEstimate, Estimate, LayerEstimate
 from joulecast.units import format_energy
 
@@ -149,25 +149,13 @@ def _merge_small_rows(rows: Sequence[LayerRow], top: int, least_j: float = 0.0) 
 def _format_row(row: LayerRow, estimate: Estimate, indent: str = "") -> tuple[str, ...]:
     share = row.energy_j / estimate.energy_j if estimate.energy_j else 0.0
     return (
-        indent + _shorten_path(row.name, _NAME_WIDTH - len(indent)),
+        indent + shorten_path(row.name, _NAME_WIDTH - len(indent)),
         row.kind,
         f"×{row.count}" if row.count > 1 else "",
         ("" if row.seen else "about ") + format_energy(row.energy_j),
         _format_percent(share),
         make_bar(share, _BAR_WIDTH),
     )
-
-
-def _shorten_path(name: str, size: int) -> str:
-    """Return a dotted name of at most ``size`` characters, without its beginning: ``….blocks.3``.
-
-    The end tells layers apart. A name whose last part alone is too long is left to the table.
-    """
-    if len(name) <= size:
-        return name
-    parts = name.split(".")
-    tails = (".".join(parts[at:]) for at in range(1, len(parts)))
-    return next((f"….{tail}" for tail in tails if len(tail) + 2 <= size), name)
 
 
 def _format_percent(share: float) -> str:

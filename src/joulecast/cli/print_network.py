@@ -7,7 +7,7 @@ from dataclasses import replace
 from joulecast.api import nets
 from joulecast.api.inspect import StepCount
 from joulecast.cli.setups import describe_setup, is_inference
-from joulecast.cli.terminal import make_console, print_notes, print_table
+from joulecast.cli.terminal import make_console, print_notes, print_table, shorten_path
 from joulecast.kinds import (
     StepWork,
     find_kind,
@@ -20,7 +20,7 @@ from joulecast.records import Layer, Network, Op, Setup, find_equal_blocks, list
 from joulecast.units import format_bytes, format_count, format_shape, format_share
 
 _STAGES = ("forward", "backward", "update")
-_NAME_SIZE = 24
+_NAME_SIZE = 22
 # Nobody reads more, and laying out a table of 20,000 rows takes a minute.
 _MOST_ROWS = 1000
 # Shares below which a difference is not worth a sentence.
@@ -104,7 +104,7 @@ def _format_layer(layer: Layer, setup: Setup, count: int = 1) -> tuple[str, ...]
     operator += f" ×{calls}" if calls > 1 else ""
     operator += " (frozen)" if work.params and not layer.trains else ""
     operator += " (transposed)" if layer.transposed else ""
-    name = layer.name if len(layer.name) <= _NAME_SIZE else "…" + layer.name[1 - _NAME_SIZE :]
+    name = shorten_path(layer.name, _NAME_SIZE)
     tail = " ".join(format_operator(op) for op in layer.tail if not find_kind(op.kind).is_view)
     return (name or "-", operator, tail, format_shape(output_shape(layer)), *_format_work(work))
 

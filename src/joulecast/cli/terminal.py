@@ -174,3 +174,15 @@ def _shorten_rows(
             break
         sizes[widest] -= 1
     return [[shorten(cell, size) for cell, size in zip(row, sizes, strict=True)] for row in rows]
+
+
+def shorten_path(name: str, size: int) -> str:
+    """Return a dotted name of at most ``size`` characters, without its beginning: ``….blocks.3``.
+
+    The end tells layers apart. A name whose last part alone is too long is left to the table.
+    """
+    if len(name) <= size:
+        return name
+    parts = name.split(".")
+    tails = (".".join(parts[at:]) for at in range(1, len(parts)))
+    return next((f"….{tail}" for tail in tails if len(tail) + 2 <= size), name)
