@@ -12,12 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-
-from joulecast.api.measurers import OwnNetRuntime, open_measurer
-from joulecast.api.options import MeasureOptions
-from joulecast.kinds import make_layer
-from joulecast.records import Input, Network, Setup, Trial
-from joulecast.runtimes.torch.load import LoadedNet
 from language_models import (
     DEVELOPMENT_MODELS,
     TEST_MODELS,
@@ -28,6 +22,12 @@ from language_models import (
     list_cases,
     make_model,
 )
+
+from joulecast.api.measurers import OwnNetRuntime, open_measurer
+from joulecast.api.options import MeasureOptions
+from joulecast.kinds import make_layer
+from joulecast.records import Input, Network, Setup, Trial
+from joulecast.runtimes.torch.load import LoadedNet
 
 
 def main() -> None:

@@ -10,10 +10,11 @@ import json
 import time
 from pathlib import Path
 
+from test_networks import list_pace_trials, list_trials
+
 from joulecast.api.measurers import open_measurer
 from joulecast.api.options import MeasureOptions
 from joulecast.records import Observation
-from test_networks import list_pace_trials, list_trials
 
 
 def main() -> None:

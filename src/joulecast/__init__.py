@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from joulecast.api.estimate import estimate, update
     from joulecast.api.evaluate import evaluate
     from joulecast.api.fleet import estimate_fleet
+    from joulecast.api.generate import generate
     from joulecast.api.inspect import inspect
     from joulecast.api.measure import measure
     from joulecast.api.plan import plan
@@ -58,6 +59,7 @@ __all__ = [
     "evaluate",
     "export_dataset",
     "export_observations",
+    "generate",
     "import_runs",
     "inspect",
     "load_profile",

@@ -50,6 +50,7 @@ COMMANDS = {
     },
     "Estimate": {
         "estimate": "Estimate the energy of training or inference before it runs.",
+        "generate": "Estimate what generating text with a language model costs.",
         "compare": "Rank devices, batch sizes and precisions by energy and time.",
         "search": "Search for accurate nets within an energy budget.",
         "prune": "Prune a net to an energy budget.",

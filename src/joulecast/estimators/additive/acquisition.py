@@ -61,6 +61,9 @@ class FittedModel(Fitted, Protocol):
     def sum_error_sd_share(self) -> float:
         """Standard deviation of a total around the sum of its layers, as a share."""
 
+    def for_phase(self, phase: str) -> FittedModel:
+        """Return the fit that predicts ``train`` or ``inference``."""
+
 
 FitModel = Callable[[Sequence[Observation], Fitted | None], FittedModel]
 
@@ -137,8 +140,9 @@ def propose_trial(
         found = fit(observations, fitted)
     except MissingError as error:
         return Proposal(None, 1.0, str(error), count)
-    totals = predict_totals(found.model, pieces.networks, found.sum_error_sd_share)
-    state = _State(pieces, found.model, totals)
+    own = found.for_phase(target.setup.phase)
+    totals = predict_totals(own.model, pieces.networks, own.sum_error_sd_share)
+    state = _State(pieces, own.model, totals)
     proposal = _propose_best(target, state, _read_costs(observations), hosts.optional)
     return replace(proposal, fitted=found)
 
@@ -180,9 +184,10 @@ def _propose_after_probes(
         fitted = fit()
     except MissingError:
         return stop
-    totals = predict_totals(fitted.model, pieces.networks, fitted.sum_error_sd_share)
+    own = fitted.for_phase(target.setup.phase)
+    totals = predict_totals(own.model, pieces.networks, own.sum_error_sd_share)
     uncertainty = _measure_uncertainty(totals)
-    state = _State(pieces, fitted.model, totals)
+    state = _State(pieces, own.model, totals)
     largest = _find_largest_unmetered(state)
     if largest is not None:
         key, share = largest

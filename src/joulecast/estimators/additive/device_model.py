@@ -194,14 +194,7 @@ def predict_totals(
         HOST_TIME: host_j**2 + gap_j**2,
         NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
     }
-    covariance = None
-    by_time, by_power = device.duration.logs.log_covariance, device.power.logs.log_covariance
-    if by_time is not None and by_power is not None:
-        covariance = np.outer(device.energy_j, device.energy_j) * np.expm1(by_power)
-        covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
-        covariance *= widened
-        for shared_j in (host_j, gap_j):
-            covariance += np.outer(shared_j, shared_j)
+    covariance = _combine_covariances(device, grad_time_j, widened, (host_j, gap_j))
     return NetworkTotals(
         energy_j=energy_j,
         device_energy_j=device.energy_j,
@@ -212,6 +205,28 @@ def predict_totals(
         variance_by_source=sources,
         duration_var=steps.duration_var(device.duration.variance, sum_error_sd_share),
     )
+
+
+def _combine_covariances(
+    device: DeviceTotals, grad_time_j: Floats, widened: float, shared: Sequence[Floats]
+) -> Floats | None:
+    """Return the joint covariance of energies; None unless that of powers and durations is known.
+
+    Args:
+        device: The device alone.
+        grad_time_j: Derivative of each energy by the logarithm of the time on the device.
+        widened: Factor of variances.
+        shared: Standard deviations of energies that all networks have in common.
+    """
+    by_time, by_power = device.duration.logs.log_covariance, device.power.logs.log_covariance
+    if by_time is None or by_power is None:
+        return None
+    covariance = np.outer(device.energy_j, device.energy_j) * np.expm1(by_power)
+    covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
+    covariance *= widened
+    for shared_j in shared:
+        covariance += np.outer(shared_j, shared_j)
+    return np.asarray(covariance)
 
 
 def predict_device(

@@ -164,17 +164,25 @@ def fit_host_time(
         for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
         if one.mode == "eager" and one.issue_s and one.duration_s
     ]
-    gaps = _fit_gaps(decomposed, device_s, device_var)
-    if not steps:
-        default_s = (LAUNCH_S,) * len(HOST_CALLS)
-        return HostTimeModel(0.0, default_s, {}, sd_share=_UNSEEN_SD_SHARE, **gaps)
-    durations = fit_call_durations(steps, _estimate_call_duration(steps))
+    launch, graph = _fit_pauses(decomposed, device_s, device_var)
     model = HostTimeModel(
-        durations.step_overhead_s,
-        durations.per_call_s,
-        durations.structure_factors,
-        sd_share=0.0,
-        **gaps,
+        step_overhead_s=0.0,
+        per_call_s=(LAUNCH_S,) * len(HOST_CALLS),
+        structure_factors={},
+        launch_gap_s=launch.mean_s,
+        sd_share=_UNSEEN_SD_SHARE,
+        launch_gap_sd_s=launch.sd_s,
+        graph_gap_s=graph.mean_s,
+        graph_gap_sd_s=graph.sd_s,
+    )
+    if not steps:
+        return model
+    durations = fit_call_durations(steps, _estimate_call_duration(steps))
+    model = replace(
+        model,
+        step_overhead_s=durations.step_overhead_s,
+        per_call_s=durations.per_call_s,
+        structure_factors=durations.structure_factors,
     )
     networks = [one for one in steps if not one.observation.is_isolated]
     own = [one for one in networks if one.observation.unit == unit]
@@ -235,10 +243,10 @@ def _find_host_time(one: DecomposedObservation, device_s: float) -> float:
     return one.duration_s if is_host_bound else min(one.issue_s, one.duration_s)
 
 
-def _fit_gaps(
+def _fit_pauses(
     decomposed: Sequence[DecomposedObservation], device_s: Floats, device_var: Floats
-) -> dict[str, float]:
-    """Return the pauses of networks between two launches, with their standard deviations."""
+) -> tuple[_Pause, _Pause]:
+    """Return the pause of a device between two launches, eager ones and those of a graph."""
     launch = _Pause(LAUNCH_GAP_S, _LAUNCH_GAP_SD_S)
     graph = _Pause(GRAPH_GAP_S, _GRAPH_GAP_SD_S)
     times = zip(decomposed, device_s.tolist(), device_var.tolist(), strict=True)
@@ -249,12 +257,7 @@ def _fit_gaps(
             graph.add(one, busy_s, busy_var, count_launches_outside_blocks(one.counts))
         elif one.mode == "eager" and one.issue_s and one.issue_s * _BOUND_RATIO < busy_s:
             launch.add(one, busy_s, busy_var, one.launches)
-    return {
-        "launch_gap_s": launch.mean_s,
-        "launch_gap_sd_s": launch.sd_s,
-        "graph_gap_s": graph.mean_s,
-        "graph_gap_sd_s": graph.sd_s,
-    }
+    return launch, graph
 
 
 class _Pause:

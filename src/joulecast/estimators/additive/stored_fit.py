@@ -11,10 +11,10 @@ from joulecast.estimators.additive.measured_kinds import MeasuredKind
 from joulecast.estimators.additive.measured_networks import MeasuredNetwork
 from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, omit_default
 
 # Version of the stored fit; other versions are fitted again.
-FIT_VERSION = 5
+FIT_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class StoredFit(Record):
     Attributes:
         fitted_count: Number of observations that hyper-parameters were fitted to.
         identities: Identities of all observations that the model is conditioned on.
+        inference: The fit to inferences, where these have one of their own.
     """
 
     version: int
@@ -39,6 +40,7 @@ class StoredFit(Record):
     duration: StoredLogSums
     power: StoredLogSums
     host_time: HostTimeModel
+    inference: StoredFit | None = omit_default(None)
 
     def restore_model(self) -> AdditiveModel:
         """Return the model of the device."""

@@ -1,0 +1,106 @@
+"""Compare estimates of prefill and decode steps with measured ones.
+
+python predict.py truth.jsonl [--profile FILE] [--out results.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from language_models import Case, ModelSize, make_model
+
+from joulecast.api.profiles import load_profile
+from joulecast.estimators import fit_profile
+from joulecast.generation import READING_TOKENS, make_decode_network, make_prefill_network
+from joulecast.records import Network, Setup
+from joulecast.runtimes.torch.net_reader import read_net
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "inference_gpu"))
+from baselines import RIVALS, LayerRegressions
+
+
+def main() -> None:
+    """Print and write the tables."""
+    options = parse_arguments()
+    lines = options.truth.read_text(encoding="utf-8").splitlines()
+    profile = load_profile(options.profile)
+    fitted, rivals = fit_profile(profile), LayerRegressions(profile.observations)
+    models: dict[str, Network] = {}
+    rows = []
+    for line in map(json.loads, lines):
+        case = Case(**{**line["case"], "model": ModelSize(**line["case"]["model"])})
+        model = models.setdefault(case.model.name, read_model(case.model))
+        make = make_prefill_network if case.step == "prefill" else make_decode_network
+        network = make(model, case.tokens)
+        setup = Setup(case.batch, phase="inference", precision="bf16", cuda_graphs=case.cuda_graphs)
+        (estimate,) = fitted.estimate([network], setup, details=False)
+        low_j, high_j = estimate.interval_j
+        shared = {"case": case.key, "step": case.step, "measured_j": line["energy_j"],
+                  "measured_s": line["duration_s"]}  # fmt: skip
+        shared["mode"] = "graph" if case.cuda_graphs else "eager"
+        rows.append({**shared, "method": "shipped profile", "energy_j": estimate.energy_j,
+                     "duration_s": estimate.duration_s,
+                     "is_inside": low_j <= line["energy_j"] <= high_j})  # fmt: skip
+        for name in RIVALS:
+            energy_j = rivals.predict(name, network, setup)
+            rows.append({**shared, "method": name, "energy_j": energy_j})
+    for row in rows:
+        if row["method"] == "shipped profile":
+            error = 100.0 * (row["energy_j"] / row["measured_j"] - 1.0)
+            print(f"{row['case']:44s} {row['measured_j']:9.4g} J {error:+6.1f} %")
+    summary = summarise(rows)
+    for line in summary:
+        print(line)
+    if options.out:
+        options.out.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("truth", type=Path)
+    parser.add_argument("--profile", default="nvidia-h200")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def read_model(size: ModelSize) -> Network:
+    """Return the network of a model without memory for its weights."""
+    with torch.device("meta"):
+        model = make_model(size)
+    tokens = torch.zeros((1, READING_TOKENS[0]), dtype=torch.long)
+    return read_net(model, {"input_ids": tokens}, name=size.name)
+
+
+def summarise(rows: Sequence[dict]) -> list[dict]:
+    """Return mean absolute errors by method, mode and step."""
+    found = []
+    steps = ("all", "prefill", "decode")
+    keys = sorted({(row["method"], row["mode"], step) for row in rows for step in steps})
+    for method, mode, step in keys:
+        own = [
+            row for row in rows
+            if (row["method"], row["mode"]) == (method, mode) and step in ("all", row["step"])
+        ]  # fmt: skip
+        errors = np.array([100.0 * (row["energy_j"] / row["measured_j"] - 1.0) for row in own])
+        line = {"method": method, "mode": mode, "step": step, "n": len(own)}
+        line["mape_percent"] = round(float(np.abs(errors).mean()), 1)
+        line["median_percent"] = round(float(np.median(np.abs(errors))), 1)
+        line["worst_percent"] = round(float(errors[np.abs(errors).argmax()]), 1)
+        if "is_inside" in own[0]:
+            inside = np.mean([row["is_inside"] for row in own])
+            line["inside_percent"] = round(100.0 * float(inside), 1)
+            slow = [row["duration_s"] / row["measured_s"] - 1.0 for row in own]
+            line["duration_mape_percent"] = round(100.0 * float(np.abs(slow).mean()), 1)
+        found.append(line)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+"""Estimate what generating text costs: a prompt, and each token after it."""
+
+from joulecast.uses.generate.generation_estimate import (
+    GenerationEstimate,
+    GenerationRequest,
+    TokenEstimate,
+    estimate_generation,
+)
+
+__all__ = ["GenerationEstimate", "GenerationRequest", "TokenEstimate", "estimate_generation"]
