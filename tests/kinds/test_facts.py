@@ -9,10 +9,24 @@ import joulecast
 from joulecast.kinds import KINDS
 
 SOURCE = Path(joulecast.__file__).parent
-# The table, and the two modules of a runtime that a new kind has to be added to.
-ALLOWED = ("kinds/", "runtimes/torch/op_readers.py", "runtimes/torch/op_builders.py")
-# Its records have a field ``kind`` of another meaning: events of a schedule.
-OTHER_MEANING = ("uses/plan/", "cli/plan.py", "cli/print_plan.py", "api/plan.py")
+# The table, and the modules of runtimes that a new kind has to be added to.
+ALLOWED = (
+    "kinds/",
+    "runtimes/buildable.py",
+    "runtimes/onnx/op_builders.py",
+    "runtimes/onnx/sequence_builders.py",
+    "runtimes/torch/op_readers.py",
+    "runtimes/torch/op_builders.py",
+)
+# A field ``kind`` of another meaning: events of a schedule, and sorts of NumPy types.
+OTHER_MEANING = (
+    "uses/plan/",
+    "cli/plan.py",
+    "cli/print_plan.py",
+    "api/plan.py",
+    "runtimes/onnx/own_file.py",
+    "runtimes/onnx/runtime.py",
+)
 every_kind = pytest.mark.parametrize("row", KINDS.values(), ids=KINDS)
 
 

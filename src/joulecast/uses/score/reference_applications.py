@@ -52,7 +52,7 @@ def build_reference_application(name: str) -> Network:
     counts: Counter[str] = Counter()
     layers = []
     for layer in network.layers:
-        kind = layer.sizes["fn"] if layer.kind == "elementwise" else layer.kind
+        kind = layer.sizes.get("fn", layer.kind)
         counts[kind] += 1
         layers.append(replace(layer, name=f"{kind}{counts[kind]}"))
     return replace(network, layers=tuple(layers))
