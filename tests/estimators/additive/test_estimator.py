@@ -374,3 +374,29 @@ def test_a_module_that_was_read_is_less_certain(fitted):
     assert one.energy_j == pytest.approx(two.energy_j)
     share = READ_MODULE_SUM_ERROR_SD_SHARE
     assert added > 0.8 * (share * one.energy_j[0]) ** 2
+
+
+def test_training_and_inference_have_models_of_their_own(device):
+    """Given enough of both; each predicts its phase, whatever was observed of the other."""
+    networks = draw_networks(40, seed=8)
+    inference = replace(SETUP, phase="inference")
+    training = observe_parts(device, networks)
+    forward = observe_parts(device, networks, inference)
+    estimator = AdditiveEstimator()
+    both = estimator.fit([*training, *forward])
+    assert both.inference is not None
+    some = networks[:3]
+    for setup, own in ((SETUP, estimator.fit(training)), (inference, estimator.fit(forward))):
+        alone = own.predict(some, [setup] * 3)
+        assert both.predict(some, [setup] * 3).energy_j == pytest.approx(alone.energy_j)
+    mixed = both.predict(some, [SETUP, inference, SETUP], joint=True)
+    assert mixed.energy_cov is not None and mixed.energy_cov[0, 1] == 0.0
+    restored = estimator.load(both.to_dict()).predict(some, [inference] * 3)
+    assert restored.energy_j == pytest.approx(both.predict(some, [inference] * 3).energy_j)
+    assert estimator.fit([*training, *forward], both).observation_count == both.observation_count
+
+
+def test_few_inferences_share_the_model_of_training(device):
+    networks = draw_networks(20, seed=8)
+    few = observe_parts(device, networks[:2], replace(SETUP, phase="inference"))
+    assert AdditiveEstimator().fit([*observe_parts(device, networks), *few]).inference is None
