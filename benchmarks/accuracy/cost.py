@@ -172,7 +172,7 @@ def measure_setting(
     target = replace(drawn.make_target(setting.setup, drawn.campaign), modes=measurer.runtime.modes)
     with suppress(MeasurementError, NetError):
         # The first load on a cold device is slower and is not recorded.
-        measurer.time(Trial(drawn.original, setting.setup))
+        measurer.time(Trial(drawn.widest, setting.setup))
     for arm in (one for one in ARMS if not one.probed):
         left_s = until_s - (measurer.now() - started_s)
         if left_s <= 0:

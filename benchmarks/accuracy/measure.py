@@ -98,7 +98,7 @@ def learn(measurer: Measurer, store: Store, setting: Setting, baselines: tuple[s
 
 def _warm_up(measurer: Measurer, setting: Setting) -> None:
     """Run a first load on the cold device, which is slower and is not recorded."""
-    measurer.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).original, setting.setup))
+    measurer.time(Trial(draw_nets(setting.plan(OWN, OWN_SECONDS)).widest, setting.setup))
 
 
 def _run_campaign(measurer: Measurer, log: EvaluationLog, plan: EvaluationPlan) -> None:

@@ -20,6 +20,7 @@ VERBS = {
     "measure",
     "profile",
     "estimate",
+    "generate",
     "compare",
     "search",
     "prune",
