@@ -130,7 +130,7 @@ class OutsideRun:
         loaded = load_entry(entry, self.on)
         if loaded.loss is not None:
             trial = replace(trial, setup=replace(entry.setup, loss="own"))
-        own: Any = OwnNetRuntime(self.measurer.runtime, loaded)  # type: ignore[arg-type]
+        own: Any = OwnNetRuntime(self.measurer.runtime, loaded)
         return replace(replace(measurer, runtime=own).measure(trial), source=OWN_NET)
 
     def warm_up(self) -> None:

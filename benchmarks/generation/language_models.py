@@ -117,7 +117,9 @@ class DecodeStep(nn.Module):
         super().__init__()
         from transformers import DynamicCache
 
-        self.model, self.cache = model, DynamicCache()
+        self.model = model
+        make_cache: Any = DynamicCache
+        self.cache = make_cache()
         device = next(model.parameters()).device
         prompt = torch.ones((1, 8), dtype=torch.long, device=device)
         with torch.no_grad():

@@ -10,6 +10,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from language_models import (
@@ -26,7 +27,7 @@ from language_models import (
 from joulecast.api.measurers import OwnNetRuntime, open_measurer
 from joulecast.api.options import MeasureOptions
 from joulecast.kinds import make_layer
-from joulecast.records import Input, Network, Setup, Trial
+from joulecast.records import Input, Network, Observation, Setup, Trial
 from joulecast.runtimes.torch.load import LoadedNet
 
 
@@ -81,7 +82,7 @@ def skip_masks_in_graphs() -> None:
     import transformers.masking_utils as masks
 
     # Masks of packed sequences would have to be read by the host.
-    masks.is_tracing = lambda tensor=None: tensor is not None and tensor.dim() > 1
+    cast("Any", masks).is_tracing = lambda tensor=None: tensor is not None and tensor.dim() > 1
 
 
 def read_keys(path: Path) -> set[str]:
@@ -127,7 +128,7 @@ def make_trial(case: Case) -> Trial:
     return Trial(network, setup)
 
 
-def summarise(observation) -> dict:
+def summarise(observation: Observation) -> dict[str, Any]:
     """Return what was measured, with its device."""
     names = ("energy_j", "energy_sd_j", "duration_s", "duration_sd_s", "issue_s", "count")
     row = {name: getattr(observation, name) for name in names}

@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from language_models import Case, ModelSize, make_model
 
@@ -23,6 +21,7 @@ from joulecast.runtimes.torch.net_reader import read_net
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "inference_gpu"))
 from baselines import RIVALS, LayerRegressions
+from error_table import summarise
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
         if row["method"] == "shipped profile":
             error = 100.0 * (row["energy_j"] / row["measured_j"] - 1.0)
             print(f"{row['case']:44s} {row['measured_j']:9.4g} J {error:+6.1f} %")
-    summary = summarise(rows)
+    summary = summarise(rows, "step")
     for line in summary:
         print(line)
     if options.out:
@@ -76,30 +75,6 @@ def read_model(size: ModelSize) -> Network:
         model = make_model(size)
     tokens = torch.zeros((1, READING_TOKENS[0]), dtype=torch.long)
     return read_net(model, {"input_ids": tokens}, name=size.name)
-
-
-def summarise(rows: Sequence[dict]) -> list[dict]:
-    """Return mean absolute errors by method, mode and step."""
-    found = []
-    steps = ("all", "prefill", "decode")
-    keys = sorted({(row["method"], row["mode"], step) for row in rows for step in steps})
-    for method, mode, step in keys:
-        own = [
-            row for row in rows
-            if (row["method"], row["mode"]) == (method, mode) and step in ("all", row["step"])
-        ]  # fmt: skip
-        errors = np.array([100.0 * (row["energy_j"] / row["measured_j"] - 1.0) for row in own])
-        line = {"method": method, "mode": mode, "step": step, "n": len(own)}
-        line["mape_percent"] = round(float(np.abs(errors).mean()), 1)
-        line["median_percent"] = round(float(np.median(np.abs(errors))), 1)
-        line["worst_percent"] = round(float(errors[np.abs(errors).argmax()]), 1)
-        if "is_inside" in own[0]:
-            inside = np.mean([row["is_inside"] for row in own])
-            line["inside_percent"] = round(100.0 * float(inside), 1)
-            slow = [row["duration_s"] / row["measured_s"] - 1.0 for row in own]
-            line["duration_mape_percent"] = round(100.0 * float(np.abs(slow).mean()), 1)
-        found.append(line)
-    return found
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ work         energy = a·FLOPs + b·bytes + c·launches
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -44,7 +45,7 @@ def count_work(network: Network, setup: Setup) -> np.ndarray:
     return np.array([work.flops, work.size_bytes, work.launches], float)
 
 
-def _fit(rows: Sequence[Sequence], name: str) -> np.ndarray:
+def _fit(rows: Sequence[Any], name: str) -> np.ndarray:
     """Fit non-negative costs to relative errors; the rival by FLOPs knows no bytes."""
     work, energy_j = np.array(rows[0]), np.array(rows[1])
     if name == "flops":

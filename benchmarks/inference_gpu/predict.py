@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from baselines import RIVALS, LayerRegressions
+from error_table import Row, summarise
 
 from joulecast.api.profiles import load_profile
 from joulecast.estimators import fit_profile
@@ -41,7 +41,7 @@ def main() -> None:
             make_row(name, one, rivals.predict(name, one.trial.network, one.trial.setup))
             for one in truth
         ]
-    summary = summarise(rows)
+    summary = summarise(rows, "setup")
     for line in summary:
         print(line)
     if options.out:
@@ -57,19 +57,19 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_rows(method: str, fitted: FittedProfile, truth: Sequence[Observation]) -> list[dict]:
+def make_rows(method: str, fitted: FittedProfile, truth: Sequence[Observation]) -> list[Row]:
     """Return one row for each measured network."""
     rows = []
     for one in truth:
         (estimate,) = fitted.estimate([one.trial.network], one.trial.setup, details=False)
         low_j, high_j = estimate.interval_j
-        is_inside = low_j <= one.energy_j <= high_j
+        is_inside = low_j <= (one.energy_j or 0.0) <= high_j
         row = make_row(method, one, estimate.energy_j)
         rows.append({**row, "duration_s": estimate.duration_s, "is_inside": is_inside})
     return rows
 
 
-def make_row(method: str, one: Observation, energy_j: float) -> dict:
+def make_row(method: str, one: Observation, energy_j: float) -> Row:
     """Return an estimate beside what was measured."""
     trial = one.trial
     return {
@@ -81,30 +81,6 @@ def make_row(method: str, one: Observation, energy_j: float) -> dict:
         "measured_j": one.energy_j,
         "measured_s": one.duration_s,
     }
-
-
-def summarise(rows: Sequence[dict]) -> list[dict]:
-    """Return mean absolute errors by method, mode and setup."""
-    found = []
-    keys = sorted({(row["method"], row["mode"], setup) for row in rows
-                   for setup in ("all", row["setup"])})  # fmt: skip
-    for method, mode, setup in keys:
-        own = [
-            row for row in rows
-            if (row["method"], row["mode"]) == (method, mode) and setup in ("all", row["setup"])
-        ]  # fmt: skip
-        errors = np.array([100.0 * (row["energy_j"] / row["measured_j"] - 1.0) for row in own])
-        line = {"method": method, "mode": mode, "setup": setup, "n": len(own)}
-        line["mape_percent"] = round(float(np.abs(errors).mean()), 1)
-        line["median_percent"] = round(float(np.median(np.abs(errors))), 1)
-        line["worst_percent"] = round(float(errors[np.abs(errors).argmax()]), 1)
-        if "is_inside" in own[0]:
-            inside = np.mean([row["is_inside"] for row in own])
-            line["inside_percent"] = round(100.0 * float(inside), 1)
-            slow = [row["duration_s"] / row["measured_s"] - 1.0 for row in own]
-            line["duration_mape_percent"] = round(100.0 * float(np.abs(slow).mean()), 1)
-        found.append(line)
-    return found
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from joulecast.families import draw_family
-from joulecast.records import Setup, Trial
+from joulecast.records import Network, Setup, Trial
 
 FAMILIES = (
     "alexnet",
@@ -43,6 +43,6 @@ def list_pace_trials() -> tuple[Trial, ...]:
     return tuple(Trial(draw_variant(family, "pace"), SETUPS[0]) for family in FAMILIES)
 
 
-def draw_variant(family: str, seed: str):
+def draw_variant(family: str, seed: str) -> Network:
     """Return a random variant; equal seeds give equal variants."""
     return draw_family(family, random.Random(f"{family} {seed}").randint)

@@ -83,7 +83,7 @@ def main() -> None:
     if not files:
         sys.exit("give the file of at least one processor: --cpu FILE or --gpu FILE")
     results: dict[str, Any] = {
-        "commit": find_commit(Path(__file__)),
+        "commit": find_commit(__file__),
         "seeds": args.seeds,
         "sets": {},
     }

@@ -20,8 +20,8 @@ _TITLES = {
 }
 _CONTENTS = {
     "kernel": "Each row is a kernel that was run alone in inference: operators that the runtime "
-    "runs as one. Energy and duration include the overhead of a call, divided by `copies`. Features "
-    "of a kernel that its kind does not have are empty.",
+    "runs as one. Energy and duration include the overhead of a call, divided by `copies`. "
+    "Features of a kernel that its kind does not have are empty.",
     "network": "Each row is a whole network, in inference or in training (column `phase`): a "
     "member of a family, or a user's own module.",
     "application": "Each row is one of the applications that `joulecast score` runs, in inference: "

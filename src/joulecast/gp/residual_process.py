@@ -27,7 +27,7 @@ from joulecast.gp.linalg import Floats, cholesky_with_inverse, invert_covariance
 from joulecast.records.codec import Record
 
 # Medians and standard deviations of logarithms. Residuals of a roofline are tens of percent; a cost
-# changes smoothly over the whole range of most features, but not of all. Chosen on the kernels of two
+# changes smoothly over the whole range of most features, but not of all. Chosen on kernels of two
 # phones; benchmarks/kernels says how.
 SIGNAL_VARIANCE_PRIOR = (0.1, 1.5)
 NUGGET_VARIANCE_PRIOR = (1e-2, 1.5)

@@ -16,7 +16,6 @@ from joulecast.kinds import Work, find_kind, input_shape, layer_work, output_sha
 from joulecast.records import Layer, Setup, Sizes, Trial
 from joulecast.simulation.chip import Chip, OperatorTuning, draw_tuning
 
-
 _ITEM_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 
 

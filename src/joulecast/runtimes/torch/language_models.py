@@ -39,11 +39,12 @@ def make_sequence(inputs: Any, tokens: int) -> Any:
     Raises:
         NetError: No input is a batch of token numbers.
     """
-    for path, value in pytree.tree_flatten_with_path(inputs)[0]:
+    named = inputs.items() if isinstance(inputs, dict) else enumerate(pytree.tree_leaves(inputs))
+    for name, value in named:
         if _is_batch_of_tokens(value):
             sequence = torch.zeros((1, tokens), dtype=value.dtype, device=value.device)
             if isinstance(inputs, dict):
-                return {path[0].key: sequence}
+                return {name: sequence}
             return sequence if isinstance(inputs, torch.Tensor) else (sequence,)
     raise NetError("the example inputs have no batch of token numbers: give a language model")
 
