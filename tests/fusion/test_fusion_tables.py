@@ -25,7 +25,7 @@ def test_pattern_words_are_parsed():
     table = FusionTable("mine", (), ("se = fc|conv relu? @pointwise*",), frozenset())
     (rule,) = table.rules
     assert rule.kind == "se"
-    assert [(word.least, word.most) for word in rule.words] == [(1, 1), (0, 1), (0, 1000)]
+    assert [(word.least, word.most) for word in rule.words] == [(1, 1), (0, 1), (0, 200)]
     assert rule.words[0].names == {"fc", "conv"}
     assert rule.words[2].any_pointwise
 

@@ -121,3 +121,12 @@ def test_every_operator_is_in_at_most_one_kernel():
     for table in FUSION_TABLES.values():
         members = [at for group in group_ops(nodes, table, False) for at in group.members]
         assert len(set(members)) == len(members)
+
+
+@pytest.mark.parametrize("table", FUSION_TABLES)
+def test_longest_tail_is_grouped(table):
+    relus = make_layer("elementwise", (RELU,) * 1000, fn="relu", shape=(4,))
+    nodes = list_op_nodes(Network((relus,), Input((4,))))
+    groups = group_ops(nodes, FUSION_TABLES[table], is_training=False)
+    assert sum(len(group.members) for group in groups) == 1001
+    assert len(groups) < 10 or table != "torch_compile"

@@ -157,6 +157,17 @@ def test_tail_works_on_the_output_of_the_operator_before():
     assert with_tail == separate
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_longest_tail_is_counted(precision):
+    relu = make_layer("elementwise", fn="relu", shape=(4,))
+    longest = replace(relu, tail=(make_op("elementwise", fn="relu"),) * 1000)
+    half = True if precision == "bf16" else None
+    one, all_of_them = (
+        layer_work(layer, Setup(batch=2, precision=precision), half) for layer in (relu, longest)
+    )
+    assert all_of_them.forward == one.forward.times(1001)
+
+
 BF16 = Setup(batch=4, precision="bf16")
 
 

@@ -155,4 +155,5 @@ def _parse_word(word: str) -> PatternWord:
     return PatternWord(names, least, most)
 
 
-_MANY = 1000
+# More would exceed the depth to which Python nests calls.
+_MANY = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from joulecast.kinds.autocast import is_half_precision, uses_autocast
 from joulecast.kinds.kind_table import find_kind
@@ -91,7 +91,31 @@ def _chain_work(
     half: bool | None,
 ) -> StepWork:
     """Return the work of operators that follow each other."""
-    op, rest = ops[0], ops[1:]
+    work, shape, context, half = _step_work(ops[0], shape, context, setup, tied, half)
+    return work + _tail_work(ops[1:], shape, context, setup, tied, half) if ops[1:] else work
+
+
+# Networks of many widths repeat the same few tails, and operators in them, on the same few shapes.
+@lru_cache(maxsize=4096)
+def _tail_work(
+    ops: tuple[Op, ...],
+    shape: Shape,
+    context: WorkContext,
+    setup: Setup,
+    tied: bool,
+    half: bool | None,
+) -> StepWork:
+    works = []
+    for op in ops:
+        work, shape, context, half = _tail_step_work(op, shape, context, setup, tied, half)
+        works.append(work)
+    return reduce(lambda after, work: work + after, reversed(works))
+
+
+def _step_work(
+    op: Op, shape: Shape, context: WorkContext, setup: Setup, tied: bool, half: bool | None
+) -> tuple[StepWork, Shape, WorkContext, bool | None]:
+    """Return the work of an operator, with the shape, context and precision of the next one."""
     if half is None:
         work = _op_work(op, shape, context, setup, tied)
     else:
@@ -100,17 +124,13 @@ def _chain_work(
         context = replace(context, item_bytes=2 if half else WEIGHT_BYTES)
         work = _op_work(op, shape, context, setup, tied)
         work = replace(work, forward=work.forward + forward, backward=work.backward + backward)
-    if not rest:
-        return work
     # After an operator whose weights train, or whose input gets a gradient, inputs get gradients.
     if not context.input_grad and context.trains and work.params:
         context = replace(context, input_grad=True)
-    next_shape = find_kind(op.kind).out_shape(op.sizes, shape)
-    return work + _tail_work(rest, next_shape, context, setup, tied, half)
+    return work, find_kind(op.kind).out_shape(op.sizes, shape), context, half
 
 
-# Networks of many widths repeat the same few tails on the same few shapes.
-_tail_work = lru_cache(maxsize=4096)(_chain_work)
+_tail_step_work = lru_cache(maxsize=4096)(_step_work)
 
 
 def _works_in_half(op: Op, half: bool) -> bool:
