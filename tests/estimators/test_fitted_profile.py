@@ -381,3 +381,12 @@ def test_auto_needs_no_estimator_of_that_name():
     check_estimator("auto")
     with pytest.raises(InputError, match="there is no estimator 'other'"):
         check_estimator("other")
+
+
+def test_durations_alone_are_not_enough_for_an_estimate():
+    setup = Setup(batch=4, phase="inference")
+    network = draw_networks(1)[0]
+    seen = Observation(Trial(network, setup), duration_s=1e-3, runtime="onnxruntime-1.31.1")
+    profile = Profile(Device("board"), seen.runtime, "device", "measured", (seen,))
+    with pytest.raises(MissingError, match="durations but no energies"):
+        estimate_network(profile, network, setup)

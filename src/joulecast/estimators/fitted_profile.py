@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import (
     UNIT_SD_SHARE,
     Estimator,
@@ -98,6 +98,11 @@ class FittedProfile:
         details: bool,
     ) -> Estimates:
         prediction = self.fitted.predict(networks, setups, joint=joint, per_layer=details)
+        if np.isnan(prediction.energy_j).any():
+            raise MissingError(
+                f"{self.profile.device.name} has durations but no energies for this setup: attach "
+                "a power trace with `joulecast data attach`, or profile it with a meter"
+            )
         variance, means = prediction.energy_sd_j**2, prediction.energy_j
         pairs = list(zip(networks, setups, strict=True))
         factors = [self._find_factors(*pair) for pair in pairs]

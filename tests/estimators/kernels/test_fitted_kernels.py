@@ -1,6 +1,7 @@
 """Test sums of kernels and their intervals."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,17 @@ def test_overhead_counts_once(device, fitted):
     assert model.overhead.duration_s == pytest.approx(cost.duration_s)
 
 
+def test_durations_without_energies_give_no_energy(device):
+    estimator, network = KernelProcessEstimator(), make_family("cnn5")
+    metered = run_short_campaign(estimator, Target(network, SETUP), 12, device)
+    timed = [replace(one, energy_j=None, energy_sd_j=None) for one in metered]
+    found = estimator.fit(timed).predict([network], [SETUP], joint=True, per_layer=True)
+    expected = estimator.fit(metered).predict([network], [SETUP])
+    assert found.duration_s == pytest.approx(expected.duration_s)
+    assert np.isnan(found.energy_j).all() and np.isnan(found.energy_sd_j).all()
+    assert found.layers == ((),)
+
+
 def test_kinds_that_were_never_measured_are_named(fitted):
     found = fitted.predict([make_family("transformer")], [SETUP])
     assert 0.3 < found.unseen_share[0] <= 1.0
@@ -71,6 +83,14 @@ def test_networks_are_counted_by_distinct_kernels():
     sums = KernelSums.of_networks([(one, one, two), (two,)])
     assert sums.kernels == (one, two)
     assert sums.counts.tolist() == [[2.0, 1.0], [0.0, 1.0]]
+
+
+def test_equal_networks_share_their_scatter(fitted):
+    draw = random.Random(2)
+    one, other = (draw_family("resnet", draw.randint, SHAPE) for _ in range(2))
+    cov = fitted.predict([one, other, one], [SETUP] * 3, joint=True).energy_cov
+    assert cov[0, 2] == pytest.approx(cov[0, 0])
+    assert cov[0, 1] < np.sqrt(cov[0, 0] * cov[1, 1])
 
 
 def test_main_operator_names_a_regression():

@@ -105,6 +105,11 @@ class SetupModel:
     duration: CostModel
     power: CostModel
 
+    @property
+    def has_powers(self) -> bool:
+        """Whether any power was measured; if none was, it counts as 1 W."""
+        return bool(self.power.mean.count)
+
     def to_dict(self) -> Json:
         """Return JSON from which it is restored."""
         return {
@@ -136,7 +141,10 @@ class FittedKernels:
         joint: bool = False,
         per_layer: bool = False,
     ) -> Prediction:
-        """Predict the energy and duration of one step of each network."""
+        """Predict the energy and duration of one step of each network.
+
+        Energies are NaN where only durations were measured with a setup.
+        """
         predict = partial(self._predict_setup, joint=joint, per_layer=per_layer)
         return predict_by_setup(predict, networks, setups)
 
@@ -175,19 +183,23 @@ class FittedKernels:
         own = [list_kernels(network, setup, table) for network in networks]
         sums = KernelSums.of_networks(own)
         costs = predict_sums(model, sums)
+        # Without a measured power, kernels count by their time.
+        known = 1.0 if model.has_powers else np.nan
         unseen = [kernel.kind for kernel in sums.kernels if not _is_known(model, kernel.kind)]
         is_unseen = np.array([kernel.kind in unseen for kernel in sums.kernels], bool)
         kernel_j = sums.counts * costs.kernel_energy_j
         shares = kernel_j @ is_unseen / np.maximum(kernel_j.sum(axis=1), 1e-30)
         shares = np.minimum(shares, 1.0)
         layers = tuple(
-            _list_layers(network, kernels, sums, costs, at, is_seen) if per_layer else ()
+            _list_layers(network, kernels, sums, costs, at, is_seen)
+            if per_layer and model.has_powers
+            else ()
             for at, (network, kernels) in enumerate(zip(networks, own, strict=True))
         )
         return Prediction(
-            energy_j=costs.energy_j,
-            energy_sd_j=np.sqrt(np.diag(costs.energy_cov)),
-            energy_cov=costs.energy_cov if joint else None,
+            energy_j=costs.energy_j * known,
+            energy_sd_j=np.sqrt(np.diag(costs.energy_cov)) * known,
+            energy_cov=costs.energy_cov * known if joint else None,
             duration_s=costs.duration_s,
             layers=layers,
             unseen_share=tuple(shares.tolist()) if is_seen else (1.0,) * len(networks),
@@ -279,7 +291,8 @@ def _add_up(
     common = sum(factor.log_variance for factor in factors)
     scatter = sum(factor.scatter_variance for factor in factors)
     # Equal networks have equal errors.
-    equal = (sums.counts[:, None, :] == sums.counts[None, :, :]).all(axis=2)
+    _, numbers = np.unique(sums.counts, axis=0, return_inverse=True)
+    equal = np.equal.outer(numbers.ravel(), numbers.ravel())
     return totals, cov + np.outer(totals, totals) * (common + scatter * equal)
 
 

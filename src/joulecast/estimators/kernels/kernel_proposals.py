@@ -142,15 +142,11 @@ def _weigh(kernel: FusedKernel) -> float:
 def _find_uncertainty(model: SetupModel, sums: KernelSums) -> float:
     """Return half the 95 % interval of the networks' totals, as a share, on average."""
     costs = predict_sums(model, sums)
-    if _has_powers(model):
+    if model.has_powers:
         sds, means = np.sqrt(np.diag(costs.energy_cov)), costs.energy_j
     else:
         sds, means = np.sqrt(costs.duration_variance), costs.duration_s
     return float(np.mean(1.96 * sds / means))
-
-
-def _has_powers(model: SetupModel) -> bool:
-    return bool(model.power.mean.count)
 
 
 def _rank_kernels(model: SetupModel, sums: KernelSums) -> list[tuple[FusedKernel, float]]:
@@ -184,7 +180,7 @@ def _rank_kernels(model: SetupModel, sums: KernelSums) -> list[tuple[FusedKernel
 def _predict_kind(model: SetupModel, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
     """Return the covariance of the logarithms of the costs of kernels, and their durations."""
     log_s, cov = model.duration.predict(kernels)
-    if _has_powers(model):
+    if model.has_powers:
         cov = cov + model.power.predict(kernels)[1]
     return cov, np.exp(log_s)
 

@@ -1,6 +1,7 @@
 """Fit the cost of kernels as a linear function of their work: the mean of regressions.
 
-cost ≈ a·FLOPs + b·bytes + c          a, b, c ≥ 0, by least squares of relative errors
+cost ≈ a·FLOPs + b·bytes + c·depth + d     all ≥ 0, by least squares of relative errors
+depth = FLOPs of one output element
 """
 
 from __future__ import annotations
