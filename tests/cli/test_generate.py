@@ -2,6 +2,9 @@
 
 import pytest
 
+from joulecast.api.profiles import load_profile
+from joulecast.runtimes.installed import explain_runtime_difference
+
 MODULE = """
 import torch
 from torch import nn
@@ -57,6 +60,11 @@ def test_json_has_units_in_its_names(shell, model):
     assert prompt_j < total_j < prompt_j + 130 * data["decode"][-1]["token_j"]
     low_j, high_j = data["request_interval_j"]
     assert low_j < total_j < high_j
+
+
+def test_another_version_of_the_framework_is_noted(shell, model):
+    difference = explain_runtime_difference(load_profile("nvidia-h200").runtime)
+    assert difference in shell.json("generate", model, *DEVICE)["notes"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_energies_have_intervals_and_watt_hours(capsys):
     assert "36.0 J (95 % interval 30.0–40.0 J)" in text
     assert "10.0 Wh per 1,000 requests · 300 ms · 370 generated tokens/s" in text
     assert "Token 513 600 mJ 500–700 mJ 2.70 ms" in text
+    assert "Provenance: measured by a meter; the meter covers gpu." in text
     assert "Sampling and tokenisation are not included." in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.nets import require_torch
@@ -69,12 +70,15 @@ def estimate_text(
     request: GenerationRequest,
     options: EstimateOptions,
 ) -> GenerationEstimate:
-    """Estimate a batch of requests from a profile."""
+    """Estimate requests from a profile, with a note if another framework is installed."""
     from joulecast.estimators import fit_profile
+    from joulecast.runtimes.installed import explain_runtime_difference
     from joulecast.uses.generate import estimate_generation
 
     fitted = fit_profile(profile, options.estimator)
-    return estimate_generation(fitted, network, setup, request, options.level)
+    found = estimate_generation(fitted, network, setup, request, options.level)
+    difference = explain_runtime_difference(profile.runtime)
+    return replace(found, notes=(*found.notes, difference)) if difference else found
 
 
 def read_language_model(net: Any, inputs: Any = None) -> Network:

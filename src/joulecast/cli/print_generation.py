@@ -5,7 +5,13 @@ from __future__ import annotations
 from rich.table import Table
 
 from joulecast.cli.setups import describe_setup
-from joulecast.cli.terminal import format_interval, format_with_interval, make_console, print_notes
+from joulecast.cli.terminal import (
+    describe_provenance,
+    format_interval,
+    format_with_interval,
+    make_console,
+    print_notes,
+)
 from joulecast.records import Setup
 from joulecast.units import format_duration, format_energy, format_wh
 from joulecast.uses.generate import GenerationEstimate
@@ -31,7 +37,9 @@ def print_generation(name: str, setup: Setup, found: GenerationEstimate) -> None
     )
     console.print(_make_table(found))
     console.print()
-    print_notes(console, [*found.notes, _EXPLANATION])
+    provenance = describe_provenance(found.provenance)
+    source = f"Provenance: {provenance}; the meter covers {found.covers}."
+    print_notes(console, [source, *found.notes, _EXPLANATION])
 
 
 _EXPLANATION = (

@@ -1,5 +1,7 @@
 """Requests as sums of a prompt and of tokens at growing contexts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,13 @@ def test_errors_of_tokens_do_not_average_out(profile):
     token_low_j, token_high_j = found.decode[0].token_interval_j
     width = np.log(high_j / low_j) / np.log(token_high_j / token_low_j)
     assert 0.7 < width < 1.1
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_waiting_for_the_host_is_warned_of(profile, cuda_graphs):
+    setup = replace(SETUP, batch=1, cuda_graphs=cuda_graphs)
+    notes = estimate_generation(profile, NETWORK, setup, GenerationRequest(60, 2)).notes
+    assert any("wait for the host" in note for note in notes) == (not cuda_graphs)
 
 
 @pytest.mark.parametrize("contexts", [(5,), (5, 6), (10, 20, 40)])

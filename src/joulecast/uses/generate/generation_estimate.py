@@ -24,6 +24,8 @@ from joulecast.records.codec import Record
 
 MOST_TOKENS = 10_000_000
 _CONTEXTS = 5
+# Share of a decode step's energy above which waiting for the host decides what it costs.
+_MOST_HOST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,21 @@ def estimate_generation(
         provenance=prefill.provenance,
         covers=prefill.covers,
         estimator=prefill.estimator,
-        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        notes=(
+            *dict.fromkeys(note for one in found for note in one.notes),
+            *_warn_of_waiting(found[1], setup),
+        ),
     )
+
+
+def _warn_of_waiting(decode: Estimate, setup: Setup) -> list[str]:
+    """Return a warning where the host decides what a generated token costs."""
+    if setup.cuda_graphs or (decode.host_share or 0.0) <= _MOST_HOST_SHARE:
+        return []
+    return [
+        "Generated tokens mostly wait for the host. Such estimates were about twice as high as "
+        "measured: do not rely on them, or give --cuda-graphs if the model is run so."
+    ]
 
 
 def _weigh_contexts(contexts: Sequence[int], tokens: int) -> Floats:
