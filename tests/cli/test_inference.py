@@ -176,6 +176,12 @@ def test_contradictions_are_one_line(ran, words, code, message):
     assert message in ran.fails("estimate", MEMBER, "--device", "sim", *words, code=code)
 
 
+@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
+def test_estimate_refuses_8_bits_of_a_framework_without_them(shell, precision):
+    words = ("--device", "nvidia-h200", "--inference", "--precision", precision)
+    assert f"which does not run {precision} here" in shell.fails("estimate", MEMBER, *words)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -19,7 +19,7 @@ from joulecast.api.options import (
 )
 from joulecast.api.profiles import load_profile
 from joulecast.errors import InputError
-from joulecast.records import Estimate, Profile, Setup
+from joulecast.records import INT8_PRECISIONS, Estimate, Profile, Setup
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
@@ -150,7 +150,13 @@ def probe_net(
 
 
 def _check_precision(profile: Profile, setup: Setup) -> None:
-    """Raise InputError for TF32 on a processor, which would silently compute in fp32."""
+    """Raise InputError for a precision that the profile's device or framework does not have."""
+    if setup.precision in INT8_PRECISIONS and profile.runtime.startswith(("torch", "mnn")):
+        raise InputError(
+            f"the profile of {profile.device.name} is of {profile.runtime}, which does not run "
+            f"{setup.precision} here: give --on onnx:cpu, or another precision"
+        )
+    # It would silently compute in fp32.
     if setup.precision == "tf32" and profile.covers.split(" ")[0] == "cpu":
         raise InputError(
             f"tf32 is a number format of NVIDIA GPUs, and {profile.device.name} is a processor: "
