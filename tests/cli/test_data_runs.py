@@ -162,7 +162,7 @@ def test_a_level_is_exported_with_a_data_card(imported):
     card = (imported.folder / data["card"]).read_text()
     assert "CC0" in card and "imported: reported by somebody else" in card
     assert "Whole runs were measured by others" in card
-    assert "and their data card to networks.md" in imported(*words).stdout
+    assert "and a data card to networks.md" in imported(*words).stdout
     assert "joulecast score" in imported.fails(*words[:-1], "application")
 
 

@@ -41,6 +41,11 @@ def test_the_card_has_scores_letters_and_units(capsys):
     assert marked.lstrip("│ ").startswith("B ")
 
 
+def test_the_card_says_that_the_tdp_is_missing(capsys):
+    print_card(replace(SCORE, facts=DeviceFacts(None)))
+    assert "2.00 W, TDP not known" in capsys.readouterr().out
+
+
 def test_several_devices_say_when_they_cannot_be_compared(capsys):
     print_scores([SCORE, replace(SCORE, name="other", covers="cpu", provenance="modelled")])
     out = " ".join(capsys.readouterr().out.split())

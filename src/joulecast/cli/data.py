@@ -191,7 +191,7 @@ def _export_level(request: DatasetRequest, json: bool) -> None:
         return
     left_out = f" {result.left_out:,} without energy were left out." if result.left_out else ""
     make_console().print(
-        f"Wrote {plural(result.rows, 'observation')} to {result.file}, and their data card to "
+        f"Wrote {plural(result.rows, 'observation')} to {result.file}, and a data card to "
         f"{result.card}.{left_out}"
     )
 

@@ -143,11 +143,11 @@ def _write_facts(score: DeviceScore) -> Text:
 
     tdp_w = score.facts.tdp_w
     power = format_optional(score.mean_power_w, format_power)
-    tdp = f"of {format_power(tdp_w)} TDP" if tdp_w else "TDP not known"
+    tdp = f" of {format_power(tdp_w)} TDP" if tdp_w else ", TDP not known"
     mean = format_number(score.inferences_per_joule)
     wh = format_number(score.wh_per_1000_inferences)
     lines = [
-        ("PCS", _format_score(score.pcs, score.pcs_label), f"{power} {tdp}"),
+        ("PCS", _format_score(score.pcs, score.pcs_label), f"{power}{tdp}"),
         ("IECS", _format_score(score.iecs, score.iecs_label), f"{mean} inferences/J on average"),
         ("", wh, "Wh per 1,000 inferences"),
         ("", format_number(score.inferences_per_s), "inferences/s"),
