@@ -224,6 +224,16 @@ def test_a_net_is_measured_where_requested(tmp_path):
     assert joulecast.load_profile("sim", store=place).observations == (kept,)
 
 
+def test_inference_in_half_precision_leaves_the_module_as_it_is():
+    net = nn.Linear(64, 64)
+    before = net.weight.detach().clone()
+    seen = joulecast.measure(
+        net, torch.zeros(1, 64), phase="inference", precision="bf16", meter="modelled:5", rounds=1
+    )
+    assert seen.energy_j is not None and seen.energy_j > 0
+    assert net.weight.dtype == torch.float32 and torch.equal(net.weight, before)
+
+
 def test_a_module_is_measured_with_its_own_loss():
     net = nn.Linear(4, 2)
     seen = joulecast.measure(

@@ -13,6 +13,7 @@ there is one, because that is what ``measure`` runs.
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from joulecast.api.option_values import convert_shape
 from joulecast.api.trust import check_trusted
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
+from joulecast.kinds import is_half_precision
 from joulecast.records import Network, Setup
 from joulecast.units import format_shape
 
@@ -90,7 +92,7 @@ class NetRequest:
         setup = replace(self.setup or Setup(), **options)
         batch = setup.batch if self.setup is not None or "batch" in options else None
         if not isinstance(self.net, (str, os.PathLike, Network)):
-            found = _read_module(self.net, self.inputs, loss, batch)
+            found = _read_module(self.net, self.inputs, loss, batch, setup)
         elif loss is not None:
             raise InputError(
                 "loss is a function, which needs a module and its inputs: give both, or let your "
@@ -224,7 +226,7 @@ def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
     return (network, *drawn)
 
 
-def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> ResolvedNet:
+def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None, setup: Setup) -> ResolvedNet:
     require_torch("reading a module")
     from torch import nn
 
@@ -241,7 +243,13 @@ def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None) -> Resolve
 
     loaded = LoadedNet(net, resize_batch(inputs, batch) if batch else inputs, loss)
     network = read_loaded_net(type(net).__name__, loaded)
-    return ResolvedNet(network, loaded.batch, lambda: loaded)
+    # Inference in half precision converts weights, and the user's own must keep theirs.
+    is_converted = setup.phase == "inference" and is_half_precision(setup)
+
+    def load() -> LoadedNet:
+        return replace(loaded, net=copy.deepcopy(net)) if is_converted else loaded
+
+    return ResolvedNet(network, loaded.batch, load)
 
 
 def _find_reference_application(name: str) -> Network | None:
