@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from joulecast.runtimes.mnn.engine import (
 )
 from joulecast.runtimes.mnn.training_step import MnnReplica, MnnStep, prepare_step
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
+from joulecast.runtimes.thread_counts import count_threads
 from joulecast.runtimes.wiring import needs_input_gradient
 
 _MAX_SEEDS = 5
@@ -86,7 +86,7 @@ def _prepare_seeded(trial: Trial, seed: int) -> MnnStep:
         inputs = _draw_inputs(trial.network, trial.setup, net, first)
         loss = _make_loss(trial, net.output_shape, first)
         replicas.append(MnnReplica(net, inputs, loss))
-    threads = trial.setup.threads or len(os.sched_getaffinity(0))
+    threads = count_threads(trial.setup)
     return prepare_step(replicas, trial.setup, trial.execution, threads)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 
 from joulecast.records import Setup
+from joulecast.runtimes.thread_counts import count_threads
 
 PROVIDER = "CPUExecutionProvider"
 # The level of messages that are logged: errors, not warnings.
@@ -39,7 +39,7 @@ def open_session(
     """
     levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = setup.threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = count_threads(setup)
     options.inter_op_num_threads = 1
     options.graph_optimization_level = (
         levels.ORT_DISABLE_ALL if is_optimised else levels.ORT_ENABLE_ALL
