@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import joulecast
+from joulecast.api.score import ScoreOptions, score_stored
 from joulecast.errors import InputError, MissingError
+from joulecast.uses.score import DeviceFacts
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,14 @@ def test_wrong_options_are_refused_before_anything_is_measured() -> None:
         joulecast.score(on="simulated:7", inferences_per_s=-1.0)
     with pytest.raises(MissingError, match="nothing is stored"):
         joulecast.score(on="simulated:7", offline=True)
+
+
+def test_options_that_a_file_or_other_devices_contradict_are_refused() -> None:
+    stated, in_file = ScoreOptions(tdp="15W"), {"board": DeviceFacts(tdp_w=10.0)}
+    with pytest.raises(InputError, match="not in both places"):
+        score_stored(("board",), stated, in_file)
+    with pytest.raises(InputError, match="those of one device"):
+        score_stored(("board", "other"), stated, {})
 
 
 def test_published_phones() -> None:

@@ -133,10 +133,11 @@ def score_stored(
         facts: TDP, price and performance by the name that is in ``devices``.
     """
     stated = options.parse_facts()
-    if len(devices) > 1 and (options.tdp or options.price or options.inferences_per_s):
+    is_stated = bool(options.tdp or options.price or options.inferences_per_s)
+    if is_stated and (len(devices) > 1 or facts):
         raise InputError(
-            "TDP, price and performance are those of one device: give them for several in a file "
-            "with --device-file"
+            "TDP, price and performance as options are those of one device: give them in a file "
+            "with --device-file for several, and not in both places"
         )
     return tuple(
         _score_profile(load_profile(name, store=options.store), options, facts.get(name, stated))
