@@ -164,8 +164,8 @@ def _warn_of_waiting(decode: Estimate, setup: Setup) -> list[str]:
     if setup.cuda_graphs or (decode.host_share or 0.0) <= _MOST_HOST_SHARE:
         return []
     return [
-        "Generated tokens mostly wait for the host. Such estimates were about twice as high as "
-        "measured: do not rely on them, or give --cuda-graphs if the model is run so."
+        "Generated tokens mostly wait for the host. On an H200 such estimates were about twice as "
+        "high as measured: do not rely on them; give --cuda-graphs if the model is run so."
     ]
 
 
