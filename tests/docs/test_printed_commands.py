@@ -91,7 +91,7 @@ def test_commands_run_as_printed(page: str, folder: Path) -> None:
         for long, short in SHORTER.items():
             line = line.replace(long, short)
         done = CliRunner().invoke(cli, shlex.split(line), prog_name="joulecast")
-        if "cuda" in line:
+        if "cuda:0" in line:
             assert done.exit_code == 1 and "cuda:0 was not found" in done.stderr, (
                 line,
                 done.output,

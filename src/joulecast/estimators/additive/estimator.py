@@ -137,9 +137,13 @@ class AdditiveEstimator:
         earlier = fitted if isinstance(fitted, FittedAdditive) else None
         training, inference = split_phases(observations)
         if not inference:
-            return self._fit_phase(observations, earlier)
-        main = self._fit_phase(training, earlier)
-        own = AdditiveEstimator()._fit_phase(inference, earlier.inference if earlier else None)
+            is_joint = earlier is None or earlier.inference is None
+            return self._fit_phase(observations, earlier if is_joint else None)
+        known = earlier and replace(earlier, inference=None)
+        main = self._fit_phase(training, known)
+        own = AdditiveEstimator()._fit_phase(inference, earlier and earlier.inference)
+        if earlier is not None and main is known and own is earlier.inference:
+            return earlier
         return replace(main, inference=own)
 
     def _fit_phase(
@@ -147,7 +151,6 @@ class AdditiveEstimator:
     ) -> FittedAdditive:
         """Return one model of all observations; an earlier one is extended if it can be."""
         identities = identify_observations(observations)
-        earlier = replace(earlier, inference=None) if earlier is not None else None
         sources = self.sources or (earlier.sources if earlier is not None else ())
         if earlier is not None and earlier.sources != sources:
             earlier = None
