@@ -6,6 +6,8 @@ joulecast generate examples/language_model.py:make_net --device nvidia-h200 --cu
 import torch
 from torch import nn
 
+import joulecast
+
 VOCABULARY, WIDTH, HEADS, DEPTH = 32_000, 768, 12, 12
 
 
@@ -45,3 +47,20 @@ class LanguageModel(nn.Module):
 def make_net():
     """Return the model and example inputs; their length does not matter."""
     return LanguageModel(), torch.zeros(1, 128, dtype=torch.long)
+
+
+def main() -> None:
+    """Estimate a request on an H200."""
+    model, inputs = make_net()
+    found = joulecast.generate(model, inputs, device="nvidia-h200", cuda_graphs=True)
+    low_j, high_j = found.request_interval_j
+    print(f"{1000 * found.prompt_token_j:.2f} mJ per token of the prompt")
+    print(f"{1000 * found.decode[-1].token_j:.0f} mJ per generated token")
+    print(
+        f"{found.request_j:.1f} J per request "
+        f"({found.provenance}, 95 % interval {low_j:.1f}–{high_j:.1f} J)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.journey
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = {
     "demo.py": (["--seconds", "6", "--seed", "1"], ["Side by side", "measured", "interval"]),
+    "language_model.py": ([], ["mJ per generated token", "J per request (measured, 95 %"]),
     "own_net.py": ([], ["layers: conv2d, conv2d", "(simulated, 95 % interval"]),
     "search_small_task.py": ([], ["ruled out before training", "accuracy", "(simulated, 95 %"]),
 }
