@@ -78,8 +78,14 @@ def print_scores(scores: Sequence[DeviceScore]) -> None:
         console.print(
             "IECS is not comparable, because devices have different processors or applications."
         )
+    # A narrow terminal shortens names, and with them where the joules come from.
+    sources = [
+        f"{one.name}: joules are {one.provenance}."
+        for one in scores
+        if label_provenance(one.provenance)
+    ]
     notes = [f"{one.name}: {note}" for one in scores for note in one.list_notes()]
-    print_notes(console, [*notes, IECS_CAVEAT, SCALE_NOTE])
+    print_notes(console, [*sources, *notes, IECS_CAVEAT, SCALE_NOTE])
 
 
 def print_phones(phones: Sequence[PublishedScore]) -> None:
