@@ -5,7 +5,6 @@ python predict.py truth.jsonl [--profile FILE] [--out results.json]
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from joulecast.runtimes.torch.net_reader import read_net
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "inference_gpu"))
 from baselines import RIVALS, LayerRegressions
-from error_table import summarise
+from error_table import parse_arguments, write_tables
 
 
 def main() -> None:
@@ -34,9 +33,10 @@ def main() -> None:
     rows = []
     for line in map(json.loads, lines):
         case = Case(**{**line["case"], "model": ModelSize(**line["case"]["model"])})
-        model = models.setdefault(case.model.name, read_model(case.model))
+        if case.model.name not in models:
+            models[case.model.name] = read_model(case.model)
         make = make_prefill_network if case.step == "prefill" else make_decode_network
-        network = make(model, case.tokens)
+        network = make(models[case.model.name], case.tokens)
         setup = Setup(case.batch, phase="inference", precision="bf16", cuda_graphs=case.cuda_graphs)
         (estimate,) = fitted.estimate([network], setup, details=False)
         low_j, high_j = estimate.interval_j
@@ -53,20 +53,7 @@ def main() -> None:
         if row["method"] == "shipped profile":
             error = 100.0 * (row["energy_j"] / row["measured_j"] - 1.0)
             print(f"{row['case']:44s} {row['measured_j']:9.4g} J {error:+6.1f} %")
-    summary = summarise(rows, "step")
-    for line in summary:
-        print(line)
-    if options.out:
-        options.out.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1) + "\n")
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Return the options of the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("truth", type=Path)
-    parser.add_argument("--profile", default="nvidia-h200")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    write_tables(rows, "step", options.out)
 
 
 def read_model(size: ModelSize) -> Network:

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Row = dict[str, Any]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("truth", type=Path)
+    parser.add_argument("--profile", default="nvidia-h200")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def write_tables(rows: Sequence[Row], column: str, out: Path | None) -> None:
+    """Print the summary, and write it with all rows to a file."""
+    summary = summarise(rows, column)
+    for line in summary:
+        print(line)
+    if out:
+        out.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1) + "\n")
 
 
 def summarise(rows: Sequence[Row], column: str) -> list[Row]:

@@ -5,14 +5,12 @@ python predict.py results/truth.jsonl.gz [--profile FILE] [--out results.json]
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from baselines import RIVALS, LayerRegressions
-from error_table import Row, summarise
+from error_table import Row, parse_arguments, write_tables
 
 from joulecast.api.profiles import load_profile
 from joulecast.estimators import fit_profile
@@ -41,20 +39,7 @@ def main() -> None:
             make_row(name, one, rivals.predict(name, one.trial.network, one.trial.setup))
             for one in truth
         ]
-    summary = summarise(rows, "setup")
-    for line in summary:
-        print(line)
-    if options.out:
-        options.out.write_text(json.dumps({"summary": summary, "rows": rows}, indent=1) + "\n")
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Return the options of the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("truth", type=Path)
-    parser.add_argument("--profile", default="nvidia-h200")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    write_tables(rows, "setup", options.out)
 
 
 def make_rows(method: str, fitted: FittedProfile, truth: Sequence[Observation]) -> list[Row]:

@@ -73,6 +73,7 @@ def test_another_version_of_the_framework_is_noted(shell, model):
         ("cnn5", "does not read tokens"),
         ("net.onnx", "fixed number of tokens"),
         ("missing.py:make", "no file missing.py"),
+        ("nosuch", "no language model 'nosuch'"),
     ],
 )
 def test_other_nets_are_refused_in_one_line(shell, net, message):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.records import Layer, Network, Sizes, fold_blocks
+from joulecast.records.blocks import group_by_block
 from joulecast.testing import record_strategies as draw
 
 
@@ -49,3 +50,8 @@ def test_block_view_reads_across_blocks():
     folded = fold_blocks(network)
     assert [bool(part.parts) for part in folded.layers] == [False, True, False, False]
     assert [part.reads for part in folded.layers] == [(1,), (1,), (1,), (1, 3)]
+
+
+def test_layers_are_grouped_by_block():
+    assert group_by_block([-1, 0, 0, 0, 1, -1, 2, 2]) == ((1, 4), (6, 8))
+    assert group_by_block([]) == ()

@@ -100,6 +100,10 @@ def read_language_model(net: Any, inputs: Any = None) -> Network:
             f"{name} has a fixed number of tokens: give the function that makes the module, "
             "file.py:make_net"
         )
+    if name and ":" not in name:
+        raise NetError(
+            f"there is no language model {name!r}: give file.py:make_net or package.module:make_net"
+        )
     require_torch("reading a language model")
     from joulecast.runtimes.torch.language_models import read_at_tokens
 

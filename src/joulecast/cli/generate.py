@@ -15,7 +15,9 @@ from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_generation import print_generation
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.units import JOULES_PER_WH
-from joulecast.uses.generate import GenerationRequest
+from joulecast.uses.generate import MOST_TOKENS, GenerationRequest
+
+_TOKENS = click.IntRange(1, MOST_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,14 @@ class ModelOptions:
     "request",
     GenerationRequest,
     click.option(
-        "--prompt-tokens", type=int, default=512, show_default=True, help="Tokens of a prompt."
+        "--prompt-tokens", type=_TOKENS, default=512, show_default=True, help="Tokens of a prompt."
     ),
     click.option(
-        "--new-tokens", type=int, default=128, show_default=True, help="Tokens generated after it."
+        "--new-tokens",
+        type=_TOKENS,
+        default=128,
+        show_default=True,
+        help="Tokens generated after it.",
     ),
 )
 @collect(

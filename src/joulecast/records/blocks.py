@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from joulecast.records.hashing import stable_hash
@@ -28,6 +28,20 @@ def fold_blocks(network: Network) -> Network:
         reads = tuple(at - position.get(source, -1) for source in sources)
         folded.append(replace(layer, reads=reads))
     return replace(network, layers=tuple(folded), groups=(), buildable=False)
+
+
+def group_by_block(blocks: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return the half-open ranges of layers that belong to one block and are more than one.
+
+    Args:
+        blocks: The block of each layer, in call order; -1 for a layer outside of blocks.
+    """
+    layers: dict[int, list[int]] = {}
+    for index, block in enumerate(blocks):
+        if block >= 0:
+            layers.setdefault(block, []).append(index)
+    groups = [(found[0], found[-1] + 1) for _, found in sorted(layers.items())]
+    return tuple((start, stop) for start, stop in groups if stop - start > 1)
 
 
 def find_common_path(names: Sequence[str]) -> str:

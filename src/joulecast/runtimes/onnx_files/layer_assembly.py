@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, make_op
 from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.records.blocks import group_by_block
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.onnx_files.batch_axes import take_sample
@@ -114,7 +115,12 @@ class _LayerAssembler:
         if self.drafts and self.graph.outputs[:1] != [self.drafts[-1].last_value]:
             self.buildable = False
         layers = order_operands([self._finish(i, draft) for i, draft in enumerate(self.drafts)])
-        network = Network(layers, self._make_input(), self._list_groups(), name=name)
+        network = Network(
+            layers,
+            self._make_input(),
+            group_by_block(draft.block for draft in self.drafts),
+            name=name,
+        )
         if self.buildable and _can_build(network):
             return network
         self.calls_between += sum(len(layer.tail) for layer in layers)
@@ -318,14 +324,6 @@ class _LayerAssembler:
                 below = any(self._gradients[one] for one in draft.sources if one >= 0)
                 self._gradients.append(own or below)
         return index >= 0 and self._gradients[index]
-
-    def _list_groups(self) -> tuple[tuple[int, int], ...]:
-        layers: dict[int, list[int]] = {}
-        for index, draft in enumerate(self.drafts):
-            if draft.block >= 0:
-                layers.setdefault(draft.block, []).append(index)
-        groups = [(found[0], found[-1] + 1) for _, found in sorted(layers.items())]
-        return tuple((start, stop) for start, stop in groups if stop - start > 1)
 
     def _make_input(self) -> Input:
         name = self.graph.inputs[0]

@@ -17,6 +17,7 @@ import torch
 from joulecast.errors import InputError
 from joulecast.kinds import Shape, check_chain, find_kind, output_shape
 from joulecast.records import Input, Layer, Network, Op, Sizes
+from joulecast.records.blocks import group_by_block
 from joulecast.records.operand_order import order_operands
 from joulecast.runtimes.buildable import can_build_op
 from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
@@ -102,7 +103,12 @@ class _NetworkAssembler:
             self.buildable = False
         self.drafts = self._merge_repeated_calls()
         layers = order_operands([_finish_layer(i, draft) for i, draft in enumerate(self.drafts)])
-        network = Network(layers, self._make_input(), self._list_groups(), name=name)
+        network = Network(
+            layers,
+            self._make_input(),
+            group_by_block(draft.block for draft in self.drafts),
+            name=name,
+        )
         buildable = self.buildable and _can_build(network)
         if not buildable:
             self.calls_between += sum(len(layer.tail) for layer in layers)
@@ -292,14 +298,6 @@ class _NetworkAssembler:
             if start <= index < stop:
                 return block
         return -1
-
-    def _list_groups(self) -> tuple[tuple[int, int], ...]:
-        layers_of_block: dict[int, list[int]] = {}
-        for index, draft in enumerate(self.drafts):
-            if draft.block >= 0:
-                layers_of_block.setdefault(draft.block, []).append(index)
-        groups = [(found[0], found[-1] + 1) for _, found in sorted(layers_of_block.items())]
-        return tuple((start, stop) for start, stop in groups if stop - start > 1)
 
     def _make_input(self) -> Input:
         first = self.trace.inputs[0]
