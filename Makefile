@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Joulecast needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,mnn,onnx,monsoon,zeus,prune,search,plan,hf,postgres,fleet,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,mnn,onnx,monsoon,zeus,prune,search,plan,hf,postgres,fleet,web,dev]'
 	touch $(STAMP)
 
 check: $(STAMP)

@@ -1,0 +1,67 @@
+"""Run the dashboard in uvicorn, on loopback unless there is a token."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from joulecast.agent.addresses import is_loopback
+from joulecast.errors import InputError
+from joulecast.web.app import create_app
+from joulecast.web.web_settings import WebSettings
+
+
+def serve_dashboard(
+    settings: WebSettings, host: str, port: int, on_ready: Callable[[str], None] | None = None
+) -> None:
+    """Answer requests until the process is interrupted.
+
+    Args:
+        settings: How the dashboard is served.
+        host: Address that it listens on.
+        port: Port; 0 for any free one.
+        on_ready: Called with the address of the dashboard once it listens.
+
+    Raises:
+        InputError: Others could reach it without a token, or the port cannot be used.
+    """
+    check_host(host, settings.token)
+    app = create_app(settings)
+    with open_socket(host, port) as listening:
+        config = uvicorn.Config(app, log_config=None, server_header=False, proxy_headers=False)
+        if on_ready is not None:
+            shown = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{shown}:{listening.getsockname()[1]}")
+        uvicorn.Server(config).run([listening])
+
+
+def check_host(host: str, token: str) -> None:
+    """Raise InputError where others could reach the dashboard without a token."""
+    if not token and not is_loopback(host):
+        raise InputError(
+            f"on {host} everybody who can reach it could use the dashboard: set JOULECAST_TOKEN or "
+            "give --token-file, or leave --host out"
+        )
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        InputError: The address or port cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, port))
+        opened.listen(256)
+    except OSError as error:
+        opened.close()
+        raise InputError(
+            f"the dashboard cannot listen on {host}:{port} ({error.strerror}): give another --port "
+            "or --host"
+        ) from error
+    return opened
