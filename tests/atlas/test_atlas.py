@@ -30,6 +30,11 @@ def population() -> Population:
     return draw_population(seed=0, count=200)
 
 
+@pytest.fixture(scope="module")
+def labels(population: Population) -> set[str]:
+    return {one.piece.label for one in population.pieces}
+
+
 def test_sizes_are_log_uniform_within_bounds() -> None:
     draw = SizeDraw("a seed")
     sizes = [draw.size(8, 8192, 8) for _ in range(2000)]
@@ -124,8 +129,7 @@ UNREADABLE = ("efficientnet",)
         if name not in UNREADABLE
     ],
 )
-def test_population_covers_the_work_of_real_networks(name: str, population: Population) -> None:
-    labels = {one.piece.label for one in population.list_pieces()}
+def test_population_covers_the_work_of_real_networks(name: str, labels: set[str]) -> None:
     network = read_real_network(name)
     for precision in PRECISIONS:
         assert find_covered_share(network, labels, precision) >= 0.95
@@ -139,7 +143,7 @@ def test_population_is_reproducible_and_grows_at_its_end() -> None:
 
 def test_every_label_of_leaves_occurs_in_every_precision(population: Population) -> None:
     kinds: dict[str, set[str]] = {}
-    for one in population.list_pieces():
+    for one in population.pieces:
         if not one.is_block:
             kind, _, precision = one.piece.label.rpartition(" ")
             kinds.setdefault(kind, set()).add(precision)
@@ -160,7 +164,7 @@ def test_work_shares_of_leaves_sum_to_one() -> None:
     only = Population(members)
     drawn = {member.setup for member in members}
     shares = [
-        one.work_share for one in only.list_pieces() if not one.is_block and one.setup in drawn
+        one.work_share for one in only.pieces if not one.is_block and one.setup in drawn
     ]
     assert 1.0 <= sum(shares) < 1.3  # rare labels are copied to other precisions
 
@@ -169,7 +173,7 @@ def test_isolated_pieces_train() -> None:
     """The smallest piece of each kind; several inputs of one function cannot be built yet."""
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     smallest = {}
-    for one in draw_population(0, 33).list_pieces():
+    for one in draw_population(0, 33).pieces:
         is_large = one.piece.flops > 1e9 or one.piece.size_bytes > 1e8
         if not (one.is_block or is_large or "stack" in one.piece.label):
             best = smallest.setdefault(one.piece.label.rpartition(" ")[0], one)

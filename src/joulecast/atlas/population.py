@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
@@ -70,8 +71,9 @@ class Population:
 
     members: tuple[PopulationMember, ...]
 
-    def list_pieces(self) -> tuple[PopulationPiece, ...]:
-        """Return the distinct leaves and blocks of all networks, in order of appearance."""
+    @cached_property
+    def pieces(self) -> tuple[PopulationPiece, ...]:
+        """The distinct leaves and blocks of all networks, in order of appearance."""
         found: dict[tuple[Part, Setup], float] = {}
         for member in self.members:
             for key, share in _count_parts(member).items():

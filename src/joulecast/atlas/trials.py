@@ -73,7 +73,7 @@ def list_trials(
         phase: Phase of the population.
     """
     mode = "graph" if "graph" in modes else "eager"
-    sized = (_SizedPiece(one, _find_memory_bytes(one)) for one in population.list_pieces())
+    sized = (_SizedPiece(one, _find_memory_bytes(one)) for one in population.pieces)
     pieces = [one for one in sized if _can_run(one, scale)]
     own = _interleave(
         _list_piece_trials(pieces, scale, mode),
