@@ -118,6 +118,8 @@ class Layer(Op):
         transposed: Positions of the inputs whose axes are not in the order of memory, as after
             ``x.transpose(1, 2)``; they run other kernels, or are copied first. Images in
             channels-last format are not listed.
+        recomputed: Its activations are not kept for backward, which runs it forward once more:
+            activation checkpointing.
         parts: The layers of a block; empty for a single layer.
     """
 
@@ -131,6 +133,7 @@ class Layer(Op):
     channels_last: bool = omit_default(False)
     channels_last_weights: bool = omit_default(False)
     transposed: Annotated[tuple[Count, ...], MaxLength(10_000)] = omit_default(())
+    recomputed: bool = omit_default(False)
     parts: Annotated[tuple[Layer, ...], MaxLength(MOST_LAYERS)] = omit_default(())
     name: str = omit_default("", compare=False)
 

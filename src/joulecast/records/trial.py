@@ -35,6 +35,9 @@ class Setup(Record):
         processor: Which processor of the device runs it, as its runtime names it: ``NNAPI`` ...;
             empty for the runtime's choice.
         cuda_graphs: The step is captured once as a CUDA graph and replayed.
+        accumulate: Batches per update of the weights. A step is one update, and ``batch`` the size
+            of each of these batches, as in PyTorch. 0: gradients are added up without an update.
+        compiled: The module is compiled by ``torch.compile``, so that operators fuse.
     """
 
     batch: PositiveCount = 32
@@ -46,9 +49,13 @@ class Setup(Record):
     cudnn_benchmark: bool = False
     processor: str = omit_default("")
     cuda_graphs: bool = omit_default(False)
+    accumulate: Annotated[int, Range(0, 1_000_000)] = omit_default(1)
+    compiled: bool = omit_default(False)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.accumulate != 1 and self.phase == "inference":
+            raise InputError("inference has no gradients to accumulate: leave out --accumulate")
         if self.precision in INT8_PRECISIONS and self.phase != "inference":
             raise InputError(
                 f"{self.precision} is for inference only: give --inference, or another precision"
