@@ -27,7 +27,8 @@ packages:
 	.ci/packages
 
 test: check packages
-	$(BIN)/pytest -n 2
+	# A file's tests run in one process, which makes its fixtures once.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -506,7 +506,7 @@ REAL_NETWORKS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "lstm language model": lambda: (
         LstmLanguageModel(), torch.zeros(BATCH, TOKENS, dtype=torch.long)
     ),
-    "gru classifier": lambda: (GruClassifier(), torch.zeros(BATCH, 40, 100)),
+    "gru classifier": lambda: (GruClassifier(), torch.zeros(BATCH, 40, 20)),
     "dlrm": lambda: (
         Dlrm(), (torch.zeros(BATCH, 13), torch.zeros(BATCH, 6, dtype=torch.long))
     ),

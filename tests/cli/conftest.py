@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cli_stores import export_profile, run_in_store
 from joulecast.cli.main import cli
 
 PROFILED = ("lenet5:4,8,16,16", "--batch", "8")
@@ -80,22 +82,21 @@ def write(shell: Shell) -> Callable[[str, str], str]:
 
 
 @pytest.fixture(scope="session")
-def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a simulated device's profile for lenet5 up to some widths."""
-    folder = tmp_path_factory.mktemp("profile")
-    store, path = str(folder / "store.sqlite"), folder / "simulated.json"
-    words = (*PROFILED, "--on", "simulated:7", "--points", "30", "--store", store)
-    for command in (
-        ("profile", *words),
-        ("profiles", "export", "sim", str(path), "--store", store),
-    ):
-        result = CliRunner().invoke(cli, command, prog_name="joulecast")
-        assert result.exit_code == 0, result.output
+def store_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with a simulated device's profile for lenet5 up to some widths."""
+    path = tmp_path_factory.mktemp("profile") / "store.sqlite"
+    run_in_store(path, "profile", *PROFILED, "--on", "simulated:7", "--points", "30")
     return path
 
 
+@pytest.fixture(scope="session")
+def profile_file(store_file: Path) -> Path:
+    """Return the file of that profile."""
+    return export_profile(store_file)
+
+
 @pytest.fixture
-def profiled(shell: Shell, profile_file: Path) -> Shell:
+def profiled(shell: Shell, store_file: Path) -> Shell:
     """Return a command line whose store has the profile of a simulated device."""
-    shell("profiles", "import", str(profile_file))
+    shutil.copy(store_file, shell.folder / "store.sqlite")
     return shell

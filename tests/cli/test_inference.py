@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import cli
+from cli_stores import export_profile, run_in_store
 from joulecast.families import draw_family
 from joulecast.records import Setup, Trial
 from joulecast.simulation import make_simulated_device
@@ -21,28 +21,21 @@ TRAINING_WORDS = ("step", "train", "sgd", "loss", "checkpoint")
 
 
 @pytest.fixture(scope="module")
-def inference_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a simulated device's profile for inference."""
-    folder = tmp_path_factory.mktemp("inference")
-    store, path = str(folder / "store.sqlite"), folder / "simulated.json"
+def inference_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with a simulated device's profile for inference."""
+    path = tmp_path_factory.mktemp("inference") / "store.sqlite"
     words = ("--inference", "--on", f"simulated:{SEED}", "--points", "30", "--interval", "2%")
-    for command in (
-        ("profile", FAMILY, *words, "--store", store),
-        ("profiles", "export", "sim", str(path), "--store", store),
-    ):
-        result = CliRunner().invoke(cli, command, prog_name="joulecast")
-        assert result.exit_code == 0, result.output
-        if command[0] == "profile":
-            # The command that follows is complete.
-            assert f"joulecast estimate {FAMILY} --device simulated-{SEED}" in result.stdout
-            assert result.stdout.rstrip().endswith("--batch 1 --inference")
+    printed = run_in_store(path, "profile", FAMILY, *words)
+    # The command that follows is complete.
+    assert f"joulecast estimate {FAMILY} --device simulated-{SEED}" in printed
+    assert printed.rstrip().endswith("--batch 1 --inference")
     return path
 
 
 @pytest.fixture
-def ran(shell, inference_file):
+def ran(shell, inference_store):
     """Return a command line whose store has the profile of inference."""
-    shell("profiles", "import", str(inference_file))
+    shutil.copy(inference_store, shell.folder / "store.sqlite")
     return shell
 
 
@@ -53,12 +46,13 @@ def assert_about_inference(text: str) -> None:
     assert not found, text
 
 
-def test_estimates_of_unseen_members_are_right(inference_file):
+def test_estimates_of_unseen_members_are_right(inference_store):
     device, rng = make_simulated_device(SEED), random.Random(5)
     errors, latency_errors, covered = [], [], 0
+    profile = export_profile(inference_store)
     for _ in range(12):
         network = draw_family(FAMILY, rng.randint)
-        found = joulecast.estimate(network, device=str(inference_file), phase="inference")
+        found = joulecast.estimate(network, device=str(profile), phase="inference")
         true = device.true_cost(Trial(network, Setup(batch=1, phase="inference")))
         errors.append(abs(found.energy_j / true.energy_j - 1))
         latency_errors.append(abs(found.duration_s / true.duration_s - 1))

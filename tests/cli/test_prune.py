@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import shutil
 from importlib.util import find_spec
 
 import pytest
-from click.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import cli
+from cli_stores import run_in_store
 
 SIZES = ("--batch", "512", "--input", "3x32x32")
 NET = ("cnn5:32,32,32,32", *SIZES, "--device", "sim")
@@ -28,30 +29,38 @@ def make_net():
 """
 
 
-@pytest.fixture(scope="session")
-def cnn_file(tmp_path_factory):
-    """Return the file of a profile of nets wide enough to be worth pruning."""
-    folder = tmp_path_factory.mktemp("cnn")
-    store, path = str(folder / "store.sqlite"), folder / "cnn.json"
-    for command in (
-        ("profile", "cnn5:32,32,32,32", *SIZES, "--on", "simulated:7", "--points", "14"),
-        ("profiles", "export", "sim", str(path)),
-    ):
-        words = (*command, "--store", store)
-        result = CliRunner().invoke(cli, words, prog_name="joulecast")
-        assert result.exit_code == 0, result.output
+@pytest.fixture(scope="module")
+def cnn_store(tmp_path_factory):
+    """Return a store with a profile of nets wide enough to be worth pruning."""
+    path = tmp_path_factory.mktemp("cnn") / "store.sqlite"
+    run_in_store(
+        path, "profile", "cnn5:32,32,32,32", *SIZES, "--on", "simulated:7", "--points", "14"
+    )
     return path
 
 
 @pytest.fixture
-def profiled(shell, cnn_file):
+def profiled(shell, cnn_store):
     """Return a command line whose store has that profile."""
-    shell("profiles", "import", str(cnn_file))
+    shutil.copy(cnn_store, shell.folder / "store.sqlite")
     return shell
 
 
-def test_json_has_estimates_and_layers(profiled):
-    data = profiled.json("prune", *NET, "--budget", "50%")
+@pytest.fixture(scope="module")
+def halved(cnn_store):
+    """Return what pruning to half of the energy gives."""
+    return json.loads(run_in_store(cnn_store, "prune", *NET, "--budget", "50%", "--json"))
+
+
+@pytest.fixture(scope="module")
+def surely_halved(cnn_store):
+    """Return the same for a budget that is kept with 90 %."""
+    words = ("--budget", "50%", "--confidence", "0.9", "--json")
+    return json.loads(run_in_store(cnn_store, "prune", *NET, *words))
+
+
+def test_json_has_estimates_and_layers(halved):
+    data = halved
     for side in ("before", "after"):
         low, high = data[side]["interval_j"]
         assert low < data[side]["energy_j"] < high
@@ -64,11 +73,8 @@ def test_json_has_estimates_and_layers(profiled):
     assert changed["fc"] == 10
 
 
-def test_confidence_prunes_further(profiled):
-    plain, sure = (
-        profiled.json("prune", *NET, "--budget", "50%", *words)
-        for words in ((), ("--confidence", "0.9"))
-    )
+def test_confidence_prunes_further(halved, surely_halved):
+    plain, sure = halved, surely_halved
     assert sure["budget_probability"] >= 0.9 > plain["budget_probability"]
     assert sure["after"]["energy_j"] < plain["after"]["energy_j"]
 
@@ -135,10 +141,9 @@ def test_refusals_are_one_line(profiled):
     )
 
 
-def test_a_probe_measures_remaining_layers(profiled):
+def test_a_probe_measures_remaining_layers(profiled, surely_halved):
     """The result is more certain, so less has to be pruned."""
-    words = (*NET[:-2], "--budget", "50%", "--confidence", "0.9")
-    blind = profiled.json("prune", *NET, "--budget", "50%", "--confidence", "0.9")
+    words, blind = (*NET[:-2], "--budget", "50%", "--confidence", "0.9"), surely_halved
     seen = profiled.json("prune", *words, "--probe", "--on", "simulated:7")
     assert seen["budget_probability"] >= 0.9
 

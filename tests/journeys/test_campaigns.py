@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from joulecast.cli.main import cli
 from joulecast.store import open_store
 
 pytestmark = pytest.mark.journey
@@ -44,18 +46,25 @@ def observed(environ):
         return store.load_observations(own[0].key) if own else ()
 
 
-def test_this_machine_is_profiled_estimated_and_measured(environ):
+def test_this_machine_is_profiled_estimated_and_measured(environ, monkeypatch):
     """Run every step on the real processor, with the fewest points that can be fitted."""
+    monkeypatch.setenv("JOULECAST_STORE", environ["JOULECAST_STORE"])
+    monkeypatch.setenv("XDG_CONFIG_HOME", environ["XDG_CONFIG_HOME"])
+
+    def ask(*words: str) -> str:
+        done = CliRunner().invoke(cli, words, prog_name="joulecast")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
     how = ("--batch", "2", "--threads", "1")
-    work = ("--on", "cpu", "--meter", "modelled", "--rounds", "1")
-    learnt = run_json(environ, "profile", "lenet5:2,2,4,4", *how, *work, "--points", "6")
+    work = ("--on", "cpu", "--meter", "modelled", "--rounds", "1", "--json")
+    learnt = json.loads(ask("profile", "lenet5:2,2,4,4", *how, *work, "--points", "6"))
     assert learnt["points"] == 6 and learnt["provenance"] == "modelled"
-    answer = run_json(environ, "estimate", "lenet5:1,2,3,4", *how)
+    answer = json.loads(ask("estimate", "lenet5:1,2,3,4", *how, "--json"))
     assert answer["provenance"] == "modelled" and answer["energy_j"] > 0
-    seen = run_json(environ, "measure", "lenet5:1,2,3,4", *how, *work)
+    seen = json.loads(ask("measure", "lenet5:1,2,3,4", *how, *work))
     assert seen["energy_j"] > 0 and seen["device"]["name"] == answer["device"]
-    text = run(environ, "estimate", "lenet5:1,2,3,4", *how).stdout
-    assert "modelled, not measured" in text
+    assert "modelled, not measured" in ask("estimate", "lenet5:1,2,3,4", *how)
 
 
 def test_a_killed_campaign_loses_and_repeats_nothing(environ):

@@ -41,6 +41,16 @@ def test_profiles_of_a_folder_are_read_and_marked(tmp_path):
         ShippedProfiles(tmp_path).by_key  # noqa: B018
 
 
+def test_a_file_is_read_again_only_if_it_changed(tmp_path):
+    profile = make_profile(make_observation(3))
+    write_profile(profile, tmp_path / "board.json")
+    first, again = (ShippedProfiles(tmp_path).by_key[profile.key] for _ in range(2))
+    assert again is first
+    write_profile(make_profile(make_observation(3), make_observation(4)), tmp_path / "board.json")
+    changed = ShippedProfiles(tmp_path).by_key[profile.key]
+    assert len(changed.observations) == 2
+
+
 def test_observations_of_other_runs_are_joined_unparsed():
     def parse():
         raise AssertionError("parsed")

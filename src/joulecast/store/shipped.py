@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from joulecast.errors import StoreError
@@ -42,8 +42,19 @@ class ShippedProfiles:
     @cached_property
     def by_key(self) -> Mapping[str, Profile]:
         """Each profile by its key."""
-        found = [read_profile(path) for path in sorted(self._folder.glob("*.json"))]
-        return {profile.key: replace(profile, shipped=True) for profile in found}
+        found = map(_read_if_changed, sorted(self._folder.glob("*.json")))
+        return {profile.key: profile for profile in found}
+
+
+def _read_if_changed(path: Path) -> Profile:
+    """Return a shipped profile; a program that opens the store often reads its file once."""
+    stat = path.stat()
+    return _read_shipped(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read_shipped(path: Path, _changed_ns: int, _size_bytes: int) -> Profile:
+    return replace(read_profile(path), shipped=True)
 
 
 def summarise_shipped(profile: Profile) -> ProfileSummary:
