@@ -108,7 +108,7 @@ def test_device_of_another_framework_is_refused(on):
 
 def test_unknown_runtime_lists_all():
     with pytest.raises(
-        InputError, match=r"no runtime 'tf': choose from torch, torch_compile, mnn, onnx, simulated"
+        InputError, match=r"no runtime 'tf': choose from torch, mnn, onnx, simulated"
     ):
         join_runtime("tf")
 
@@ -117,3 +117,11 @@ def test_unknown_runtime_lists_all():
 def test_agent_has_its_own_framework(runtime):
     with pytest.raises(InputError, match="leave --runtime out"):
         join_runtime(runtime, "http://board:8377")
+
+
+def test_torch_compile_is_an_option_of_pytorch() -> None:
+    for ask in (open_runtime, find_hardware, name_framework, is_plugin):
+        with pytest.raises(InputError, match=r"not a runtime: give --on cuda:1 --compile"):
+            ask("torch_compile:cuda:1")
+    with pytest.raises(InputError, match=r"not a runtime: give --on cpu --compile"):
+        join_runtime("torch_compile")

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.records import INT8_PRECISIONS, Setup
-from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
+from joulecast.kinds import make_layer
+from joulecast.records import INT8_PRECISIONS, Network, Setup
+from joulecast.runtimes.setup_checks import (
+    refuse_cuda_graphs,
+    refuse_int8,
+    refuse_processor,
+    refuse_torch_options,
+)
 
 INFERENCE = Setup(batch=1, phase="inference")
 
@@ -30,3 +36,18 @@ def test_usual_setups_pass() -> None:
     for refuse in (refuse_int8, refuse_processor, refuse_cuda_graphs):
         refuse(Setup(), "PyTorch")
         refuse(replace(INFERENCE, precision="bf16"), "PyTorch")
+
+
+@pytest.mark.parametrize(
+    ("setup", "recomputed", "option"),
+    [
+        (Setup(compiled=True), False, "--compile"),
+        (Setup(accumulate=2), False, "--accumulate"),
+        (Setup(), True, "--checkpoint"),
+    ],
+)
+def test_options_of_pytorch_are_refused(setup: Setup, recomputed: bool, option: str) -> None:
+    layer = replace(make_layer("linear", cin=2, cout=2), recomputed=recomputed)
+    with pytest.raises(InputError, match=f"MNN .*: leave {option} out"):
+        refuse_torch_options(setup, Network((layer,)), "MNN")
+    refuse_torch_options(Setup(), Network((replace(layer, recomputed=False),)), "MNN")

@@ -1,7 +1,6 @@
 """Open a measurer: a runtime on a device, under a meter.
 
     cpu, cuda:0            PyTorch on that device, under the requested meter
-    torch_compile:cpu      PyTorch with torch.compile; torch_compile:cuda:0 on a GPU
     mnn:cpu                MNN on the processor, under the requested meter
     onnx:cpu               ONNX Runtime on the processor, under the requested meter; inference only
     simulated:7            a simulated device with its own meter and clock, drawn from a seed
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from joulecast.agent.client import RemoteMeasurer
 
 # Frameworks, as profiles name them, by the format of the nets that they run themselves.
-_OWN_NETS = {"module": ("torch", "torch_compile"), "onnx": ("onnxruntime",)}
+_OWN_NETS = {"module": ("torch",), "onnx": ("onnxruntime",)}
 
 
 class OwnNet(Protocol):

@@ -20,6 +20,7 @@ from __future__ import annotations
 from joulecast.kinds.autocast import is_half_precision, list_half_inputs, uses_autocast
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
+from joulecast.kinds.checkpointing import CheckpointSegment, list_checkpoint_segments
 from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
 from joulecast.kinds.elementwise import APPENDS, count_operand
 from joulecast.kinds.kind import Kind
@@ -40,6 +41,7 @@ __all__ = [
     "APPENDS",
     "HOST_CALLS",
     "KINDS",
+    "CheckpointSegment",
     "Kind",
     "Shape",
     "StepWork",
@@ -59,6 +61,7 @@ __all__ = [
     "input_shape",
     "is_half_precision",
     "layer_work",
+    "list_checkpoint_segments",
     "list_half_inputs",
     "loss_work",
     "make_layer",

@@ -2,7 +2,6 @@
 
     cpu, cuda:0      PyTorch
     mnn, mnn:cpu     MNN on the processor
-    torch_compile:cpu, torch_compile:cuda:0   PyTorch with torch.compile
     onnx, onnx:cpu   ONNX Runtime on the processor: inference only
     simulated:7      a simulated device, drawn from a seed
     NAME, NAME:...   a runtime that a plug-in adds under NAME (entry points ``joulecast.runtimes``)
@@ -40,8 +39,8 @@ def open_runtime(on: str, device_name: str = "") -> Runtime:
     """Return the runtime of a device.
 
     Args:
-        on: ``cpu``, ``cuda:0``, ``torch_compile:cpu``, ``mnn:cpu``, ``onnx:cpu``,
-            ``simulated:SEED``, or the name of a plug-in.
+        on: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, ``simulated:SEED``, or the name of a
+            plug-in.
         device_name: Name to record for the device instead of the detected one.
 
     Raises:
@@ -77,8 +76,6 @@ def find_hardware(on: str) -> str | None:
     if is_simulated(on) or is_plugin(on):
         return None
     name = _name_of(on)
-    if name == "torch_compile":
-        return on.partition(":")[2] or "cpu"
     if name not in _ON_PROCESSORS:
         return on
     if on not in (name, f"{name}:cpu"):
@@ -100,15 +97,14 @@ def join_runtime(runtime: str, on: str = "") -> str:
     """Return a device of a framework as ``--on`` names it: ``mnn`` and ``cpu`` → ``mnn:cpu``.
 
     Args:
-        runtime: ``torch``, ``torch_compile``, ``mnn``, ``onnx``, ``simulated``, or the name of a
-            plug-in.
+        runtime: ``torch``, ``mnn``, ``onnx``, ``simulated``, or the name of a plug-in.
         on: A device of the framework, with or without its name; its default by default.
 
     Raises:
         InputError: There is no such framework, or the device belongs to another one.
     """
     others = (*_OTHER_FRAMEWORKS, *_load_plugins())
-    if runtime not in ("torch", *others):
+    if _name_of(runtime) not in ("torch", *others):
         names = ", ".join(("torch", *others))
         raise InputError(f"there is no runtime {runtime!r}: choose from {names}")
     if "://" in on:
@@ -121,8 +117,7 @@ def join_runtime(runtime: str, on: str = "") -> str:
 
 
 def _open_torch(on: str, device_name: str) -> Runtime:
-    hardware = find_hardware(on) or on
-    device = _rename(detect_device(hardware), device_name)
+    device = _rename(detect_device(on), device_name)
     try:
         from joulecast.runtimes.torch.runtime import TorchRuntime
     except ModuleNotFoundError as error:
@@ -131,11 +126,7 @@ def _open_torch(on: str, device_name: str) -> Runtime:
         raise MissingError(
             f"measuring on {on} needs PyTorch: run pip install 'joulecast[torch]'"
         ) from error
-    if _name_of(on) != "torch_compile":
-        return TorchRuntime(on, device)
-    from joulecast.runtimes.torch.compiled import CompiledRuntime
-
-    return CompiledRuntime(hardware, device)
+    return TorchRuntime(on, device)
 
 
 def _open_mnn(on: str, device_name: str) -> Runtime:
@@ -179,14 +170,13 @@ BUILT_IN: dict[str, Callable[[str, str], Runtime]] = {
     "cuda": _open_torch,
     "mnn": _open_mnn,
     "onnx": _open_onnx,
-    "torch_compile": _open_torch,
     "simulated": _open_simulated,
 }
 
 PROFILE_NAMES = {"onnx": "onnxruntime"}
 """Frameworks that profiles name otherwise than ``--on`` does."""
 
-_OTHER_FRAMEWORKS = ("torch_compile", "mnn", "onnx", "simulated")
+_OTHER_FRAMEWORKS = ("mnn", "onnx", "simulated")
 _ON_PROCESSORS = {"mnn": "MNN", "onnx": "ONNX Runtime"}
 
 
@@ -196,7 +186,12 @@ def _load_plugins() -> Plugins:
 
 
 def _name_of(on: str) -> str:
-    return on.partition(":")[0]
+    name, _, device = on.partition(":")
+    if name == "torch_compile":
+        raise InputError(
+            f"torch.compile is an option, not a runtime: give --on {device or 'cpu'} --compile"
+        )
+    return name
 
 
 def _rename(device: Device, name: str) -> Device:

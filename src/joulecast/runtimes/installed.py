@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-# Runtimes that are part of a package with another name.
+# Profiles of earlier versions name torch.compile as a runtime.
 _PACKAGES = {"torch_compile": "torch"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.errors import InputError
-from joulecast.records import INT8_PRECISIONS, Setup
+from joulecast.records import INT8_PRECISIONS, Network, Setup
 
 
 def refuse_int8(setup: Setup, framework: str) -> None:
@@ -27,3 +27,13 @@ def refuse_cuda_graphs(setup: Setup, framework: str) -> None:
     """Raise InputError for CUDA graphs, which ``framework`` does not have."""
     if setup.cuda_graphs:
         raise InputError(f"{framework} has no CUDA graphs: leave --cuda-graphs out")
+
+
+def refuse_torch_options(setup: Setup, network: Network, framework: str) -> None:
+    """Raise InputError for what only PyTorch does: compile, accumulate gradients, checkpoint."""
+    if setup.compiled:
+        raise InputError(f"{framework} is not compiled by torch.compile: leave --compile out")
+    if setup.accumulate != 1:
+        raise InputError(f"{framework} does not accumulate gradients: leave --accumulate out")
+    if setup.phase == "train" and any(layer.recomputed for layer in network.layers):
+        raise InputError(f"{framework} keeps all activations: leave --checkpoint out")

@@ -1,4 +1,4 @@
-"""torch.compile as a runtime: the contract, results that equal eager ones, and clear errors."""
+"""Compiled steps: the contract of runtimes, results that equal eager ones, and clear errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from joulecast.errors import NetError
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Device, Execution, Input, Network, Setup, Trial
-from joulecast.runtimes import find_hardware, name_framework
-from joulecast.runtimes.installed import find_installed_runtime
+from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.build import build_seeded
-from joulecast.runtimes.torch.compiled import CompiledRuntime, compile_module
+from joulecast.runtimes.torch.compiled import compile_module
+from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.testing.runtimes import RuntimeContract
 
 pytestmark = [
@@ -25,20 +25,28 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
 ]
 LINEAR = replace(make_layer("linear", cin=16, cout=8), name="fc", input_grad=False)
-SETUP = Setup(batch=4, threads=1)
+LINEAR_16 = make_layer("linear", cin=16, cout=16)
+SETUP = Setup(batch=4, threads=1, compiled=True)
 SMALL = Trial(Network((LINEAR,), Input((16,))), SETUP)
 
 
-def make_runtime() -> CompiledRuntime:
-    return CompiledRuntime("cpu", Device("board"))
+class CompilingRuntime(TorchRuntime):
+    """PyTorch that compiles every trial, so that the contract's own setups are compiled too."""
+
+    def prepare(self, trial: Trial) -> Step:
+        return super().prepare(replace(trial, setup=replace(trial.setup, compiled=True)))
 
 
-class TestCompiledRuntime(RuntimeContract):
+class TestCompiledSteps(RuntimeContract):
     # Compiling a larger network takes seconds in every test.
     small = SMALL
 
-    def make_runtime(self) -> CompiledRuntime:
-        return make_runtime()
+    def make_runtime(self) -> CompilingRuntime:
+        return CompilingRuntime("cpu", Device("board"))
+
+
+def make_runtime() -> TorchRuntime:
+    return TorchRuntime("cpu", Device("board"))
 
 
 def test_compiled_module_computes_what_the_eager_one_does() -> None:
@@ -55,14 +63,14 @@ def test_copies_of_inference_are_compiled_together() -> None:
     # The host's time for a call would otherwise count once for each copy.
     counters = torch._dynamo.utils.counters
     counters.clear()
-    setup = Setup(batch=4, phase="inference", threads=1)
+    setup = Setup(batch=4, phase="inference", threads=1, compiled=True)
     make_runtime().prepare(Trial(SMALL.network, setup, Execution(copies=3))).close()
     assert counters["stats"]["unique_graphs"] == 1
     assert counters["stats"]["calls_captured"] >= 3
 
 
 def test_many_networks_are_compiled_one_after_another() -> None:
-    runtime, setup = make_runtime(), Setup(batch=4, phase="inference", threads=1)
+    runtime, setup = make_runtime(), Setup(batch=4, phase="inference", threads=1, compiled=True)
     counters = torch._dynamo.utils.counters
     counters.clear()
     # Beyond its limit, PyTorch would only log that it runs further networks eagerly.
@@ -78,16 +86,26 @@ def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
     gelu = make_layer("elementwise", fn="gelu", shape=(7,))
-    trial = Trial(Network((gelu,), Input((7,))), Setup(batch=3, phase="inference"))
+    setup = Setup(batch=3, phase="inference", compiled=True)
+    trial = Trial(Network((gelu,), Input((7,))), setup)
     with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
         make_runtime().prepare(trial)
     assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)
 
 
-def test_runtime_is_named_apart_from_eager_pytorch() -> None:
-    runtime = make_runtime()
-    assert runtime.name == "torch_compile-" + torch.__version__.split("+")[0]
-    assert find_installed_runtime(runtime.name) == runtime.name
-    assert name_framework("torch_compile:cpu") == "torch_compile"
-    assert find_hardware("torch_compile") == "cpu"
-    assert find_hardware("torch_compile:cuda:1") == "cuda:1"
+def test_only_compiled_setups_are_compiled() -> None:
+    counters = torch._dynamo.utils.counters
+    for compiled in (False, True):
+        counters.clear()
+        setup = Setup(batch=4, phase="inference", threads=1, compiled=compiled)
+        make_runtime().prepare(Trial(SMALL.network, setup)).close()
+        assert counters["stats"]["unique_graphs"] == int(compiled)
+
+
+def test_checkpointed_layers_are_compiled_as_one_graph() -> None:
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    hidden = replace(make_layer("linear", cin=16, cout=16), recomputed=True)
+    network = Network((LINEAR_16, hidden, LINEAR), Input((16,)))
+    make_runtime().prepare(Trial(network, SETUP)).close()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import InputError, NetError, NotTrainingError
 from joulecast.families import FAMILIES, IMAGE_FAMILIES, build_family, make_family
@@ -208,3 +209,56 @@ def test_single_channel_layers_train(runtime: TorchRuntime) -> None:
     """Curves start at their bounds, and a single channel may start as a dead ReLU."""
     for params in ({"c1": 1, "c2": 1, "c3": 1, "c4": 1}, {"c1": 1, "c2": 4, "c3": 1, "c4": 4}):
         runtime.prepare(Trial(build_family("cnn5", params, (3, 16, 16)), SETUP)).close()
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward", "step"])
+def test_accumulation_runs_a_stage_once_per_batch(runtime: TorchRuntime, stage: str) -> None:
+    counts = {n: count_flops(runtime, replace(SETUP, accumulate=n), stage) for n in (0, 1, 3)}
+    assert counts[3] == 3 * counts[1] == 3 * counts[0] > 0
+
+
+def test_accumulated_gradients_are_those_of_one_batch(runtime: TorchRuntime) -> None:
+    # All batches are the same one, and the loss is divided by their number.
+    one, many = (
+        runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+        for setup in (SETUP, replace(SETUP, accumulate=4))
+    )
+    for a, b in zip(one.weights, many.weights, strict=True):
+        assert a.grad is not None and b.grad is not None
+        assert torch.allclose(a.grad, b.grad)
+
+
+def test_gradients_add_up_without_an_update(runtime: TorchRuntime) -> None:
+    setup = replace(SETUP, accumulate=0)
+    step = runtime.prepare_net(make_linear(), torch.ones(4, 3), sum_squares, setup)._step
+    (weight, _), before = step.weights, [w.detach().clone() for w in step.weights]
+    assert weight.grad is not None
+    first = weight.grad.clone()
+    step.run(1)
+    added = weight.grad - first
+    step.run(2)
+    assert torch.allclose(weight.grad, first + 3 * added) and added.any()
+    assert all(torch.equal(old, new) for old, new in zip(before, step.weights, strict=True))
+
+
+def test_update_without_an_update_is_refused(runtime: TorchRuntime) -> None:
+    trial = Trial(make_small("cnn5"), replace(SETUP, accumulate=0), Execution(stage="update"))
+    with pytest.raises(InputError, match="without an update"):
+        runtime.prepare(trial)
+
+
+def count_flops(runtime: TorchRuntime, setup: Setup, stage: str) -> int:
+    step = runtime.prepare(Trial(make_small("cnn5"), setup, Execution(stage=stage)))
+    with FlopCounterMode(display=False) as counter:
+        step.run(1)
+    step.close()
+    return counter.get_total_flops()
+
+
+def make_linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def sum_squares(output: torch.Tensor) -> torch.Tensor:
+    return output.square().sum()

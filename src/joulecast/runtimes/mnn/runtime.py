@@ -20,7 +20,12 @@ from joulecast.runtimes.mnn.engine import (
     make_scalar,
 )
 from joulecast.runtimes.mnn.training_step import MnnReplica, MnnStep, prepare_step
-from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
+from joulecast.runtimes.setup_checks import (
+    refuse_cuda_graphs,
+    refuse_int8,
+    refuse_processor,
+    refuse_torch_options,
+)
 from joulecast.runtimes.thread_counts import count_threads
 from joulecast.runtimes.wiring import needs_input_gradient
 
@@ -45,6 +50,7 @@ class MnnRuntime:
     def prepare(self, trial: Trial) -> MnnStep:
         """Build a trial's network and return its checked step."""
         _check_setup(trial.setup)
+        refuse_torch_options(trial.setup, trial.network, "MNN")
         self._check_memory(trial)
         seed = int(trial.key[:6], 16)
         for attempt in range(_MAX_SEEDS):

@@ -24,7 +24,7 @@ from joulecast.runtimes.onnx.edge_conversions import open_without_conversions
 from joulecast.runtimes.onnx.graph import Array, OnnxGraph
 from joulecast.runtimes.onnx.quantise import is_quantised, list_integer_kernels, quantise_model
 from joulecast.runtimes.onnx.sessions import PROVIDER, open_session
-from joulecast.runtimes.setup_checks import refuse_cuda_graphs
+from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_torch_options
 
 RUNNABLE_STAGES = ("step", "forward")
 
@@ -124,6 +124,7 @@ def check_trial(trial: Trial) -> None:
             f"inference has no stage {execution.stage!r}: use {' or '.join(RUNNABLE_STAGES)}"
         )
     refuse_cuda_graphs(setup, "ONNX Runtime on a processor")
+    refuse_torch_options(setup, trial.network, "ONNX Runtime")
     if execution.mode != "eager":
         raise InputError(f"ONNX Runtime cannot run the mode {execution.mode}: use eager")
     if setup.precision not in _PRECISIONS:

@@ -51,20 +51,33 @@ def read_model(path: Path) -> onnx.ModelProto:
         FileError: The file is missing, too large, damaged, or not an ONNX model; a weight does not
             have the size of its shape, or lies outside of the model's folder.
     """
-    content = read_limited(path, MOST_MODEL_BYTES)
+    return parse_model(read_limited(path, MOST_MODEL_BYTES), str(path))
+
+
+def parse_model(content: bytes, name: str) -> onnx.ModelProto:
+    """Return the model in the content of a file; no file is opened.
+
+    Args:
+        content: The whole file.
+        name: What messages call it.
+
+    Raises:
+        FileError: It is damaged, or not an ONNX model; a weight does not have the size of its
+            shape, or lies outside of the model's folder.
+    """
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
     except DecodeError as error:
         raise FileError(
-            f"{path} is truncated or not an ONNX model: export or copy it again"
+            f"{name} is truncated or not an ONNX model: export or copy it again"
         ) from error
     if not model.ir_version or not (model.graph.node or model.graph.input):
-        raise FileError(f"{path} is not an ONNX model: export the net again")
+        raise FileError(f"{name} is not an ONNX model: export the net again")
     try:
         _check_graph(model.graph, depth=0)
     except GraphError as error:
-        raise FileError(f"{path}: {error}: export the net again") from error
+        raise FileError(f"{name}: {error}: export the net again") from error
     return model
 
 

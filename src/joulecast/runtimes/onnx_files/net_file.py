@@ -22,7 +22,12 @@ from joulecast.runtimes.onnx_files.graph_reader import ReadGraph, read_graph
 from joulecast.runtimes.onnx_files.input_shapes import GraphInput, bind_shapes, list_inputs
 from joulecast.runtimes.onnx_files.layer_assembly import assemble_layers
 from joulecast.runtimes.onnx_files.memory_order import insert_copies
-from joulecast.runtimes.onnx_files.model_file import GraphError, read_model, shorten
+from joulecast.runtimes.onnx_files.model_file import (
+    GraphError,
+    parse_model,
+    read_model,
+    shorten,
+)
 from joulecast.runtimes.onnx_files.node_counts import (
     ITEM_BYTES,
     count_bytes,
@@ -75,18 +80,50 @@ def read_onnx_net(
         NetError: Sizes are missing, or differ from those in the file.
     """
     path = Path(path)
-    model = read_model(path)
+    request = _NetRequest(sample, batch, usual_batch)
+    return _read_net(read_model(path), path.stem, str(path), request)
+
+
+def read_onnx_content(
+    content: bytes, name: str, sample: Shape | None = None, usual_batch: int = 1
+) -> OnnxNet:
+    """Return the network in the content of an ONNX file; no file is opened.
+
+    Args:
+        content: The whole file.
+        name: Name of the network, which messages show as well.
+        sample: Shape of one sample of the first input, where the file leaves sizes open.
+        usual_batch: Batch size where the file leaves it open.
+
+    Raises:
+        FileError: The content is damaged, inconsistent, or not an ONNX model.
+        NetError: Sizes are missing, or differ from those in the file.
+    """
+    request = _NetRequest(sample, None, usual_batch)
+    return _read_net(parse_model(content, name), name, name, request)
+
+
+@dataclass(frozen=True)
+class _NetRequest:
+    """What a caller says about a net that a file leaves open."""
+
+    sample: Shape | None
+    batch: int | None
+    usual_batch: int
+
+
+def _read_net(model: onnx.ModelProto, name: str, place: str, request: _NetRequest) -> OnnxNet:
     try:
         inputs = list_inputs(model.graph)
-        graph, read_batch = _read_with_batch(model.graph, inputs, sample)
-        batch = batch or inputs[0].batch or usual_batch
-        network = _Reading(graph, read_batch, batch).make_network(path.stem)
+        graph, read_batch = _read_with_batch(model.graph, inputs, request.sample)
+        batch = request.batch or inputs[0].batch or request.usual_batch
+        network = _Reading(graph, read_batch, batch).make_network(name)
     except GraphError as error:
-        raise FileError(f"{path}: {error}: export the net again") from error
+        raise FileError(f"{place}: {error}: export the net again") from error
     except NetError as error:
-        raise NetError(f"{path}: {error}") from error
+        raise NetError(f"{place}: {error}") from error
     except InputError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{place}: {error}") from error
     return OnnxNet(network, batch, find_precision(graph))
 
 

@@ -6,16 +6,18 @@ results between them. Reading a built network returns the same Network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from joulecast.errors import InputError, NetError
-from joulecast.kinds import find_kind, input_shape, output_shape
+from joulecast.kinds import find_kind, input_shape, list_checkpoint_segments, output_shape
 from joulecast.records import Layer, Network
 from joulecast.runtimes.input_fits import Shape, concat_channels_to_fit, is_op_join
+from joulecast.runtimes.torch.checkpointed_layers import SegmentWiring, plan_segment, run_segment
 from joulecast.runtimes.torch.input_adapters import choose_adapters, fit_channels
 from joulecast.runtimes.torch.memory_format import (
     convert_weights_to_channels_last,
@@ -61,16 +63,16 @@ class BuiltNet(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        self.wiring = plan_wiring(network)
+        self.plan = _plan_calls(network)
         self.starts: list[int] = []
         ends = dict(network.groups)
-        layers = _build_layers(network, self.wiring)
+        layers = _build_layers(network, self.plan.wiring)
         index = 0
         while index < len(network.layers):
             self.starts.append(index)
             stop = ends.get(index, index + 1)
             if index in ends:
-                self.parts.append(Block(layers[index:stop], self.wiring[index:stop]))
+                self.parts.append(Block(layers[index:stop], self.plan, index))
             else:
                 self.parts.append(layers[index])
             index = stop
@@ -84,11 +86,7 @@ class BuiltNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         results: list[Any] = [x]
-        for start, part in zip(self.starts, self.parts, strict=True):
-            if isinstance(part, Block):
-                part(results)
-            else:
-                _run_layer(self.wiring[start], part, results)
+        _run_parts(self.parts, self.starts, self.plan, results)
         last: torch.Tensor = results[-1]
         return last
 
@@ -96,14 +94,14 @@ class BuiltNet(nn.Module):
 class Block(nn.Module):
     """A repeated group of layers. Reading recognises it by its class name."""
 
-    def __init__(self, layers: Sequence[BuiltLayer], wiring: Sequence[LayerWiring]) -> None:
+    def __init__(self, layers: Sequence[BuiltLayer], plan: CallPlan, start: int) -> None:
         super().__init__()
-        self.wiring = wiring
+        self.plan = plan
+        self.starts = list(range(start, start + len(layers)))
         self.layers = nn.ModuleList(layers)
 
     def forward(self, results: list[Any]) -> None:
-        for wiring, layer in zip(self.wiring, self.layers, strict=True):
-            _run_layer(wiring, layer, results)
+        _run_parts(self.layers, self.starts, self.plan, results)
 
 
 class BuiltLayer(nn.Module):
@@ -146,6 +144,40 @@ class BuiltLayer(nn.Module):
         for op in self.tail:
             x = op(x)
         return x
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """How the layers of a network are called: what each reads, and which are checkpointed.
+
+    Attributes:
+        segments: Layers that are checkpointed together, by the number of the first.
+    """
+
+    wiring: Sequence[LayerWiring]
+    segments: Mapping[int, SegmentWiring]
+
+
+def _plan_calls(network: Network) -> CallPlan:
+    wiring = plan_wiring(network)
+    segments = [plan_segment(one, wiring) for one in list_checkpoint_segments(network)]
+    return CallPlan(wiring, {one.segment.start: one for one in segments})
+
+
+def _run_parts(parts: nn.ModuleList, starts: list[int], plan: CallPlan, results: list[Any]) -> None:
+    """Call layers and blocks one after another; ``starts`` has the number of their first layer."""
+    segments = plan.segments if parts.training and torch.is_grad_enabled() else {}
+    for position, (start, part) in enumerate(zip(starts, parts, strict=True)):
+        if len(results) > start + 1:
+            # It ran in a segment with those before it.
+            continue
+        if isinstance(part, Block):
+            part(results)
+        elif start in segments:
+            segment = segments[start]
+            run_segment(segment, list(parts)[position : position + len(segment.layers)], results)
+        else:
+            _run_layer(plan.wiring[start], part, results)
 
 
 def _run_layer(wiring: LayerWiring, layer: nn.Module, results: list[Any]) -> None:

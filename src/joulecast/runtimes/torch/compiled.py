@@ -1,4 +1,4 @@
-"""The runtime of ``torch.compile``: PyTorch whose modules are compiled, so that operators fuse.
+"""Compile the modules of a step with ``torch.compile``, so that operators fuse.
 
 A module is compiled when its step is first run, before anything is measured. Optimizers and losses
 are not compiled. What was compiled is forgotten when no step is left: PyTorch would otherwise give
@@ -10,54 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 
 from joulecast.errors import JoulecastError, NetError
-from joulecast.records import Device, Execution, Setup, Trial
+from joulecast.records import Setup
 from joulecast.runtimes.base import Step
-from joulecast.runtimes.torch.losses import LossFunction
-from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.runtimes.torch.training_step import Replica
 
 # Compiling in this process leaves none that could disturb the measurement.
 _OPTIONS: dict[str, str | int | bool] = {"compile_threads": 1}
 _LONGEST_MESSAGE = 300
-
-
-class CompiledRuntime:
-    """PyTorch with ``torch.compile`` on one device: see ``runtimes.base.Runtime``.
-
-    Args:
-        on: ``cpu``, ``cuda`` or ``cuda:N``.
-        device: Name and properties of the device, stored with every observation.
-    """
-
-    def __init__(self, on: str, device: Device) -> None:
-        self._runtime = TorchRuntime(on, device, compile_replicas)
-        self.device = device
-        self.name = "torch_compile-" + torch.__version__.split("+")[0]
-        self.modes = self._runtime.modes
-
-    def prepare(self, trial: Trial) -> CompiledStep:
-        """Build a trial's network, compile it and return its checked step."""
-        CompiledStep.forget_compiled()
-        with _one_line_errors(self._runtime.torch_device):
-            return CompiledStep(self._runtime.prepare(trial))
-
-    def prepare_net(
-        self,
-        net: nn.Module,
-        inputs: Any,
-        loss: LossFunction | None,
-        setup: Setup,
-        execution: Execution = Execution(),
-    ) -> CompiledStep:
-        """Return a checked step of a user's module, compiled."""
-        CompiledStep.forget_compiled()
-        return CompiledStep(self._runtime.prepare_net(net, inputs, loss, setup, execution))
 
 
 class CompiledStep:
@@ -131,7 +96,7 @@ def compile_module(net: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _one_line_errors(device: torch.device) -> Iterator[None]:
+def explain_compile_errors(device: torch.device) -> Iterator[None]:
     """Raise one line that says why a module cannot be compiled for a device."""
     try:
         yield
@@ -140,7 +105,7 @@ def _one_line_errors(device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         # What follows explains how to debug PyTorch.
         text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0][:_LONGEST_MESSAGE]
-        advice = "run it with --on " + str(device)
+        advice = "run it without --compile"
         if "compiler" in text.lower() and device.type == "cpu":
             advice = "install g++, or name a C++ compiler in CXX"
         raise NetError(f"torch.compile fails on {device} ({text}): {advice}") from error

@@ -7,7 +7,7 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,11 @@ from joulecast.errors import (
 from joulecast.records import MODES, Device, Execution, Network, Setup, Trial
 from joulecast.runtimes.setup_checks import refuse_cuda_graphs, refuse_int8, refuse_processor
 from joulecast.runtimes.torch.build import build_net
+from joulecast.runtimes.torch.compiled import (
+    CompiledStep,
+    compile_replicas,
+    explain_compile_errors,
+)
 from joulecast.runtimes.torch.losses import LossFunction, make_loss
 from joulecast.runtimes.torch.memory_format import format_input
 from joulecast.runtimes.torch.step_settings import HALF_DTYPES, apply_settings, convert_floats
@@ -46,24 +51,24 @@ class TorchRuntime:
     Args:
         on: ``cpu``, ``cuda`` or ``cuda:N``.
         device: Name and properties of the device, stored with every observation.
-        wrap: Returns what is run in place of modules, such as their compiled form.
     """
 
-    def __init__(
-        self,
-        on: str,
-        device: Device,
-        wrap: Callable[[list[Replica], Setup], list[Replica]] | None = None,
-    ) -> None:
-        self._wrap = wrap or (lambda replicas, setup: replicas)
+    def __init__(self, on: str, device: Device) -> None:
         self.torch_device = find_torch_device(on)
         self.device = device
         self.name = "torch-" + torch.__version__.split("+")[0]
         self.modes: tuple[str, ...] = MODES if self.torch_device.type == "cuda" else ("eager",)
 
-    def prepare(self, trial: Trial) -> TorchStep:
-        """Build a trial's network and return its checked step."""
+    def prepare(self, trial: Trial) -> TorchStep | CompiledStep:
+        """Build a trial's network, compile it if the setup says so, and return its checked step."""
         self._check_setup(trial.setup)
+        if not trial.setup.compiled:
+            return self._prepare_any_seed(trial)
+        CompiledStep.forget_compiled()
+        with explain_compile_errors(self.torch_device):
+            return CompiledStep(self._prepare_any_seed(trial))
+
+    def _prepare_any_seed(self, trial: Trial) -> TorchStep:
         seed = int(trial.key[:8], 16)
         for attempt in range(_MAX_SEEDS):
             try:
@@ -80,14 +85,17 @@ class TorchRuntime:
         loss: LossFunction | None,
         setup: Setup,
         execution: Execution = Execution(),
-    ) -> OwnNetStep:
+    ) -> OwnNetStep | CompiledStep:
         """Return a checked step of a user's module, whose weights the step will change."""
         self._check_setup(setup)
+        if setup.compiled:
+            CompiledStep.forget_compiled()
         generator = torch.Generator().manual_seed(0)
         replica = self._make_replica(net, inputs, loss, setup, generator)
         with _one_line_errors(self.torch_device):
-            replicas = self._wrap([replica], setup)
-            return OwnNetStep(prepare_step(replicas, setup, execution, self.torch_device))
+            replicas = _compile_if_asked([replica], setup)
+            step = OwnNetStep(prepare_step(replicas, setup, execution, self.torch_device))
+        return CompiledStep(step) if setup.compiled else step
 
     def _check_setup(self, setup: Setup) -> None:
         refuse_int8(setup, "PyTorch")
@@ -109,7 +117,7 @@ class TorchRuntime:
                     net = build_net(trial.network)
                     inputs = draw_inputs(trial.network, trial.setup, generator)
                 replicas.append(self._make_replica(net, inputs, None, trial.setup, generator))
-        replicas = self._wrap(replicas, trial.setup)
+        replicas = _compile_if_asked(replicas, trial.setup)
         return prepare_step(replicas, trial.setup, trial.execution, device)
 
     def _make_replica(
@@ -198,6 +206,10 @@ def move_inputs(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, (tuple, list)):
         return tuple(move_inputs(value, device) for value in inputs)
     return inputs
+
+
+def _compile_if_asked(replicas: list[Replica], setup: Setup) -> list[Replica]:
+    return compile_replicas(replicas, setup) if setup.compiled else replicas
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Run training steps of a module again and again on one batch that stays on the device.
 
-A step is forward, loss, backward and update. ``prepare_step`` checks it first: after two steps the
+A step is forward, loss, backward and update; with accumulation, several times forward, loss and
+backward before one update. ``prepare_step`` checks it first: after two steps the
 loss must be finite and every trainable weight must have changed, so that only real training is
 measured.
 
-Stages that run alone reuse results of a whole step before them: ``backward`` repeats the backward
-pass of one retained graph, ``update`` repeats the update with the same gradients.
+A stage that runs alone runs as often as in a step, and reuses results of a whole step before it:
+``backward`` repeats the backward pass of one retained graph, ``update`` repeats the update with the
+same gradients.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ class TorchStep:
         self.execution = execution
         self.device = device
         self.is_training = setup.phase == "train"
+        self.batches = max(1, setup.accumulate)
         weights = [w for replica in replicas for w in replica.net.parameters() if w.requires_grad]
         self.weights = weights if self.is_training else []
         self.optimizer = _make_optimizer(self.weights, setup, execution, device)
@@ -233,9 +236,12 @@ class TorchStep:
                 what = "a frozen layer" if self.is_training else "inference"
                 raise InputError(f"{what} has no stage {stage!r}: use step or forward")
             return self._infer
+        is_updated = self.setup.accumulate > 0
+        if stage == "update" and not is_updated:
+            raise InputError("gradients are added up without an update: use another stage")
         stages: dict[str, Callable[[], Any]] = {
-            "step": self._step,
-            "forward": self._forward,
+            "step": self._step if is_updated else self._add_gradients,
+            "forward": self._repeat_forward,
             "backward": self._repeat_backward,
             "update": self._update,
         }
@@ -268,11 +274,19 @@ class TorchStep:
             torch.autograd.backward(roots, self.output_grads, retain_graph=retain_graph)
             return
         for root in roots:
-            (self.scaler.scale(root) if self.scaler else root).backward(retain_graph=retain_graph)
+            share = root / self.batches if self.batches > 1 else root
+            (self.scaler.scale(share) if self.scaler else share).backward(retain_graph=retain_graph)
+
+    def _repeat_forward(self) -> None:
+        for _ in range(self.batches):
+            self._forward()
 
     def _repeat_backward(self) -> None:
-        self._clear_grads()
-        self._backward(self.retained_roots, retain_graph=True)
+        if self.setup.accumulate:
+            self._clear_grads()
+        for _ in range(self.batches):
+            self._clear_input_grads()
+            self._backward(self.retained_roots, retain_graph=True)
 
     def _update(self) -> None:
         if self.optimizer is None:
@@ -285,18 +299,27 @@ class TorchStep:
 
     def _clear_grads(self) -> None:
         # Gradients are allocated anew, as in ordinary training; a captured graph allocates them
-        # once, in its own memory pool. Inputs inside a network never accumulate gradients.
+        # once, in its own memory pool.
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
+
+    def _clear_input_grads(self) -> None:
+        # Inputs inside a network never accumulate gradients.
         for x in self.grad_inputs:
             x.grad = None
 
-    def _step(self) -> None:
-        self._clear_grads()
+    def _add_gradients(self) -> None:
+        """Run forward and backward on one batch; gradients are added to those that exist."""
+        self._clear_input_grads()
         roots = self._forward()
         self._backward(roots)
-        self._update()
         self.last_losses = [root.detach() for root in roots if root.numel() == 1]
+
+    def _step(self) -> None:
+        self._clear_grads()
+        for _ in range(self.batches):
+            self._add_gradients()
+        self._update()
 
 
 def call_net(net: nn.Module, inputs: Any) -> Any:
