@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from joulecast.api.generate import generate
     from joulecast.api.inspect import inspect
     from joulecast.api.measure import measure
+    from joulecast.api.monitor import monitor
     from joulecast.api.plan import plan
     from joulecast.api.profile import profile
     from joulecast.api.profiles import load_profile
@@ -65,6 +66,7 @@ __all__ = [
     "load_profile",
     "load_pruned",
     "measure",
+    "monitor",
     "plan",
     "predict_run",
     "profile",

@@ -5,7 +5,7 @@
     options.py                           option records, and keywords that become option records
     option_values.py                     types of their values
     nets.py  profiles.py  measurers.py   names that become networks, profiles and measurers
-    command_cost.py                      any command under a meter
+    command_cost.py  monitor.py          any command, or any block of a program, under a meter
 
 ``import joulecast`` offers the verbs; the command line parses options, calls these modules and
 prints. Nothing here prints.

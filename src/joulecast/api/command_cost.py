@@ -51,11 +51,14 @@ def measure_command(command: Sequence[str], meter: Meter, stdout: Any = None) ->
         reading = meter.end()
     # Shells report a signal, a negative code here, as 128 plus its number.
     code = exit_code if exit_code >= 0 else 128 - exit_code
-    return CommandCost(_scale_energy(reading, duration_s), duration_s, code, reading.faults)
+    return CommandCost(scale_energy(reading, duration_s), duration_s, code, reading.faults)
 
 
-def _scale_energy(reading: Reading, duration_s: float) -> float | None:
-    """Return the energy of the whole command from the part that the meter covered."""
+def scale_energy(reading: Reading, duration_s: float) -> float | None:
+    """Return the energy of ``duration_s`` seconds from the part of them that the meter covered.
+
+    It is None where the reading is not valid; other load on the device does not make it so.
+    """
     serious = [fault for fault in reading.faults if fault.split(":")[0] not in _TOLERATED_FAULTS]
     if serious or reading.duration_s <= 0:
         return None
