@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.campaign.anchor_rates import list_anchors
 from joulecast.errors import (
@@ -21,14 +22,10 @@ from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.families import make_family
-from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Setup
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store
 
-SMALL = Target(make_family("lenet5:4,6,24,16"), Setup(batch=10))
 OTHER = Target(make_family("har:8,8,8,8"), Setup(batch=10))
 
 
@@ -42,12 +39,6 @@ def store(tmp_path):
 def measurer():
     with make_simulated_measurer() as opened:
         yield opened
-
-
-def make_simulated_measurer(run="first", **options):
-    device = make_simulated_device(5, **options)
-    clock = MeasureClock(device.now, device.sleep, device.now)
-    return make_measurer(SimulatedRuntime(device), SimulatedMeter(device), run=run, clock=clock)
 
 
 def profile(measurer, store, target=SMALL, **limits):

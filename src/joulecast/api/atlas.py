@@ -16,6 +16,12 @@ from joulecast.campaign import Progress
 from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
 from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
 from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
+from joulecast.campaign.campaign_record import (
+    ATLAS_NAME,
+    CampaignRecord,
+    NoRecord,
+    record_campaign,
+)
 from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
 from joulecast.estimators import check_estimator
@@ -57,20 +63,23 @@ def profile_atlas(
         retries_refused=profiling.retry_refused,
         phase=profiling.phase,
     )
-    request = AtlasRequest(measuring, limits, store)
     # Before anything is measured: an unknown estimator, or a store that cannot be opened.
     check_estimator(profiling.estimator)
     started_at_s = time.time()
+    own = _identify_profile(measuring)
     if profiling.from_:
-        own = _identify_profile(measuring)
         estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
     with lock_device(measuring.on) as lock_file, open_store(store) as opened:
-        # A database in memory cannot be shared with another process; an agent is one already.
-        is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
-        if is_here and opened.place != ":memory:":
-            run = measure_in_workers(request, on_progress, lock_file)
-        else:
-            run = _measure_here(request, opened, on_progress)
+        with record_campaign(opened, own, ATLAS_NAME) as record:
+            request = AtlasRequest(measuring, limits, store, record.key)
+            tell = _make_teller(record, on_progress)
+            # A database in memory cannot be shared with another process; an agent is one already.
+            is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
+            if is_here and opened.place != ":memory:":
+                run = measure_in_workers(request, tell, lock_file)
+            else:
+                run = _measure_here(request, opened, tell)
+            record.finish(run.stopped)
         if not run.profile_key:
             raise MissingError("nothing was measured yet: run the same command again")
         if not profiling.from_:
@@ -89,8 +98,21 @@ def profile_atlas(
 
 def _identify_profile(measuring: MeasureOptions) -> Profile:
     """Return the profile that observations of a device belong to, without any."""
-    with open_any_measurer(measuring) as measurer:
-        return describe_profile(measurer)
+    # Never opened: the device is left to the process that measures.
+    return describe_profile(open_any_measurer(measuring))
+
+
+def _make_teller(
+    record: CampaignRecord | NoRecord, on_progress: Callable[[Progress], None] | None
+) -> Callable[[Progress], None]:
+    """Return a function that records progress and passes it on."""
+
+    def tell(progress: Progress) -> None:
+        record.store_progress(progress)
+        if on_progress is not None:
+            on_progress(progress)
+
+    return tell
 
 
 def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:
@@ -110,10 +132,16 @@ def _count_new(observations: Sequence[Observation], since_s: float) -> int:
 
 
 def _measure_here(
-    request: AtlasRequest, opened: Store, on_progress: Callable[[Progress], None] | None
+    request: AtlasRequest, opened: Store, on_progress: Callable[[Progress], None]
 ) -> AtlasRun:
     with open_any_measurer(request.measuring) as measurer:
-        return run_atlas(measurer, opened, request.limits, on_progress=on_progress)
+        return run_atlas(
+            measurer,
+            opened,
+            request.limits,
+            on_progress=on_progress,
+            is_stop_requested=lambda: opened.campaigns.is_stop_requested(request.campaign_key),
+        )
 
 
 def _summarise(profile: Profile) -> AtlasSummary:

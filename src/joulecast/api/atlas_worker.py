@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TextIO
 
 from joulecast.api.measurers import open_any_measurer
@@ -34,11 +35,16 @@ Send = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class AtlasRequest:
-    """Which device is measured, how long, and where observations are stored."""
+    """Which device is measured, how long, and where observations are stored.
+
+    Attributes:
+        campaign_key: The campaign in the store that may be asked to stop; empty for none.
+    """
 
     measuring: MeasureOptions
     limits: AtlasLimits
     store: str | None = None
+    campaign_key: str = ""
 
     def to_json(self) -> str:
         """Return the request as JSON."""
@@ -49,7 +55,8 @@ class AtlasRequest:
         """Return a request from its JSON."""
         data = json.loads(text)
         limits = AtlasLimits(**data["limits"])
-        return cls(MeasureOptions(**data["measuring"]), limits, data["store"])
+        measuring = MeasureOptions(**data["measuring"])
+        return cls(measuring, limits, data["store"], data["campaign_key"])
 
 
 def main() -> None:
@@ -75,6 +82,7 @@ def answer_request(request: AtlasRequest, send: Send) -> None:
                 request.limits,
                 on_trial=lambda trial: send({"trial": trial.to_dict()}),
                 on_progress=lambda progress: send({"progress": asdict(progress)}),
+                is_stop_requested=partial(store.campaigns.is_stop_requested, request.campaign_key),
             )
             send({"run": asdict(run)})
     except DeviceLostError as error:

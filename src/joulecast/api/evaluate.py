@@ -75,11 +75,12 @@ def run_evaluation(
     store: str | None = None,
     on_progress: ReportProgress | None = None,
 ) -> Evaluation:
-    """Measure what the store does not hold yet, then evaluate.
+    """Measure what the store does not hold yet, then evaluate, and store the result.
 
     Raises:
         MeasurementError: Another campaign runs on the device.
     """
+    from joulecast.campaign import find_profile_key
     from joulecast.store import open_store
     from joulecast.uses.evaluate import evaluate as measure_and_evaluate
 
@@ -89,7 +90,9 @@ def run_evaluation(
         open_store(store) as opened,
     ):
         opened.check_writable()
-        return measure_and_evaluate(measurer, opened, plan, on_progress)
+        result = measure_and_evaluate(measurer, opened, plan, on_progress)
+        opened.evaluations.save(result.name, find_profile_key(measurer), result.to_dict())
+        return result
 
 
 def evaluate_offline(

@@ -3,6 +3,7 @@
 campaign         trials that an estimator proposes for the networks of a target
 atlas_campaign   trials for any network, in the order of a design
 trial_log        claim, measure and store one trial, repeat it if it contradicts an earlier one
+campaign_record  how far a campaign is, for other processes, and the request to stop it
 doubtful_trials  stored observations that look wrong, to be measured again
 anchor_rates     the peaks of a device, measured first
 time_guidance    campaigns whose energies come later, from a power trace

@@ -19,6 +19,7 @@ from joulecast.atlas.population import draw_population
 from joulecast.atlas.trials import MOST_TRIALS, AtlasTrial, drop_observed, list_trials
 from joulecast.campaign.anchor_rates import apply_peaks, find_scale, read_peaks
 from joulecast.campaign.campaign import Progress, find_profile_key
+from joulecast.campaign.campaign_record import STOPPED_BY_REQUEST
 from joulecast.campaign.doubtful_trials import repeat_doubtful
 from joulecast.campaign.trial_log import ObservationLog, TrialLog
 from joulecast.errors import ContaminatedError
@@ -92,6 +93,7 @@ def run_atlas(
     score: ScoreTrials | None = None,
     on_trial: Callable[[Observation], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    is_stop_requested: Callable[[], bool] = lambda: False,
 ) -> AtlasRun:
     """Measure trials in their order and store them, until a limit is reached.
 
@@ -102,6 +104,7 @@ def run_atlas(
         score: Values trials once the base design is measured.
         on_trial: Called before every measurement with what is stored should the process die.
         on_progress: Called before every measurement and at the end.
+        is_stop_requested: Asked before every measurement; True ends the campaign.
 
     Raises:
         ContaminatedError: Something disturbed several measurements in a row.
@@ -114,6 +117,8 @@ def run_atlas(
     while not stopped:
         one = campaign.choose_next()
         stopped = campaign.find_stop_reason(one)
+        if not stopped and is_stop_requested():
+            stopped = STOPPED_BY_REQUEST
         if on_progress is not None:
             on_progress(campaign.make_progress(stopped or _describe(one)))
         if one is not None and not stopped:

@@ -12,6 +12,7 @@ The peaks of the device come first, for estimators that use them. At the end, ob
 wrong are measured again, earlier runs' included: running a campaign again repairs a profile. A
 trial that the device refuses (it cannot be built, does not fit into memory, does not train) is left
 out for the rest of the campaign. If the device refuses all trials, the first refusal is raised.
+The store also knows how far a campaign is, and whether it is to stop.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecast.campaign.anchor_rates import measure_anchors
+from joulecast.campaign.campaign_record import (
+    STOPPED_BY_REQUEST,
+    CampaignRecord,
+    NoRecord,
+    record_campaign,
+)
 from joulecast.campaign.doubtful_trials import repeat_doubtful
 from joulecast.campaign.trial_log import ObservationLog, TrialLog, describe_profile
 from joulecast.errors import MeasurementError, MissingError
@@ -75,6 +82,14 @@ class CampaignResult:
     disturbances: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Limits:
+    """When a campaign ends at the latest."""
+
+    points: int | None
+    seconds: float | None
+
+
 def find_profile_key(measurer: TrialMeasurer) -> str:
     """Return the key of the profile that a measurer's observations belong to."""
     return describe_profile(measurer).key
@@ -106,8 +121,32 @@ def run_campaign(
             made so far are stored.
         MissingError: The observations are too few to fit anything.
     """
-    key = find_profile_key(measurer)
+    own = describe_profile(measurer)
     target = replace(target, modes=measurer.runtime.modes, runtime=measurer.runtime.name)
+    limits = _Limits(points, seconds)
+    with record_campaign(log, own, target.network.name) as record:
+
+        def tell(progress: Progress, is_last: bool) -> None:
+            record.store_progress(progress, is_last=is_last)
+            if on_progress is not None:
+                on_progress(progress)
+
+        result = _run(measurer, log, estimator, target, limits, record, tell)
+        record.finish(result.stopped)
+        return result
+
+
+def _run(
+    measurer: TrialMeasurer,
+    log: ObservationLog,
+    estimator: Estimator,
+    target: Target,
+    limits: _Limits,
+    record: CampaignRecord | NoRecord,
+    tell: Callable[[Progress, bool], None],
+) -> CampaignResult:
+    """Run a campaign that is recorded."""
+    key, points, seconds = find_profile_key(measurer), limits.points, limits.seconds
     started_s = measurer.now()
     trials = TrialLog(measurer, log, list(log.load_observations(key)))
     fitted = _load_fit(log, key, estimator)
@@ -118,11 +157,13 @@ def run_campaign(
         fitted = proposal.fitted or fitted
         elapsed_s = measurer.now() - started_s
         stopped = _find_stop_reason(proposal, points, seconds, elapsed_s, trials.new)
+        if not stopped and record.is_stop_requested():
+            stopped = STOPPED_BY_REQUEST
         share = proposal.uncertainty_share
-        if on_progress is not None:
-            left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, trials.new)
-            reason = stopped or proposal.reason
-            on_progress(Progress(proposal.points, share, elapsed_s, left_s, reason))
+        left_s = _estimate_left_s(proposal, points, seconds, elapsed_s, trials.new)
+        reason = stopped or proposal.reason
+        progress = Progress(proposal.points, share, elapsed_s, left_s, reason, points)
+        tell(progress, bool(stopped))
         if stopped or proposal.trial is None:
             break
         _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)

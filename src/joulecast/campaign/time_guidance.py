@@ -17,6 +17,7 @@ from joulecast.estimators.base import Json
 from joulecast.meters.later import STAND_IN_W
 from joulecast.records import Observation, Profile
 from joulecast.store import Store
+from joulecast.store.campaign_tables import CampaignTables
 
 
 def drop_energy(observation: Observation) -> Observation:
@@ -41,6 +42,11 @@ class TimeGuidedLog:
     """A store as a campaign sees it that is guided by time."""
 
     store: Store
+
+    @property
+    def campaigns(self) -> CampaignTables:
+        """The campaigns of the store."""
+        return self.store.campaigns
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return all observations of a profile, with the energies of a constant power."""

@@ -14,9 +14,11 @@ from joulecast.records import Json, Observation, Profile, find_fit_count
 from joulecast.records.hashing import stable_hash
 from joulecast.redaction import redact_url
 from joulecast.store import rows
+from joulecast.store.campaign_tables import CampaignTables
 from joulecast.store.claims import Claims, FileClaims, NoClaims, ServerClaims
 from joulecast.store.database import find_file, find_url, open_database
 from joulecast.store.database_errors import wrap_errors
+from joulecast.store.evaluation_table import EvaluationTable
 from joulecast.store.fleet_tables import FleetTables
 from joulecast.store.places import IN_MEMORY
 from joulecast.store.summaries import ProfileSummary
@@ -60,6 +62,8 @@ class ProfileDatabase:
     ) -> None:
         self.place = transactions.place
         self.fleet = FleetTables(transactions, claims, now)
+        self.campaigns = CampaignTables(transactions, claims, now)
+        self.evaluations = EvaluationTable(transactions, now)
         self._engine = engine
         self._transactions = transactions
         self._claims = claims

@@ -26,7 +26,7 @@ from joulecast.store.places import ELSEWHERE
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0002"
+HEAD = "0003"
 VERSION_TABLE = "joulecast_version"
 
 # alembic keeps the running migration in global variables.

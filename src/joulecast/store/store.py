@@ -26,6 +26,8 @@ from joulecast.store.shipped import (
 from joulecast.store.summaries import ProfileSummary, match_profiles
 
 if TYPE_CHECKING:
+    from joulecast.store.campaign_tables import CampaignTables
+    from joulecast.store.evaluation_table import EvaluationTable
     from joulecast.store.fleet_tables import FleetTables
     from joulecast.store.profile_database import ProfileDatabase
 
@@ -119,6 +121,24 @@ class Store:
             StoreError: There is no store.
         """
         return self._require_database().fleet
+
+    @property
+    def campaigns(self) -> CampaignTables:
+        """The campaigns that were run with this store.
+
+        Raises:
+            StoreError: There is no store.
+        """
+        return self._require_database().campaigns
+
+    @property
+    def evaluations(self) -> EvaluationTable:
+        """The latest result of each evaluation.
+
+        Raises:
+            StoreError: There is no store.
+        """
+        return self._require_database().evaluations
 
     def close(self) -> None:
         """Close the database. Closing twice is allowed."""

@@ -7,6 +7,9 @@
     fleet_devices ─┐             the devices of a fleet, as its file describes them
     fleet_requests ┴─ fleet_campaigns   one row per request and device: how far it is
 
+    campaigns ─── campaign_progress     one row per run of a campaign, and how it got so far
+    evaluations                         one row per evaluation: its latest result
+
 Records are stored as JSON text, in which floats keep all their digits.
 """
 
@@ -100,4 +103,47 @@ FLEET_CAMPAIGNS = sa.Table(
     sa.Column("elapsed_s", sa.Double, nullable=False),
     sa.Column("requested_at_s", sa.Double, nullable=False),
     sa.Column("changed_at_s", sa.Double, nullable=False),
+)
+CAMPAIGNS = sa.Table(
+    "campaigns",
+    METADATA,
+    sa.Column("key", sa.String(16), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("device", sa.Text, nullable=False),
+    # Of a profile that may have no observation yet, so nothing is referred to.
+    sa.Column("profile_key", sa.String(16), nullable=False),
+    sa.Column("provenance", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("points", sa.Integer, nullable=False),
+    sa.Column("total", sa.Integer, nullable=True),
+    sa.Column("uncertainty_share", sa.Double, nullable=True),
+    sa.Column("elapsed_s", sa.Double, nullable=False),
+    sa.Column("left_s", sa.Double, nullable=True),
+    sa.Column("is_stop_requested", sa.Boolean, nullable=False),
+    sa.Column("started_at_s", sa.Double, nullable=False),
+    sa.Column("changed_at_s", sa.Double, nullable=False),
+)
+CAMPAIGN_PROGRESS = sa.Table(
+    "campaign_progress",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column(
+        "campaign_key",
+        sa.String(16),
+        sa.ForeignKey("campaigns.key", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    sa.Column("elapsed_s", sa.Double, nullable=False),
+    sa.Column("points", sa.Integer, nullable=False),
+    sa.Column("uncertainty_share", sa.Double, nullable=True),
+)
+EVALUATIONS = sa.Table(
+    "evaluations",
+    METADATA,
+    sa.Column("name", sa.String(80), primary_key=True),
+    sa.Column("profile_key", sa.String(16), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("made_at_s", sa.Double, nullable=False),
 )

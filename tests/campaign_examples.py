@@ -1,0 +1,17 @@
+"""A simulated device and a small target, for tests of what campaigns leave behind."""
+
+from joulecast.estimators.base import Target
+from joulecast.families import make_family
+from joulecast.measurer import MeasureClock, make_measurer
+from joulecast.meters.simulated import SimulatedMeter
+from joulecast.records import Setup
+from joulecast.runtimes.simulated import SimulatedRuntime
+from joulecast.simulation import make_simulated_device
+
+SMALL = Target(make_family("lenet5:4,6,24,16"), Setup(batch=10))
+
+
+def make_simulated_measurer(run="first", **options):
+    device = make_simulated_device(5, **options)
+    clock = MeasureClock(device.now, device.sleep, device.now)
+    return make_measurer(SimulatedRuntime(device), SimulatedMeter(device), run=run, clock=clock)
