@@ -11,6 +11,7 @@
         │
         ▼
     Plot ──to_plotly──▶ plotly Figure     save_html: a page, and plotly's script beside it
+         ──embed_plot─▶ EmbeddedPlot      part of a page, with a sentence and a table as text
          ──save_svg───▶ file              matplotlib, the extra ``paper``; save_png likewise
 
 A Plot describes panels, axes and marks once (``plot``, ``marks``) and either backend renders it.
@@ -33,6 +34,7 @@ from joulecast.figures.curve_plots import (
     plot_curve_errors,
     sample_curve,
 )
+from joulecast.figures.embedded_plots import EmbeddedPlot, embed_plot
 from joulecast.figures.error_plots import (
     ScoredEstimate,
     compute_mape_percent,
@@ -60,6 +62,7 @@ __all__ = [
     "CostPlotOptions",
     "CurvePoint",
     "DeviceSchedule",
+    "EmbeddedPlot",
     "FrontPlotOptions",
     "FrontPoint",
     "LayerMeasurement",
@@ -71,6 +74,7 @@ __all__ = [
     "StepMeasurement",
     "combine_plots",
     "compute_mape_percent",
+    "embed_plot",
     "make_html",
     "make_png",
     "make_svg",

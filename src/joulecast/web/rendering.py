@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 PACKAGE = Path(str(files("joulecast")))
 STATIC = PACKAGE / "web" / "static"
 PLOTLY = "plotly.min.js"
+_STYLE_ID = re.compile(r'getElementById\("([0-9a-f]{64})"\)')
 _TEMPLATES = (PACKAGE / "web" / "templates", PACKAGE / "reports" / "templates")
 
 
@@ -65,6 +67,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["static_url"] = static_url
+    environment.globals["plotly_style_ids"] = list_plotly_style_ids
     return environment
 
 
@@ -73,6 +76,16 @@ def static_url(name: str) -> str:
     """Return the address of a static file; it changes with the file, so that browsers keep it."""
     digest = hashlib.sha256(find_static(name).read_bytes()).hexdigest()
     return f"/static/{name}?v={digest[:12]}"
+
+
+@cache
+def list_plotly_style_ids() -> tuple[str, ...]:
+    """Return the ids of style elements that plotly's script adds to a page that has none of them.
+
+    They belong to maps, which no plot has, and the content security policy forbids them.
+    """
+    script = find_static(PLOTLY).read_text(encoding="utf-8")
+    return tuple(dict.fromkeys(_STYLE_ID.findall(script)))
 
 
 def find_static(name: str) -> Path:
