@@ -84,7 +84,7 @@ def read_profile(path: str | Path) -> Profile:
     Raises:
         FileError: The file is missing, damaged, not a profile, or written by a newer version.
     """
-    envelope = _read_envelope("profile", Path(path))
+    envelope = _check_envelope("profile", _parse(Path(path)), Path(path))
     data = _check_content("profile", envelope, Path(path))
     if envelope["version"] == 1:
         return _read_plain_profile(data, path)
@@ -103,13 +103,29 @@ def read_network(path: str | Path) -> Network:
         FileError: The file is missing, damaged, not a network, written by a newer version, or
             describes an impossible network.
     """
-    envelope = _read_envelope("network", Path(path))
-    data = _check_content("network", envelope, Path(path), needs_checksum=False)
+    return decode_network(_parse(Path(path)), str(path), is_file=True)
+
+
+def decode_network(data: Any, name: str, *, is_file: bool = False) -> Network:
+    """Return the network in JSON values, with each layer checked against the table of kinds.
+
+    Args:
+        data: The content of a network file, or what ``Network.to_dict`` returns.
+        name: What messages call it.
+        is_file: Accept only the content of a file.
+
+    Raises:
+        FileError: It is damaged, not a network, written by a newer version, or describes an
+            impossible network.
+    """
+    if is_file or (isinstance(data, dict) and "format" in data):
+        envelope = _check_envelope("network", data, Path(name))
+        data = _check_content("network", envelope, Path(name), needs_checksum=False)
     try:
         network = Network.from_dict(data)
         check_network(network)
     except InputError as error:
-        raise FileError(f"{path}: {first_line(error)}; correct the file") from error
+        raise FileError(f"{name}: {first_line(error)}; correct the file") from error
     return network
 
 
@@ -354,8 +370,8 @@ def _checksum(data: Json) -> str:
 # Read
 
 
-def _read_envelope(what: str, path: Path) -> Json:
-    envelope = _parse(path)
+def _check_envelope(what: str, envelope: Any, path: Path) -> Json:
+    """Return the fields of a file if they are those of its kind and version."""
     own = f"joulecast-{what}"
     found = envelope.get("format") if isinstance(envelope, dict) else None
     if found != own:

@@ -19,11 +19,12 @@ from joulecast.api.options import (
 )
 from joulecast.api.profiles import load_profile
 from joulecast.errors import InputError
-from joulecast.records import INT8_PRECISIONS, Estimate, Profile, Setup
+from joulecast.records import INT8_PRECISIONS, Estimate, Network, Profile, Setup
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
     from joulecast.api.option_values import DeviceLike
+    from joulecast.estimators.fitted_profile import FittedProfile
 
 
 def estimate(
@@ -123,12 +124,23 @@ def estimate_net(
     profile: Profile, net: ResolvedNet, setup: Setup, options: EstimateOptions
 ) -> Estimate:
     """Estimate one step of a net from a profile, with a note if another framework is installed."""
-    from joulecast.estimators import estimate_network
-    from joulecast.runtimes.installed import explain_runtime_difference
+    from joulecast.estimators import fit_profile
 
     _check_precision(profile, setup)
-    found = estimate_network(profile, net.network, setup, options.estimator, options.level)
-    difference = explain_runtime_difference(profile.runtime)
+    return estimate_fitted(
+        fit_profile(profile, options.estimator), net.network, setup, options.level
+    )
+
+
+def estimate_fitted(
+    fitted: FittedProfile, network: Network, setup: Setup, level: float
+) -> Estimate:
+    """Estimate one step from a fitted profile, with a note if another framework is installed."""
+    from joulecast.runtimes.installed import explain_runtime_difference
+
+    _check_precision(fitted.profile, setup)
+    found = fitted.estimate([network], setup, level)[0]
+    difference = explain_runtime_difference(fitted.profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
 
 

@@ -99,7 +99,7 @@ class NetRequest:
                 "make_net return (module, inputs, loss)"
             )
         elif isinstance(self.net, Network):
-            found = ResolvedNet(self.net, batch or _choose_batch(setup.phase))
+            found = ResolvedNet(self.net, batch or choose_batch(setup.phase))
         else:
             shape = convert_shape(self.input_shape)
             found = resolve_name(self.name, batch, shape, phase=setup.phase)
@@ -133,15 +133,11 @@ def resolve_name(
     """
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
-    if is_family(name):
-        default = _choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
-        network = make_family(name, input_shape)
-        return ResolvedNet(network, batch or default, members=_draw_members(name, network))
-    if application := _find_reference_application(name):
-        _check_input(application, input_shape)
-        return ResolvedNet(application, batch or _choose_batch(phase))
+    if found := resolve_built_in(name, batch, input_shape, phase=phase):
+        members = _draw_members(name, found.network) if is_family(name) else ()
+        return replace(found, members=members)
     if name.endswith(".json"):
-        return _read_file(name, batch or _choose_batch(phase), input_shape)
+        return _read_file(name, batch or choose_batch(phase), input_shape)
     if name.endswith(".onnx"):
         return _read_onnx(name, batch, input_shape, phase)
     if ":" in name:
@@ -154,6 +150,25 @@ def resolve_name(
         f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
         "package.module:make_net, a network's .json or an .onnx file"
     )
+
+
+def resolve_built_in(
+    name: str, batch: int | None = None, input_shape: Shape | None = None, *, phase: str = "train"
+) -> ResolvedNet | None:
+    """Return the net that a family or a reference application stands for; None for other names.
+
+    No file is opened and no code is run, whatever the name.
+
+    Raises:
+        NetError: A parameter or the input shape is invalid.
+    """
+    if is_family(name):
+        default = choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
+        return ResolvedNet(make_family(name, input_shape), batch or default)
+    if application := _find_reference_application(name):
+        _check_input(application, input_shape)
+        return ResolvedNet(application, batch or choose_batch(phase))
+    return None
 
 
 def check_family(name: str) -> None:
@@ -262,7 +277,7 @@ def _find_reference_application(name: str) -> Network | None:
     return build_reference_application(name) if name in list_reference_applications() else None
 
 
-def _choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
+def choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
     """Return the usual batch size of a phase: inference answers one request at a time."""
     return INFERENCE_BATCH if phase == "inference" else trained
 
@@ -288,7 +303,7 @@ def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: s
     from joulecast.runtimes.onnx.own_file import OnnxFile
     from joulecast.runtimes.onnx_files.net_file import read_onnx_net
 
-    found = read_onnx_net(name, input_shape, batch, _choose_batch(phase))
+    found = read_onnx_net(name, input_shape, batch, choose_batch(phase))
     file = OnnxFile(Path(name), input_shape)
     return ResolvedNet(found.network, found.batch, lambda: file, form="onnx")
 

@@ -21,6 +21,7 @@ from joulecast.families.members import (
     is_family,
     make_family,
     name_member,
+    parse_params,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "is_family",
     "make_family",
     "name_member",
+    "parse_params",
 ]

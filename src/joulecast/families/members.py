@@ -28,11 +28,19 @@ def make_family(name: str, input_shape: Shape | None = None) -> Network:
     Raises:
         NetError: The family, a parameter, its value or the input shape is invalid.
     """
+    return build_family(name.partition(":")[0], parse_params(name), input_shape)
+
+
+def parse_params(name: str) -> dict[str, int]:
+    """Return all parameters of the network with a name; those left out are the original's.
+
+    Raises:
+        NetError: There is no such family or parameter, or a value is not an integer.
+    """
     family_name, _, text = name.partition(":")
     if family_name not in FAMILIES:
         raise NetError(f"unknown family {family_name!r}; known families: {', '.join(FAMILIES)}")
-    family = FAMILIES[family_name]
-    return build_family(family_name, _parse_params(name, family, text), input_shape)
+    return _parse_params(name, FAMILIES[family_name], text)
 
 
 def build_family(

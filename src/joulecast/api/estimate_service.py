@@ -1,0 +1,250 @@
+"""Answer many estimates from one process: profiles stay fitted, and equal questions are remembered.
+
+    EstimateQuestion ──▶ network (family, reference application, Network)
+                     ──▶ fitted profile (kept until the store changes)
+                     ──▶ Estimate (kept: the same question gets the same answer)
+
+A question names no file and runs no code, so it may come from somebody else. All methods may be
+called from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from joulecast.api.estimate import estimate_fitted
+from joulecast.api.nets import choose_batch, resolve_built_in
+from joulecast.errors import InputError, NetError
+from joulecast.families import FAMILIES, is_family, parse_params
+from joulecast.records import Estimate, Network, Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.estimators.fitted_profile import FittedProfile
+    from joulecast.store import ProfileSummary
+
+MOST_SERVED_LAYERS = 5_000
+"""Layers of a network: an estimate of more would keep others waiting."""
+# Fitted profiles take tens of megabytes each, estimates and networks kilobytes.
+_KEPT_FITS, _KEPT_ESTIMATES = 8, 512
+# How long changes of the store may go unnoticed.
+_LIST_S = 1.0
+# Blocks of a member of a family: a thousand would take megabytes.
+_MOST_DEPTH = 128
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class EstimateQuestion:
+    """A net, how it is trained or run, and on which device.
+
+    Attributes:
+        net: A family such as ``cnn5:16,32,64,128``, a reference application, or a Network.
+        device: Name of a device with a profile, or a profile's key, or the start of either.
+        setup: Fields of ``Setup``; the batch size is the net's own by default.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        level: Probability of the interval.
+        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
+    """
+
+    net: str | Network
+    device: str
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    input_shape: tuple[int, ...] | None = None
+    level: float = 0.95
+    estimator: str = "auto"
+
+
+@dataclass(frozen=True)
+class EstimateAnswer:
+    """An estimate, and what it was made for.
+
+    Attributes:
+        profile: The profile that it rests on.
+        is_repeated: Whether the same question was answered before.
+    """
+
+    network: Network
+    setup: Setup
+    estimate: Estimate
+    profile: Profile
+    is_repeated: bool = False
+
+
+class EstimateService:
+    """Answers questions from the profiles of a store.
+
+    Args:
+        store: Path or URL of the store, if not the usual one.
+        now: Returns seconds of a clock that never goes back.
+    """
+
+    def __init__(self, store: str | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._listed_at_s = -_LIST_S
+        self._summaries: tuple[ProfileSummary, ...] = ()
+        self._fits: BoundedCache[Any, FittedProfile] = BoundedCache(_KEPT_FITS)
+        self._estimates: BoundedCache[Any, EstimateAnswer] = BoundedCache(_KEPT_ESTIMATES)
+
+    def answer(self, question: EstimateQuestion) -> EstimateAnswer:
+        """Return the estimate of one step.
+
+        Raises:
+            InputError: The net, the setup or an option cannot be used, or several devices match.
+            MissingError: There is no profile of the device.
+            StoreError: The store cannot be read.
+        """
+        network, setup = resolve_question(question)
+        summary = self.find_profile(question.device)
+        key = (_identify(summary), question.estimator, question.level, setup, _label(network))
+        known = self._estimates.get(key)
+        if known is not None:
+            return replace(known, is_repeated=True)
+        fitted = self._find_fit(summary, question.estimator)
+        found = estimate_fitted(fitted, network, setup, question.level)
+        answer = EstimateAnswer(network, setup, found, fitted.profile)
+        self._estimates.put(key, answer)
+        return answer
+
+    def fit(self, device: str, estimator: str = "auto") -> FittedProfile:
+        """Return the fitted profile of a device, the kept one if the store has not changed."""
+        return self._find_fit(self.find_profile(device), estimator)
+
+    def list_profiles(self) -> tuple[ProfileSummary, ...]:
+        """Return summaries of all profiles, at most a second old."""
+        from joulecast.store import open_store
+
+        with self._lock:
+            if self._now() - self._listed_at_s >= _LIST_S:
+                with open_store(self._store, create=False) as opened:
+                    self._summaries = opened.list_profiles()
+                self._listed_at_s = self._now()
+            return self._summaries
+
+    def find_profile(self, device: str) -> ProfileSummary:
+        """Return the best profile of a device.
+
+        Raises:
+            InputError: Several devices match.
+            MissingError: None matches.
+        """
+        from joulecast.store.summaries import match_profiles
+
+        return match_profiles(self.list_profiles(), device, {})[0]
+
+    @property
+    def fit_count(self) -> int:
+        """Number of fitted profiles that are kept."""
+        return len(self._fits)
+
+    def _find_fit(self, summary: ProfileSummary, estimator: str) -> FittedProfile:
+        from joulecast.estimators import fit_profile
+        from joulecast.store import open_store
+
+        def load() -> FittedProfile:
+            with open_store(self._store, create=False) as opened:
+                return fit_profile(opened.load_profile(summary.key), estimator)
+
+        return self._fits.get_or_make((_identify(summary), estimator), load)
+
+
+def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
+    """Return the network of a question, and its setup with the batch size that applies.
+
+    Raises:
+        InputError: A field of the setup is invalid, or the network is too large.
+        NetError: There is no such family, or a parameter is invalid.
+    """
+    fields = dict(question.setup)
+    setup = Setup(**fields)
+    batch = fields.get("batch")
+    if isinstance(question.net, Network):
+        network = question.net
+        batch = batch or choose_batch(setup.phase)
+    else:
+        _check_depth(question.net)
+        found = resolve_built_in(question.net, batch, question.input_shape, phase=setup.phase)
+        if found is None:
+            raise NetError(
+                f"there is no family {question.net!r}: give one of {', '.join(FAMILIES)}, or a "
+                "network"
+            )
+        network, batch = found.network, found.batch
+    if len(network.layers) > MOST_SERVED_LAYERS:
+        raise InputError(
+            f"the network has {len(network.layers):,} layers: give one of at most "
+            f"{MOST_SERVED_LAYERS:,}"
+        )
+    return network, replace(setup, batch=batch)
+
+
+class BoundedCache(Generic[Key, Value]):
+    """The values used last, for several threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._making: dict[Key, threading.Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value of a key; None if it is not kept."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value, and forget the one that was not used for longest."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Return the value of a key; threads that need it at once wait for one that makes it."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            own = self._making.setdefault(key, threading.Lock())
+        try:
+            with own:
+                found = self.get(key)
+                if found is None:
+                    found = make()
+                    self.put(key, found)
+                return found
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
+
+
+def _check_depth(name: str) -> None:
+    """Raise InputError for numbers of blocks that would make a network of many megabytes."""
+    if not is_family(name):
+        return
+    for key, value in parse_params(name).items():
+        if key.startswith("d") and value > _MOST_DEPTH:
+            raise InputError(f"{key} is {value}: give at most {_MOST_DEPTH} blocks")
+
+
+def _identify(summary: ProfileSummary) -> Hashable:
+    """Return what changes whenever a profile changes."""
+    return summary.key, summary.changed_at_s, summary.observation_count, summary.estimators
+
+
+def _label(network: Network) -> Hashable:
+    """Return what an estimate of a network depends on: names and totals take no part in ==."""
+    return network, network.name, network.totals, tuple(layer.name for layer in network.layers)
