@@ -22,7 +22,7 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import BLUE, MUTED, RED, TEXT
+from joulecast.figures.style import BLUE, MUTED, RED, SKY, TEXT
 from joulecast.units import format_energy
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _GRID_POINTS = {1: 121, 2: 25}
 _WIDTH_TITLES = {"cin": "Input channels", "cout": "Output channels", "hidden": "Hidden size"}
 _ENERGY_TITLE = "Energy per step"
 _CURVE, _MEASURED, _HELD_OUT = "Gaussian process mean", "measured", "held out"
+_INTERVAL = "95 % interval"
+_INTERVAL_OPACITY = 0.25
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class SampledCurve:
         axes: Grid points of each width.
         means_j: Predicted means, in the order of ``itertools.product(*axes)``.
         sds_j: Standard deviations of the prediction.
+        next_point: Where it would be measured next, and the prediction there; None where unknown.
+        curve_name: What its mean is called.
     """
 
     label: str
@@ -71,6 +75,8 @@ class SampledCurve:
     sds_j: Floats
     training_points: tuple[CurvePoint, ...] = ()
     held_out_points: tuple[CurvePoint, ...] = ()
+    next_point: tuple[Widths, float] | None = None
+    curve_name: str = _CURVE
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.features) <= 2 or len(self.axes) != len(self.features):
@@ -112,9 +118,18 @@ def sample_curve(
     )
 
 
-def plot_curve(curve: SampledCurve, caption: Caption = Caption()) -> Plot:
-    """Plot a curve with its points: a line with a 95 % band, or a surface over two widths."""
-    panel = _make_surface_panel(curve) if len(curve.features) == 2 else _make_line_panel(curve)
+def plot_curve(
+    curve: SampledCurve, caption: Caption = Caption(), *, with_interval: bool = False
+) -> Plot:
+    """Plot a curve with its points: a line with a 95 % band, or a surface over two widths.
+
+    Args:
+        curve: The curve.
+        caption: What is written above.
+        with_interval: Also draw the ends of the 95 % interval as surfaces.
+    """
+    is_surface = len(curve.features) == 2
+    panel = _make_surface_panel(curve, with_interval) if is_surface else _make_line_panel(curve)
     return make_plot((panel,), caption, f"Energy of {curve.label}")
 
 
@@ -177,8 +192,8 @@ def _make_line_panel(
 ) -> Panel:
     (x,) = curve.axes
     lows, highs = _compute_band(curve)
-    marks: list[Mark] = [Band("95 % interval", x, lows, highs, BLUE)]
-    marks.append(Line(_CURVE, x, curve.means_j, BLUE))
+    marks: list[Mark] = [Band(_INTERVAL, x, lows, highs, BLUE)]
+    marks.append(Line(curve.curve_name, x, curve.means_j, BLUE))
     if most_uncertain is not None:
         height = (min(lows), max(highs))
         marks.append(Line("largest variance", (most_uncertain,) * 2, height, RED, is_dashed=True))
@@ -186,6 +201,7 @@ def _make_line_panel(
     marks += _make_points(curve, _MEASURED, old, TEXT, "circle")
     marks += _make_points(curve, "newly measured", new_points, RED, "star")
     marks += _make_points(curve, _HELD_OUT, curve.held_out_points, RED, "cross")
+    marks += _mark_next(curve)
     return Panel(_make_width_axis(curve, 0), Axis(_ENERGY_TITLE, "J", True), tuple(marks))
 
 
@@ -195,15 +211,36 @@ def _compute_band(curve: SampledCurve) -> tuple[Floats, Floats]:
     return tuple(m - _Z95 * sd for m, sd in pairs), tuple(m + _Z95 * sd for m, sd in pairs)
 
 
-def _make_surface_panel(curve: SampledCurve) -> Panel:
+def _make_surface_panel(curve: SampledCurve, with_interval: bool) -> Panel:
     x, y = curve.axes
-    # The grid runs along the second width fastest; a Surface needs a row for each of its values.
-    rows = tuple(curve.means_j[index :: len(y)] for index in range(len(y)))
-    marks: list[Mark] = [Surface(_CURVE, x, y, rows, BLUE)]
+    marks: list[Mark] = [Surface(curve.curve_name, x, y, _make_rows(curve, curve.means_j), BLUE)]
+    if with_interval:
+        marks += [
+            Surface(_INTERVAL, x, y, _make_rows(curve, edge_j), SKY, _INTERVAL_OPACITY)
+            for edge_j in _compute_band(curve)
+        ]
     marks += _make_points(curve, _MEASURED, curve.training_points, TEXT, "circle")
     marks += _make_points(curve, _HELD_OUT, curve.held_out_points, RED, "cross")
+    marks += _mark_next(curve)
     x_axis, y_axis = (_make_width_axis(curve, index) for index in (0, 1))
     return Panel(x_axis, y_axis, tuple(marks), z=Axis(_ENERGY_TITLE, "J", True))
+
+
+def _make_rows(curve: SampledCurve, values: Floats) -> tuple[Floats, ...]:
+    # The grid runs along the second width fastest; a Surface needs a row for each of its values.
+    count = len(curve.axes[1])
+    return tuple(values[index::count] for index in range(count))
+
+
+def _mark_next(curve: SampledCurve) -> list[Mark]:
+    if curve.next_point is None:
+        return []
+    widths, energy_j = curve.next_point
+    columns = (*((width,) for width in widths), (energy_j,))
+    pairs = zip(curve.features, widths, strict=True)
+    text = "next point: " + ", ".join(f"{name} = {width:g}" for name, width in pairs)
+    x, y, *z = columns
+    return [Points("next point", x, y, RED, *z, hover_texts=(text,), marker="star")]
 
 
 def _make_width_axis(curve: SampledCurve, index: int) -> Axis:

@@ -126,13 +126,18 @@ class HorizontalBars:
 
 @dataclass(frozen=True)
 class Surface:
-    """A surface over a grid: ``z`` has a row for each ``y`` with a value for each ``x``."""
+    """A surface over a grid: ``z`` has a row for each ``y`` with a value for each ``x``.
+
+    Attributes:
+        opacity: From 0, which cannot be seen, to 1, which hides what is behind.
+    """
 
     name: str
     x: Floats
     y: Floats
     z: tuple[Floats, ...]
     colour: str
+    opacity: float = 0.85
 
     def __post_init__(self) -> None:
         _check_lengths(self.name, self.y, (self.z,))

@@ -40,6 +40,8 @@ _MARKERS = {
     "cross": "X",
     "star": "*",
 }
+# Opacity of a surface in print, as a share of that on the screen.
+_SURFACE_ALPHA = 0.7 / 0.85
 _WIDTH_IN, _HEIGHT_IN = 4.6, 3.3
 _LETTER_IN = 0.085  # mean letter at the default font size
 _SETTINGS: dict[Any, Any] = {
@@ -279,9 +281,8 @@ def _(mark: Surface, axes: Any) -> None:
 
     x, y = np.meshgrid(mark.x, mark.y)
     colourmap = _make_colourmap(mix_colours(mark.colour, "#FFFFFF", 0.8), mark.colour)
-    axes.plot_surface(
-        x, y, np.array(mark.z), cmap=colourmap, alpha=0.7, linewidth=0.2, rcount=15, ccount=15
-    )
+    style = {"alpha": _SURFACE_ALPHA * mark.opacity, "linewidth": 0.2, "rcount": 15, "ccount": 15}
+    axes.plot_surface(x, y, np.array(mark.z), cmap=colourmap, **style)
 
 
 @_draw_mark.register

@@ -169,7 +169,7 @@ def _(mark: Surface) -> Json:
         "z": mark.z,
         "colorscale": [[0.0, mix_colours(mark.colour, "#FFFFFF", 0.8)], [1.0, mark.colour]],
         "showscale": False,
-        "opacity": 0.85,
+        "opacity": mark.opacity,
     }
 
 

@@ -32,6 +32,7 @@ from joulecast.estimators.additive.device_model import (
     predict_totals,
 )
 from joulecast.estimators.additive.encode import encode_sums
+from joulecast.estimators.additive.piece_energies import predict_piece_energies
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
     TargetPieces,
@@ -302,15 +303,11 @@ def _find_reductions(state: _State) -> tuple[Floats, Floats]:
 
 def _find_piece_sds(state: _State, quantity: str) -> Floats:
     """Return the standard deviation of each piece's energy in J, or of its duration in s."""
-    model = state.model
-    candidates = [{piece: 1.0} for piece in state.pieces.pieces]
-    sums = encode_sums(candidates, [False] * len(candidates))
-    durations = predict_durations(model.encoder, model.duration, sums)
-    if quantity == "time":
-        return np.sqrt(durations.variance)
-    powers = predict_powers(model, sums, durations.leaf)
-    variance = powers.logs.log_variance + durations.logs.log_variance
-    return np.asarray(durations.total * powers.total * np.sqrt(np.expm1(variance)))
+    model, pieces = state.model, state.pieces.pieces
+    if quantity != "time":
+        return predict_piece_energies(model, pieces)[1]
+    sums = encode_sums([{piece: 1.0} for piece in pieces], [False] * len(pieces))
+    return np.sqrt(predict_durations(model.encoder, model.duration, sums).variance)
 
 
 def _split_sums(sums: LogSums, first: int) -> tuple[LogSums, LogSums]:
