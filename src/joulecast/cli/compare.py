@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from joulecast.api.bill import Bill, make_bill
 from joulecast.api.compare import SetupGrid, compare_setups
 from joulecast.api.nets import Shape, resolve_name
 from joulecast.api.options import EstimateOptions
 from joulecast.api.profiles import find_profiles
 from joulecast.budgets import RunLength
 from joulecast.cli import options
-from joulecast.cli.bill import Bill, make_bill
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import CountListType, ListType
 from joulecast.cli.output import OutputOptions, save_plots, write_result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.cli.bill import Bill
+from joulecast.api.bill import Bill
 from joulecast.cli.setups import explain_not_included, is_inference
 from joulecast.cli.terminal import (
     Json,

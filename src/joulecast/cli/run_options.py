@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulecast.cli.bill import Bill, make_bill
+from joulecast.api.bill import Bill, make_bill
 from joulecast.records import Estimate
 from joulecast.units import parse_energy
 
