@@ -1,0 +1,173 @@
+"""Summarise every profile: meter, coverage, provenance, age, accuracy and score."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulecast.records import Profile, summarise_observations
+
+if TYPE_CHECKING:
+    from joulecast.store import ProfileSummary, Store
+    from joulecast.store.evaluation_table import StoredEvaluation
+
+_SCORED_PRECISION = "fp32"
+_SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class EvaluatedAccuracy:
+    """How well estimates from a profile agreed with measurements.
+
+    Attributes:
+        family: The networks that it was evaluated on.
+        estimator: The estimator with the smallest error.
+        nets: Number of held-out networks.
+        mape_percent: Mean absolute error of the energy.
+        coverage95_percent: Share of the networks within their 95 % interval.
+    """
+
+    family: str
+    estimator: str
+    nets: int
+    mape_percent: float
+    coverage95_percent: float
+    date: str
+
+
+@dataclass(frozen=True)
+class ProfileDetails:
+    """What only the observations of a profile tell.
+
+    Attributes:
+        meters: Names of the meters, the most used one first.
+        processor: The device's processor.
+        device_time_s: Device time that measuring took.
+        units: Number of units of the device that were measured.
+        score_label: Letter of ``joulecast score``; None if it has none.
+        energy_label: Letter of its energy alone, which needs no thermal design power.
+        iecs: Its inference energy consumption score; None without energies.
+    """
+
+    meters: tuple[str, ...]
+    processor: str
+    device_time_s: float
+    units: int
+    score_label: str | None = None
+    energy_label: str | None = None
+    iecs: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceOverview:
+    """A profile in one line.
+
+    Attributes:
+        key: The key of the profile.
+        device: The device's name.
+        covers: What the meter sees.
+        age_days: Days since the last change.
+        is_shipped: It came with the package, measured on another unit of the device.
+        accuracies: Stored evaluations, the latest first.
+    """
+
+    key: str
+    device: str
+    power_mode: str
+    runtime: str
+    covers: str
+    provenance: str
+    observation_count: int
+    estimators: tuple[str, ...]
+    changed_at_s: float
+    age_days: float
+    is_shipped: bool
+    details: ProfileDetails
+    accuracies: tuple[EvaluatedAccuracy, ...]
+
+
+def summarise_device(
+    summary: ProfileSummary,
+    details: ProfileDetails,
+    evaluations: Iterable[StoredEvaluation],
+    now_s: float | None = None,
+) -> DeviceOverview:
+    """Return the overview of a profile.
+
+    Args:
+        summary: What the store lists.
+        details: What its observations tell.
+        evaluations: All stored evaluations.
+        now_s: Seconds since 1970; the present by default.
+    """
+    now_s = time.time() if now_s is None else now_s
+    return DeviceOverview(
+        key=summary.key,
+        device=summary.device,
+        power_mode=summary.power_mode,
+        runtime=summary.runtime,
+        covers=summary.covers,
+        provenance=summary.provenance,
+        observation_count=summary.observation_count,
+        estimators=summary.estimators,
+        changed_at_s=summary.changed_at_s,
+        age_days=max(0.0, now_s - summary.changed_at_s) / _SECONDS_PER_DAY,
+        is_shipped=summary.shipped,
+        details=details,
+        accuracies=tuple(_list_accuracies(summary.key, evaluations)),
+    )
+
+
+def read_profile_details(profile: Profile) -> ProfileDetails:
+    """Return what the observations of a profile tell; this parses all of them."""
+    observed = summarise_observations(profile.observations)
+    meters = Counter(one.meter for one in profile.observations if one.meter)
+    return ProfileDetails(
+        tuple(name for name, _ in meters.most_common()),
+        profile.device.processor,
+        observed.device_time_s,
+        len(observed.units),
+        *_score(profile),
+    )
+
+
+def list_stored_evaluations(store: Store) -> Sequence[StoredEvaluation]:
+    """Return all evaluations of a store; none if there is no store."""
+    return store.evaluations.list_all() if store.exists else ()
+
+
+def _list_accuracies(
+    key: str, evaluations: Iterable[StoredEvaluation]
+) -> Iterable[EvaluatedAccuracy]:
+    from joulecast.uses.evaluate import Evaluation
+
+    for stored in evaluations:
+        if stored.profile_key != key:
+            continue
+        result = Evaluation.from_dict(stored.payload)
+        best = min(result.scores, key=lambda one: one.mape_percent)
+        yield EvaluatedAccuracy(
+            result.family,
+            best.estimator,
+            best.nets,
+            best.mape_percent,
+            best.coverage95_percent,
+            result.date,
+        )
+
+
+def _score(profile: Profile) -> tuple[str | None, str | None, float | None]:
+    """Return the letters and the energy score; None where no application was measured."""
+    from joulecast.uses.score.device_score import DeviceFacts
+    from joulecast.uses.score.observed_scores import find_score_setups, score_observations
+
+    setups = find_score_setups(profile.observations, _SCORED_PRECISION)
+    if not setups:
+        return None, None, None
+    limit_w = profile.device.power_limit_w
+    facts = DeviceFacts(tdp_w=limit_w) if limit_w else DeviceFacts()
+    found = score_observations(profile, setups, facts)
+    return found.label, found.iecs_label, found.iecs
