@@ -111,6 +111,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def names_loopback(host: str) -> bool:
+    """Return whether the Host header of a request names this machine, with or without a port."""
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+
+
 def _parse_program(parts: SplitResult) -> str:
     program = unquote(parts.path[1:])
     # A leading dash would be an option of Python.

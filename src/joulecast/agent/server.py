@@ -9,7 +9,6 @@ a request before its body. HTTP is not encrypted: where others can listen, use s
 
 from __future__ import annotations
 
-import hmac
 import io
 import select
 import socket
@@ -19,11 +18,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
-from urllib.parse import urlsplit
 
-from joulecast.agent.addresses import is_loopback
+from joulecast.agent.addresses import is_loopback, names_loopback
 from joulecast.agent.messages import MOST_REQUEST_BYTES
 from joulecast.agent.service import AgentService, refuse_request
+from joulecast.agent.tokens import are_equal_secrets
 from joulecast.errors import InputError
 
 # A request has to arrive within this time, or others would wait for a client that sends nothing.
@@ -110,11 +109,11 @@ class AgentHandler(BaseHTTPRequestHandler):
     def _find_refusal(self, token: str) -> tuple[int, str] | None:
         """Return status and reason for a request that is not read; None for a good one."""
         given = self.headers.get("Authorization", "")
-        if token and not _are_equal(given, f"Bearer {token}"):
+        if token and not are_equal_secrets(given, f"Bearer {token}"):
             return 401, f"the agent refuses the token: {_SAME_TOKEN}"
         # Without a token, a web page must not reach an agent on its reader's machine: its host
         # would be another one, or the browser would refuse this type.
-        if not token and not _names_loopback(self.headers.get("Host", "")):
+        if not token and not names_loopback(self.headers.get("Host", "")):
             return 403, "an agent without a token answers this machine only: give it a token"
         if self.headers.get_content_type() != "application/json":
             return 415, "the agent takes application/json only"
@@ -166,18 +165,6 @@ def _open_server(service: AgentService, host: str, port: int, token: str) -> Age
         raise InputError(
             f"the agent cannot listen on {host}:{port} ({error.strerror}): give another --listen"
         ) from error
-
-
-def _are_equal(one: str, other: str) -> bool:
-    """Compare two texts in a time that does not tell how much of them is equal."""
-    return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
-
-
-def _names_loopback(host: str) -> bool:
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
 
 
 def _has_hung_up(connection: socket.socket) -> bool:

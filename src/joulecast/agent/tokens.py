@@ -6,6 +6,7 @@ can read the arguments of its processes.
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import stat
@@ -55,3 +56,9 @@ def check_token(token: str, place: str) -> str:
             f"{place} holds no token, which has 16 to 1024 characters without spaces: {_MAKE}"
         )
     return token
+
+
+def are_equal_secrets(one: str, other: str) -> bool:
+    """Compare two texts in a time that does not tell how much of them is equal."""
+    left, right = (text.encode("utf-8", "surrogateescape") for text in (one, other))
+    return hmac.compare_digest(left, right)

@@ -50,7 +50,8 @@ class EstimateQuestion:
         setup: Fields of ``Setup``; the batch size is the net's own by default.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         level: Probability of the interval.
-        estimator: Name of the estimator; ``auto`` for the one that suits the runtime.
+        estimator: Name of an estimator that was fitted to the profile; ``auto`` for the one that
+            suits the runtime.
     """
 
     net: str | Network
@@ -147,6 +148,13 @@ class EstimateService:
     def _find_fit(self, summary: ProfileSummary, estimator: str) -> FittedProfile:
         from joulecast.estimators import fit_profile
         from joulecast.store import open_store
+
+        # Fitting takes seconds to minutes, which nobody else should have to wait for.
+        if estimator not in ("auto", *summary.estimators):
+            raise InputError(
+                f"the profile of {summary.device} has no fit of {estimator!r}: give auto, or one "
+                f"of {', '.join(summary.estimators)}"
+            )
 
         def load() -> FittedProfile:
             with open_store(self._store, create=False) as opened:

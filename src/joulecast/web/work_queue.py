@@ -1,0 +1,77 @@
+"""Compute in few threads: more would only share the same processors and take more memory.
+
+What waits is limited in number and time, so that an overloaded server says so at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import HTTPException, Request
+
+T = TypeVar("T")
+_MOST_WAITING = 256
+_LIMIT_S = 60.0
+
+
+class WorkQueue:
+    """Threads that compute, and what waits for them.
+
+    Args:
+        workers: Number of threads.
+        most_waiting: Largest number of calls that wait or run.
+        limit_s: Longest time until an answer.
+    """
+
+    def __init__(
+        self, workers: int, most_waiting: int = _MOST_WAITING, limit_s: float = _LIMIT_S
+    ) -> None:
+        self._pool = ThreadPoolExecutor(workers, "joulecast-web")
+        self._most_waiting, self._limit_s = most_waiting, limit_s
+        self._lock, self._held = threading.Lock(), 0
+
+    @property
+    def held_count(self) -> int:
+        """Number of calls that wait or run."""
+        return self._held
+
+    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Return what a function returns, called in one of the threads.
+
+        Raises:
+            HTTPException: Too many calls wait, or it takes too long.
+        """
+        with self._lock:
+            if self._held >= self._most_waiting:
+                raise HTTPException(
+                    503, "the server is busy: try again in a second", {"Retry-After": "1"}
+                )
+            self._held += 1
+        future = self._pool.submit(partial(function, *args, **options))
+        future.add_done_callback(self._release)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise HTTPException(
+                503, "the answer takes too long: ask for a smaller network", {"Retry-After": "10"}
+            ) from None
+
+    def close(self) -> None:
+        """End the threads once they are idle; forget what waits."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _release(self, _future: Future[Any]) -> None:
+        with self._lock:
+            self._held -= 1
+
+
+def find_work_queue(request: Request) -> WorkQueue:
+    """Return the threads of the server that answers a request."""
+    queue: WorkQueue = request.app.state.work_queue
+    return queue
