@@ -13,6 +13,8 @@ from joulecast.web.access import AccessCheck
 from joulecast.web.estimate_api import router as estimate_router
 from joulecast.web.monitoring import RequestMetrics, ServerMetrics
 from joulecast.web.monitoring import router as monitoring_router
+from joulecast.web.page_data import PageData
+from joulecast.web.pages import curves_page, devices_page
 from joulecast.web.problems import add_problem_handlers
 from joulecast.web.protection import Protection
 from joulecast.web.rendering import DashboardPage, render
@@ -21,8 +23,8 @@ from joulecast.web.static_files import router as static_router
 from joulecast.web.web_settings import WebSettings
 from joulecast.web.work_queue import WorkQueue
 
-# In the order of the navigation: devices_page.PAGE, ...
-PAGES: tuple[DashboardPage, ...] = ()
+# In the order of the navigation.
+PAGES: tuple[DashboardPage, ...] = (devices_page.PAGE, curves_page.PAGE)
 
 
 def create_app(settings: WebSettings) -> FastAPI:
@@ -40,6 +42,7 @@ def create_app(settings: WebSettings) -> FastAPI:
     app.state.settings = settings
     app.state.pages = PAGES
     app.state.estimate_service = service
+    app.state.page_data = PageData(settings.store, service)
     app.state.work_queue = queue
     app.state.metrics = metrics
     app.get("/", include_in_schema=False, response_class=HTMLResponse)(show_index)
