@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Profile,
         Setup,
     )
+    from joulecast.api.report import report
     from joulecast.api.score import score, score_phones
     from joulecast.api.search import search
 
@@ -71,6 +72,7 @@ __all__ = [
     "predict_run",
     "profile",
     "prune",
+    "report",
     "score",
     "score_phones",
     "search",

@@ -40,6 +40,7 @@ COMMANDS = {
         "detect": "List the meters and devices of this machine.",
         "inspect": "Show the layers of a net and the work of a step.",
         "profiles": "List, show, export, import and remove profiles.",
+        "report": "Write a profile or a result as one HTML file, or as SVG.",
         "serve": "Show profiles and estimates in a browser; answer over HTTP.",
     },
     "Measure": {

@@ -3,11 +3,13 @@
     plot_estimates, plot_mape_bars, plot_mape_points,             accuracy
     plot_error_distribution
     plot_error_by_budget, plot_error_by_cost,                     cost of accuracy
-    plot_profiling_time
+    plot_error_by_time, plot_profiling_time
     plot_pareto_front                                             energy against score or time
     plot_additivity, plot_energy_by_size, plot_energy_by_time     what energy depends on
     plot_curve, plot_curve_errors, plot_acquisition_step          fitted curves of a layer
     plot_timeline                                                 schedules and batteries
+    plot_layer_changes                                            before and after pruning
+    plot_campaign, plot_observations                              progress of profiling
         │
         ▼
     Plot ──to_plotly──▶ plotly Figure     save_html: a page, and plotly's script beside it
@@ -20,10 +22,13 @@ plotly, matplotlib nor numpy.
 """
 
 from joulecast.figures.additivity_plot import NetworkBreakdown, plot_additivity
+from joulecast.figures.campaign_plot import CampaignMoment, plot_campaign, plot_observations
+from joulecast.figures.change_plot import ChangedLayer, plot_layer_changes
 from joulecast.figures.cost_plots import (
     CostPlotOptions,
     plot_error_by_budget,
     plot_error_by_cost,
+    plot_error_by_time,
     plot_profiling_time,
 )
 from joulecast.figures.curve_plots import (
@@ -58,7 +63,9 @@ from joulecast.figures.timeline_plot import DeviceSchedule, ScheduledJob, plot_t
 
 __all__ = [
     "Axis",
+    "CampaignMoment",
     "Caption",
+    "ChangedLayer",
     "CostPlotOptions",
     "CurvePoint",
     "DeviceSchedule",
@@ -80,16 +87,20 @@ __all__ = [
     "make_svg",
     "plot_acquisition_step",
     "plot_additivity",
+    "plot_campaign",
     "plot_curve",
     "plot_curve_errors",
     "plot_energy_by_size",
     "plot_energy_by_time",
     "plot_error_by_budget",
     "plot_error_by_cost",
+    "plot_error_by_time",
     "plot_error_distribution",
     "plot_estimates",
+    "plot_layer_changes",
     "plot_mape_bars",
     "plot_mape_points",
+    "plot_observations",
     "plot_pareto_front",
     "plot_profiling_time",
     "plot_timeline",

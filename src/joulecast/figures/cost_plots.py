@@ -82,6 +82,33 @@ def plot_profiling_time(
     return make_plot((Panel(x, y, tuple(marks)),), caption, "Device time of profiling")
 
 
+def plot_error_by_time(
+    scores: Mapping[str, tuple[float, float]], caption: Caption = Caption()
+) -> Plot:
+    """Plot a point for each estimator: its error against the device time that it took.
+
+    Args:
+        scores: For each estimator, its device time in seconds and its mean error in percent.
+        caption: Title and provenance.
+    """
+    require_data(scores, "estimator")
+    colours, markers = choose_colours(scores), choose_markers(scores)
+    marks = [
+        Points(
+            name,
+            (duration_s,),
+            (error,),
+            colours[name],
+            hover_texts=(f"{name}: MAPE {error:.1f} % after {format_duration(duration_s)}",),
+            marker=markers[name],
+        )
+        for name, (duration_s, error) in scores.items()
+    ]
+    x = Axis("Device time of profiling", "s", low=0.0)
+    y = fit_axis(MAPE, [error for _, error in scores.values()], "%", starts_at_zero=True)
+    return make_plot((Panel(x, y, tuple(marks)),), caption, "Error against device time")
+
+
 def plot_error_by_budget(
     runs: Mapping[str, Sequence[CostCurve]],
     budget: Axis = Axis("Measured points", is_integer=True),

@@ -8,6 +8,7 @@ from joulecast.figures import (
     ScoredEstimate,
     StepMeasurement,
     plot_energy_by_time,
+    plot_error_by_time,
     plot_error_distribution,
     plot_estimates,
     plot_mape_bars,
@@ -37,10 +38,12 @@ def plot_evaluation(result: Evaluation) -> dict[str, Plot]:
     steps = [StepMeasurement(net.name, net.measured_s, net.measured_j) for net in result.nets]
     step = name_step(result.setup)
     seconds = {score.estimator: score.device_seconds for score in result.scores}
+    costs = {one.estimator: (one.device_seconds, one.mape_percent) for one in result.scores}
     return {
         "agreement": plot_estimates(rows, caption, step),
         "errors": plot_mape_bars(rows, noise, caption),
         "error-shares": plot_error_distribution(rows, caption),
         "time-energy": plot_energy_by_time({result.family: steps}, caption, step),
+        "error-time": plot_error_by_time(costs, caption),
         "profiling-time": plot_profiling_time({result.device.name: seconds}, caption),
     }

@@ -23,6 +23,7 @@ from joulecast.uses.plan.left_out import LeftOut, LeftOutReason
 from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
 from joulecast.uses.plan.plan_result import Plan, plan_jobs
+from joulecast.uses.plan.plan_summary import PlanSummary, read_plan
 from joulecast.uses.plan.problem import (
     Assignment,
     Battery,
@@ -50,6 +51,7 @@ __all__ = [
     "Plan",
     "PlanDevice",
     "PlanRequest",
+    "PlanSummary",
     "Problem",
     "Replay",
     "RunForecast",
@@ -61,6 +63,7 @@ __all__ = [
     "make_problem",
     "parse_plan_request",
     "plan_jobs",
+    "read_plan",
     "read_plan_request",
     "replay",
     "solve",

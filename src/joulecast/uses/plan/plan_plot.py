@@ -5,40 +5,37 @@ from __future__ import annotations
 from joulecast.figures import Caption, DeviceSchedule, Plot, ScheduledJob, plot_timeline
 from joulecast.units import format_duration, format_energy
 from joulecast.uses.plan.plan_result import Plan
-from joulecast.uses.plan.problem import Assignment, PlanDevice
-from joulecast.uses.plan.replay import DeviceRun
+from joulecast.uses.plan.plan_summary import PlannedDevice, PlannedJob, PlanSummary, read_plan
 
 
-def plot_plan(plan: Plan) -> Plot:
+def plot_plan(plan: Plan | PlanSummary) -> Plot:
     """Plot every device that runs a job."""
-    devices = [_make_row(plan, device, run) for device, run in plan.list_runs()]
-    subtitle = _format_energy(plan.energy_j, *plan.interval_j)
-    if plan.confidence > 0.5:
-        subtitle += f"; planned with upper bounds at {100 * plan.confidence:g} %"
-    jobs, count = len(plan.solution.schedule), len(devices)
+    found = read_plan(plan.to_dict()) if isinstance(plan, Plan) else plan
+    subtitle = _format_energy(found.energy_j, *found.interval_j)
+    if found.confidence > 0.5:
+        subtitle += f"; planned with upper bounds at {100 * found.confidence:g} %"
+    jobs, count = found.job_count, len(found.devices)
     title = f"{jobs} job{'s' * (jobs > 1)} on {count} device{'s' * (count > 1)}"
-    return plot_timeline(devices, Caption(title, subtitle, plan.provenance))
+    rows = [_make_row(device) for device in found.devices]
+    return plot_timeline(rows, Caption(title, subtitle, found.provenance))
 
 
-def _make_row(plan: Plan, device: PlanDevice, run: DeviceRun) -> DeviceSchedule:
+def _make_row(device: PlannedDevice) -> DeviceSchedule:
     jobs = tuple(
-        ScheduledJob(one.task, one.start_s, one.end_s, _describe(plan, one))
-        for one in run.assignments
+        ScheduledJob(one.job, one.start_s, one.end_s, _describe(device, one)) for one in device.jobs
     )
-    battery = device.battery
-    if battery is None:
-        return DeviceSchedule(device.name, jobs)
-    charge = tuple((point.at_s, point.charge_j / battery.capacity_j) for point in run.charge)
-    windows = tuple((window.start_s, window.end_s) for window in battery.windows)
-    reserve_share = battery.reserve_j / battery.capacity_j
-    return DeviceSchedule(device.name, jobs, charge, reserve_share, windows)
+    if device.charge is None:
+        return DeviceSchedule(device.device, jobs)
+    return DeviceSchedule(
+        device.device, jobs, device.charge, device.reserve_share, device.charging_windows
+    )
 
 
-def _describe(plan: Plan, one: Assignment) -> str:
+def _describe(device: PlannedDevice, one: PlannedJob) -> str:
     return (
-        f"{one.task} on {one.device}\n"
+        f"{one.job} on {device.device}\n"
         f"from {format_duration(one.start_s)} to {format_duration(one.end_s)}\n"
-        f"{_format_energy(*plan.job_energy_j(one))}"
+        f"{_format_energy(one.energy_j, *one.interval_j)}"
     )
 
 

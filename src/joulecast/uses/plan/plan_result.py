@@ -160,6 +160,10 @@ class Plan:
             "awake_w": device.awake_w,
             "jobs": [self._describe_job(device, run, one) for one in run.assignments],
             "charge": charge,
+            "reserve_share": battery.reserve_j / battery.capacity_j if battery else 0.0,
+            "charging_windows": [
+                [window.start_s, window.end_s] for window in (battery.windows if battery else ())
+            ],
         }
 
     def _describe_job(self, device: PlanDevice, run: DeviceRun, one: Assignment) -> Json:

@@ -12,6 +12,7 @@
     strategies.py          ``marginal``, ``uniform``, ``random``
     refinement.py          grows counts where that costs nothing or the budget allows it
     pruning_result.py      records of a result
+    pruning_summary.py     ``read_pruning``: a result that was written as JSON
 
 This package works on Networks, without a framework, so that thousands of candidates are estimated
 in seconds. ``runtimes.torch.channel_pruning`` removes the channels from the module.
@@ -27,6 +28,7 @@ from joulecast.uses.prune.pruning_objectives import (
     PruningObjective,
 )
 from joulecast.uses.prune.pruning_result import LayerChange, PruningResult
+from joulecast.uses.prune.pruning_summary import PruningSummary, read_pruning
 from joulecast.uses.prune.strategies import STRATEGIES, Strategy
 from joulecast.uses.prune_options import PruneOptions
 
@@ -39,8 +41,10 @@ __all__ = [
     "PruneOptions",
     "PruningObjective",
     "PruningResult",
+    "PruningSummary",
     "Strategy",
     "make_channel_limits",
     "parse_pruning_budget",
     "prune_network",
+    "read_pruning",
 ]

@@ -26,7 +26,7 @@ from joulecast.uses.score.reference_applications import (
     build_reference_application,
     list_reference_applications,
 )
-from joulecast.uses.score.score_json import describe_published, describe_scores
+from joulecast.uses.score.score_json import describe_published, describe_scores, read_scores
 from joulecast.uses.score.score_labels import LETTERS
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "draw_label",
     "list_published_notes",
     "list_reference_applications",
+    "read_scores",
     "score_published",
 ]

@@ -1,13 +1,17 @@
-"""Describe scores as JSON values."""
+"""Describe scores as JSON values, and read them back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from joulecast.records import Json
+from joulecast.errors import FileError
+from joulecast.records import PROVENANCES, Json
 from joulecast.uses.score.device_score import (
     IECS_CAVEAT,
     SCALE_NOTE,
+    DeviceFacts,
     DeviceScore,
     ScoredConfiguration,
 )
@@ -72,6 +76,60 @@ def describe_score(score: DeviceScore) -> Json:
         "configurations": [_describe_configuration(one) for one in score.configurations],
         "notes": score.list_notes(),
     }
+
+
+def read_scores(data: Json, what: str = "the score") -> tuple[DeviceScore, ...]:
+    """Return the scores that ``describe_scores`` or ``joulecast score --out`` wrote.
+
+    Raises:
+        FileError: The data is something else; ``what`` names it.
+    """
+    try:
+        return tuple(_read_score(one) for one in data["devices"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"{what} is damaged ({type(error).__name__}); make it again") from error
+
+
+def _read_score(data: Json) -> DeviceScore:
+    configurations = tuple(
+        ScoredConfiguration(
+            str(one["application"]),
+            str(one["processor"]),
+            _read_amount(one["energy_per_inference_j"]),
+            _read_amount(one["mean_power_w"]),
+            str(one["missing"] or ""),
+            int(one["observations"]),
+        )
+        for one in data["configurations"]
+    )
+    facts = DeviceFacts(
+        _read_amount(data["tdp_w"]),
+        str(data["tdp_source"] or "given"),
+        _read_amount(data["price"]),
+        str(data["currency"] or ""),
+        _read_amount(data["inferences_per_s"]),
+    )
+    if data["provenance"] not in PROVENANCES:
+        raise ValueError("unknown provenance")
+    return DeviceScore(
+        name=str(data["name"]),
+        configurations=configurations,
+        facts=facts,
+        provenance=data["provenance"],
+        covers=str(data["covers"]),
+        runtime=str(data["runtime"] or ""),
+        source=str(data["source"] or ""),
+    )
+
+
+def _read_amount(value: Any) -> float | None:
+    """Return a number of at least 0, or None."""
+    if value is None:
+        return None
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError("not a positive number")
+    return number
 
 
 def _describe_configuration(one: ScoredConfiguration) -> Json:
