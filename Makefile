@@ -1,10 +1,10 @@
-# make demo   sets up and does the main job · make test   sets up and runs every check · make setup
+# make demo   sets up and does the main job · make test   sets up and runs every check · make docs   builds the site · make setup
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup packages test check format demo clean
+.PHONY: setup packages test check format demo docs clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Joulecast needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,mnn,onnx,monsoon,zeus,prune,search,plan,hf,postgres,fleet,web,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,mnn,onnx,monsoon,zeus,prune,search,plan,hf,lightning,postgres,fleet,web,docs,dev]'
 	touch $(STAMP)
 
 check: $(STAMP)
@@ -33,6 +33,10 @@ test: check packages
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The documentation is in build/site: open build/site/index.html"
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py

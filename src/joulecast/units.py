@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import InputError
@@ -268,6 +269,15 @@ def format_duration(duration_s: float) -> str:
     large_s, small_s = round(_SECONDS[large]), round(_SECONDS[small])
     whole, rest = divmod(round(size_s / small_s), large_s // small_s)
     return f"{sign}{whole} {large} {rest} {small}"
+
+
+def format_interval(ends: Sequence[float], form: Callable[[float], str]) -> str:
+    """Return ``404–632 mJ``; a unit that both ends share is written once."""
+    low, high = map(form, ends)
+    number, _, unit = low.partition(" ")
+    if unit and unit.isalpha() and high.endswith(f" {unit}"):
+        return f"{number}–{high}"
+    return f"{low} – {high}"
 
 
 def format_share(share: float) -> str:

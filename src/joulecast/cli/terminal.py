@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.streams import get_results
 from joulecast.printable import make_printable
-from joulecast.units import format_energy
+from joulecast.units import (
+    format_energy,
+)
+from joulecast.units import (
+    format_interval as format_interval,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,15 +118,6 @@ def make_bar(share: float, width: int = 20) -> str:
 def shorten(text: str, size: int) -> str:
     """Return a text of at most ``size`` characters, cut with an ellipsis."""
     return text if len(text) <= size else text[: size - 1] + "…"
-
-
-def format_interval(ends: Sequence[float], form: Callable[[float], str]) -> str:
-    """Return ``404–632 mJ``; a unit that both ends share is written once."""
-    low, high = map(form, ends)
-    number, _, unit = low.partition(" ")
-    if unit and unit.isalpha() and high.endswith(f" {unit}"):
-        return f"{number}–{high}"
-    return f"{low} – {high}"
 
 
 def format_level(level: float) -> str:

@@ -1,0 +1,121 @@
+"""Read the module of a running training, without touching its weights, state or random numbers.
+
+A copy of the module without values is read: parameters and buffers become meta tensors, which take
+no memory, and whatever the module counts or logs while it is read is lost with the copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from joulecast.api.nets import NetRequest, ResolvedNet
+from joulecast.errors import InputError
+from joulecast.records import Setup
+from joulecast.runtimes.torch.losses import mean_square_loss
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def read_training_net(module: nn.Module, inputs: Any, setup: Setup) -> tuple[ResolvedNet, Setup]:
+    """Return the network of a module that is being trained, and its setup with its batch size.
+
+    Args:
+        module: The module; it is not changed.
+        inputs: What it was called on: a tuple of positional or a dict of named arguments.
+        setup: How it is trained; its batch size is replaced.
+
+    Raises:
+        NetError: The module cannot be read.
+        InputError: It was called on no tensor.
+    """
+    shapes = list_shapes(inputs)
+    if not shapes or not shapes[0]:
+        raise InputError("the first batch contains no tensor whose first axis is the batch")
+    setup = replace(setup, batch=shapes[0][0])
+    found, _ = NetRequest(
+        copy_without_values(module),
+        pytree.tree_map_only(torch.Tensor, _drop_values, inputs),
+        setup,
+        setup_options={"loss": find_loss},
+    ).resolve()
+    return found, setup
+
+
+def copy_without_values(module: nn.Module) -> nn.Module:
+    """Return a copy whose parameters and buffers have shapes and types, but no values."""
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        empty = _drop_values(parameter.detach())
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    memo.update({id(buffer): _drop_values(buffer) for buffer in module.buffers()})
+    copied = copy.deepcopy(module, memo)
+    for one in copied.modules():
+        # Accelerate replaces forward by one with autocast, which still belongs to the original.
+        if "_original_forward" in one.__dict__:
+            one.__dict__.pop("forward", None)
+    return copied
+
+
+def list_shapes(values: Any) -> Shapes:
+    """Return the shapes of all tensors in a nested value."""
+    leaves = pytree.tree_leaves(values)
+    return tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def join_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of a call as one tuple or one dict, as modules are read."""
+    if not kwargs:
+        return args
+    if not args:
+        return dict(kwargs)
+    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+
+
+def find_loss(output: Any) -> torch.Tensor:
+    """Return the loss in what a module returned; the mean square of its output if there is none."""
+    if isinstance(output, torch.Tensor):
+        found: Any = output
+    elif isinstance(output, dict):
+        found = output.get("loss")
+    else:
+        found = getattr(output, "loss", output[0] if isinstance(output, tuple) else None)
+    if isinstance(found, torch.Tensor) and found.numel() == 1:
+        return found
+    return mean_square_loss(output)
+
+
+class TrainingStepModule(nn.Module):
+    """The training step of a Lightning module, as a module that can be read."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrainingStepModule:
+        """Return a copy that does not log."""
+        inner = copy.deepcopy(self.inner, memo)
+        for name in ("log", "log_dict"):
+            inner.__dict__[name] = _ignore
+        return TrainingStepModule(inner)
+
+    def forward(self, batch: Any) -> Any:
+        """Return the loss of a batch."""
+        step: Any = self.inner.training_step
+        parameters = inspect.signature(step).parameters.values()
+        positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        return step(batch, 0) if len(positional) > 1 else step(batch)
+
+
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, device="meta")

@@ -1,0 +1,352 @@
+"""Estimate, measure and project the energy of a training run, whatever trainer runs it.
+
+    begin ── read_batch ── step_begin ─ step_end ─ … ── turn_to_other ── step_begin … ── finish
+             estimate      windows under the meter      evaluation                       observation
+
+An adapter of a trainer calls these methods and logs ``list_scalars``. The projected end is what was
+measured so far, plus the remaining steps: their energy is the estimate, updated by the steps that
+were measured, and evaluation and checkpoints go on as often as so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+from joulecast.api.estimate import estimate_net
+from joulecast.api.measure import save_observation
+from joulecast.api.monitor import EnergyMonitor, OpenWindow, monitor
+from joulecast.api.options import EstimateOptions
+from joulecast.api.profiles import load_profile
+from joulecast.callbacks.failures import LOGGER
+from joulecast.callbacks.training_messages import (
+    say_budget_passed,
+    say_estimate,
+    say_notes,
+    say_summary,
+)
+from joulecast.callbacks.training_run import (
+    Projection,
+    TrainingOptions,
+    TrainingRun,
+    TrainingSummary,
+)
+from joulecast.callbacks.training_windows import (
+    WARMUP_STEPS,
+    ContentCounter,
+    StepSummary,
+    TrainingWindow,
+    WindowSums,
+    sum_windows,
+    summarise_steps,
+)
+from joulecast.errors import JoulecastError
+from joulecast.measurer.base import make_run
+from joulecast.measurer.idle_checks import IDLE_POWER
+from joulecast.records import OWN_NET, Estimate, Network, Observation, Trial
+from joulecast.runtimes import open_runtime
+from joulecast.units import format_duration, format_energy
+
+PREFIX = "energy/"
+"""What the names of all scalars begin with."""
+_LONGEST_WINDOW_S = 10.0
+# A meter waits for its next update at the end of a window: at most 5 % of the window.
+_UPDATES_PER_WINDOW = 20
+_NORMAL_QUANTILE = 1.96
+
+
+class TrainingEnergy:
+    """The energy of one training run.
+
+    Attributes:
+        estimate: Of one step, from before training; None without a profile.
+        summary: What the run took, once it has ended.
+        observation: What was stored, or could have been.
+        is_over_budget: Whether the budget was passed, so that training has to stop.
+    """
+
+    def __init__(self, options: TrainingOptions, run: TrainingRun) -> None:
+        """Begin to measure.
+
+        Raises:
+            JoulecastError: The meter is not available.
+        """
+        self.options, self.run = options, run
+        self.estimate: Estimate | None = None
+        self.summary: TrainingSummary | None = None
+        self.observation: Observation | None = None
+        self.is_over_budget = False
+        self._network: Network | None = None
+        self._setup = run.setup
+        self._windows: list[TrainingWindow] = []
+        self._sums: WindowSums = sum_windows(())
+        self._counter = ContentCounter()
+        self._is_other = True
+        self._steps = 0
+        self._step_ended_s: float | None = None
+        self._begun_s = time.monotonic()
+        self._monitor: EnergyMonitor = monitor(run.on, options.meter)
+        self._window: OpenWindow = self._monitor.open_window("training")
+        say_notes(run)
+
+    # -- before the first step -------------------------------------------------------------
+
+    def read_batch(self, module: Any, inputs: Any) -> None:
+        """Read the module with its first batch and say what training will take.
+
+        Where that fails, the run is measured all the same. What reading takes is not part of it.
+        """
+        self._close_window()
+        self._read(module, inputs)
+        self._open_window(is_mixed=True)
+
+    # -- during training -------------------------------------------------------------------
+
+    def step_begin(self) -> None:
+        """Say that a step begins: its batch has been loaded."""
+        if self._is_other:
+            self._is_other = False
+            self._turn(is_mixed=False)
+        elif self._step_ended_s is not None:
+            self._counter.add(waiting_s=time.monotonic() - self._step_ended_s)
+
+    def add_batch(self, *, is_odd: bool) -> None:
+        """Count a batch; an odd one has other shapes than the first."""
+        self._counter.add(batches=1, odd_batches=int(is_odd))
+
+    def step_end(self) -> None:
+        """Say that the weights were updated; check the budget."""
+        self._steps += 1
+        self._counter.add(steps=1)
+        open_s = time.monotonic() - self._window.started_s
+        if open_s >= self._choose_length_s() or self._is_near_budget(open_s):
+            self._end_window(is_mixed=False)
+        self._step_ended_s = time.monotonic()
+
+    def batch_end(self) -> None:
+        """Say that a batch ended without an update: gradients are accumulated."""
+        self._step_ended_s = time.monotonic()
+
+    def turn_to_other(self) -> None:
+        """Say that evaluation or a checkpoint follows, until the next step begins."""
+        if not self._is_other:
+            self._is_other = True
+            self._turn(is_mixed=True)
+
+    def list_scalars(self) -> dict[str, float]:
+        """Return what is logged now, in joules, watts and shares."""
+        if time.monotonic() - self._window.started_s >= self._least_s:
+            self._end_window(is_mixed=self._is_other)
+        sums = self._sums
+        found: dict[str, float] = {}
+        if sums.energy_j is not None:
+            found |= {"measured_j": sums.energy_j, "power_w": sums.power_w or 0.0}
+        projection = self.project()
+        if projection is not None:
+            found |= {
+                "projected_j": projection.energy_j,
+                "projected_low_j": projection.low_j,
+                "projected_high_j": projection.high_j,
+            }
+        if self.estimate is not None and self.run.steps:
+            low_j, high_j = self.estimate.interval_j
+            found |= {
+                "estimated_j": self.run.steps * self.estimate.energy_j,
+                "estimated_low_j": self.run.steps * low_j,
+                "estimated_high_j": self.run.steps * high_j,
+            }
+        budget_j = self.options.budget_j
+        if budget_j and sums.energy_j is not None:
+            found["budget_share"] = sums.energy_j / budget_j
+        return {PREFIX + name: value for name, value in found.items()}
+
+    def project(self) -> Projection | None:
+        """Return the energy at the end of the run; None while nothing is known about a step."""
+        step_j = self._find_step_energy()
+        if step_j is None or self.run.steps is None:
+            return None
+        sums = self._sums
+        left = max(0, self.run.steps - sums.steps)
+        fixed_j = (sums.energy_j or 0.0) + left * sums.other_j_per_step
+        mean_j, low_j, high_j = (fixed_j + left * one for one in step_j)
+        return Projection(mean_j, low_j, high_j)
+
+    # -- afterwards ------------------------------------------------------------------------
+
+    def finish(self, error: str = "") -> TrainingSummary:
+        """End the measurement, say what the run took, and store the observation.
+
+        Args:
+            error: Name of the exception that ended the run; empty if none did.
+        """
+        if self.summary is not None:
+            return self.summary
+        self._close_window(error)
+        self._monitor.close()
+        self.summary = self._summarise(error)
+        faults = dict.fromkeys(fault for one in self._windows for fault in one.energy.faults)
+        say_summary(self.summary, self.run, tuple(faults))
+        self._save()
+        return self.summary
+
+    def _read(self, module: Any, inputs: Any) -> None:
+        # Imports PyTorch, which the trainer has done long ago.
+        from joulecast.callbacks.module_reading import read_training_net
+
+        try:
+            net, self._setup = read_training_net(module, inputs, self.run.setup)
+            self._network = net.network
+            profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
+            options = EstimateOptions(store=self.options.store)
+            self.estimate = estimate_net(profile, net, self._setup, options)
+        except JoulecastError as error:
+            LOGGER.warning("No estimate, the run is only measured: %s", error)
+        except Exception as error:  # a module may fail in any way when it is read
+            text = " ".join(str(error).split())
+            LOGGER.warning(
+                "No estimate, the run is only measured: the module cannot be read (%s: %s)",
+                type(error).__name__,
+                text,
+            )
+        else:
+            say_estimate(self.estimate, self.run, self._setup, self.options)
+
+    # -- windows ---------------------------------------------------------------------------
+
+    @property
+    def _least_s(self) -> float:
+        meter = self._window.meter
+        return max(meter.window_s, _UPDATES_PER_WINDOW * meter.update_interval_s)
+
+    @property
+    def _is_warm(self) -> bool:
+        return self._steps >= WARMUP_STEPS
+
+    def _choose_length_s(self) -> float:
+        """Return how long the open window should be: longer in long runs, short if mixed."""
+        content, run_s = self._counter.content, time.monotonic() - self._begun_s
+        if content.is_mixed or (self._is_warm and not content.is_warm):
+            return self._least_s
+        return max(self._least_s, min(_LONGEST_WINDOW_S, run_s / 10))
+
+    def _is_near_budget(self, open_s: float) -> bool:
+        budget_j, power_w = self.options.budget_j, self._sums.power_w
+        if budget_j is None or power_w is None or open_s < self._least_s:
+            return False
+        return (self._sums.energy_j or 0.0) + power_w * open_s >= budget_j
+
+    def _turn(self, *, is_mixed: bool) -> None:
+        """End the window if it is long enough to be measured; else it is mixed."""
+        if time.monotonic() - self._window.started_s >= self._least_s:
+            self._end_window(is_mixed=is_mixed)
+        else:
+            self._counter.mark_mixed()
+
+    def _end_window(self, *, is_mixed: bool) -> None:
+        self._close_window()
+        self._open_window(is_mixed=is_mixed)
+        self._check_budget()
+
+    def _open_window(self, *, is_mixed: bool) -> None:
+        self._counter.begin(is_warm=self._is_warm, is_mixed=is_mixed)
+        self._window = self._monitor.open_window("training")
+
+    def _close_window(self, error: str = "") -> None:
+        energy = self._monitor.close_window(self._window, error)
+        self._windows.append(TrainingWindow(energy, self._counter.content))
+        self._sums = sum_windows(self._windows)
+
+    def _check_budget(self) -> None:
+        budget_j, energy_j = self.options.budget_j, self._sums.energy_j
+        if budget_j is None or energy_j is None or energy_j < budget_j or self.is_over_budget:
+            return
+        self.is_over_budget = True
+        say_budget_passed(budget_j, energy_j, self._steps, self.run)
+
+    # -- results ---------------------------------------------------------------------------
+
+    def _find_step_energy(self) -> tuple[float, float, float] | None:
+        """Return mean and interval of the energy of a step that is to come."""
+        sums = self._sums
+        if self.estimate is not None:
+            found = self.estimate
+            if sums.steady_steps and sums.steady_j > 0:
+                from joulecast.estimators import update_estimate
+
+                found = update_estimate(found, sums.steady_j, sums.steady_steps, sums.sd_share)
+            return (found.energy_j, *found.interval_j)
+        if not (sums.steady_steps and sums.steady_j > 0):
+            return None
+        mean_j = sums.steady_j / sums.steady_steps
+        half = math.exp(_NORMAL_QUANTILE * sums.sd_share)
+        return mean_j, mean_j / half, mean_j * half
+
+    def _summarise(self, error: str) -> TrainingSummary:
+        first, steps = self._windows[0].energy, self.run.steps
+        summary = TrainingSummary(
+            self._sums.energy_j,
+            self._sums.duration_s,
+            self._steps,
+            first.meter,
+            first.covers,
+            first.provenance,
+            stopped_by_budget=self.is_over_budget and self.run.processes == 1,
+            error=error,
+        )
+        if self.estimate is None or not steps:
+            return summary
+        low_j, high_j = self.estimate.interval_j
+        return replace(
+            summary,
+            estimated_j=steps * self.estimate.energy_j,
+            estimated_interval_j=(steps * low_j, steps * high_j),
+        )
+
+    def _save(self) -> None:
+        """Store the observation of a step, if its windows are comparable with a profile's."""
+        if self._network is None or not self.options.save:
+            return
+        found, reason = summarise_steps(self._windows, self._setup.accumulate)
+        if found is None:
+            LOGGER.info("Nothing was stored for the profile: %s.", reason)
+            return
+        self.observation = self._observe(self._network, found)
+        try:
+            place = save_observation(self.observation, self.options.store)
+        except JoulecastError as error:
+            LOGGER.warning("The observation of a step could not be stored: %s", error)
+            return
+        LOGGER.info(
+            "Stored a step of %s (%s in %s, from %d windows) in %s.",
+            self._network.name,
+            format_energy(found.energy_j),
+            format_duration(found.duration_s),
+            found.count,
+            place,
+        )
+
+    def _observe(self, network: Network, found: StepSummary) -> Observation:
+        runtime, energy = open_runtime(self.run.on), self._windows[0].energy
+        is_measured = energy.provenance == "measured"
+        return Observation(
+            Trial(network, self._setup),
+            energy_j=found.energy_j,
+            energy_sd_j=found.energy_sd_j,
+            duration_s=found.duration_s,
+            duration_sd_s=found.duration_sd_s,
+            count=found.count,
+            run=make_run(),
+            device=runtime.device,
+            runtime=runtime.name,
+            meter=energy.meter,
+            covers=energy.covers,
+            provenance=energy.provenance,
+            source=OWN_NET,
+            taken_at_s=time.time(),
+            cost_s=self._sums.duration_s,
+            unchecked=(*found.unchecked, IDLE_POWER) if is_measured else (),
+            warmup_steps=WARMUP_STEPS,
+            measured_steps=found.steps,
+        )

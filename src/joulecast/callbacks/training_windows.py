@@ -1,0 +1,233 @@
+"""Sort the windows of a training run: which are steps, and which of them a profile may learn.
+
+    begin ─ start ─┬─ warm-up ─┬─ steps ─┬─ evaluation ─┬─ steps ─┬─ … ─ end
+                   first steps           checkpoints
+
+A window ends where training turns to something else and back, and after some seconds. A meter that
+updates slowly cannot measure short windows, so that a window that is too short goes on: it is then
+mixed, counts for the energy of the run, and tells nothing about a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median, stdev
+
+from joulecast.api.monitor import WindowEnergy
+from joulecast.units import format_share
+
+# The first steps choose algorithms, allocate memory and compile.
+WARMUP_STEPS = 3
+# Longest share of a window that the host may spend between steps, and largest share of batches
+# with another shape: above, its steps are not those that a profile describes.
+MOST_WAITING_SHARE = 0.05
+MOST_ODD_SHARE = 0.02
+LEAST_WINDOWS = 3
+# Standard deviation of the rest of a run around its first steps; see ``update_estimate``.
+_LEAST_SD_SHARE = 0.03
+
+
+@dataclass(frozen=True)
+class WindowContent:
+    """What happened in a window.
+
+    Attributes:
+        steps: Updates of the weights that ended in it.
+        batches: Batches that were trained on.
+        odd_batches: Those of them whose shapes differ from the first batch of the run.
+        waiting_s: Host time between the end of a step and the start of the next.
+        is_warm: The first steps of the run were over.
+        is_mixed: Evaluation, a checkpoint or the start of the run is in it.
+    """
+
+    steps: int = 0
+    batches: int = 0
+    odd_batches: int = 0
+    waiting_s: float = 0.0
+    is_warm: bool = False
+    is_mixed: bool = False
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it contains nothing but steps of a run that is warm."""
+        return self.is_warm and not self.is_mixed and self.steps > 0
+
+
+@dataclass(frozen=True)
+class TrainingWindow:
+    """A window of a run: what was measured, and what happened in it."""
+
+    energy: WindowEnergy
+    content: WindowContent
+
+    @property
+    def step_energy_j(self) -> float:
+        """Energy of a step."""
+        return (self.energy.energy_j or 0.0) / self.content.steps
+
+    @property
+    def step_duration_s(self) -> float:
+        """Duration of a step."""
+        return self.energy.duration_s / self.content.steps
+
+    def find_obstacle(self, accumulate: int) -> str:
+        """Return why its steps are not those of a profile; empty if they are.
+
+        Args:
+            accumulate: Batches per step.
+        """
+        content, energy = self.content, self.energy
+        if energy.error:
+            return f"training ended by {energy.error}"
+        if energy.energy_j is None or energy.faults:
+            return f"the meter reported {', '.join(energy.faults) or 'no energy'}"
+        if content.waiting_s > MOST_WAITING_SHARE * energy.duration_s:
+            share = format_share(MOST_WAITING_SHARE)
+            return f"more than {share} of the time passed between steps, as with slow data loading"
+        wanted = content.steps * accumulate
+        if content.odd_batches > MOST_ODD_SHARE * wanted:
+            return "batches differ in shape"
+        if abs(content.batches - wanted) > max(MOST_ODD_SHARE * wanted, accumulate - 1):
+            return f"the module is not called {accumulate} times a step"
+        return ""
+
+
+@dataclass(frozen=True)
+class WindowSums:
+    """Sums over the windows of a run.
+
+    Attributes:
+        energy_j: Energy of all windows; time that could not be read has the mean power of the rest.
+            None if less than half of the time could be read.
+        other_j_per_step: Energy of evaluation and checkpoints so far, for each step of a warm run.
+        unread_share: Share of the time that could not be read.
+        steps: All steps.
+        steady_j: Energy of the steady windows.
+        steady_steps: Their steps.
+        sd_share: Standard deviation of their energy per step, as a share.
+    """
+
+    energy_j: float | None
+    other_j_per_step: float
+    duration_s: float
+    unread_share: float
+    steps: int
+    steady_j: float
+    steady_steps: int
+    sd_share: float
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power."""
+        return self.energy_j / self.duration_s if self.energy_j is not None else None
+
+
+def sum_windows(windows: Sequence[TrainingWindow]) -> WindowSums:
+    """Return the sums over windows, of which some could not be read."""
+    read = [one for one in windows if one.energy.energy_j is not None]
+    duration_s = sum(one.energy.duration_s for one in windows)
+    read_s = sum(one.energy.duration_s for one in read)
+    read_j = sum(one.energy.energy_j or 0.0 for one in read)
+    steady = [one for one in read if one.content.is_steady]
+    steady_j = sum(one.energy.energy_j or 0.0 for one in steady)
+    is_known = read_s > 0 and read_s >= 0.5 * duration_s
+    total_j = read_j / read_s * duration_s if is_known else None
+    return WindowSums(
+        total_j,
+        _find_other_j(read, steady_j, _count_steps(steady)),
+        duration_s,
+        1.0 - read_s / duration_s if duration_s else 0.0,
+        _count_steps(windows),
+        steady_j,
+        _count_steps(steady),
+        _find_sd_share([one.step_energy_j for one in steady]),
+    )
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """Energy and duration of a step: medians over windows, with their spread."""
+
+    energy_j: float
+    energy_sd_j: float
+    duration_s: float
+    duration_sd_s: float
+    count: int
+    steps: int
+    unchecked: tuple[str, ...]
+
+
+def summarise_steps(
+    windows: Sequence[TrainingWindow], accumulate: int
+) -> tuple[StepSummary | None, str]:
+    """Return what a profile may learn from a run, or None and the reason why it may not.
+
+    Args:
+        windows: All windows of the run.
+        accumulate: Batches per step.
+    """
+    steady = [one for one in windows if one.content.is_steady]
+    obstacles = [one.find_obstacle(accumulate) for one in steady]
+    usable = [one for one, obstacle in zip(steady, obstacles, strict=True) if not obstacle]
+    if len(usable) < LEAST_WINDOWS:
+        reasons = sorted({obstacle for obstacle in obstacles if obstacle})
+        short = f"{len(steady)} of the {LEAST_WINDOWS} windows that are needed contain steps alone"
+        return None, "; ".join(reasons) if reasons else short
+    energies_j = [one.step_energy_j for one in usable]
+    durations_s = [one.step_duration_s for one in usable]
+    unchecked = dict.fromkeys(check for one in usable for check in one.energy.unchecked)
+    summary = StepSummary(
+        median(energies_j),
+        stdev(energies_j),
+        median(durations_s),
+        stdev(durations_s),
+        len(usable),
+        sum(one.content.steps for one in usable),
+        tuple(unchecked),
+    )
+    return summary, ""
+
+
+class ContentCounter:
+    """Counts what happens in the window that is open."""
+
+    def __init__(self) -> None:
+        self.content = WindowContent(is_mixed=True)
+
+    def add(self, **counts: float) -> None:
+        """Add to counts of the open window."""
+        changed = {name: getattr(self.content, name) + count for name, count in counts.items()}
+        self.content = replace(self.content, **changed)
+
+    def mark_mixed(self) -> None:
+        """Say that the open window contains more than steps."""
+        self.content = replace(self.content, is_mixed=True)
+
+    def begin(self, *, is_warm: bool, is_mixed: bool) -> None:
+        """Begin a new window."""
+        self.content = WindowContent(is_warm=is_warm, is_mixed=is_mixed)
+
+
+def _count_steps(windows: Sequence[TrainingWindow]) -> int:
+    return sum(one.content.steps for one in windows)
+
+
+def _find_other_j(read: Sequence[TrainingWindow], steady_j: float, steady_steps: int) -> float:
+    """Return what evaluation and checkpoints add to a step; the start of a run is not repeated."""
+    warm = [one for one in read if one.content.is_warm]
+    steps = _count_steps(warm)
+    if not steady_steps or not steps:
+        return 0.0
+    # Mixed windows contain steps too, which cost what steps cost elsewhere.
+    warm_j = sum(one.energy.energy_j or 0.0 for one in warm)
+    return max(0.0, warm_j / steps - steady_j / steady_steps)
+
+
+def _find_sd_share(energies_j: Sequence[float]) -> float:
+    """Return how much windows differ, and at least what the rest of a run usually does."""
+    if len(energies_j) < 2 or not median(energies_j):
+        return _LEAST_SD_SHARE
+    mean_sd = stdev(energies_j) / math.sqrt(len(energies_j))
+    return max(_LEAST_SD_SHARE, mean_sd / median(energies_j))

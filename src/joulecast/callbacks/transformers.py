@@ -1,0 +1,166 @@
+"""Measure the training of Hugging Face's ``Trainer``.
+
+from joulecast.callbacks.transformers import EnergyCallback
+
+trainer = Trainer(model, args, train_dataset=data, callbacks=[EnergyCallback(budget="500 kJ")])
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
+
+from joulecast.callbacks.energy_hooks import EnergyHooks
+from joulecast.callbacks.failures import LOGGER, never_fail
+from joulecast.callbacks.module_reading import join_arguments
+from joulecast.callbacks.training_run import TrainingRun
+from joulecast.callbacks.training_setup import (
+    choose_optimizer,
+    choose_precision,
+    is_compiled,
+    name_device,
+)
+from joulecast.records import Setup
+
+
+class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
+    """Estimates a run before its first step, measures it, and stops it at a budget.
+
+    Scalars go where the trainer's ``report_to`` sends its own, whenever it logs.
+    """
+
+    _hook: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin to measure."""
+        self.has_failed = False
+        self._begin(args, state, **kwargs)
+
+    @never_fail
+    def _begin(
+        self, args: TrainingArguments, state: TrainerState, model: Any, optimizer: Any, **_: Any
+    ) -> None:
+        self._release_model()
+        if not state.is_world_process_zero:
+            self.has_failed = True
+            return
+        _move_before_loggers(self)
+        self.begin_run(_describe_run(args, state, model, optimizer))
+        # The first call of the module shows the batch as it is: taking one from the loader would
+        # change the order of the data.
+        self._hook = model.register_forward_pre_hook(self._see_call, with_kwargs=True)
+
+    @never_fail
+    def _see_call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module.training:
+            self._release_model()
+            self.add_inputs(module, join_arguments(module, args, kwargs))
+            self._hook = module.register_forward_pre_hook(self._see_call, with_kwargs=True)
+
+    @never_fail
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Say that a step begins."""
+        if self.energy is not None:
+            self.energy.step_begin()
+
+    @never_fail
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count a step, and stop training where the budget is passed."""
+        if self.energy is None:
+            return
+        self.energy.step_end()
+        self._turn(control)
+        if self.energy.is_over_budget and self.energy.run.processes == 1:
+            control.should_training_stop = True
+
+    @never_fail
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Say that evaluation or a checkpoint may follow."""
+        self._turn(control)
+
+    @never_fail
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add scalars to what the trainer logs."""
+        if self.energy is None or self.energy.summary is not None or logs is None:
+            return
+        if any(name.startswith(("eval_", "test_")) for name in logs):
+            return
+        scalars = self.energy.list_scalars()
+        logs.update(scalars)
+        if state.log_history:
+            state.log_history[-1].update(scalars)
+
+    @never_fail
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """End the measurement and store the observation."""
+        self._release_model()
+        self.finish()
+
+    def _turn(self, control: TrainerControl) -> None:
+        if self.energy is not None and (control.should_evaluate or control.should_save):
+            self.energy.turn_to_other()
+
+    def _release_model(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+EnergyCallback = TransformersEnergyCallback
+
+
+def _describe_run(
+    args: TrainingArguments, state: TrainerState, model: Any, optimizer: Any
+) -> TrainingRun:
+    name, note = choose_optimizer(optimizer)
+    half = "bf16" if args.bf16 else "fp16" if args.fp16 else ""
+    setup = Setup(
+        precision=choose_precision(args.device, half),
+        optimizer=name,
+        loss="own",
+        accumulate=args.gradient_accumulation_steps,
+        compiled=bool(args.torch_compile) or is_compiled(model),
+    )
+    steps = state.max_steps - state.global_step
+    return TrainingRun(
+        name_device(args.device),
+        steps if steps > 0 else None,
+        setup,
+        args.world_size,
+        tuple(filter(None, [note])),
+    )
+
+
+def _move_before_loggers(callback: TrainerCallback) -> None:
+    """Move a callback to where it sees logs before the trainer's loggers do.
+
+    A trainer calls its loggers before the callbacks of users, who cannot change that: the handler
+    that calls us is only known from the stack. Behind the default flow, which decides about
+    evaluation and checkpoints.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        handler = frame.f_locals.get("self")
+        if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
+            handler.callbacks.remove(callback)
+            kinds = [isinstance(one, DefaultFlowCallback) for one in handler.callbacks]
+            handler.callbacks.insert(kinds.index(True) + 1 if any(kinds) else 0, callback)
+            return
+    LOGGER.warning("Energies do not reach the trainer's loggers: its callbacks were not found.")
