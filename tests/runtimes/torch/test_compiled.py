@@ -81,18 +81,6 @@ def test_many_networks_are_compiled_one_after_another() -> None:
     assert counters["stats"]["unique_graphs"] == 3
 
 
-def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor import config
-
-    monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
-    gelu = make_layer("elementwise", fn="gelu", shape=(7,))
-    setup = Setup(batch=3, phase="inference", compiled=True)
-    trial = Trial(Network((gelu,), Input((7,))), setup)
-    with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
-        make_runtime().prepare(trial)
-    assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)
-
-
 def test_only_compiled_setups_are_compiled() -> None:
     counters = torch._dynamo.utils.counters
     for compiled in (False, True):
@@ -109,3 +97,15 @@ def test_checkpointed_layers_are_compiled_as_one_graph() -> None:
     network = Network((LINEAR_16, hidden, LINEAR), Input((16,)))
     make_runtime().prepare(Trial(network, SETUP)).close()
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+
+
+def test_compile_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("/missing/g++",))
+    gelu = make_layer("elementwise", fn="gelu", shape=(7,))
+    setup = Setup(batch=3, phase="inference", compiled=True)
+    trial = Trial(Network((gelu,), Input((7,))), setup)
+    with pytest.raises(NetError, match=r"No working C\+\+ compiler.*: install g\+\+") as error:
+        make_runtime().prepare(trial)
+    assert "\n" not in str(error.value) and "TORCHDYNAMO" not in str(error.value)

@@ -43,6 +43,7 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
             input_tensors=tuple(read[value] for value in order),
             forward=sum((event.forward for event in inside), Work()),
             backward=sum((event.backward for event in inside), Work()),
+            recomputed=sum((event.recomputed for event in inside), Work()),
             needs_input_grad=inside[0].needs_input_grad,
             is_fused=True,
         )

@@ -176,7 +176,9 @@ def _count_totals(trace: Trace, network: Network, batch: int) -> StepTotals:
     flops = trace.total.flops
     layer_flops = formula.forward.flops + formula.backward.flops
     attributed_bytes = trace.loss.size_bytes + sum(
-        e.forward.size_bytes + e.backward.size_bytes for e in trace.events if e.is_dynamic
+        e.forward.size_bytes + e.backward.size_bytes + e.recomputed.size_bytes
+        for e in trace.events
+        if e.is_dynamic
     )
     uncounted = trace.uncounted_bytes / trace.total.size_bytes if trace.uncounted_bytes else 0.0
     return StepTotals(

@@ -275,6 +275,7 @@ class _NetworkAssembler:
                 event.needs_input_grad,
                 _reads_channels_last(draft),
                 draft.transposed,
+                event.is_recomputed,
             )
             key = (draft.position, draft.op, tuple(draft.tail), flags)
             if key in first:
@@ -322,7 +323,8 @@ def _find_costly_views(trace: Trace) -> set[str]:
     for event in trace.events:
         if _is_costly_view(event):
             moved[function_name(event)] += int(event.backward.size_bytes)
-    return {name for name, size in moved.items() if size > _MIN_VIEW_SHARE * trace.total.size_bytes}
+    total = trace.total.size_bytes - sum(event.recomputed.size_bytes for event in trace.events)
+    return {name for name, size in moved.items() if size > _MIN_VIEW_SHARE * total}
 
 
 def _is_costly_view(event: Event) -> bool:
@@ -358,6 +360,7 @@ def _finish_layer(index: int, draft: _LayerDraft) -> Layer:
         channels_last=_reads_channels_last(draft),
         channels_last_weights=_has_channels_last_weights(draft),
         transposed=draft.transposed,
+        recomputed=event.is_recomputed,
         name=_name_layer(draft),
     )
 

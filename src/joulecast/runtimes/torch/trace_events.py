@@ -31,6 +31,8 @@ class Event:
         needs_input_grad: A dynamic input of it requires a gradient.
         has_trainable_params: A parameter of it requires a gradient.
         matmuls: ``count, m, k, n`` of the matrix products that it runs.
+        recomputed: Cost of running it again during backward: activation checkpointing.
+        is_recomputed: It is run again during backward.
         leaf_module: The module that is traced as one call, if it is one.
         is_fused: It replaces several consecutive calls.
     """
@@ -50,6 +52,8 @@ class Event:
     has_trainable_params: bool = False
     forward: Work = Work()
     backward: Work = Work()
+    recomputed: Work = Work()
+    is_recomputed: bool = False
     matmuls: list[tuple[int, int, int, int]] = field(default_factory=list)
     leaf_module: nn.Module | None = None
     is_fused: bool = False

@@ -5,7 +5,8 @@
     dispatch mode       which ATen operators that function runs: FLOPs, bytes and launches
 
 The backward pass runs too. Its operators are attributed to the Event that created them by autograd
-sequence numbers; the rest is counted as unattributed.
+sequence numbers; the rest is counted as unattributed. Functions that it calls are compared with the
+events of the forward pass: activation checkpointing runs them again.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from joulecast.kinds import Work
 from joulecast.runtimes.torch.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
 from joulecast.runtimes.torch.module_checks import OTHER_PRECISIONS
+from joulecast.runtimes.torch.recomputed_calls import RecomputedRun, assign_run
 from joulecast.runtimes.torch.replaced_results import replace_result
 from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
 from joulecast.runtimes.torch.trace_limits import TraceLimits
 
+# What adds up the gradients of weights has no number of its own.
+_NO_SEQUENCE_NUMBER = 2**64 - 1
+_BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
 LeafNamer = Callable[[nn.Module], str]
 
 
@@ -95,14 +100,31 @@ def _trace(
     tracer = _Tracer(net, state, inputs, name_leaf)
     tracer.limits = limits
     args, kwargs = _as_arguments(inputs)
+    step = _TracedStep(net, tracer, loss)
+    values = {f"net.{name}": value for name, value in state.items()}
     with tracer.installed():
-        output = torch.func.functional_call(net, state, args, kwargs)
+        output_id = torch.func.functional_call(step, values, args, kwargs)
+    return tracer.finish(output_id)
+
+
+class _TracedStep(nn.Module):
+    """Forward, loss and backward as one module, so that backward may call forward again."""
+
+    def __init__(self, net: nn.Module, tracer: _Tracer, loss: LossFunction) -> None:
+        super().__init__()
+        self.net = net
+        # In a tuple, because the loss may be a module, too.
+        self.tools = (tracer, loss)
+
+    def forward(self, *args: Any, **kwargs: Any) -> int:
+        tracer, loss = self.tools
+        output = self.net(*args, **kwargs)
         output_id = tracer.find_id(first_float_tensor(output))
         tracer.enter_loss()
         value = loss(output)
         if value.requires_grad:
-            value.backward()
-    return tracer.finish(output_id)
+            _run_backward(value)
+        return output_id
 
 
 def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -186,6 +208,10 @@ class _Tracer:
         self.ops_without_rule: dict[str, int] = {}
         self.uncounted_bytes = 0.0
         self.limits: TraceLimits | None = None
+        self.recomputed_runs: list[RecomputedRun] = []
+        self.recomputed_calls: list[Event] = []
+        self.recomputed_numbers: list[int] = []
+        self.in_operator = False
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -212,6 +238,9 @@ class _Tracer:
 
     def finish(self, output_id: int) -> Trace:
         """Return what was recorded."""
+        for run in self.recomputed_runs:
+            if not assign_run(run, self.events):
+                self._count_backward(run.sequence_number, run.work)
         return Trace(
             self.events,
             self.calls,
@@ -230,12 +259,12 @@ class _Tracer:
     def _make_enter_hook(self, path: str) -> Callable[..., None]:
         def enter_module(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             index = self.call_counts.get(path, 0)
-            self.call_counts[path] = index + 1
+            self.call_counts[path] = index + (not self.in_loss)
             is_leaf = not any(True for _ in module.children())
             class_name = type(module).__name__
             self.open_calls.append(_OpenCall(path, index, len(self.events), class_name, is_leaf))
             name = self.name_leaf(module)
-            if name and self.leaf_event is None and not self.in_loss:
+            if name and self.leaf_event is None and not self._is_ignored():
                 self.leaf_event = self._open_event(name, args, kwargs, module)
 
         return enter_module
@@ -245,6 +274,8 @@ class _Tracer:
         if self.leaf_event is not None and self.leaf_event.leaf_module is module:
             event, self.leaf_event = self.leaf_event, None
             self._close_event(event, output)
+        if self.in_loss:
+            return
         self.calls.append(
             ModuleCall(
                 call.path, call.class_name, call.index, call.start, len(self.events), call.is_leaf
@@ -255,7 +286,7 @@ class _Tracer:
 
     def call_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that the module calls, and record it as an event."""
-        if self.in_loss or self.current is not None:
+        if self.current is not None or self.in_operator or self._is_ignored():
             return func(*args, **kwargs)
         if self.leaf_event is not None:
             self._record_inputs(self.leaf_event, (args, kwargs))
@@ -269,6 +300,10 @@ class _Tracer:
         self._close_event(event, out)
         return out
 
+    def _is_ignored(self) -> bool:
+        """Return whether the loss is running, whose calls belong to no layer."""
+        return self.in_loss and torch._C._current_autograd_node() is None
+
     def _open_event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: nn.Module | None
     ) -> Event:
@@ -276,9 +311,28 @@ class _Tracer:
         path, index = (call.path, call.index) if call else ("", 0)
         event = Event(name, args, kwargs, path, index, is_dynamic=False, leaf_module=leaf)
         self._record_inputs(event, (args, kwargs))
-        self.first_sequence_numbers.append(_next_sequence_number())
-        self.events.append(event)
+        if self.in_loss:
+            self._record_again(event)
+        else:
+            self.first_sequence_numbers.append(_next_sequence_number())
+            self.events.append(event)
         return event
+
+    def _record_again(self, event: Event) -> None:
+        """Record a call during backward, which may be one of the forward pass that runs again."""
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.recomputed_runs or self.recomputed_runs[-1].sequence_number != number:
+            self.recomputed_runs.append(RecomputedRun(number))
+        self.recomputed_runs[-1].calls.append(event)
+        self.recomputed_calls.append(event)
+        self.recomputed_numbers.append(_next_sequence_number())
+        values = pytree.tree_leaves((event.args, event.kwargs))
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in values
+            if isinstance(value, torch.Tensor) and id(value) not in self.state_names
+        )
 
     def _record_inputs(self, event: Event, values: Any) -> None:
         """Add what a call reads; values computed inside a leaf module have no id."""
@@ -306,6 +360,11 @@ class _Tracer:
         if out is None and event.name == "__setitem__":
             out = event.args[0]  # changed in place
         tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+        if self.in_loss:
+            calls = self.recomputed_runs[-1].calls
+            if not tensors and not event.forward.launches and calls[-1] is event:
+                calls.pop()
+            return
         if not tensors and event is self.events[-1]:
             self.events.pop()
             self.first_sequence_numbers.pop()
@@ -333,7 +392,10 @@ class _Tracer:
             self.ops_without_rule[name] = self.ops_without_rule.get(name, 0) + 1
             self.uncounted_bytes += work.size_bytes
         node: Any = torch._C._current_autograd_node()
-        if node is not None:
+        again = self.leaf_event or self.current
+        if node is not None and again is not None:
+            again.forward += work
+        elif node is not None:
             self._count_backward(node._sequence_nr(), work)
         elif self.in_loss:
             self.loss += work
@@ -352,10 +414,23 @@ class _Tracer:
     def _count_backward(self, sequence_number: int, work: Work) -> None:
         # A node created while event i was open has a number between those of i and i + 1.
         index = bisect.bisect_right(self.first_sequence_numbers, sequence_number) - 1
-        if index >= len(self.events):
+        again = bisect.bisect_right(self.recomputed_numbers, sequence_number) - 1
+        if again >= 0 and sequence_number < _NO_SEQUENCE_NUMBER:
+            self.recomputed_calls[again].backward += work
+        elif index >= len(self.events):
             self.loss += work
         elif index >= 0:
             self.events[index].backward += work
+
+
+def _run_backward(value: torch.Tensor) -> None:
+    """Run the backward pass so that the function mode sees what it calls.
+
+    ``value.backward()`` would itself be a call, inside which the mode sees nothing.
+    """
+    torch.autograd.Variable._execution_engine.run_backward(
+        (value,), (torch.ones_like(value),), False, False, (), True, True
+    )
 
 
 def _next_sequence_number() -> int:
@@ -370,6 +445,9 @@ class _FunctionMode(TorchFunctionMode):
         self.tracer = tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A checkpoint that runs its own backward pass calls no layer by it.
+        if func in _BACKWARD:
+            return func(*args, **(kwargs or {}))
         return self.tracer.call_function(func, args, kwargs or {})
 
 
@@ -379,8 +457,12 @@ class _DispatchMode(TorchDispatchMode):
         self.tracer = tracer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = replace_result(func, args, kwargs or {})
-        if out is None:
-            out = func(*args, **(kwargs or {}))
-        self.tracer.count_op(func, args, kwargs or {}, out)
+        before, self.tracer.in_operator = self.tracer.in_operator, True
+        try:
+            out = replace_result(func, args, kwargs or {})
+            if out is None:
+                out = func(*args, **(kwargs or {}))
+            self.tracer.count_op(func, args, kwargs or {}, out)
+        finally:
+            self.tracer.in_operator = before
         return out
