@@ -66,7 +66,7 @@ def draw_kernels(setup: Setup, seed: int = SEED) -> list[FusedKernel]:
 
 
 def _list_pool(setup: Setup, seed: int) -> Iterator[FusedKernel]:
-    table = find_fusion_table(RUNTIME)
+    table = find_fusion_table(RUNTIME, setup)
     for architecture in ARCHITECTURES:
         for number in range(_NETWORKS_EACH):
             network = _fold_norms(draw_network(architecture, f"{seed} {number}"))

@@ -109,7 +109,7 @@ def list_kernel_items(setup: Setup, seed: int) -> Iterator[Item]:
 
 def list_own_items(setup: Setup, networks: Sequence[Network]) -> Iterator[Item]:
     """Return the kernels of the nets themselves, for the second table."""
-    runtime, table = open_runtime("onnx:cpu"), find_fusion_table(RUNTIME)
+    runtime, table = open_runtime("onnx:cpu"), find_fusion_table(RUNTIME, setup)
     listed = (kernel for one in networks for kernel in list_kernels(one, setup, table))
     for kernel in merge_kernels(listed):
         if kernel.network.buildable:

@@ -74,7 +74,7 @@ def count_shared(
     observations: Sequence[Observation], nets: Sequence[Mapping[str, Any]], setup: Setup
 ) -> int:
     """Return how many of the measured kernels a net of the benchmark runs, too."""
-    table = find_fusion_table(RUNTIME)
+    table = find_fusion_table(RUNTIME, setup)
     networks = [Trial.from_dict(one["trial"]).network for one in nets]
     own = {(k.kind, k.features) for one in networks for k in list_kernels(one, setup, table)}
     measured = (list_kernels(seen.trial.network, setup, table) for seen in observations)

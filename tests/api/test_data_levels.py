@@ -67,7 +67,7 @@ def read(path: str | Path) -> list[dict[str, str]]:
 
 def test_kernels_have_the_features_of_deepen2023(folder: Path) -> None:
     network = make_family("cnn5:8,16,24,32")
-    kernels = list_kernels(network, INFERENCE, find_fusion_table(RUNTIME))
+    kernels = list_kernels(network, INFERENCE, find_fusion_table(RUNTIME, INFERENCE))
     for kernel in kernels:
         store(kernel.network)
     result = export_dataset("board", "kernels.csv", "kernel")
@@ -88,7 +88,7 @@ def test_kernels_have_the_features_of_deepen2023(folder: Path) -> None:
 
 
 def test_kernels_side_by_side_count_once_each(folder: Path) -> None:
-    (kernel, *_) = list_kernels(make_family("cnn5"), INFERENCE, find_fusion_table(RUNTIME))
+    (kernel, *_) = list_kernels(make_family("cnn5"), INFERENCE, find_fusion_table(RUNTIME, INFERENCE))
     trial = Trial(kernel.network, INFERENCE, Execution(copies=5, steps=2))
     store(kernel.network, trial=trial)
     export_dataset("board", "kernels.csv", "kernel")
@@ -100,7 +100,7 @@ def test_kernels_side_by_side_count_once_each(folder: Path) -> None:
 
 def test_levels_do_not_mix(folder: Path) -> None:
     family, application = make_family("cnn5:8,16,24,32"), build_reference_application("speech")
-    kernel = list_kernels(family, INFERENCE, find_fusion_table(RUNTIME))[0].network
+    kernel = list_kernels(family, INFERENCE, find_fusion_table(RUNTIME, INFERENCE))[0].network
     own = replace(family, layers=family.layers[:2], name="Mine")
     for network in (family, application, kernel):
         store(network)

@@ -4,6 +4,7 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.fusion import FUSION_TABLES, FusionTable, find_fusion_table
+from joulecast.records import Setup
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,12 @@ from joulecast.fusion import FUSION_TABLES, FusionTable, find_fusion_table
     ],
 )
 def test_runtimes_have_tables(runtime, name):
-    assert find_fusion_table(runtime) is FUSION_TABLES[name]
+    assert find_fusion_table(runtime, Setup()) is FUSION_TABLES[name]
+
+
+def test_compiled_setups_have_a_table_of_their_own():
+    compiled = Setup(compiled=True)
+    assert find_fusion_table("torch-2.13.0", compiled) is FUSION_TABLES["torch_compile"]
 
 
 def test_pattern_words_are_parsed():

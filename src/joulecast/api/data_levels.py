@@ -119,7 +119,7 @@ def _select_kernels(profile: Profile) -> list[tuple[Observation, Row]]:
 
 def _find_kernel(network: Network, setup: Setup, runtime: str) -> FusedKernel | None:
     """Return the kernel that a network consists of; None if it has several or none."""
-    kernels = list_kernels(network, setup, find_fusion_table(runtime))
+    kernels = list_kernels(network, setup, find_fusion_table(runtime, setup))
     return kernels[0] if len(kernels) == 1 and kernels[0].count == 1 else None
 
 

@@ -29,7 +29,8 @@ from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
 DEFAULT = "additive"
 AUTO = "auto"
 """Stands for the estimator that suits the runtime of a profile."""
-# Runtimes that fuse run kernels, not layers.
+# Runtimes that fuse run kernels, not layers. Profiles of earlier versions name torch.compile as a
+# runtime.
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 

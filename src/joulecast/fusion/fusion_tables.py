@@ -1,5 +1,7 @@
 """Hold the fusion table of each runtime: which operators run as one kernel.
 
+PyTorch has two: one for eager steps, which it fuses nothing in, and one for compiled modules.
+
 A rule is a pattern of operator names, one word for each operator in a chain: ``conv|dwconv bn?
 relu?``. A word may be optional (``?``), or match any number (``*``) or at least one (``+``) of
 operators; ``@pointwise`` stands for all pointwise operators. A chain ends where a result has a
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from joulecast.errors import InputError
+from joulecast.records import Setup
 
 _CONVOLUTION = "|".join(
     f"{prefix}conv{dims}" for dims in ("", "1d", "3d") for prefix in ("", "dw", "grouped-")
@@ -81,6 +84,7 @@ FUSION_TABLES: dict[str, FusionTable] = {
         ),
         FusionTable(
             "torch_compile",
+            # Profiles of earlier versions name torch.compile as a runtime.
             ("torch_compile",),
             (
                 *_SHUFFLES,
@@ -133,8 +137,13 @@ FUSION_TABLES: dict[str, FusionTable] = {
 """Fusion tables by name."""
 
 
-def find_fusion_table(runtime: str) -> FusionTable:
-    """Return the table of a runtime, such as ``onnxruntime-1.31.1``; PyTorch's if it has none."""
+def find_fusion_table(runtime: str, setup: Setup) -> FusionTable:
+    """Return the table of a runtime, such as ``onnxruntime-1.31.1``; PyTorch's if it has none.
+
+    What PyTorch compiles, as the setup says, has a table of its own.
+    """
+    if setup.compiled:
+        return FUSION_TABLES["torch_compile"]
     bare = runtime.split("-", 1)[0]
     for table in FUSION_TABLES.values():
         if bare in table.runtimes:

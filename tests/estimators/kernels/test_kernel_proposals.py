@@ -40,7 +40,7 @@ def test_overhead_comes_first(campaign):
 
 
 def test_all_kinds_are_measured_as_the_runtime_fuses_them(campaign):
-    table = find_fusion_table(RUNTIME)
+    table = find_fusion_table(RUNTIME, SETUP)
     measured = [list_kernels(seen.trial.network, SETUP, table) for seen in campaign[1][1:]]
     alone = {kernels[0].kind for kernels in measured if len(kernels) == 1}
     assert alone == {kernel.kind for kernel in list_kernels(NETWORK, SETUP, table)}
@@ -73,7 +73,7 @@ def test_kernel_that_reduces_the_variance_most_comes_next(campaign):
     seen = list(campaign[1])
     while "of the variance" not in (found := KernelProcessEstimator().propose(target, seen)).reason:
         seen.append(replace(observe(device, found.trial), runtime=RUNTIME))
-    (kernel,) = list_kernels(found.trial.network, SETUP, find_fusion_table(RUNTIME))
+    (kernel,) = list_kernels(found.trial.network, SETUP, find_fusion_table(RUNTIME, SETUP))
     assert kernel.kind == "conv+relu"
     assert found.trial.key not in {one.trial.key for one in seen}
     measured = [*seen, replace(observe(device, found.trial), runtime=RUNTIME)]

@@ -28,7 +28,7 @@ from joulecast.estimators.base import (
 from joulecast.estimators.kernels.kernel_points import RunOverhead, name_setup
 from joulecast.estimators.kernels.kernel_regressions import KernelRegression
 from joulecast.estimators.kernels.work_means import WorkMean
-from joulecast.fusion import FUSION_TABLES, FusedKernel, list_kernels, merge_kernels
+from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels, merge_kernels
 from joulecast.records import LayerEstimate, Network, Setup
 from joulecast.records.codec import Record
 from joulecast.variants import unfold_blocks
@@ -124,7 +124,7 @@ class FittedKernels:
     """Regressions of kernels by setup.
 
     Attributes:
-        table: Name of the fusion table.
+        table: Name of the fusion table of all setups that are not compiled.
         models: By the key of a setup; that of most points is first and serves other setups.
     """
 
@@ -178,7 +178,7 @@ class FittedKernels:
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
-        table = FUSION_TABLES[self.table]
+        table = find_fusion_table(self.table, setup)
         model, is_seen = self.find_model(setup)
         own = [list_kernels(network, setup, table) for network in networks]
         sums = KernelSums.of_networks(own)

@@ -36,7 +36,7 @@ from joulecast.estimators.kernels.kernel_regressions import (
 )
 from joulecast.estimators.kernels.work_means import WorkMean
 from joulecast.fusion import find_fusion_table
-from joulecast.records import Observation
+from joulecast.records import Observation, Setup
 
 
 class KernelEstimator:
@@ -70,14 +70,18 @@ class KernelEstimator:
                 f"no step was observed on this device that {self.name} can learn from: profile a "
                 "net there first"
             )
-        table = find_fusion_table(find_runtime(observations))
-        points = {key: read_points(group, table) for key, group in groups.items()}
+        runtime = find_runtime(observations)
+        points = {
+            key: read_points(group, find_fusion_table(runtime, group[0].trial.setup))
+            for key, group in groups.items()
+        }
         points = {key: one for key, one in points.items() if one.points}
         if not points:
             raise MissingError("only empty graphs were observed on this device: profile a net")
         order = sorted(points, key=lambda key: (-len(points[key].points), key))
         models = {key: fit_setup(points[key], self._get_fit()) for key in order}
         seen = sum(map(len, groups.values()))
+        table = find_fusion_table(runtime, Setup())
         return FittedKernels(table.name, models, seen, self.version)
 
     def load(self, data: Json) -> FittedKernels:

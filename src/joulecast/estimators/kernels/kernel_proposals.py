@@ -60,7 +60,7 @@ def propose_kernel(target: Target, observations: Sequence[Observation], fit: Fit
         fit: Fits an estimator that knows covariances.
     """
     runtime = target.runtime or next((one.runtime for one in observations if one.runtime), "")
-    table = find_fusion_table(runtime)
+    table = find_fusion_table(runtime, target.setup)
     tried = {seen.trial.key for seen in observations}
     networks = target.networks or (target.network,)
     own = [list_distinct_kernels(network, target.setup, table.name) for network in networks]
