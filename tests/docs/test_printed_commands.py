@@ -1,8 +1,9 @@
 """Every command and call that a page or an example prints runs as printed, in their order.
 
-Each page has an empty store, and a folder with a link to the examples, ``net.onnx``, and the
-``toml`` and ``csv`` it shows as ``jobs.toml`` and ``runs.csv``. What needs a GPU must stop because
-the GPU is missing. Only what takes minutes is shortened.
+Each page has an empty store, and a folder with a link to the examples, ``net.onnx``, the ``toml``
+and ``csv`` it shows as ``jobs.toml`` and ``runs.csv``, and its blocks of Python with a title. What
+needs a GPU must stop because the GPU is missing. Other blocks of Python run after the commands, in
+one namespace. Only what takes minutes is shortened.
 """
 
 from __future__ import annotations
@@ -20,15 +21,21 @@ from joulecast.errors import MissingError
 from onnx_models import make_conv_net, save
 
 ROOT = Path(__file__).parents[2]
-PATTERNS = ("README.md", "docs/commands.md", "docs/how-to/*.md", "examples/*")
+PATTERNS = ("README.md", "docs/commands.md", "docs/tutorial.md", "docs/how-to/*.md", "examples/*")
 SHORTER = {
     "--seconds 120": "--seconds 4",
+    "--seconds 30": "--seconds 4",
     "prune resnet18": "prune resnet18 --strategy uniform",
     "prune cnn5": "prune cnn5 --strategy uniform",
+    'budget="60%", confidence=0.8,': 'budget="60%", confidence=0.8, strategy="uniform",',
 }
+# Python that needs devices; tests/api/test_fleet.py has some.
+ONLY_COMPILED = ("docs/how-to/fleet.md",)
 # Too long for a test even if shortened; tests/campaign measures atlases.
 ONLY_PARSED = (
     "profile --atlas --on cpu --seconds 600",
+    # Thousands of observations; tests/cli/test_profile.py imports some.
+    "profiles import h200.json",
     # They need an instrument; tests/cli/test_data.py records and attaches.
     "profile lenet5 --on cpu --meter later",
     "data attach trace.csv",
@@ -54,11 +61,17 @@ def list_commands(path: Path) -> list[str]:
     return re.findall(r"^(?:    |# .*: )(?:\$ )?joulecast (.+?)(?:\s+#.*)?$", text, re.MULTILINE)
 
 
+def list_blocks(path: Path) -> list[tuple[str, str]]:
+    """Return title and code of each block of Python; most have no title."""
+    found = re.findall(r'^```python(?: title="(.+)")?\n(.*?)^```$', path.read_text(), re.M | re.S)
+    return [(title, code) for title, code in found]
+
+
 COMMANDS = {
     str(path.relative_to(ROOT)): list_commands(path)
     for pattern in PATTERNS
     for path in sorted(ROOT.glob(pattern))
-    if path.is_file() and list_commands(path)
+    if path.is_file() and (list_commands(path) or list_blocks(path))
 }
 
 
@@ -75,21 +88,25 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_pages_print_commands() -> None:
     how_tos = {f"docs/how-to/{name}.md" for name in ("atlas", "compare", "evaluate", "plan")}
     assert how_tos | {"README.md", "docs/commands.md", "examples/own_net.py"} <= set(COMMANDS)
+    blocks = {page for page in COMMANDS if list_blocks(ROOT / page)}
+    assert {"README.md", "docs/commands.md", "docs/tutorial.md", "docs/how-to/prune.md"} <= blocks
     assert len(COMMANDS["README.md"]) >= 6 and len(COMMANDS["docs/commands.md"]) >= 15
 
 
 @pytest.mark.parametrize("page", sorted(COMMANDS))
-def test_commands_run_as_printed(page: str, folder: Path) -> None:
+def test_commands_run_as_printed(page: str, folder: Path, monkeypatch) -> None:
     for text in re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         (folder / "jobs.toml").write_text(text)
     for text in re.findall(r"```csv\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         (folder / "runs.csv").write_text(text)
+    for title, code in list_blocks(ROOT / page):
+        if title:
+            (folder / title).write_text(code)
     for line in COMMANDS[page]:
         if line in ONLY_PARSED:
             parse(line)
             continue
-        for long, short in SHORTER.items():
-            line = line.replace(long, short)
+        line = shorten(line)
         done = CliRunner().invoke(cli, shlex.split(line), prog_name="joulecast")
         if "cuda:0" in line:
             assert done.exit_code == 1 and "cuda:0 was not found" in done.stderr, (
@@ -99,6 +116,28 @@ def test_commands_run_as_printed(page: str, folder: Path) -> None:
         else:
             assert done.exit_code == 0, (line, done.output)
     run_python(page)
+    monkeypatch.syspath_prepend(folder)
+    run_blocks(page)
+
+
+def shorten(text: str) -> str:
+    for long, short in SHORTER.items():
+        text = text.replace(long, short)
+    return text
+
+
+def run_blocks(page: str) -> None:
+    """Run the blocks of Python that a page shows, one after another."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    for title, text in list_blocks(ROOT / page):
+        code = compile(shorten(text), page, "exec")
+        if title or page in ONLY_COMPILED:
+            continue
+        if "cuda" in text:
+            with pytest.raises(MissingError, match="cuda:0 was not found"):
+                exec(code, namespace)
+        else:
+            exec(code, namespace)
 
 
 def run_python(page: str) -> None:
