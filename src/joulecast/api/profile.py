@@ -111,9 +111,10 @@ def run_profiling(
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 
+    # Layers cost the same in every batch of a step: one batch is measured.
     target = Target(
         net.network,
-        setup,
+        replace(setup, accumulate=1),
         profiling.acquisition,
         profiling.interval_share,
         networks=net.members,

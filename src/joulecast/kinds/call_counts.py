@@ -40,6 +40,7 @@ def count_host_calls(layer: Layer, setup: Setup) -> tuple[float, ...]:
         launches += passes * layer.calls - forward - backward
     weights = work.update.launches // UPDATE_LAUNCHES[setup.optimizer]
     products = layer.calls * row.product_calls if without_tail.forward.flops else 0
+    products *= max(setup.accumulate, 1) * (2 if layer.recomputed else 1)
     if setup.phase == "inference":
         return 0.0, 0.0, 0.0, 0.0, float(launches), float(products)
     casts = products if uses_autocast(setup) else 0

@@ -17,6 +17,8 @@ _LOSSES = {"cross_entropy": (7, 5), "mse": (6, 4), "own": (7, 5)}
 # Updates: elements moved per parameter, elements kept besides weight and gradient, and launches per
 # weight tensor.
 _UPDATES = {"sgd": (5, 1, 3), "adam": (7, 2, 4), "adamw": (7, 2, 1)}
+# Adding a gradient to those of earlier batches reads both and writes their sum.
+_ADD_GRADIENT_MOVES = 3
 # A cast reads four bytes of each element and writes two, or the reverse.
 _CAST_BYTES = 6
 UPDATE_LAUNCHES = {name: launches for name, (_, _, launches) in _UPDATES.items()}
@@ -47,7 +49,8 @@ def loss_work(shape: Shape, setup: Setup) -> Work:
     if setup.phase != "train":
         return NO_WORK
     passes, launches = _LOSSES[setup.loss]
-    return Work(size_bytes=float(setup.batch * math.prod(shape) * passes * 4), launches=launches)
+    moved_bytes = float(setup.batch * math.prod(shape) * passes * 4)
+    return Work(size_bytes=moved_bytes, launches=launches).times(max(setup.accumulate, 1))
 
 
 def peak_memory(network: Network, setup: Setup) -> int:
@@ -79,7 +82,11 @@ def _count_layer_work(layer: Layer, setup: Setup, half_input: bool | None) -> St
     if layer.transposed:
         copied = find_kind(layer.kind).copy_transposed(layer.sizes, input_shape(layer), context)
         work = replace(work, forward=work.forward + copied)
-    return work if layer.calls == 1 else _repeat(work, layer.calls)
+    if layer.recomputed and training:
+        work = _recompute(work)
+    if layer.calls > 1:
+        work = _repeat(work, layer.calls)
+    return work if setup.accumulate == 1 else _accumulate(work, setup)
 
 
 def _chain_work(
@@ -187,6 +194,25 @@ def _weight_bytes(setup: Setup) -> int:
 def _repeat(work: StepWork, calls: int) -> StepWork:
     """Return the work of several calls; weights are updated once."""
     return replace(work, forward=work.forward.times(calls), backward=work.backward.times(calls))
+
+
+def _recompute(work: StepWork) -> StepWork:
+    """Return the work of a layer whose activations backward computes once more."""
+    again = replace(work.forward, memory_bytes=0.0)
+    has_backward = work.backward.launches > 0
+    return replace(work, forward=again, backward=work.backward + again) if has_backward else work
+
+
+def _accumulate(work: StepWork, setup: Setup) -> StepWork:
+    """Return the work of several batches whose gradients are added up before one update."""
+    batches = max(setup.accumulate, 1)
+    forward = replace(work.forward.times(batches), memory_bytes=work.forward.memory_bytes)
+    backward = work.backward.times(batches)
+    if weights := work.update.launches // UPDATE_LAUNCHES[setup.optimizer]:
+        moved_bytes = float(work.params * _ADD_GRADIENT_MOVES * WEIGHT_BYTES)
+        backward = backward + Work(0.0, moved_bytes, weights).times(max(batches - 1, 1))
+    update = work.update if setup.accumulate else Work(memory_bytes=work.update.memory_bytes)
+    return StepWork(forward, backward, update, work.params)
 
 
 def _update_work(weights: tuple[int, ...], setup: Setup, trains: bool) -> Work:

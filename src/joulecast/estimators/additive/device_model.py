@@ -83,12 +83,14 @@ class HostIssue:
     """How the host issues a step.
 
     Attributes:
-        unattributed_calls: Calls that are in no piece.
+        unattributed_calls: Calls of a batch that are in no piece.
         is_graph: The step is a CUDA graph, which the host issues with one call.
+        batches: Batches of a step, one after another.
     """
 
     unattributed_calls: float = 0.0
     is_graph: bool = False
+    batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -413,7 +415,7 @@ def _predict_host_times(
     times = [
         (0.0, 0.0)
         if issue.is_graph
-        else model.host_time.predict_issue_time(counts, issue.unattributed_calls)
+        else model.host_time.predict_issue_time(counts, issue.unattributed_calls, issue.batches)
         for counts, issue in zip(networks, issues, strict=True)
     ]
     return np.array(times, float).reshape(len(networks), 2)

@@ -266,7 +266,7 @@ class FittedAdditive:
             cov = cov + equicorrelated_covariance(pairs, sum_errors * totals.energy_j)
         layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
         if per_layer:
-            layers = attribute_energies(pairs, pieces, totals, self.measured_kinds)
+            layers = attribute_energies(networks, pieces, totals, self.measured_kinds)
         prediction = Prediction(
             energy_j=totals.energy_j,
             energy_sd_j=np.sqrt(totals.variance if cov is None else np.diag(cov)),
@@ -413,7 +413,7 @@ def _extend(
 def _describe_issue(network: Network, setup: Setup) -> HostIssue:
     """Return how the host issues a network; calls between layers are in no piece."""
     calls = 0.0 if network.totals is None else float(network.totals.between)
-    return HostIssue(calls, setup.cuda_graphs)
+    return HostIssue(calls, setup.cuda_graphs, max(setup.accumulate, 1))
 
 
 def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:

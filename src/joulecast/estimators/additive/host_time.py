@@ -109,19 +109,20 @@ class HostTimeModel(Record):
         return 1.0 / (_PRIOR_NETWORKS + self.network_count + 1.0)
 
     def predict_issue_time(
-        self, counts: Mapping[Piece, float], unattributed_calls: float = 0.0
+        self, counts: Mapping[Piece, float], unattributed_calls: float = 0.0, batches: int = 1
     ) -> tuple[float, float]:
         """Return the time to issue a step in seconds, and its standard deviation.
 
         Args:
             counts: Pieces, and how often the step runs each.
-            unattributed_calls: Calls that are in no piece.
+            unattributed_calls: Calls of a batch that are in no piece.
+            batches: Batches of the step, each of which has the overhead of a step.
         """
         is_training = trains(counts)
         launch = HOST_CALLS.index("launches" if is_training else "inference launches")
         share = 1.0 if is_training else _BETWEEN_SHARE
-        guessed_s = unattributed_calls * share * self.per_call_s[launch]
-        total_s = guessed_s + (self.step_overhead_s if is_training else 0.0)
+        guessed_s = batches * unattributed_calls * share * self.per_call_s[launch]
+        total_s = guessed_s + (batches * self.step_overhead_s if is_training else 0.0)
         for piece, count in counts.items():
             calls_s = count * float(sum(map(mul, piece.host_calls, self.per_call_s)))
             total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)

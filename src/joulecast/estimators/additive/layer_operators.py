@@ -51,6 +51,7 @@ def list_operators(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
             input_grad,
             tied=layer.tied,
             channels_last=is_channels_last and len(shape) > 2,
+            recomputed=layer.recomputed,
         )
         yield operator, half
         half = gives_half(operator, half)
@@ -65,7 +66,15 @@ def _split_kind(layer: Layer, half: bool) -> Iterator[tuple[Layer, bool]]:
         yield layer, half
     for number, (kind, sizes) in enumerate(operators):
         input_grad = layer.input_grad or (number > 0 and layer.trains)
-        operator = Layer(kind, Sizes(sizes), (), layer.trains, input_grad, tied=layer.tied)
+        operator = Layer(
+            kind,
+            Sizes(sizes),
+            (),
+            layer.trains,
+            input_grad,
+            tied=layer.tied,
+            recomputed=layer.recomputed,
+        )
         yield operator, half
         half = gives_half(operator, half)
 

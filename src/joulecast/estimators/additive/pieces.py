@@ -14,6 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from joulecast.estimators.additive.fused_leaves import (
+    FUSED,
+    find_moved_share,
+    is_library_operator,
+    use_channels_last,
+)
 from joulecast.estimators.additive.layer_operators import (
     count_fork_work,
     gives_half,
@@ -137,12 +143,14 @@ class PlacedPiece:
     """A piece at its place in a network.
 
     Attributes:
+        setup: The setup that it runs under.
         count: How often a step runs it: its calls, less the updates it does not repeat. Weights are
             updated once, however often their layer is called and whatever layers share them.
     """
 
     piece: Piece
     placed_part: PlacedPart
+    setup: Setup
     count: float
 
     @property
@@ -159,9 +167,10 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         part = replace(part, layers=order_branches(part.layers))
     works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
     work = _add_work(part, setup, works)
+    is_block = part.role == BLOCK
+    leaves = _split_block(part, setup) if is_block else _split_layer(part, setup)
     operators = _list_operators(part)
     layers = [layer.to_dict() for layer in part.layers]
-    is_block = part.role == BLOCK
     padded_flops = sum(map(count_executed_flops, part.layers, works))
     return Piece(
         key=stable_hash(
@@ -176,10 +185,10 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         flops=work.flops,
         padded_flops=padded_flops,
         size_bytes=work.size_bytes,
-        launches=work.launches,
+        launches=_count_launches(leaves) if setup.compiled else work.launches,
         point=find_point(part, setup, work, padded_flops),
-        host_calls=_sum_calls(part, setup),
-        leaves=_split_block(part, setup) if is_block else _split_layer(part, setup),
+        host_calls=_sum_leaf_calls(leaves) if setup.compiled else _sum_calls(part, setup),
+        leaves=leaves,
         alone_bytes=work.size_bytes * _share_moved_alone(part.layers[0], setup),
     )
 
@@ -192,8 +201,17 @@ def make_overhead_piece(source: str) -> Piece:
 
 
 def split_pieces(network: Network, setup: Setup) -> tuple[PlacedPiece, ...]:
-    """Return the pieces of a network's step, repeated blocks whole."""
-    return tuple(_place_pieces(split_blocks(network), setup))
+    """Return the pieces of a network's step, repeated blocks whole.
+
+    Of several batches whose gradients are accumulated, the last one also updates the weights.
+    """
+    parts = split_blocks(network)
+    batches = setup.accumulate
+    if batches < 2:
+        return tuple(_place_pieces(parts, setup))
+    last = _place_pieces(parts, replace(setup, accumulate=1))
+    others = _place_pieces(parts, replace(setup, accumulate=0))
+    return (*last, *(replace(one, count=one.count * (batches - 1)) for one in others))
 
 
 def count_pieces(pieces: Iterable[PlacedPiece], times: float = 1.0) -> dict[Piece, float]:
@@ -228,7 +246,7 @@ def _place_pieces(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedP
     for one in parts:
         piece = make_piece(one.part, setup)
         if piece.flops or piece.size_bytes:
-            yield PlacedPiece(piece, one, _count_repeats(one, setup))
+            yield PlacedPiece(piece, one, setup, _count_repeats(one, setup))
 
 
 def _count_repeats(placed: PlacedPart, setup: Setup) -> float:
@@ -246,6 +264,8 @@ def _select_setup(part: Part, setup: Setup) -> dict[str, object]:
     loss = settings.pop("loss")
     if setup.phase == "inference":
         settings.pop("optimizer")
+    if not any(layer_work(layer, setup).params for layer in part.layers):
+        settings.pop("accumulate", None)
     if part.role == "output":
         settings["loss"] = "cross_entropy" if loss == "own" else loss
     return settings
@@ -280,21 +300,62 @@ def _split_block(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
 
 
 def _split_layer(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
-    """Return the operators of layers and the loss; nothing of a single operator."""
+    """Return the operators of layers and the loss; nothing of a single eager operator."""
     has_loss = part.role == "output"
-    if len(part.layers) == 1 and not has_loss and not has_several_operators(part.layers[0]):
+    is_single = len(part.layers) == 1 and not has_several_operators(part.layers[0])
+    if is_single and not has_loss and not setup.compiled:
         return ()
     leaves: dict[Piece, float] = {}
     half = part.half_input
     for layer in part.layers:
+        previous = None
         for operator, half_input in list_operators(layer, half):
-            leaf = make_piece(Part("hidden", (operator,), half_input), setup)
+            if setup.compiled:
+                leaf = _make_compiled_leaf(operator, previous, half_input, setup)
+            else:
+                leaf = make_piece(Part("hidden", (operator,), half_input), setup)
             if leaf.flops or leaf.size_bytes:
                 leaves[leaf] = leaves.get(leaf, 0.0) + 1.0
             half = gives_half(operator, half_input)
+            previous = operator
     if has_loss and setup.phase == "train":
         leaves[_make_loss_piece(output_shape(part.layers[-1]), setup)] = 1.0
     return tuple(leaves.items())
+
+
+@lru_cache(maxsize=65536)
+def _make_compiled_leaf(
+    operator: Layer, previous: Layer | None, half_input: bool, setup: Setup
+) -> Piece:
+    """Return an operator of a compiled layer: as in an eager step if a library runs it."""
+    eager = replace(setup, compiled=False)
+    if is_library_operator(operator):
+        return make_piece(Part("hidden", (use_channels_last(operator),), half_input), eager)
+    share = find_moved_share(operator, previous)
+    leaf = make_piece(Part("hidden", (replace(operator, channels_last=False),), half_input), eager)
+    counted = layer_work(operator, eager).total
+    work = replace(counted, size_bytes=share * counted.size_bytes)
+    launches = leaf.launches if share == 1.0 else 0
+    return replace(
+        leaf,
+        key=f"{leaf.key} {FUSED}" if share == 1.0 else f"{leaf.key} {FUSED} inside",
+        kind=f"{FUSED} {leaf.kind}",
+        operator_class=FUSED,
+        size_bytes=work.size_bytes,
+        launches=launches,
+        point=find_point(Part("hidden", (operator,)), eager, work, 0.0),
+        host_calls=(float(launches), *leaf.host_calls[1:]),
+        alone_bytes=work.size_bytes,
+    )
+
+
+def _count_launches(leaves: Iterable[tuple[Piece, float]]) -> int:
+    return round(sum(leaf.launches * count for leaf, count in leaves))
+
+
+def _sum_leaf_calls(leaves: Iterable[tuple[Piece, float]]) -> tuple[float, ...]:
+    calls = (tuple(count * one for one in leaf.host_calls) for leaf, count in leaves)
+    return add_host_calls((0.0,) * len(HOST_CALLS), *calls)
 
 
 @lru_cache(maxsize=4096)
@@ -399,7 +460,8 @@ def _name_memory_format(layer: Layer) -> tuple[str, ...]:
 def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
     flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
     optimizer = setup.optimizer if setup.phase == "train" else ""
-    return _hash((operators, flags, part.role, is_half_precision(setup), optimizer, setup.phase))
+    how = is_half_precision(setup), optimizer, setup.phase
+    return _hash((operators, flags, part.role, *how, *([FUSED] if setup.compiled else [])))
 
 
 def _list_operators(part: Part) -> tuple[tuple[object, ...], ...]:
