@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup packages test check format demo docs clean
+.PHONY: setup packages test check format demo docs pictures clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -37,6 +37,11 @@ format: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "The documentation is in build/site: open build/site/index.html"
+
+# Pictures on the pages, made by the tests of the dashboard and of the tutorial.
+pictures: $(STAMP)
+	JOULECAST_SCREENSHOTS=$(CURDIR)/build/screenshots $(BIN)/pytest -q tests/web tests/docs/test_printed_commands.py
+	$(BIN)/python docs/_site/pictures.py build/screenshots
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py

@@ -8,8 +8,10 @@ one namespace. Only what takes minutes is shortened.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,15 @@ def test_commands_run_as_printed(page: str, folder: Path, monkeypatch) -> None:
     run_python(page)
     monkeypatch.syspath_prepend(folder)
     run_blocks(page)
+    keep_pictures(page, folder)
+
+
+def keep_pictures(page: str, folder: Path) -> None:
+    """Copy what the commands of a page drew, if a folder for pictures is set."""
+    if target := os.environ.get("JOULECAST_SCREENSHOTS"):
+        (ROOT / target).mkdir(parents=True, exist_ok=True)
+        for picture in folder.glob("*.png"):
+            shutil.copy(picture, ROOT / target / f"{Path(page).stem}-{picture.name}")
 
 
 def shorten(text: str) -> str:
