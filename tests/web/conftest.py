@@ -1,0 +1,40 @@
+"""A dashboard for every test, over a store with the profile of a simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+import joulecast
+from joulecast.web.app import create_app
+from joulecast.web.web_settings import WebSettings
+from web_examples import PROFILED
+
+
+@pytest.fixture(scope="session")
+def web_store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a store with the profile of a simulated device."""
+    path = str(tmp_path_factory.mktemp("web") / "store.sqlite")
+    joulecast.profile(PROFILED, on="simulated:7", batch=8, points=12, store=path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_client(web_store: str) -> Callable[..., TestClient]:
+    """Return a function that returns a client of a new dashboard."""
+
+    def make(base_url: str = "http://127.0.0.1:8378", **settings: object) -> TestClient:
+        given = {"store": web_store, "requests_per_second": 0, **settings}
+        app = create_app(WebSettings(**given))
+        return TestClient(app, base_url, raise_server_exceptions=False, follow_redirects=False)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def client(make_client: Callable[..., TestClient]) -> Iterator[TestClient]:
+    """Return a client of a dashboard without a token."""
+    with make_client() as opened:
+        yield opened
