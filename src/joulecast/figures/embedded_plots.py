@@ -100,7 +100,8 @@ def list_plot_values(plot: Plot) -> tuple[Row, tuple[Row, ...]]:
 def _summarise_panel(panel: Panel) -> str:
     height = panel.z or panel.y
     against = f"{panel.x.label} and {panel.y.label}" if panel.z else panel.x.label
-    text = f"{height.label} against {against}"
+    # An axis of categories needs no title.
+    text = " against ".join(filter(None, (height.label, against)))
     return f"{panel.title}: {text}" if panel.title else text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from joulecast.reports.report import Report, ReportTable, Section
 from joulecast.reports.report_values import count_things, format_estimate, list_values
-from joulecast.units import format_duration, format_energy, format_share
+from joulecast.units import format_duration, format_energy, format_interval, format_share
 from joulecast.uses.plan import PlanSummary
 from joulecast.uses.plan.plan_plot import plot_plan
 
@@ -54,7 +54,7 @@ def _list_jobs(plan: PlanSummary) -> ReportTable:
             _format_time(job.start_s),
             _format_time(job.end_s),
             format_energy(job.energy_j),
-            "–".join(map(format_energy, job.interval_j)),
+            format_interval(job.interval_j, format_energy),
             "mains" if job.charge_share is None else format_share(job.charge_share),
             job.provenance,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from joulecast.reports.report import ReportTable
-from joulecast.units import format_energy
+from joulecast.units import format_energy, format_interval
 
 # From here on a percentage is written without decimals.
 _LARGE_PERCENT = 99.95
@@ -14,8 +14,8 @@ _LARGE_PERCENT = 99.95
 
 def format_estimate(mean_j: float, interval_j: Sequence[float], level: float = 0.95) -> str:
     """Return ``2.07 J (95 % interval 1.87–2.29 J)``."""
-    low, high = map(format_energy, interval_j)
-    return f"{format_energy(mean_j)} ({100 * level:g} % interval {low}–{high})"
+    interval = format_interval(interval_j, format_energy)
+    return f"{format_energy(mean_j)} ({100 * level:g} % interval {interval})"
 
 
 def format_percent(percent: float) -> str:

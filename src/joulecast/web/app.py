@@ -14,7 +14,17 @@ from joulecast.web.estimate_api import router as estimate_router
 from joulecast.web.monitoring import RequestMetrics, ServerMetrics
 from joulecast.web.monitoring import router as monitoring_router
 from joulecast.web.page_data import PageData
-from joulecast.web.pages import curves_page, devices_page, estimate_page
+from joulecast.web.pages import (
+    campaigns_page,
+    curves_page,
+    devices_page,
+    estimate_page,
+    evaluations_page,
+    fleet_page,
+    plans_page,
+    pruning_page,
+    scores_page,
+)
 from joulecast.web.problems import add_problem_handlers
 from joulecast.web.protection import Protection
 from joulecast.web.rendering import DashboardPage, render
@@ -24,7 +34,17 @@ from joulecast.web.web_settings import WebSettings
 from joulecast.web.work_queue import WorkQueue
 
 # In the order of the navigation.
-PAGES: tuple[DashboardPage, ...] = (devices_page.PAGE, estimate_page.PAGE, curves_page.PAGE)
+PAGES: tuple[DashboardPage, ...] = (
+    devices_page.PAGE,
+    estimate_page.PAGE,
+    curves_page.PAGE,
+    campaigns_page.PAGE,
+    evaluations_page.PAGE,
+    plans_page.PAGE,
+    pruning_page.PAGE,
+    scores_page.PAGE,
+    fleet_page.PAGE,
+)
 
 
 def create_app(settings: WebSettings) -> FastAPI:

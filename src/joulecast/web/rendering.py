@@ -15,6 +15,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from joulecast.reports.report_page import REPORT_FUNCTIONS
+
 PACKAGE = Path(str(files("joulecast")))
 STATIC = PACKAGE / "web" / "static"
 PLOTLY = "plotly.min.js"
@@ -66,6 +68,7 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(REPORT_FUNCTIONS)
     environment.globals["static_url"] = static_url
     environment.globals["plotly_style_ids"] = list_plotly_style_ids
     return environment

@@ -103,7 +103,8 @@ function fitWidth({ layout }, width) {
   }
 }
 
-function drawAll() {
+/** Draw all plots of the page, those that were added to it later too. */
+export function drawAll() {
   for (const element of document.querySelectorAll("[data-plot]")) {
     const source = document.getElementById(element.dataset.plot);
     if (source) {
