@@ -1,14 +1,24 @@
-"""Open pages of a dashboard in a real browser, collect what goes wrong, and take pictures."""
+"""A running dashboard and a browser for tests, each started once.
+
+``make test`` installs Debian's package ``chromium`` where it can. Without a browser its tests are
+skipped, except in continuous integration. ``tests/web/conftest.py`` imports the fixtures.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import socket
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
+
+from dashboard_data import DashboardData, make_dashboard_data
 
 SCREENSHOTS = "JOULECAST_SCREENSHOTS"
 """Name of a variable: the folder that pictures of pages are written to."""
@@ -17,6 +27,109 @@ DESKTOP = {"width": 1280, "height": 900}
 _START_S = 30.0
 # Of the graphics of a browser without a screen, not of the page.
 _HARMLESS = ("GPU stall due to ReadPixels", "willReadFrequently", "Automatic fallback to software")
+
+
+@pytest.fixture(scope="session")
+def dashboard_data(tmp_path_factory):
+    """Return a filled store and a folder of results, the same for all processes of a test run."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return make_dashboard_data(tmp_path_factory.mktemp("dashboard"))
+    shared = tmp_path_factory.getbasetemp().parent
+    folder = shared / "dashboard"
+    with (shared / "dashboard.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            made = tmp_path_factory.mktemp("dashboard")
+            make_dashboard_data(made)
+            made.rename(folder)
+    return DashboardData(folder / "store.sqlite", folder / "results")
+
+
+@pytest.fixture(scope="session")
+def dashboard_url(dashboard_data):
+    """Yield the address of a running dashboard."""
+    from joulecast.web.app import create_app
+    from joulecast.web.web_settings import WebSettings
+
+    settings = WebSettings(str(dashboard_data.store), dashboard_data.results, requests_per_second=0)
+    with run_server(create_app(settings)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def fetch(dashboard_url):
+    """Return a function that asks the dashboard without a browser."""
+    import httpx
+
+    with httpx.Client(base_url=dashboard_url, timeout=60.0) as client:
+        yield client.get
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Yield one browser; skip where it is absent, but fail in continuous integration."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        reason = "Chromium is not installed: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # The tests run as root in containers, where Chromium has no sandbox.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium, dashboard_url):
+    """Return a function that opens a page of the dashboard; errors in the console fail the test.
+
+    ``visit("/devices", theme="dark", size=PHONE)`` returns a playwright Page. All pages are checked
+    and closed when the test ends.
+    """
+    visits = []
+
+    def open_page(path, *, theme="light", size=DESKTOP, is_checked=True):
+        context = chromium.new_context(
+            viewport=size, color_scheme=theme, reduced_motion="reduce", locale="en-GB"
+        )
+        visits.append(Visit(context, is_checked))
+        page = context.new_page()
+        visits[-1].listen(page)
+        page.goto(dashboard_url + path, wait_until="load")
+        return page
+
+    yield open_page
+    for one in visits:
+        one.context.close()
+    found = [line for one in visits if one.is_checked for line in one.errors]
+    assert found == []
+
+
+@pytest.fixture
+def check_access(chromium, dashboard_url):
+    """Return a function that runs axe on a page of the dashboard and fails on violations."""
+    from axe_core_python.sync_playwright import Axe
+
+    def check(path, *, theme="light", size=DESKTOP, prepare=None):
+        # axe is injected as a script, which the content security policy forbids.
+        context = chromium.new_context(
+            viewport=size, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
+        )
+        try:
+            page = context.new_page()
+            page.goto(dashboard_url + path, wait_until="load")
+            if prepare is not None:
+                prepare(page)
+            found = Axe().run(page)["violations"]
+        finally:
+            context.close()
+        assert [_describe_violation(one) for one in found] == []
+
+    return check
 
 
 @dataclass
@@ -71,7 +184,6 @@ def run_server(app):
         thread.join(_START_S)
 
 
-def describe_violation(found):
-    """Return a violation that axe found, in one line."""
+def _describe_violation(found):
     places = ", ".join(" ".join(map(str, node["target"])) for node in found["nodes"][:4])
     return f"{found['id']}: {found['help']} at {places}"

@@ -8,6 +8,14 @@ import pytest
 from starlette.testclient import TestClient
 
 import joulecast
+from dashboard_browser import (  # noqa: F401
+    check_access,
+    chromium,
+    dashboard_data,
+    dashboard_url,
+    fetch,
+    visit,
+)
 from joulecast.web.app import create_app
 from joulecast.web.web_settings import WebSettings
 from web_examples import PROFILED
