@@ -376,24 +376,25 @@ def test_a_module_that_was_read_is_less_certain(fitted):
     assert added > 0.8 * (share * one.energy_j[0]) ** 2
 
 
-def test_training_and_inference_have_models_of_their_own(device):
+def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     """Given enough of both; each predicts its phase, whatever was observed of the other."""
-    networks = draw_networks(40, seed=8)
+    monkeypatch.setattr(estimator, "_MIN_OWN_ENERGIES", 20)
+    networks = draw_networks(12, seed=8)
     inference = replace(SETUP, phase="inference")
     training = observe_parts(device, networks)
     forward = observe_parts(device, networks, inference)
-    estimator = AdditiveEstimator()
-    both = estimator.fit([*training, *forward])
+    additive = AdditiveEstimator()
+    both = additive.fit([*training, *forward])
     assert both.inference is not None
     some = networks[:3]
-    for setup, own in ((SETUP, estimator.fit(training)), (inference, estimator.fit(forward))):
+    for setup, own in ((SETUP, additive.fit(training)), (inference, additive.fit(forward))):
         alone = own.predict(some, [setup] * 3)
         assert both.predict(some, [setup] * 3).energy_j == pytest.approx(alone.energy_j)
     mixed = both.predict(some, [SETUP, inference, SETUP], joint=True)
     assert mixed.energy_cov is not None and mixed.energy_cov[0, 1] == 0.0
-    restored = estimator.load(both.to_dict()).predict(some, [inference] * 3)
+    restored = additive.load(both.to_dict()).predict(some, [inference] * 3)
     assert restored.energy_j == pytest.approx(both.predict(some, [inference] * 3).energy_j)
-    assert estimator.fit([*training, *forward], both).observation_count == both.observation_count
+    assert additive.fit([*training, *forward], both).observation_count == both.observation_count
 
 
 def test_few_inferences_share_the_model_of_training(device):
