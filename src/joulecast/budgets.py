@@ -50,7 +50,7 @@ class RunLength(Record):
                 raise InputError(f"{name} is {count}: give a whole number from 1 to {MAX_COUNT:,}")
 
     def count_steps(self, batch: int) -> int:
-        """Return the number of steps at a batch size; the last step of an epoch may be smaller."""
+        """Return the number of steps with so many samples; the last of an epoch may be smaller."""
         if self.epochs is None or self.samples is None:
             return self.steps or 1
         steps = self.epochs * math.ceil(self.samples / batch)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
-from joulecast.api.options import EstimateOptions, split_options
+from joulecast.api.options import EstimateOptions, NetOptions, split_options
 from joulecast.api.profiles import find_profiles
 from joulecast.records import Profile, Setup
 
@@ -23,6 +23,8 @@ class SetupGrid:
 
     Attributes:
         batch: Batch sizes; the net's own where empty, and 1 for inference.
+        accumulate: Numbers of batches per update.
+        compiled: Whether the net is compiled; ``(False, True)`` compares both.
     """
 
     batch: tuple[int, ...] = ()
@@ -33,24 +35,23 @@ class SetupGrid:
     threads: tuple[int, ...] = (0,)
     processor: tuple[str, ...] = ("",)
     cuda_graphs: bool = False
+    accumulate: tuple[int, ...] = (1,)
+    compiled: tuple[bool, ...] = (False,)
 
     def list_setups(self, own_batch: int) -> list[Setup]:
         """Return every combination."""
-        batches = self.batch or (own_batch,)
-        grid = product(batches, self.precision, self.optimizer, self.threads, self.processor)
-        return [
-            Setup(
-                batch,
-                self.phase,
-                precision,
-                optimizer,
-                self.loss,
-                threads,
-                processor=processor,
-                cuda_graphs=self.cuda_graphs,
-            )
-            for batch, precision, optimizer, threads, processor in grid
-        ]
+        fixed = {"phase": self.phase, "loss": self.loss, "cuda_graphs": self.cuda_graphs}
+        varied = {
+            "batch": self.batch or (own_batch,),
+            "precision": self.precision,
+            "optimizer": self.optimizer,
+            "threads": self.threads,
+            "processor": self.processor,
+            "accumulate": self.accumulate,
+            "compiled": self.compiled,
+        }
+        rows = product(*varied.values())
+        return [Setup(**fixed, **dict(zip(varied, row, strict=True))) for row in rows]
 
 
 def compare(
@@ -71,14 +72,17 @@ def compare(
         setups: How the net may be trained or run; instead of fields of ``SetupGrid``.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of
-            ``EstimateOptions``: ``estimator``, ``level``, ``store``. For a module, ``loss`` may be
+            ``EstimateOptions``: ``estimator``, ``level``, ``store``; ``checkpoint=True`` puts
+            repeated blocks under activation checkpointing. For a module, ``loss`` may be
             a callable from its output to a scalar. ``phase="inference"`` compares inference.
     """
-    grid, estimating = split_options(compare, options, SetupGrid, EstimateOptions)
+    grid, changes, estimating = split_options(
+        compare, options, SetupGrid, NetOptions, EstimateOptions
+    )
     own_loss = {"loss": grid.pop("loss")} if callable(grid.get("loss")) else {}
     setup_grid = SetupGrid(**grid)
     net_options = {"phase": setup_grid.phase, **own_loss}
-    request = NetRequest(net, inputs, input_shape=input_shape, setup_options=net_options)
+    request = NetRequest(net, inputs, input_shape=input_shape, setup_options=net_options, **changes)
     resolved = request.resolve()[0]
     wanted = [*setups] or setup_grid.list_setups(resolved.batch)
     how = EstimateOptions(**estimating)

@@ -243,7 +243,7 @@ def _make_observation(
 ) -> Observation:
     try:
         net, setup = _resolve(run, request, path)
-        steps = _count_steps(run, options, setup.batch)
+        steps = _count_steps(run, options, setup.samples_per_step)
     except FileError:
         raise
     except JoulecastError as error:

@@ -13,6 +13,7 @@ from joulecast.api.options import (
     DEFAULT_PROFILE_SECONDS,
     EstimateOptions,
     MeasureOptions,
+    NetOptions,
     ProbeOptions,
     ProfileOptions,
     split_options,
@@ -48,18 +49,20 @@ def estimate(
             the device ``on``.
         setup: How the net is trained or run.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
-        options: Fields of ``Setup`` (``batch=128``), of ``EstimateOptions``: ``estimator``,
-            ``level``, ``store``; ``on``: a device of this machine (``cuda:0``; the processor by
-            default); and of ``ProbeOptions``: ``probe=True`` measures the net's unseen layers on
-            it first, under ``meter``. For a module, ``loss`` may be a callable from its output to a
-            scalar.
+        options: Fields of ``Setup`` (``batch=128, accumulate=4, compiled=True``);
+            ``checkpoint=True`` puts repeated blocks under activation checkpointing; fields of
+            ``EstimateOptions``: ``estimator``, ``level``, ``store``; ``on``: a device of this
+            machine (``cuda:0``; the processor by default); and fields of ``ProbeOptions``:
+            ``probe=True`` measures the net's unseen layers on it first, under ``meter``. For a
+            module, ``loss`` may be a callable from its output to a scalar.
     """
-    setup_options, estimating, probing, measuring = split_options(
-        estimate, options, Setup, EstimateOptions, ProbeOptions, MeasureOptions
+    setup_options, changes, estimating, probing, measuring = split_options(
+        estimate, options, Setup, NetOptions, EstimateOptions, ProbeOptions, MeasureOptions
     )
     how, probe = EstimateOptions(**estimating), ProbeOptions(**probing)
     _check_source(device, probe, measuring)
-    resolved, setup = NetRequest(net, inputs, setup, input_shape, setup_options).resolve()
+    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
+    resolved, setup = request.resolve()
     if probe.probe:
         known = probe_net(resolved, setup, MeasureOptions(**measuring), how, probe.probe_seconds)
     elif isinstance(device, Profile):

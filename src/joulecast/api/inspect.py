@@ -89,7 +89,7 @@ def _is_count_of_step(net: ResolvedNet, network: Network, totals: StepTotals, se
     counted: the layers' FLOPs at this batch size must then be those that the count was compared
     with.
     """
-    if setup.phase != "train" or setup.precision not in ("fp32", "tf32"):
+    if setup.phase != "train" or setup.precision not in ("fp32", "tf32") or setup.accumulate != 1:
         return False
     if net.load is not None or net.network.totals is None:
         return True

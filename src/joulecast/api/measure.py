@@ -7,7 +7,7 @@ from typing import Any
 
 from joulecast.api.measurers import open_any_measurer, runs_own_net
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
-from joulecast.api.options import MeasureOptions, split_options
+from joulecast.api.options import MeasureOptions, NetOptions, split_options
 from joulecast.records import OWN_NET, Observation, Setup, Trial
 
 
@@ -30,12 +30,16 @@ def measure(
         setup: How the net is trained or run.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         store: Path or URL of a store to add the observation to; by default it is only returned.
-        options: Fields of ``Setup`` (``batch=128``) and of ``MeasureOptions``: ``on``, ``meter``,
-            ``rounds``, ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a
-            callable from its output to a scalar.
+        options: Fields of ``Setup`` (``batch=128, accumulate=4, compiled=True``);
+            ``checkpoint=True`` puts repeated blocks under activation checkpointing, on a copy of a
+            module; and fields of ``MeasureOptions``: ``on``, ``meter``, ``rounds``,
+            ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a callable from its
+            output to a scalar.
     """
-    setup_options, measuring = split_options(measure, options, Setup, MeasureOptions)
-    request = NetRequest(net, inputs, setup, input_shape, setup_options)
+    setup_options, changes, measuring = split_options(
+        measure, options, Setup, NetOptions, MeasureOptions
+    )
+    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     if store is not None:
         from joulecast.store import check_place
 

@@ -18,6 +18,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from joulecast.api.option_values import convert_shape
 from joulecast.api.trust import check_trusted
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, draw_family, is_family, make_family
-from joulecast.kinds import is_half_precision
+from joulecast.kinds import checkpoint_blocks, is_half_precision
 from joulecast.records import Network, Setup
 from joulecast.units import format_shape
 
@@ -70,6 +71,7 @@ class NetRequest:
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         setup_options: Fields that replace those of ``setup``. For a module, ``loss`` may be a
             callable from its output to a scalar.
+        checkpoint: Put the net's repeated blocks under activation checkpointing.
     """
 
     net: Any
@@ -77,6 +79,7 @@ class NetRequest:
     setup: Setup | None = None
     input_shape: Shape | None = None
     setup_options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: bool = False
 
     @property
     def name(self) -> str:
@@ -90,19 +93,23 @@ class NetRequest:
         options = dict(self.setup_options)
         loss = options.pop("loss") if callable(options.get("loss")) else None
         setup = replace(self.setup or Setup(), **options)
+        check_checkpoint(self.checkpoint, setup.phase)
         batch = setup.batch if self.setup is not None or "batch" in options else None
         if not isinstance(self.net, (str, os.PathLike, Network)):
-            found = _read_module(self.net, self.inputs, loss, batch, setup)
+            found = _read_module(replace(self, setup=setup), loss, batch)
         elif loss is not None:
             raise InputError(
                 "loss is a function, which needs a module and its inputs: give both, or let your "
                 "make_net return (module, inputs, loss)"
             )
         elif isinstance(self.net, Network):
-            found = ResolvedNet(self.net, batch or choose_batch(setup.phase))
+            network = checkpoint_blocks(self.net) if self.checkpoint else self.net
+            found = ResolvedNet(network, batch or choose_batch(setup.phase))
         else:
             shape = convert_shape(self.input_shape)
-            found = resolve_name(self.name, batch, shape, phase=setup.phase)
+            found = resolve_name(
+                self.name, batch, shape, phase=setup.phase, checkpoint=self.checkpoint
+            )
         return found, replace(setup, batch=found.batch)
 
 
@@ -112,6 +119,7 @@ def resolve_name(
     input_shape: Shape | None = None,
     *,
     phase: str = "train",
+    checkpoint: bool = False,
     named_in: str | None = None,
 ) -> ResolvedNet:
     """Return the net that a name stands for.
@@ -122,6 +130,7 @@ def resolve_name(
         batch: Batch size; by default that of the net's inputs, else the usual one of the phase.
         input_shape: Shape of one sample, where the net accepts another than its own.
         phase: ``train`` or ``inference``.
+        checkpoint: Put repeated blocks under activation checkpointing.
         named_in: The file that the name is from, if it is not from the user: a callable is then
             imported only if the user trusts the file's folder.
 
@@ -133,17 +142,19 @@ def resolve_name(
     """
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: give a whole number of at least 1")
+    check_checkpoint(checkpoint, phase)
     if found := resolve_built_in(name, batch, input_shape, phase=phase):
         members = _draw_members(name, found.network) if is_family(name) else ()
-        return replace(found, members=members)
+        return _checkpoint_net(replace(found, members=members), checkpoint)
     if name.endswith(".json"):
-        return _read_file(name, batch or choose_batch(phase), input_shape)
+        file = _read_file(name, batch or choose_batch(phase), input_shape)
+        return _checkpoint_net(file, checkpoint)
     if name.endswith(".onnx"):
-        return _read_onnx(name, batch, input_shape, phase)
+        return _checkpoint_net(_read_onnx(name, batch, input_shape, phase), checkpoint)
     if ":" in name:
         if named_in is not None:
             _check_trusted(name, named_in)
-        return _read_callable(name, batch, input_shape)
+        return _read_callable(name, batch, input_shape, checkpoint)
     if name.endswith(".py"):
         raise NetError(f"{name} is a file: name the function that makes the net, {name}:make_net")
     raise NetError(
@@ -169,6 +180,12 @@ def resolve_built_in(
         _check_input(application, input_shape)
         return ResolvedNet(application, batch or choose_batch(phase))
     return None
+
+
+def check_checkpoint(checkpoint: bool, phase: str) -> None:
+    """Raise InputError for checkpoints of inference, which keeps no activations."""
+    if checkpoint and phase == "inference":
+        raise InputError("inference keeps no activations to checkpoint: leave --checkpoint out")
 
 
 def check_family(name: str) -> None:
@@ -241,10 +258,19 @@ def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
     return (network, *drawn)
 
 
-def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None, setup: Setup) -> ResolvedNet:
+def _checkpoint_net(net: ResolvedNet, checkpoint: bool) -> ResolvedNet:
+    """Return a net that Joulecast builds, with its blocks checkpointed if they should be."""
+    if not checkpoint:
+        return net
+    members = tuple(map(checkpoint_blocks, net.members))
+    return replace(net, network=checkpoint_blocks(net.network), members=members)
+
+
+def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedNet:
     require_torch("reading a module")
     from torch import nn
 
+    net, inputs, setup = request.net, request.inputs, request.setup or Setup()
     if not isinstance(net, nn.Module):
         raise InputError(
             f"net is {net!r}: give a name, a joulecast.Network, or a PyTorch module with inputs"
@@ -256,13 +282,16 @@ def _read_module(net: Any, inputs: Any, loss: Any, batch: int | None, setup: Set
     from joulecast.runtimes.torch.example_inputs import resize_batch
     from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
 
-    loaded = LoadedNet(net, resize_batch(inputs, batch) if batch else inputs, loss)
+    inputs = resize_batch(inputs, batch) if batch else inputs
+    loaded = LoadedNet(net, inputs, loss, request.checkpoint)
     network = read_loaded_net(type(net).__name__, loaded)
-    # Inference in half precision converts weights, and the user's own must keep theirs.
+    # Inference in half precision converts weights, and checkpoints change modules: the user's own
+    # must stay as it is.
     is_converted = setup.phase == "inference" and is_half_precision(setup)
+    is_changed = is_converted or request.checkpoint
 
     def load() -> LoadedNet:
-        return replace(loaded, net=copy.deepcopy(net)) if is_converted else loaded
+        return replace(loaded, net=copy.deepcopy(net)) if is_changed else loaded
 
     return ResolvedNet(network, loaded.batch, load)
 
@@ -308,9 +337,12 @@ def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: s
     return ResolvedNet(found.network, found.batch, lambda: file, form="onnx")
 
 
-def _read_callable(name: str, batch: int | None, input_shape: Shape | None) -> ResolvedNet:
+def _read_callable(
+    name: str, batch: int | None, input_shape: Shape | None, checkpoint: bool
+) -> ResolvedNet:
     require_torch(f"reading {name}")
     from joulecast.runtimes.torch.load import load_net, read_named_net
 
-    network, own_batch = read_named_net(name, batch, input_shape)
-    return ResolvedNet(network, own_batch, lambda: load_net(name, batch, input_shape))
+    network, own_batch = read_named_net(name, batch, input_shape, checkpoint)
+    load = partial(load_net, name, batch, input_shape, checkpoint=checkpoint)
+    return ResolvedNet(network, own_batch, load)

@@ -48,6 +48,17 @@ def split_options(
 
 
 @dataclass(frozen=True)
+class NetOptions:
+    """How a net is changed before it is trained.
+
+    Attributes:
+        checkpoint: Put its repeated blocks under activation checkpointing.
+    """
+
+    checkpoint: bool = False
+
+
+@dataclass(frozen=True)
 class MeasureOptions:
     """Where and how a net is measured.
 

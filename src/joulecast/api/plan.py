@@ -54,7 +54,14 @@ def _resolve_job(job: Job, path: str, trust: bool) -> tuple[Network, Setup]:
     batch, named_in = job.setup.get("batch"), None if trust else path
     try:
         setup = Setup(**job.setup)
-        found = resolve_name(job.net, batch, job.input_shape, phase=setup.phase, named_in=named_in)
+        found = resolve_name(
+            job.net,
+            batch,
+            job.input_shape,
+            phase=setup.phase,
+            checkpoint=job.checkpoint,
+            named_in=named_in,
+        )
         return found.network, replace(setup, batch=found.batch)
     except InputError as error:
         raise FileError(f"{path}: [[job]] {job.name}: {error}") from error

@@ -11,6 +11,7 @@ from joulecast.api.nets import NetRequest, ResolvedNet, Shape
 from joulecast.api.options import (
     DEFAULT_PROFILE_SECONDS,
     MeasureOptions,
+    NetOptions,
     ProfileOptions,
     split_options,
 )
@@ -48,7 +49,8 @@ def profile(
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         store: Path or URL of the store, if not the usual one.
         on_progress: Called before every measurement and at the end.
-        options: Fields of ``Setup`` (``batch=128``), of ``MeasureOptions`` (``on="cuda:0"``) and of
+        options: Fields of ``Setup`` (``batch=128``); ``checkpoint=True`` puts repeated blocks under
+            activation checkpointing; fields of ``MeasureOptions`` (``on="cuda:0"``) and of
             ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
             ``estimator``, ``atlas``, ``from_``. For a module, ``loss`` may be a callable from its
             output to a scalar.
@@ -57,13 +59,13 @@ def profile(
         InputError: Neither a net nor ``atlas`` is given, or both are.
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
-    setup_options, measuring, profiling = split_options(
-        profile, options, Setup, MeasureOptions, ProfileOptions
+    setup_options, changes, measuring, profiling = split_options(
+        profile, options, Setup, NetOptions, MeasureOptions, ProfileOptions
     )
     chosen = ProfileOptions(**profiling)
     if chosen.atlas:
         given = [net, inputs, setup, input_shape]
-        if any(one is not None for one in given) or setup_options.keys() - {"phase"}:
+        if any(one is not None for one in given) or setup_options.keys() - {"phase"} or changes:
             raise InputError(
                 "atlas=True draws its own networks and setups: leave net and setup out"
             )
@@ -74,7 +76,7 @@ def profile(
         return profile_atlas(measured, chosen, store, on_progress)[1]
     if net is None:
         raise InputError("no net is given: give one, or atlas=True to profile for any network")
-    request = NetRequest(net, inputs, setup, input_shape, setup_options)
+    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     return run_profiling(
         *request.resolve(),
         MeasureOptions(**measuring),

@@ -104,7 +104,7 @@ def prune(
     task = PruneTask(
         resolved,
         setup,
-        parse_pruning_budget(budget, RunLength(**length), setup.batch),
+        parse_pruning_budget(budget, RunLength(**length), setup.samples_per_step),
         PruneOptions(**pruning),
         request.name,
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from joulecast.api.bill import Bill, make_bill
 from joulecast.api.compare import SetupGrid, compare_setups
-from joulecast.api.nets import Shape, resolve_name
+from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EstimateOptions
 from joulecast.api.profiles import find_profiles
 from joulecast.budgets import RunLength
@@ -50,14 +50,27 @@ def make_setup_grid(
     batch: tuple[int, ...] | None,
     threads: tuple[int, ...] | None,
     processor: tuple[str, ...] | None,
+    accumulate: tuple[int, ...] | None,
     inference: bool,
     **setup: Any,
 ) -> SetupGrid:
     """Return the grid of setups from the values of options."""
     fixed = {**setup, **options.choose_phase(inference)}
+    fixed["compiled"] = (fixed["compiled"],)
     if inference:
         fixed["optimizer"] = (fixed["optimizer"],)
-    return SetupGrid(batch or (), threads=threads or (0,), processor=processor or ("",), **fixed)
+    return SetupGrid(
+        batch or (),
+        threads=threads or (0,),
+        processor=processor or ("",),
+        accumulate=accumulate or (1,),
+        **fixed,
+    )
+
+
+def make_net_request(input: Shape | None, checkpoint: bool) -> NetRequest:
+    """Return a request from the values of options; the net and its phase are filled in later."""
+    return NetRequest(None, input_shape=input, checkpoint=checkpoint)
 
 
 @click.command()
@@ -106,10 +119,17 @@ def make_setup_grid(
         metavar="NAME,NAME",
         help="Processors of the device, as its runtime says.",
     ),
+    click.option(
+        "--accumulate",
+        type=CountListType(),
+        metavar="1,4",
+        help="Numbers of batches per update.  [default: 1]",
+    ),
+    options.compiled,
     options.cuda_graphs,
     options.inference,
 )
-@options.input_shape
+@collect("request", make_net_request, options.input_shape, options.checkpoint)
 @options.estimating
 @collect(
     "totals",
@@ -124,7 +144,7 @@ def compare(
     net: str,
     devices: tuple[str, ...] | None,
     setups: SetupGrid,
-    input: Shape | None,
+    request: NetRequest,
     estimating: EstimateOptions,
     totals: SampleOptions,
     output: OutputOptions,
@@ -137,7 +157,8 @@ def compare(
     """
     # Parsed first, so that a wrong price or grid is reported before anything is estimated.
     bill = totals.make_bill()
-    resolved = resolve_name(net, None, input, phase=setups.phase)
+    request = replace(request, net=net, setup_options={"phase": setups.phase})
+    resolved, _ = request.resolve()
     profiles = find_profiles(devices or (), estimating.store, options.echo_choice)
     grid = setups.list_setups(resolved.batch)
     comparison = compare_setups(resolved, profiles, grid, estimating)

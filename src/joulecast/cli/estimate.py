@@ -81,15 +81,15 @@ _BATTERY_SHARE = ShareType(is_open=False)
 
 @click.command()
 @click.argument("net")
-@options.net_options
+@options.checkpointed_net_options
 @collect(
     "source",
     SourceOptions,
     options.device,
     click.option("--profile", metavar="FILE", help="Profile file, instead of --device."),
     options.make_on(
-        "Device of this machine, instead of --device: cpu, cuda:0, torch_compile:cpu, mnn:cpu, "
-        "onnx:cpu or simulated:7."
+        "Device of this machine, instead of --device: cpu, cuda:0, mnn:cpu, onnx:cpu or "
+        "simulated:7."
     ),
     click.option(
         "--probe", is_flag=True, help="First measure the net's unseen layers on the device --on."
@@ -143,7 +143,7 @@ def estimate(
     source.check_probe(estimating.estimator)
     device = "" if source.probe else source.choose_name()
     net, setup = request.resolve()
-    steps = length.count_steps(setup.batch)
+    steps = length.count_steps(setup.samples_per_step)
     if source.probe:
         with report_interruption(MEASUREMENTS_KEPT), show_activity("measuring layers"):
             profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)

@@ -158,7 +158,7 @@ def status(store: str | None, json: bool) -> None:
     metavar="NAME,NAME",
     help="Devices of the fleet, or all.",
 )
-@options.net_options
+@options.checkpointed_net_options
 @collect(
     "profiling",
     make_profile_options,
@@ -234,7 +234,7 @@ def make_forecast_options(
 
 @fleet.command()
 @click.argument("net")
-@options.net_options
+@options.checkpointed_net_options
 @collect(
     "forecast",
     make_forecast_options,
@@ -272,7 +272,7 @@ def estimate(
     choose the clients of a round.
     """
     net, setup = request.resolve()
-    found = forecast_net(net, setup, forecast.make_question(setup.batch), estimating)
+    found = forecast_net(net, setup, forecast.make_question(setup.samples_per_step), estimating)
     write_result(output, describe_forecast(found), lambda: print_forecast(found))
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 HARMLESS = frozenset(
     """
-    acquisition atlas batch battery blocks budget candidates charge check confidence covers
-    cross_check cuda_graphs deadline detach device device_file device_name devices epochs
-    estimator estimators floor form from_ grid importance inference inferences input interval
-    json keep layers level licence loss measure missing multiple nets new_tokens no_save now
-    objective offline optimizer patience performance points precision price probe processor
-    profile prompt_tokens published reserve rest_w retry_refused rounds run runs sampler samples
-    seconds seed seen source stdio steps strategy study tdp threads time_limit tool trials vary
-    warmup window workers
+    accumulate acquisition atlas batch battery blocks budget candidates charge check
+    checkpoint compiled confidence covers cross_check cuda_graphs deadline detach device
+    device_file device_name devices epochs estimator estimators floor form from_ grid
+    importance inference inferences input interval json keep layers level licence loss
+    measure missing multiple nets new_tokens no_save now objective offline optimizer
+    patience performance points precision price probe processor profile prompt_tokens
+    published reserve rest_w retry_refused rounds run runs sampler samples seconds seed seen
+    source stdio steps strategy study tdp threads time_limit tool trials vary warmup window
+    workers
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""
@@ -29,7 +30,7 @@ _METER = (
     r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
     r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
 )
-_ON = r"(?:(?:torch_compile:)?(?:cpu|cuda(?::\d+)?)|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
+_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
     "net": "may run code",
@@ -74,6 +75,6 @@ def _is_store_here(text: str) -> bool:
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "meter": lambda text: re.fullmatch(rf"{_METER}(?:\+{_METER})*", text) is not None,
     "on": lambda text: re.fullmatch(rf"{_ON}(?:,{_ON})*", text) is not None,
-    "runtime": lambda text: text in ("torch", "torch_compile", "mnn", "onnx", "simulated"),
+    "runtime": lambda text: text in ("torch", "mnn", "onnx", "simulated"),
     "store": _is_store_here,
 }

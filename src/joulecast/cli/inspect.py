@@ -23,7 +23,7 @@ _SHARES += tuple(f"overcounted_{what}_share" for what in ("flops", "bytes"))
 
 @click.command()
 @click.argument("net")
-@options.net_options
+@options.checkpointed_net_options
 @click.option("--blocks", is_flag=True, help="Show equal blocks as one row.")
 @click.option(
     "--out",

@@ -56,7 +56,7 @@ class CommandAfterDashes(click.Command):
 
 @click.command(cls=CommandAfterDashes)
 @click.argument("net", required=False)
-@options.net_options
+@options.checkpointed_net_options
 @options.measuring
 @options.store
 @click.option("--no-save", is_flag=True, help="Do not store the observation of NET.")

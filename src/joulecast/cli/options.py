@@ -48,8 +48,8 @@ def make_on(help: str) -> Callable[[Function], Function]:
         is_eager=True,
         expose_value=False,
         callback=_keep_runtime,
-        help="Framework of the device: torch, torch_compile, mnn, onnx or a plug-in; `--runtime "
-        "mnn` is `--on mnn:cpu`.",
+        help="Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is `--on "
+        "mnn:cpu`.",
     )
     return lambda function: device(runtime(function))
 
@@ -102,8 +102,7 @@ runs = click.option(
     help="Fewest steps or inferences of a window.  [default: as many as 0.1 s takes]",
 )
 on = make_on(
-    "Device to measure on: cpu, cuda:0, torch_compile:cpu, mnn:cpu, onnx:cpu, simulated:7 or "
-    "http://board:8377."
+    "Device to measure on: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7 or http://board:8377."
 )
 device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."
@@ -164,6 +163,22 @@ processor = click.option(
 cuda_graphs = click.option(
     "--cuda-graphs", is_flag=True, help="Capture the step once as a CUDA graph, and replay it."
 )
+accumulate = click.option(
+    "--accumulate",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Batches whose gradients are added up before each update; a step is one update.",
+)
+compiled = click.option(
+    "--compile", "compiled", is_flag=True, help="Compile the net with torch.compile."
+)
+checkpoint = click.option(
+    "--checkpoint",
+    is_flag=True,
+    help="Put the net's repeated blocks under activation checkpointing.",
+)
 _batch = click.option(
     "--batch", type=int, help="Batch size.  [default: the net's own; 1 with --inference]"
 )
@@ -187,13 +202,17 @@ _precision = click.option(
 
 
 def make_request(
-    batch: int | None, input: Shape | None, inference: bool, **setup: Any
+    batch: int | None,
+    input: Shape | None,
+    inference: bool,
+    checkpoint: bool = False,
+    **setup: Any,
 ) -> NetRequest:
     """Return a request from the values of options; its net is filled in by ``net_options``."""
     values = {**setup, **choose_phase(inference)}
     if batch is not None:
         values["batch"] = batch
-    return NetRequest(None, input_shape=input, setup_options=values)
+    return NetRequest(None, input_shape=input, setup_options=values, checkpoint=checkpoint)
 
 
 def choose_phase(inference: bool) -> dict[str, Any]:
@@ -251,7 +270,15 @@ def make_run_budget(budget: str, **length: Any) -> RunBudget:
 
 def net_options(function: Function) -> Function:
     """Add the options that say how a net is trained or run; they come as ``request``."""
+    return _add_net_options(function)
 
+
+def checkpointed_net_options(function: Function) -> Function:
+    """Add the same options, and ``--checkpoint``, which changes the net itself."""
+    return _add_net_options(function, checkpoint)
+
+
+def _add_net_options(function: Function, *more: Callable[[Any], Any]) -> Function:
     @functools.wraps(function)
     def fill_net(*args: Any, net: Any, request: NetRequest, **rest: Any) -> Any:
         return function(*args, request=replace(request, net=net), **rest)
@@ -264,6 +291,9 @@ def net_options(function: Function) -> Function:
         _optimizer,
         _precision,
         loss,
+        accumulate,
+        compiled,
+        *more,
         threads,
         processor,
         cuda_graphs,

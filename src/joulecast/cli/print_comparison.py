@@ -33,7 +33,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Parts of a setup that may differ between rows.
-_SETUP_FIELDS = ("batch", "optimizer", "precision", "threads", "processor", "cuda_graphs")
+_SETUP_FIELDS = (
+    "batch",
+    "optimizer",
+    "precision",
+    "threads",
+    "processor",
+    "cuda_graphs",
+    "accumulate",
+    "compiled",
+)
+# What a row is called that does not have what others have.
+_WITHOUT = {"accumulate": "1 batch a step", "compiled": "eager"}
 
 
 def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
@@ -123,7 +134,7 @@ class RowLabels:
         """Return the part of a setup that varies: ``batch 32, bf16``."""
         parts = _describe_fields(setup)
         names = self.varying or ["batch"]
-        return ", ".join(parts[name] or f"any {name}" for name in names)
+        return ", ".join(parts[name] or _WITHOUT.get(name, f"any {name}") for name in names)
 
     def describe_group(self, covers: str, rows: Sequence[ComparisonRow]) -> str:
         """Return the title of a table; empty for the only one that rests on measurements."""
@@ -152,6 +163,8 @@ def _describe_fields(setup: Setup) -> dict[str, str]:
         "precision": setup.precision,
         "threads": f"{setup.threads} threads" if setup.threads else "",
         "processor": setup.processor,
+        "accumulate": f"{setup.accumulate} batches a step" if setup.accumulate > 1 else "",
+        "compiled": "compiled" if setup.compiled else "",
         "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
     }
 

@@ -112,6 +112,7 @@ def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
     def distance(other: Setup) -> tuple[int, float]:
         names = (
             "phase", "precision", "optimizer", "loss", "threads", "processor", "cuda_graphs",
+            "accumulate", "compiled",
         )  # fmt: skip
         differences = sum(getattr(other, name) != getattr(setup, name) for name in names)
         return differences, abs(math.log(other.batch / setup.batch))

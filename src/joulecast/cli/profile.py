@@ -81,7 +81,7 @@ def make_profile_options(
 
 @click.command()
 @click.argument("net", required=False)
-@options.net_options
+@options.checkpointed_net_options
 @options.measuring
 @collect(
     "profiling",
@@ -170,7 +170,7 @@ def describe_result(result: CampaignResult, profile: Profile) -> Json:
 def suggest_estimate(request: NetRequest, setup: Setup, device: str, estimator: str) -> str:
     """Return the command that estimates the net with the new profile; no estimator if empty."""
     shape = f" --input {format_shape(request.input_shape)}" if request.input_shape else ""
-    flags = list_setup_options(setup)
+    flags = list_setup_options(setup) + (" --checkpoint" if request.checkpoint else "")
     # Another estimator was fitted to other measurements, so the command must name it.
     method = f" --estimator {estimator}" if estimator else ""
     return f"joulecast estimate {request.name} --device {device} {flags}{shape}{method}"

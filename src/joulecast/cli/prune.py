@@ -150,8 +150,8 @@ def prune(
     check_can_prune()
     net, setup = request.resolve()
     length = budget.length
-    steps = length.count_steps(setup.batch) if length.is_run else None
-    limit = parse_pruning_budget(budget.text, length, setup.batch)
+    steps = length.count_steps(setup.samples_per_step) if length.is_run else None
+    limit = parse_pruning_budget(budget.text, length, setup.samples_per_step)
     _check_options(pruning, actions)
     if actions.save:
         make_folder(actions.save)

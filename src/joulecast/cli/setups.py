@@ -14,6 +14,9 @@ def describe_setup(setup: Setup) -> str:
     if setup.threads:
         words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")
     words += [setup.processor] if setup.processor else []
+    if setup.accumulate > 1:
+        words.insert(1, f"{setup.accumulate} batches a step")
+    words += ["compiled"] if setup.compiled else []
     words += ["CUDA graphs"] if setup.cuda_graphs else []
     if setup.loss != "cross_entropy" and not is_inference(setup):
         words.append(f"{setup.loss} loss")
@@ -48,9 +51,10 @@ def list_setup_options(setup: Setup) -> str:
     default = Setup()
     flags = [f"--batch {setup.batch}"]
     names = ("precision", "threads", "processor")
-    for name in names if is_inference(setup) else ("optimizer", "loss", *names):
+    for name in names if is_inference(setup) else ("optimizer", "loss", "accumulate", *names):
         value = getattr(setup, name)
         if value != getattr(default, name):
             flags.append(f"--{name} {value}")
+    flags += ["--compile"] if setup.compiled else []
     flags += ["--cuda-graphs"] if setup.cuda_graphs else []
     return " ".join(flags + (["--inference"] if is_inference(setup) else []))

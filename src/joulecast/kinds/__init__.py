@@ -18,6 +18,7 @@ Operators in the tail of a layer have no size ``shape``: theirs follows from the
 from __future__ import annotations
 
 from joulecast.kinds.autocast import is_half_precision, list_half_inputs, uses_autocast
+from joulecast.kinds.block_checkpoints import checkpoint_blocks
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
 from joulecast.kinds.checkpointing import CheckpointSegment, list_checkpoint_segments
@@ -52,6 +53,7 @@ __all__ = [
     "check_chain",
     "check_network",
     "check_observed",
+    "checkpoint_blocks",
     "count_host_calls",
     "count_operand",
     "count_output_channels",

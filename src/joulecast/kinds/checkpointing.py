@@ -37,10 +37,16 @@ def list_checkpoint_segments(network: Network) -> list[CheckpointSegment]:
             while index < stop and network.layers[index].recomputed:
                 index += 1
             if index > first:
-                has_product = index < stop and _needs_only_its_input(network.layers[index])
+                has_product = index < stop and needs_only_its_input(network.layers[index])
                 segments.append(CheckpointSegment(first, index + has_product, not has_product))
             index += 1
     return segments
+
+
+def needs_only_its_input(layer: Layer) -> bool:
+    """Return whether backward of a layer can do without its result: a product without a tail."""
+    is_product = find_kind(layer.kind).operator_class in ("convolution", "matmul")
+    return is_product and not layer.tail and not layer.parts
 
 
 def _list_ranges(network: Network) -> list[tuple[int, int]]:
@@ -52,9 +58,3 @@ def _list_ranges(network: Network) -> list[tuple[int, int]]:
         ranges.append((start, stop))
         end = stop
     return [*ranges, (end, len(network.layers))]
-
-
-def _needs_only_its_input(layer: Layer) -> bool:
-    """Return whether backward of a layer can do without its result: a product without a tail."""
-    is_product = find_kind(layer.kind).operator_class in ("convolution", "matmul")
-    return is_product and not layer.tail and not layer.parts

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 
 from joulecast.kinds.autocast import is_half_precision, uses_autocast
+from joulecast.kinds.checkpointing import list_checkpoint_segments
 from joulecast.kinds.kind_table import find_kind
 from joulecast.kinds.operators import input_shape, output_shape
 from joulecast.kinds.work import NO_WORK, WEIGHT_BYTES, Shape, StepWork, Work, WorkContext
@@ -57,17 +58,29 @@ def peak_memory(network: Network, setup: Setup) -> int:
     """Return the peak memory of a step in bytes.
 
     Training holds weights, gradients, optimizer state and the activations kept for the backward
-    pass; inference weights and the activations of one layer.
+    pass; inference weights and the activations of one layer. Of layers that are checkpointed
+    together it holds the input, and the activations of one segment at a time.
     """
     works = [layer_work(layer, setup) for layer in network.layers]
     if not works:
         return 0
     item_bytes = _weight_bytes(setup)
-    kept = sum(work.forward.memory_bytes for work in works)
+    kept = _count_kept_bytes(network, setup)
     largest = max(math.prod(output_shape(layer)) for layer in network.layers)
     held = sum(work.update.memory_bytes for work in works)
     passing = setup.batch * item_bytes * (2 * largest + math.prod(network.input.shape))
     return int(kept + held + passing)
+
+
+def _count_kept_bytes(network: Network, setup: Setup) -> float:
+    """Return the bytes of activations when most of them are kept for backward."""
+    kept = [layer_work(replace(one, recomputed=False), setup).forward for one in network.layers]
+    sizes = [work.memory_bytes for work in kept]
+    segments = list_checkpoint_segments(network) if setup.phase == "train" else []
+    inside = [sum(sizes[one.start : one.stop]) for one in segments]
+    item_bytes = setup.batch * _activation_bytes(setup)
+    inputs = sum(item_bytes * math.prod(input_shape(network.layers[one.start])) for one in segments)
+    return sum(sizes) - sum(inside) + inputs + max(inside, default=0.0)
 
 
 # What a layer costs is asked for by pieces, by the host's calls and by memory.

@@ -52,6 +52,11 @@ class Setup(Record):
     accumulate: Annotated[int, Range(0, 1_000_000)] = omit_default(1)
     compiled: bool = omit_default(False)
 
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all batches of a step."""
+        return self.batch * max(1, self.accumulate)
+
     def __post_init__(self) -> None:
         check_fields(self)
         if self.accumulate != 1 and self.phase == "inference":

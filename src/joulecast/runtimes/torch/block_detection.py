@@ -52,8 +52,8 @@ def fuse_plain_modules(trace: Trace) -> list[Event]:
     return events
 
 
-def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
-    """Return the event ranges of the module class that a network repeats.
+def find_blocks(trace: Trace, events: list[Event]) -> list[ModuleCall]:
+    """Return the calls of the module class that a network repeats, in order.
 
     Candidates are classes that are called at least twice, with at least two heavy events per call.
     Of those that cover nearly as many heavy events as the best one, the most often called wins.
@@ -65,7 +65,7 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
         if is_candidate and sum(is_heavy[call.start : call.stop]) > 1:
             by_class.setdefault(call.class_name, []).append(call)
     if Block.__name__ in by_class:
-        return sorted((call.start, call.stop) for call in by_class[Block.__name__])
+        return sorted(by_class[Block.__name__], key=_range_of)
     repeated = {name: calls for name, calls in by_class.items() if len(calls) > 1}
     if not repeated:
         return []
@@ -76,9 +76,18 @@ def find_blocks(trace: Trace, events: list[Event]) -> list[tuple[int, int]]:
     best = max(coverage.values())
     rivals = [name for name in repeated if coverage[name] >= _COVERAGE_SHARE * best]
     chosen = max(rivals, key=lambda name: (len(repeated[name]), coverage[name]))
-    ranges = sorted((call.start, call.stop) for call in repeated[chosen])
+    calls = sorted(repeated[chosen], key=_range_of)
+    ranges = list(map(_range_of, calls))
     # Drop ranges inside another one: a class may contain instances of itself.
-    return [r for r in ranges if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)]
+    return [
+        call
+        for call, r in zip(calls, ranges, strict=True)
+        if not any(o != r and o[0] <= r[0] and r[1] <= o[1] for o in ranges)
+    ]
+
+
+def _range_of(call: ModuleCall) -> tuple[int, int]:
+    return call.start, call.stop
 
 
 def _is_hand_written(events: list[Event]) -> bool:

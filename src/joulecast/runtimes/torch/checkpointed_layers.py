@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,11 @@ def run_segment(wiring: SegmentWiring, layers: Sequence[nn.Module], results: lis
         return tuple([known[output] for output in wiring.outputs])
 
     given = [results[read] for read in wiring.inputs]
-    outputs = dict(zip(wiring.outputs, _checkpoint(run, given, wiring.segment), strict=True))
+    # Layers that are marked run again as a whole.
+    stops = set_checkpoint_early_stop(False) if wiring.segment.repeats_last else nullcontext()
+    with nullcontext() if torch.compiler.is_compiling() else stops:
+        given_out = run_checkpointed(run, *given)
+    outputs = dict(zip(wiring.outputs, given_out, strict=True))
     for layer in wiring.layers:
         for released in layer.last_reads:
             if released <= first:
@@ -64,12 +68,14 @@ def run_segment(wiring: SegmentWiring, layers: Sequence[nn.Module], results: lis
     results += [outputs.get(first + offset + 1) for offset in range(len(layers))]
 
 
-def _checkpoint(run: Any, inputs: list[torch.Tensor], segment: CheckpointSegment) -> Any:
-    if torch.compiler.is_compiling():
-        # The compiler itself leaves out what backward does not need.
-        return checkpoint(run, *inputs, use_reentrant=False)
+def run_checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of which only the inputs are kept for backward."""
     # Random states cannot be read while a CUDA graph is captured; dropout then draws other masks.
-    keeps_random = not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-    stops = set_checkpoint_early_stop(False) if segment.repeats_last else contextlib.nullcontext()
-    with stops:
-        return checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=keeps_random)
+    keeps_random = torch.compiler.is_compiling() or not _is_capturing()
+    return checkpoint(
+        function, *args, use_reentrant=False, preserve_rng_state=keeps_random, **kwargs
+    )
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

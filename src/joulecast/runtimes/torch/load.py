@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from joulecast.runtimes.base import Step
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, cross_entropy_loss, mean_square_loss
+from joulecast.runtimes.torch.module_checkpoints import checkpoint_module, checkpointed_blocks
 from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.trace_limits import find_available_bytes
 from joulecast.units import format_bytes
@@ -39,11 +40,16 @@ _DEFAULT_BATCH = 32
 
 @dataclass(frozen=True)
 class LoadedNet:
-    """A user's module with its example inputs and its loss."""
+    """A user's module with its example inputs and its loss.
+
+    Attributes:
+        checkpoint: Its repeated blocks are put under activation checkpointing.
+    """
 
     net: nn.Module
     inputs: Any
     loss: LossFunction | None
+    checkpoint: bool = False
 
     @property
     def batch(self) -> int:
@@ -52,6 +58,8 @@ class LoadedNet:
 
     def prepare(self, runtime: TorchRuntime, trial: Trial) -> Step:
         """Return the module as a checked step of PyTorch."""
+        if self.checkpoint:
+            checkpoint_module(self.net, self.inputs, self.loss)
         return runtime.prepare_net(self.net, self.inputs, self.loss, trial.setup, trial.execution)
 
 
@@ -59,9 +67,18 @@ def load_net(
     name: str,
     batch: int | None = None,
     input_shape: tuple[int, ...] | None = None,
+    *,
     on_meta: bool = False,
+    checkpoint: bool = False,
 ) -> LoadedNet:
     """Call the callable that ``name`` points at.
+
+    Args:
+        name: Where the callable is.
+        batch: Batch size of the inputs; their own by default.
+        input_shape: Shape of one sample, where it differs from that of the inputs.
+        on_meta: Allocate no weights.
+        checkpoint: Put repeated blocks under activation checkpointing.
 
     Raises:
         NetError: It is not found, fails to import, raises, or returns something else.
@@ -77,7 +94,7 @@ def load_net(
         inputs = _make_default_inputs(name, batch, input_shape)
     elif batch is not None:
         inputs = resize_batch(inputs, batch)
-    return LoadedNet(net, inputs, loss)
+    return LoadedNet(net, inputs, loss, checkpoint)
 
 
 def build_example_net(network: Network, batch: int) -> LoadedNet:
@@ -92,7 +109,10 @@ def build_example_net(network: Network, batch: int) -> LoadedNet:
 
 
 def read_named_net(
-    name: str, batch: int | None = None, input_shape: tuple[int, ...] | None = None
+    name: str,
+    batch: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    checkpoint: bool = False,
 ) -> tuple[Network, int]:
     """Return the Network of a named module, and the batch size it was read with.
 
@@ -101,17 +121,20 @@ def read_named_net(
     """
     loaded = None
     try:
-        loaded = load_net(name, batch, input_shape, on_meta=True)
+        loaded = load_net(name, batch, input_shape, on_meta=True, checkpoint=checkpoint)
         return read_loaded_net(name, loaded), loaded.batch
     except NetError as error:
         if loaded is not None:
             _check_weights_fit(loaded.net, error)
-        loaded = load_net(name, batch, input_shape)
+        loaded = load_net(name, batch, input_shape, checkpoint=checkpoint)
         return read_loaded_net(name, loaded), loaded.batch
 
 
 def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
     """Read a module with its own loss, else with cross-entropy, else with the mean square."""
+    if loaded.checkpoint:
+        with checkpointed_blocks(loaded.net, loaded.inputs, loaded.loss):
+            return read_loaded_net(name, replace(loaded, checkpoint=False))
     if loaded.loss is not None:
         return read_net(loaded.net, loaded.inputs, loaded.loss, name)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from joulecast.errors import NetError
 from joulecast.kinds import Work, network_work
 from joulecast.records import Network, Setup, StepTotals, name_layout
+from joulecast.runtimes.torch.block_detection import find_blocks, fuse_plain_modules
 from joulecast.runtimes.torch.build import build_net
 from joulecast.runtimes.torch.example_inputs import find_first_tensor, resize_batch
 from joulecast.runtimes.torch.losses import LossFunction, mean_square_loss
@@ -87,6 +88,29 @@ def read_net(
         and _keeps_memory_formats(network, batch)
     )
     return replace(network, totals=totals, buildable=is_complete)
+
+
+class FoundBlocks(NamedTuple):
+    """The names of modules that a module repeats, and whether it checkpoints any of them."""
+
+    paths: tuple[str, ...]
+    is_checkpointed: bool
+
+
+def find_block_modules(
+    net: nn.Module, inputs: Any, loss: LossFunction | None = None
+) -> FoundBlocks:
+    """Return the modules that a module repeats as blocks, in call order.
+
+    Raises:
+        NetError: Forward or backward fails.
+    """
+    with warnings.catch_warnings(), run_uncompiled():
+        warnings.simplefilter("ignore")
+        trace = _trace_net(unwrap_compiled(net), inputs, loss or mean_square_loss)
+    calls = find_blocks(trace, fuse_plain_modules(trace))
+    paths = tuple(dict.fromkeys(call.path for call in calls))
+    return FoundBlocks(paths, any(event.is_recomputed for event in trace.events))
 
 
 def _trace_net(net: nn.Module, inputs: Any, loss: LossFunction) -> Trace:

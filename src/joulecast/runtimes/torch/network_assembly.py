@@ -295,8 +295,8 @@ class _NetworkAssembler:
         return [draft.shape if views_matter else None for draft in self.drafts]
 
     def _find_block(self, index: int) -> int:
-        for block, (start, stop) in enumerate(self.blocks):
-            if start <= index < stop:
+        for block, call in enumerate(self.blocks):
+            if call.start <= index < call.stop:
                 return block
         return -1
 

@@ -94,7 +94,7 @@ class ComparisonRow:
         }
 
     def _per_sample(self, per_step: float) -> float:
-        return per_step / self.setup.batch
+        return per_step / self.setup.samples_per_step
 
 
 @dataclass(frozen=True)

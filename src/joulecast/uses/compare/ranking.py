@@ -139,6 +139,6 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
 
 def _compare_energy(one: _EstimatedRow, other: _EstimatedRow) -> float:
     """Return the probability that one row uses less energy per sample than another."""
-    # Energy per sample is that of a step over its batch.
-    ratio = one.row.setup.batch / other.row.setup.batch
+    # Energy per sample is that of a step over its samples.
+    ratio = one.row.setup.samples_per_step / other.row.setup.samples_per_step
     return one.estimates.probability_less(one.index, other.estimates, other.index, ratio)

@@ -155,7 +155,7 @@ def _estimate_by_profile(
     estimates = fit_profile(profile, estimator).estimate(networks, setups, LEVEL)
     costs = []
     for job, setup, one in zip(jobs, setups, estimates, strict=True):
-        run = forecast_run(one, job.count_steps(setup.batch), spec.rest_w)
+        run = forecast_run(one, job.count_steps(setup.samples_per_step), spec.rest_w)
         origin = (one.provenance, one.covers, one.unseen_share)
         costs.append(JobCost(run, one.peak_memory_bytes, *origin))
     return costs
@@ -169,7 +169,7 @@ def _estimate_by_speed(spec: DeviceSpec, job: Job, network: Network, setup: Setu
     """
     work = network_work(network, setup).total
     step_s = max(work.flops / (spec.flops_per_s or 1.0), work.launches * spec.launch_s)
-    duration_s, log_sd = job.count_steps(setup.batch) * step_s, spec.uncertainty_share
+    duration_s, log_sd = job.count_steps(setup.samples_per_step) * step_s, spec.uncertainty_share
     energy_j = duration_s * (spec.power_w or 0.0)
     run = RunForecast(energy_j, duration_s, log_sd, log_sd, spec.rest_w)
     return JobCost(run, peak_memory(network, setup), "modelled", "")

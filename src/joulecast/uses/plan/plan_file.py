@@ -76,6 +76,7 @@ def _parse_job(where: str, row: Json, parse_time: Parser) -> Job:
     job = Job(
         setup={**_select(values, _SETUP), **phase},
         input_shape=values.get("input"),
+        checkpoint=values.get("checkpoint", False),
         release_s=max(0.0, values.get("release", 0.0)),
         deadline_s=values.get("deadline", math.inf),
         **_select(values, _JOB),
@@ -208,13 +209,13 @@ _JOB: dict[str, Parser] = {
     **dict.fromkeys(("steps", "epochs", "samples", "priority"), _parse_count),
 }
 _SETUP: dict[str, Parser] = {
-    **dict.fromkeys(("batch", "threads"), _parse_count),
+    **dict.fromkeys(("batch", "threads", "accumulate"), _parse_count),
     **dict.fromkeys(("precision", "optimizer", "loss", "processor"), parse_text),
-    "cuda_graphs": _parse_flag,
+    **dict.fromkeys(("cuda_graphs", "compiled"), _parse_flag),
 }
 _OTHER: dict[str, Parser] = {
     "input": _parse_input,
-    "inference": _parse_flag,
+    **dict.fromkeys(("inference", "checkpoint"), _parse_flag),
     "inferences": _parse_count,
 }
 _NUMBERS = ("power_w", "flops_per_s", "launch_s", "idle_w", "rest_w", "asleep_w")

@@ -22,6 +22,7 @@ class Job:
     Attributes:
         net: Anything the command line takes as NET.
         setup: Fields of a ``Setup``; without ``batch`` the network's own batch size applies.
+        checkpoint: Its repeated blocks are under activation checkpointing.
         steps: Number of steps; 0 where ``epochs`` and ``samples`` give it.
         devices: Devices that may run it; empty for all.
         priority: Jobs of higher priority run first where not all can.
@@ -34,13 +35,14 @@ class Job:
     samples: int = 0
     setup: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None
+    checkpoint: bool = False
     release_s: float = 0.0
     deadline_s: float = math.inf
     devices: tuple[str, ...] = ()
     priority: int = 1
 
     def count_steps(self, batch: int) -> int:
-        """Return the number of steps of the whole job."""
+        """Return the number of steps of the whole job, with so many samples each."""
         length = RunLength(self.steps or None, self.epochs or None, self.samples or None)
         return length.count_steps(batch)
 

@@ -8,7 +8,7 @@ of both networks are correlated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.budgets import EnergyBudget, RunLength
@@ -147,7 +147,7 @@ class BudgetScreener:
         original if the budget is a share of that.
         """
         built = [self.space.build(params) for params in candidates]
-        steps = [self.length.count_steps(setup.batch) for _, setup in built]
+        steps = [self.length.count_steps(setup.samples_per_step) for _, setup in built]
         if self.budget.share is not None:
             estimates = self._estimate([*built, self.space.original], joint=True)
             variance = estimates.log_ratio_variance(len(built), range(len(built)))
@@ -177,7 +177,8 @@ class BudgetScreener:
 
     def count_steps(self, params: Params) -> int:
         """Return the steps of a candidate's run; 1 if the run has no length."""
-        return self.length.count_steps(int(params.get("batch", self.space.setup.batch)))
+        batch = int(params.get("batch", self.space.setup.batch))
+        return self.length.count_steps(replace(self.space.setup, batch=batch).samples_per_step)
 
     def compute_step_limit_j(self, steps: int) -> float:
         """Return the budget in joules for one step of a run of so many steps."""
@@ -220,7 +221,7 @@ class BudgetScreener:
     def _compare_to_original(self, estimates: Estimates, steps: Sequence[int]) -> Floats:
         """Return the probability that each run takes at most its share of the last one."""
         original = len(steps)
-        original_steps = self.length.count_steps(self.space.setup.batch)
+        original_steps = self.length.count_steps(self.space.setup.samples_per_step)
         ratios = [(self.budget.share or 0.0) * original_steps / count for count in steps]
         return estimates.probability_ratio_within(original, range(original), ratios)
 
@@ -254,7 +255,7 @@ def make_screener(
     if budget.share is not None:
         network, setup = space.original
         estimate = fitted_profile.estimate([network], setup)[0]
-        original_energy_j = length.count_steps(setup.batch) * estimate.energy_j
+        original_energy_j = length.count_steps(setup.samples_per_step) * estimate.energy_j
     return BudgetScreener(
         space, budget, fitted_profile, length, confidence, level, original_energy_j
     )
