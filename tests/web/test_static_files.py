@@ -24,7 +24,8 @@ def test_plotly_is_that_of_the_installed_package(client):
 
 @pytest.mark.parametrize(
     "name",
-    ["../app.py", "..%2Fapp.py", "%2e%2e%2fapp.py", "....//app.py", "%2Fetc%2Fpasswd", "app.py", "nothing.css", "joulecast.css%00", ".", ""],
+    ["../app.py", "..%2Fapp.py", "%2e%2e%2fapp.py", "....//app.py", "%2Fetc%2Fpasswd", "app.py",
+     "nothing.css", "joulecast.css%00", ".", ""],
 )  # fmt: skip
 def test_other_files_are_not_sent(client, name):
     assert client.get(f"/static/{name}").status_code == 404

@@ -18,6 +18,8 @@ def test_results_and_errors_come_back():
         asyncio.run(queue.run(lambda: 1 / 0))
     assert queue.held_count == 0
     queue.close()
+    assert asyncio.run(queue.run(max, 3, 4)) == 4
+    queue.close()
 
 
 def test_a_full_queue_refuses():

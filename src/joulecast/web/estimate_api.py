@@ -253,8 +253,8 @@ def read_onnx_upload(content: bytes, sizes: tuple[int, ...] | None) -> dict[str,
     require_packages("reading ONNX files", {"onnx": "the package onnx"}, "onnx")
     from joulecast.runtimes.onnx_files.net_file import read_onnx_content
 
-    found = read_onnx_content(content, _UPLOADED, sizes, usual_batch=0)
-    return _describe_network(found.network, found.batch or None)
+    found = read_onnx_content(content, _UPLOADED, sizes)
+    return _describe_network(found.network, found.fixed_batch or None)
 
 
 def _describe_network(network: Network, batch: int | None) -> dict[str, Any]:

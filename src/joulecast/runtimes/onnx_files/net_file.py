@@ -54,11 +54,13 @@ class OnnxNet:
     Attributes:
         batch: The batch size that was asked for, else the one that the file fixes, else the usual.
         precision: The precision that it is stored in, as a Setup names it.
+        fixed_batch: The batch size that the file fixes; 0 if it leaves it open.
     """
 
     network: Network
     batch: int
     precision: str
+    fixed_batch: int = 0
 
 
 def read_onnx_net(
@@ -84,22 +86,19 @@ def read_onnx_net(
     return _read_net(read_model(path), path.stem, str(path), request)
 
 
-def read_onnx_content(
-    content: bytes, name: str, sample: Shape | None = None, usual_batch: int = 1
-) -> OnnxNet:
+def read_onnx_content(content: bytes, name: str, sample: Shape | None = None) -> OnnxNet:
     """Return the network in the content of an ONNX file; no file is opened.
 
     Args:
         content: The whole file.
         name: Name of the network, which messages show as well.
         sample: Shape of one sample of the first input, where the file leaves sizes open.
-        usual_batch: Batch size where the file leaves it open.
 
     Raises:
         FileError: The content is damaged, inconsistent, or not an ONNX model.
         NetError: Sizes are missing, or differ from those in the file.
     """
-    request = _NetRequest(sample, None, usual_batch)
+    request = _NetRequest(sample, None, 1)
     return _read_net(parse_model(content, name), name, name, request)
 
 
@@ -124,7 +123,7 @@ def _read_net(model: onnx.ModelProto, name: str, place: str, request: _NetReques
         raise NetError(f"{place}: {error}") from error
     except InputError as error:
         raise FileError(f"{place}: {error}") from error
-    return OnnxNet(network, batch, find_precision(graph))
+    return OnnxNet(network, batch, find_precision(graph), inputs[0].batch or 0)
 
 
 def _read_with_batch(

@@ -1,0 +1,41 @@
+"""The OpenAPI document says what the server does: schemathesis sends all kinds of requests."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import given, settings
+
+from joulecast.web.app import create_app
+from joulecast.web.web_settings import WebSettings
+from web_examples import TOKEN
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def list_operations():
+    """Return method and path of everything that is documented."""
+    paths = create_app(WebSettings()).openapi()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods]
+
+
+@pytest.fixture(scope="module")
+def schema(make_client):
+    app = make_client(token=TOKEN).app
+    return schemathesis.openapi.from_asgi("/api/openapi.json", app, headers=BEARER)
+
+
+@pytest.mark.parametrize(("method", "path"), list_operations())
+def test_answers_are_as_documented(schema, method, path):
+    @given(case=schema[path][method.upper()].as_strategy())
+    @settings(max_examples=12)
+    def ask(case):
+        case.call_and_validate(headers=BEARER)
+
+    ask()
+
+
+def test_every_page_and_route_is_documented(client):
+    paths = set(client.get("/api/openapi.json").json()["paths"])
+    twins = {f"/api{page.path}" for page in client.app.state.pages}
+    assert {"/api/estimate", "/api/networks", "/health", "/metrics"} | twins <= paths

@@ -1,0 +1,77 @@
+"""A real server: its address, who may reach it, and that a client cannot keep it busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.web.server import check_host, open_socket, serve_dashboard
+from joulecast.web.web_settings import WebSettings
+from web_examples import QUERY, TOKEN
+
+PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()", "serve", "--json")
+
+
+@pytest.fixture(scope="module")
+def address(web_store):
+    words = [*PROGRAM, "--port", "0", "--store", web_store]
+    environ = {**os.environ, "JOULECAST_TOKEN": TOKEN}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ)
+    try:
+        yield json.loads("".join([*iter(process.stdout.readline, "}\n"), "}"]))["address"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        process.stdout.close()
+
+
+def ask(address, path, data=None, **headers):
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
+    content = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(f"{address}{path}", content, headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.headers, answer.read()
+
+
+def test_a_server_answers(address):
+    headers, content = ask(address, "/api/estimate", QUERY)
+    assert json.loads(content)["energy_j"] > 0
+    assert "Server" not in headers and "Content-Security-Policy" in headers
+    assert b"Joulecast" in ask(address, "/")[1]
+
+
+def test_it_survives_broken_requests(address):
+    host, port = address.removeprefix("http://").split(":")
+    for sent in (
+        b"\x00" * 100,
+        b"GET / HTTP/9\r\n\r\n",
+        b"GET " + b"a" * 100_000,
+        b"POST / HTTP/1.1\r\n",
+    ):
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(sent)
+    assert ask(address, "/health")[1] == b'{"status":"ok"}'
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "lab.example"])
+def test_other_addresses_need_a_token(host):
+    with pytest.raises(InputError, match="JOULECAST_TOKEN"):
+        serve_dashboard(WebSettings(), host, 0)
+    check_host(host, TOKEN)
+
+
+def test_a_port_that_is_taken_is_one_clear_line():
+    with open_socket("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1:{port}"):
+            open_socket("127.0.0.1", port)
+    with pytest.raises(InputError, match="cannot listen"):
+        open_socket("no.such.host.invalid", 0)
