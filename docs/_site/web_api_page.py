@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ def write_page() -> str:
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             lines += _describe(path, method, operation)
+    lines += ["## Records", ""]
+    for name, schema in sorted(description.get("components", {}).get("schemas", {}).items()):
+        lines += _describe_record(name, schema)
     return "\n".join(lines)
 
 
@@ -47,6 +51,31 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> Iterator[str
     yield ""
 
 
+def _describe_record(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}"
+    yield ""
+    text, _, attributes = schema.get("description", "").partition("Attributes:\n")
+    yield text
+    yield ""
+    meanings = _read_attributes(attributes)
+    required = schema.get("required", [])
+    rows = []
+    for field, one in schema.get("properties", {}).items():
+        meaning = one.get("description") or meanings.get(field, "")
+        rows.append(
+            f"| `{field}`{' (required)' if field in required else ''} | {_name_type(one)} "
+            f"| {_tell({'schema': one, 'description': meaning})} |"
+        )
+    if rows:
+        yield from ("| field | type | meaning |", "|---|---|---|", *rows, "")
+
+
+def _read_attributes(text: str) -> dict[str, str]:
+    """Return the meaning of each field in the second part of a docstring."""
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", text, flags=re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
 def _tell(parameter: dict[str, Any]) -> str:
     text = " ".join(str(parameter.get("description", "")).split()).replace("|", "&#124;")
     return (
@@ -59,7 +88,12 @@ def _tell(parameter: dict[str, Any]) -> str:
 def _name_type(schema: dict[str, Any]) -> str:
     """Return the type in words."""
     if "$ref" in schema:
-        return f"`{schema['$ref'].rsplit('/', 1)[-1]}`"
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(_name_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_name_type(schema.get('items', {}))}"
     return str(schema.get("type", "anything"))
