@@ -17,8 +17,9 @@ from joulecast.api.layer_curves import (
 )
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.errors import JoulecastError, MissingError
-from joulecast.figures import Caption, SampledCurve, embed_plot, plot_curve, plot_curve_errors
+from joulecast.figures import Caption, EmbeddedPlot, SampledCurve, embed_plot, plot_curve
 from joulecast.store import ProfileSummary
+from joulecast.units import format_energy
 from joulecast.web.page_data import PageData, find_page_data
 from joulecast.web.rendering import DashboardPage, render
 
@@ -107,7 +108,7 @@ def show_curves(request: Request, query: Asked) -> HTMLResponse:
         "curve": None,
         "filters": {},
         "layers": (),
-        "plots": (),
+        "plot": None,
     }
     status = 200
     try:
@@ -122,7 +123,8 @@ def show_curves(request: Request, query: Asked) -> HTMLResponse:
             "curve": describe_layer_curve(curve),
             "layers": [describe_layer_curve(one) for one in matching[:_MOST_LISTED]],
             "sampled": sampled,
-            "plots": _make_plots(sampled, curve, chosen),
+            "plot": _make_plot(sampled, curve, chosen),
+            "format_energy": format_energy,
         }
     except JoulecastError as error:
         context["error"], status = str(error), 404 if isinstance(error, MissingError) else 422
@@ -198,17 +200,14 @@ def _sort_key(value: Any) -> tuple[int, Any]:
     return 1, value
 
 
-def _make_plots(sampled: SampledCurve, curve: LayerCurve, profile: ProfileSummary) -> list[Any]:
+def _make_plot(sampled: SampledCurve, curve: LayerCurve, profile: ProfileSummary) -> EmbeddedPlot:
     facts = describe_layer_curve(curve)
     subtitle = (
         f"{profile.device}, {profile.runtime}, batch size {facts['batch']}, {facts['precision']}; "
         f"n = {facts['point_count']}"
     )
     caption = Caption(subtitle=subtitle, provenance=profile.provenance)
-    return [
-        embed_plot(plot_curve(sampled, caption, with_interval=True)),
-        embed_plot(plot_curve_errors(sampled, caption)),
-    ]
+    return embed_plot(plot_curve(sampled, caption, with_interval=True))
 
 
 PAGE = DashboardPage(

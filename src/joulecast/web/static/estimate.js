@@ -6,11 +6,11 @@ import {
   formatDuration,
   formatEnergy,
   formatInterval,
-  formatKwh,
   formatMass,
   formatMoney,
   formatPower,
   formatShare,
+  formatWh,
 } from "./units.js";
 
 const WAIT_MS = 30;
@@ -82,7 +82,7 @@ function readAddress() {
   const given = new URLSearchParams(location.search);
   for (const name of FIELDS) {
     if (given.has(name)) {
-      byId(name).value = given.get(name);
+      byId(name).value = name === "device" ? findKey(given.get(name)) : given.get(name);
     }
   }
   const [family, values] = (given.get("net") ?? "").split(":");
@@ -96,10 +96,16 @@ function readAddress() {
   if (!byId("device").value) {
     byId("device").selectedIndex = 0;
   }
-  const others = (given.get("with") ?? "").split(",");
+  const others = (given.get("with") ?? "").split(",").map(findKey);
   for (const box of document.getElementsByName("with")) {
     box.checked = others.includes(box.value);
   }
+}
+
+/** Return the key of a profile that is given by its key or the name of its device. */
+function findKey(text) {
+  const named = [...devices.values()].find((one) => one.device === text || text.startsWith(one.key));
+  return named?.key ?? text;
 }
 
 function writeAddress() {
@@ -224,17 +230,21 @@ function showFigures(found) {
   setText("energy", formatEnergy(found.energy_j));
   setText("energy-interval", `${level} ${formatInterval(found.interval_j, formatEnergy)}`);
   setText("total-energy", formatEnergy(found.total_energy_j));
-  setText("total-interval", `${level} ${formatInterval(found.total_interval_j, formatEnergy)}; ${formatKwh(found.kwh)}`);
+  setText("total-interval", `${level} ${formatInterval(found.total_interval_j, formatEnergy)}; ${formatWh(1000 * found.kwh)}`);
   setText("total-duration", formatDuration(found.total_duration_s));
   setText("duration", `${formatDuration(found.duration_s)} each`);
   setText("memory", formatBytes(found.peak_memory_bytes));
   setText("memory-note", describeMemory(found));
   setText("battery-share", found.battery_share == null ? "–" : formatShare(found.battery_share));
   setText("battery-note", found.battery_share == null ? "no battery given" : `of ${byId("battery").value}`);
-  setText("co2e", found.co2e_g == null ? "–" : `about ${formatMass(found.co2e_g)}`);
-  setText("co2e-note", found.co2e_g == null ? "no grid given" : `grid ${byId("grid").value}`);
+  setText("co2e", found.co2e_g == null ? "–" : formatMass(found.co2e_g));
+  setText("co2e-note", found.co2e_g == null ? "no grid given" : `about, with the grid ${byId("grid").value}`);
   setText("cost", found.cost == null ? "–" : formatMoney(found.cost, found.currency));
   setText("cost-note", found.cost == null ? "no price given" : `${byId("price").value} per kWh`);
+  setText(
+    "brief",
+    `${formatEnergy(found.energy_j)} per ${step} · run ${formatEnergy(found.total_energy_j)}, ${formatDuration(found.total_duration_s)}`,
+  );
   setText("power", formatPower(found.energy_j / found.duration_s));
   setText("power-note", `of what the meter covers: ${found.covers}`);
   byId("notes").replaceChildren(...listNotes(found).map((text) => makeElement("li", text)));

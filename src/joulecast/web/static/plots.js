@@ -2,12 +2,8 @@
 //
 // Every element with data-plot="ID" shows the figure in the JSON script element with that id.
 
-const CONFIG = {
-  responsive: true,
-  displaylogo: false,
-  showSendToCloud: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
-};
+// A double click resets what was zoomed: buttons would only stand in the way of the keyboard.
+const CONFIG = { responsive: true, displayModeBar: false };
 const NARROW_PX = 560;
 const drawn = new Map();
 
@@ -34,7 +30,6 @@ function applyTheme(figure) {
   layout.plot_bgcolor = surface;
   layout.font = { ...layout.font, color: find("#2b2b2b"), family: getComputedStyle(document.body).fontFamily };
   const muted = find("#6b6b6b");
-  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: muted, activecolor: find("#2b2b2b") };
   layout.hoverlabel = {
     ...layout.hoverlabel,
     bgcolor: surface,
@@ -92,11 +87,14 @@ function replaceColour(text, find) {
   return find(`#${hex.join("")}`).replace("rgb(", "rgba(").replace(")", `, ${parts[4]})`);
 }
 
-// On a phone, panels stand on top of each other only if the figure is told so; margins shrink.
+// Margins shrink on a phone; a 3-D scene has room of its own.
 
 function fitWidth({ layout }, width) {
   layout.autosize = true;
   delete layout.width;
+  if (layout.scene) {
+    layout.margin = { ...layout.margin, t: 0, l: 0, r: 0, b: 40 };
+  }
   if (width < NARROW_PX) {
     layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 20, 24) };
     layout.font.size = 11;

@@ -1,6 +1,8 @@
 // Write quantities as joulecast/units.py does.
 
 const PREFIXES = { n: 1e-9, "µ": 1e-6, m: 1e-3, "": 1, k: 1e3, M: 1e6, G: 1e9 };
+// Smaller amounts are only zeros to a reader.
+const LEAST_MONEY = 0.0001;
 const BYTE_UNITS = ["KiB", "MiB", "GiB", "TiB"];
 
 export function formatDigits(value) {
@@ -25,13 +27,16 @@ function formatSi(value, unit, prefixes) {
 export const formatEnergy = (energyJ) => formatSi(energyJ, "J", ["n", "µ", "m", "", "k", "M", "G"]);
 export const formatPower = (powerW) => formatSi(powerW, "W", ["m", "", "k", "M"]);
 export const formatShare = (share) => `${formatDigits(100 * share)} %`;
-export const formatKwh = (kwh) => `${formatDigits(kwh)} kWh`;
+export const formatWh = (energyWh) => formatSi(energyWh, "Wh", ["n", "µ", "m", "", "k", "M", "G"]);
 
 export function formatMass(massG) {
   return massG >= 999.5e3 ? `${formatDigits(massG / 1e6)} t` : formatSi(massG, "g", ["µ", "m", "", "k"]);
 }
 
 export function formatMoney(amount, currency) {
+  if (amount > 0 && amount < LEAST_MONEY) {
+    return `< ${LEAST_MONEY} ${currency ?? ""}`.trim();
+  }
   const digits = Math.abs(amount) >= 1 ? amount.toFixed(2) : formatDigits(amount);
   return `${digits} ${currency ?? ""}`.trim();
 }
