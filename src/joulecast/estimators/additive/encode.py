@@ -246,7 +246,9 @@ def _identify(counts: Mapping[Piece, float]) -> int:
 
 def _number_structures(block: Piece) -> list[int]:
     every = "blocks" if block.is_block else "layers"
-    return [number_name(name) for name in (block.label, block.kind, every, block.key)]
+    # Structures of eager steps tell nothing about compiled ones.
+    how = "compiled " if block.is_compiled else ""
+    return [number_name(how + name) for name in (block.label, block.kind, every, block.key)]
 
 
 def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:

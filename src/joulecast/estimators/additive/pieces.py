@@ -16,9 +16,11 @@ from functools import lru_cache
 
 from joulecast.estimators.additive.fused_leaves import (
     FUSED,
-    find_moved_share,
+    count_moved_bytes,
+    find_compiled_share,
     is_library_operator,
-    use_channels_last,
+    run_as_library,
+    starts_chain,
 )
 from joulecast.estimators.additive.layer_operators import (
     count_fork_work,
@@ -27,9 +29,9 @@ from joulecast.estimators.additive.layer_operators import (
     list_operators,
     share_moved_alone,
 )
+from joulecast.estimators.additive.piece_names import find_class, name_kind
 from joulecast.estimators.additive.piece_points import (
     AXES,
-    LOSS_FUNCTION,
     count_executed_flops,
     find_loss_point,
     find_point,
@@ -39,12 +41,12 @@ from joulecast.kinds import (
     Work,
     add_host_calls,
     count_host_calls,
-    count_operand,
     find_kind,
     is_half_precision,
     layer_work,
     loss_work,
     output_shape,
+    uses_autocast,
 )
 from joulecast.records import (
     FLOAT_PRECISIONS,
@@ -92,6 +94,7 @@ class Piece:
         host_calls: Number of host calls, one for each type in HOST_CALLS.
         leaves: Of a block, or a layer of several operators, its leaves with how often it runs each.
         alone_bytes: Bytes that it moves alone, as it is measured: its inputs are one tensor then.
+        is_compiled: Its operators are fused by a compiler; none of its leaves is.
     """
 
     key: str
@@ -109,6 +112,7 @@ class Piece:
     host_calls: tuple[float, ...] = field(compare=False)
     leaves: tuple[tuple[Piece, float], ...] = field(default=(), compare=False)
     alone_bytes: float = field(default=0.0, compare=False)
+    is_compiled: bool = field(default=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -127,8 +131,12 @@ class Piece:
 
     @property
     def own_leaves(self) -> tuple[tuple[Piece, float], ...]:
-        """Its leaves; of a single operator, itself."""
-        return self.leaves or ((self, 1.0),)
+        """Its leaves; of a single operator, itself. Compiled leaves count less: they share work."""
+        if not self.is_compiled:
+            return self.leaves or ((self, 1.0),)
+        return tuple(
+            (leaf, count * find_compiled_share(leaf.operator_class)) for leaf, count in self.leaves
+        )
 
     @property
     def leaves_alone(self) -> tuple[tuple[Piece, float], ...]:
@@ -176,11 +184,11 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         key=stable_hash(
             [layers, part.role == "output", part.half_input, _select_setup(part, setup)]
         ),
-        kind=_name_kind(part, operators),
+        kind=name_kind(part, operators),
         regime=_name_regime(setup),
         phase=setup.phase,
         precision=setup.precision,
-        operator_class=BLOCK if is_block else _find_class(part.layers[0]),
+        operator_class=BLOCK if is_block else find_class(part.layers[0]),
         structure=_hash_structure(part, operators, setup),
         flops=work.flops,
         padded_flops=padded_flops,
@@ -189,6 +197,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         point=find_point(part, setup, work, padded_flops),
         host_calls=_sum_leaf_calls(leaves) if setup.compiled else _sum_calls(part, setup),
         leaves=leaves,
+        is_compiled=setup.compiled,
         alone_bytes=work.size_bytes * _share_moved_alone(part.layers[0], setup),
     )
 
@@ -293,7 +302,7 @@ def _split_block(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
     for placed in split_network(make_isolated_network(part)):
         for layer in placed.part.layers:
             piece = make_piece(Part("hidden", (layer,), placed.part.half_input), setup)
-            for leaf, repeats in piece.own_leaves:
+            for leaf, repeats in piece.leaves or ((piece, 1.0),):
                 if leaf.flops or leaf.size_bytes:
                     leaves[leaf] = leaves.get(leaf, 0.0) + placed.calls * repeats
     return tuple(leaves.items())
@@ -329,23 +338,24 @@ def _make_compiled_leaf(
 ) -> Piece:
     """Return an operator of a compiled layer: as in an eager step if a library runs it."""
     eager = replace(setup, compiled=False)
+    # Casts of activations are fused into the operators before and after.
+    half_input = half_input or uses_autocast(setup)
     if is_library_operator(operator):
-        return make_piece(Part("hidden", (use_channels_last(operator),), half_input), eager)
-    share = find_moved_share(operator, previous)
+        return make_piece(Part("hidden", (run_as_library(operator),), half_input), eager)
     leaf = make_piece(Part("hidden", (replace(operator, channels_last=False),), half_input), eager)
-    counted = layer_work(operator, eager).total
-    work = replace(counted, size_bytes=share * counted.size_bytes)
-    launches = leaf.launches if share == 1.0 else 0
+    moved_bytes = count_moved_bytes(operator, previous, eager)
+    launches = leaf.launches if starts_chain(previous) or moved_bytes == leaf.size_bytes else 0
+    part = Part("hidden", (operator,))
     return replace(
         leaf,
-        key=f"{leaf.key} {FUSED}" if share == 1.0 else f"{leaf.key} {FUSED} inside",
+        key=f"{leaf.key} {FUSED} {moved_bytes:.0f}",
         kind=f"{FUSED} {leaf.kind}",
         operator_class=FUSED,
-        size_bytes=work.size_bytes,
+        size_bytes=moved_bytes,
         launches=launches,
-        point=find_point(Part("hidden", (operator,)), eager, work, 0.0),
+        point=find_point(part, eager, Work(0.0, moved_bytes, launches), 0.0),
         host_calls=(float(launches), *leaf.host_calls[1:]),
-        alone_bytes=work.size_bytes,
+        alone_bytes=moved_bytes,
     )
 
 
@@ -413,48 +423,6 @@ def _name_regime(setup: Setup) -> str:
     regime += f" {setup.threads} threads" if setup.threads else ""
     regime += f" on {setup.processor}" if setup.processor else ""
     return regime + (" benchmark" if setup.cudnn_benchmark else "")
-
-
-def _name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
-    """Return the kinds of a leaf or the structure of a block; an output also has its loss."""
-    if part.role == BLOCK:
-        return f"block:{_hash(operators)[:8]}"
-    names = [
-        " ".join([_name_operator(layer), *_name_groups(layer), *_name_memory_format(layer)])
-        for layer in part.layers
-    ]
-    return "+".join([*names, "loss"] if part.role == "output" else names)
-
-
-def _name_operator(layer: Layer) -> str:
-    """Return its function or kind; with a tensor that no layer computes it runs other kernels."""
-    name = str(layer.sizes.get("fn", layer.kind))
-    if name == LOSS_FUNCTION:
-        return f"{name} loss"
-    if not count_operand(layer.sizes):
-        return name
-    return f"{name} parameter" if layer.sizes["params"] else f"{name} constant"
-
-
-def _find_class(layer: Layer) -> str:
-    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
-    name = find_kind(layer.kind).operator_class
-    return " ".join(["grouped", name]) if _name_groups(layer) else name
-
-
-def _name_groups(layer: Layer) -> tuple[str, ...]:
-    """Return a name for grouped convolutions: libraries have kernels of their own for them."""
-    groups = layer.sizes.get("groups", 1)
-    if groups == 1 or not find_kind(layer.kind).is_convolution:
-        return ()
-    return ("depthwise",) if groups == layer.sizes["cin"] else ("grouped",)
-
-
-def _name_memory_format(layer: Layer) -> tuple[str, ...]:
-    """Return one name for channels-last input or weights: both run the same kernels."""
-    is_channels_last = layer.channels_last or layer.channels_last_weights
-    names = ("channels last",) if is_channels_last else ()
-    return (*names, "transposed") if layer.transposed else names
 
 
 def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
