@@ -29,8 +29,16 @@ def web_store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.fixture(scope="session")
-def make_client(web_store: str) -> Callable[..., TestClient]:
+@pytest.fixture(scope="module")
+def no_shipped_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Leave out the profiles that ship with the package, whose pages take longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOULECAST_PROFILES", str(tmp_path_factory.mktemp("profiles")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def make_client(web_store: str, no_shipped_profiles: None) -> Callable[..., TestClient]:
     """Return a function that returns a client of a new dashboard."""
 
     def make(base_url: str = "http://127.0.0.1:8378", **settings: object) -> TestClient:
@@ -41,7 +49,7 @@ def make_client(web_store: str) -> Callable[..., TestClient]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(make_client: Callable[..., TestClient]) -> Iterator[TestClient]:
     """Return a client of a dashboard without a token."""
     with make_client() as opened:

@@ -25,7 +25,7 @@ from joulecast.web.pages import (
     pruning_page,
     scores_page,
 )
-from joulecast.web.problems import add_problem_handlers
+from joulecast.web.problems import add_problem_handlers, document_problems
 from joulecast.web.protection import Protection
 from joulecast.web.rendering import DashboardPage, render
 from joulecast.web.sign_in import make_sign_in_router
@@ -68,7 +68,7 @@ def create_app(settings: WebSettings) -> FastAPI:
     app.get("/", include_in_schema=False, response_class=HTMLResponse)(show_index)
     routers = (static_router, monitoring_router, estimate_router, make_sign_in_router(access))
     for router in (*routers, *(page.router for page in PAGES)):
-        app.include_router(router)
+        app.include_router(router, responses=document_problems(404, 413, 415, 422, 503))
     add_problem_handlers(app)
     # The one that was added last sees a request first.
     app.add_middleware(Protection, settings=settings, access=access)

@@ -26,7 +26,6 @@ from joulecast.records.trial import LOSSES, PHASES
 from joulecast.units import battery_share, parse_energy
 from joulecast.web.data_routes import DataRoute
 from joulecast.web.monitoring import find_metrics
-from joulecast.web.problems import document_problems
 from joulecast.web.work_queue import find_work_queue
 
 ONNX = "application/octet-stream"
@@ -160,11 +159,7 @@ class NetworkReply(BaseModel):
     network: dict[str, Any]
 
 
-@router.post(
-    "/api/estimate",
-    response_model=EstimateReply,
-    responses=document_problems(404, 413, 415, 422, 503),
-)
+@router.post("/api/estimate", response_model=EstimateReply)
 async def post_estimate(query: EstimateQuery, request: Request) -> JSONResponse:
     """Estimate the energy of a network before it runs."""
     service: EstimateService = request.app.state.estimate_service
@@ -176,7 +171,6 @@ async def post_estimate(query: EstimateQuery, request: Request) -> JSONResponse:
 @router.post(
     "/api/networks",
     response_model=NetworkReply,
-    responses=document_problems(413, 415, 422, 503),
     openapi_extra={
         "requestBody": {
             "required": True,
