@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import InputError
 from joulecast.families import FAMILIES, draw_family, make_family
-from joulecast.kinds import KINDS, StepWork, layer_work, make_layer, output_shape
+from joulecast.kinds import KINDS, StepWork, checkpoint_blocks, layer_work, make_layer, output_shape
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import (
     FLOAT_PRECISIONS,
@@ -220,6 +220,47 @@ def test_stages_add_up_to_the_step(seed, family):
     ]
     whole = simulated.true_cost(Trial(network, Setup(), how))
     assert sum(cost.energy_j for cost in stages) == pytest.approx(whole.energy_j, rel=0.08)
+
+
+@given(seeds)
+def test_batches_add_up_to_the_step_that_accumulates_them(seed):
+    simulated, network = make_noiseless_device(seed), make_family("transformer:64,2")
+    how = Execution(mode="graph")
+    once, added, many = (
+        simulated.true_cost(Trial(network, Setup(accumulate=count), how)).energy_j
+        for count in (1, 0, 4)
+    )
+    assert added < once + 0.1 * once
+    assert many == pytest.approx(once + 3 * added, rel=0.05)
+
+
+@given(seeds)
+def test_checkpointed_blocks_run_forward_again(seed):
+    simulated, network = make_noiseless_device(seed), make_family("transformer:128,4")
+    how = Execution(mode="graph")
+    plain, again = (
+        simulated.true_cost(Trial(one, Setup(), how)).energy_j
+        for one in (network, checkpoint_blocks(network))
+    )
+    forward = simulated.true_cost(Trial(network, Setup(), replace(how, stage="forward"))).energy_j
+    assert plain < again < plain + 1.05 * forward
+    inference = Setup(phase="inference")
+    costs = {
+        simulated.true_cost(Trial(one, inference)) for one in (network, checkpoint_blocks(network))
+    }
+    assert len(costs) == 1
+
+
+@given(seeds)
+def test_compiled_steps_issue_faster_and_move_less(seed):
+    simulated, network = make_noiseless_device(seed), make_family("cnn5")
+    for execution in (Execution(), GRAPH):
+        eager, compiled = (
+            simulated.true_cost(Trial(network, Setup(compiled=one), execution))
+            for one in (False, True)
+        )
+        assert compiled.energy_j < eager.energy_j
+        assert compiled.issue_s < eager.issue_s or execution == GRAPH
 
 
 def test_loss_costs_energy_and_two_copies_cost_twice():

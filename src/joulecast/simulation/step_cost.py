@@ -7,15 +7,24 @@ step as hardware would and shares no formula with any estimator.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from joulecast.errors import InputError
 from joulecast.kinds import Work, find_kind, input_shape, layer_work, output_shape
+from joulecast.kinds.work import WEIGHT_BYTES
 from joulecast.records import Layer, Setup, Sizes, Trial
 from joulecast.simulation.chip import Chip, OperatorTuning, draw_tuning
 
+_COMPILED_ISSUE_SHARE = 0.4
+# Kernels of each stage that may run alone; the loss is between forward and backward.
+_STAGES = {
+    "step": ("forward", "loss", "backward", "update"),
+    "forward": ("forward", "loss"),
+    "backward": ("loss", "backward"),
+    "update": ("update",),
+}
 _ITEM_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 
 
@@ -40,6 +49,9 @@ def compute_step_cost(chip: Chip, trial: Trial) -> StepCost:
         raise InputError(f"there is no {stage} to run in {phase}: choose another stage")
     costs = [_cost_kernel(chip, kernel, trial.setup) for kernel in kernels]
     costs += _list_host_calls(chip, trial)
+    if trial.setup.compiled:
+        # Compiled code issues kernels without PyTorch's dispatcher.
+        costs = [cost._replace(issue_s=_COMPILED_ISSUE_SHARE * cost.issue_s) for cost in costs]
     return _combine_costs(chip, costs * trial.execution.copies, trial.mode == "graph")
 
 
@@ -91,28 +103,75 @@ class _KernelCost(NamedTuple):
 
 
 def _list_kernels(trial: Trial) -> list[_Kernel]:
-    """Return the kernels of one step of one copy in order, including the loss."""
+    """Return the kernels of one step of one copy in order, including the loss.
+
+    Every batch of a step runs forward and backward; checkpointed layers run forward once more.
+    """
     setup, execution = trial.setup, trial.execution
-    item_bytes = _ITEM_BYTES.get(setup.precision, 4)
-    operators = [op for layer in trial.network.layers for op in list_operators(layer, setup)]
-    kernels = []
+    one_batch, batches = replace(setup, accumulate=1), max(1, setup.accumulate)
+    operators = _list_operators(trial)
+    found: dict[str, list[_Kernel]] = {stage: [] for stage in _STAGES["step"]}
     for index, op in enumerate(operators):
-        inflow = setup.batch * math.prod(input_shape(op)) * item_bytes if index else 0
-        grid = _find_product_shape(op, setup.batch)
-        work = layer_work(op, setup)
-        for stage in ("forward", "backward", "update"):
-            part: Work = getattr(work, stage)
-            if part.launches and execution.stage in ("step", stage):
-                hot = float(inflow) if stage == "forward" else 0.0
-                kernels.append(_Kernel(op.kind, stage, part, *grid, inflow_bytes=hot))
-    if (
-        operators
-        and setup.phase == "train"
-        and execution.upstream == "loss"
-        and execution.stage != "update"
-    ):
-        kernels.append(_make_loss(operators[-1], setup))
-    return kernels
+        for stage, kernels in _make_kernels(op, one_batch, index == 0).items():
+            found[stage] += kernels
+    if operators and setup.phase == "train" and execution.upstream == "loss":
+        found["loss"].append(_make_loss(operators[-1].layer, setup))
+    for stage in ("forward", "loss", "backward"):
+        found[stage] *= batches
+    if setup.accumulate != 1:
+        found["backward"] += _add_gradients(operators, one_batch) * max(1, batches - 1)
+    if not setup.accumulate:
+        found["update"] = []
+    return [kernel for stage in _STAGES[execution.stage] for kernel in found[stage]]
+
+
+def _add_gradients(operators: Sequence[_Operator], setup: Setup) -> list[_Kernel]:
+    """Return the kernels that add gradients to those of earlier batches, one for each operator."""
+    params = [layer_work(op.layer, setup).params for op in operators if op.layer.trains]
+    return [
+        _Kernel("accumulate", "backward", Work(0.0, 3.0 * WEIGHT_BYTES * count, 1))
+        for count in params
+        if count
+    ]
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator, and whether it follows another one within its layer."""
+
+    layer: Layer
+    follows: bool
+
+
+def _list_operators(trial: Trial) -> list[_Operator]:
+    return [
+        _Operator(op, place > 0)
+        for layer in trial.network.layers
+        for place, op in enumerate(list_operators(layer, trial.setup))
+    ]
+
+
+def _make_kernels(operator: _Operator, setup: Setup, is_first: bool) -> dict[str, list[_Kernel]]:
+    """Return the kernels of an operator in each stage of one batch."""
+    op = operator.layer
+    work = layer_work(replace(op, recomputed=False), setup)
+    grid = _find_product_shape(op, setup.batch)
+    item_bytes = _ITEM_BYTES.get(setup.precision, 4)
+    inflow = 0.0 if is_first else float(setup.batch * math.prod(input_shape(op)) * item_bytes)
+    is_fused = setup.compiled and operator.follows and not work.forward.flops
+    found: dict[str, list[_Kernel]] = {"forward": [], "backward": [], "update": []}
+    for stage in found:
+        part: Work = getattr(work, stage)
+        if not part.launches or not (part.size_bytes or part.flops):
+            continue
+        if is_fused and stage != "update":
+            # It reads registers instead of memory, in the kernel of the operator before it.
+            part = replace(part, size_bytes=part.size_bytes / 2, launches=0)
+        hot = inflow if stage == "forward" else 0.0
+        found[stage].append(_Kernel(op.kind, stage, part, *grid, inflow_bytes=hot))
+    if op.recomputed and found["backward"]:
+        found["backward"] = [*found["forward"], *found["backward"]]
+    return found
 
 
 def _make_loss(last: Layer, setup: Setup) -> _Kernel:
@@ -134,12 +193,16 @@ def _find_product_shape(layer: Layer, batch: int) -> tuple[int, int, int, bool]:
 
 
 def _list_host_calls(chip: Chip, trial: Trial) -> list[_KernelCost]:
-    """Return the host time of calls between layers, which launch nothing on the device."""
+    """Return the host time of what launches nothing: calls between layers, further batches."""
     totals, stage = trial.network.totals, trial.execution.stage
     calls = totals.between if totals is not None and stage in ("step", "forward") else 0
     ways = 2 if trial.setup.phase == "train" and stage == "step" else 1
+    calls *= max(1, trial.setup.accumulate)
     each_s = 0.5 * chip.launch_s * draw_tuning(chip.seed, "between", "forward").issue_factor
-    return [_KernelCost(0.0, 0.0, calls * ways * each_s, 0)] if calls else []
+    # Every further batch of a step begins anew, without an optimizer.
+    begin_s = 0.7 * chip.begin_s * max(0, trial.setup.accumulate - 1)
+    issue_s = calls * ways * each_s + begin_s
+    return [_KernelCost(0.0, 0.0, issue_s, 0)] if issue_s else []
 
 
 def _cost_kernel(chip: Chip, kernel: _Kernel, setup: Setup) -> _KernelCost:
