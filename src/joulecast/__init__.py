@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from joulecast.api.data_import import import_runs, predict_run
     from joulecast.api.data_levels import export_dataset
     from joulecast.api.estimate import estimate, update
+    from joulecast.api.estimate_run import estimate_run
     from joulecast.api.evaluate import evaluate
     from joulecast.api.fleet import estimate_fleet
     from joulecast.api.generate import generate
@@ -58,6 +59,7 @@ __all__ = [
     "compare",
     "estimate",
     "estimate_fleet",
+    "estimate_run",
     "evaluate",
     "export_dataset",
     "export_observations",

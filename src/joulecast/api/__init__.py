@@ -1,6 +1,6 @@
 """The Python API: one module per verb, the option records, and how nets and devices are found.
 
-    inspect.py  measure.py  profile.py  estimate.py  compare.py
+    inspect.py  measure.py  profile.py  estimate.py  estimate_run.py  compare.py
     search.py   prune.py    plan.py     evaluate.py             the verbs
     options.py                           option records, and keywords that become option records
     option_values.py                     types of their values

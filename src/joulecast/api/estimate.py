@@ -56,12 +56,33 @@ def estimate(
             ``probe=True`` measures the net's unseen layers on it first, under ``meter``. For a
             module, ``loss`` may be a callable from its output to a scalar.
     """
-    setup_options, changes, estimating, probing, measuring = split_options(
+    given = split_options(
         estimate, options, Setup, NetOptions, EstimateOptions, ProbeOptions, MeasureOptions
     )
+    setup_options, changes = given[:2]
+    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
+    known, resolved, setup, how = find_source(request, device, *given[2:])
+    return estimate_net(known, resolved, setup, how)
+
+
+def find_source(
+    request: NetRequest,
+    device: DeviceLike | Profile,
+    estimating: Mapping[str, Any],
+    probing: Mapping[str, Any],
+    measuring: Mapping[str, Any],
+) -> tuple[Profile, ResolvedNet, Setup, EstimateOptions]:
+    """Return the profile that an estimate rests on, the net with its setup, and how to estimate.
+
+    Args:
+        request: The net.
+        device: A device with a profile, or the profile itself.
+        estimating: Fields of ``EstimateOptions``.
+        probing: Fields of ``ProbeOptions``; a probe measures the net's layers first.
+        measuring: Fields of ``MeasureOptions``.
+    """
     how, probe = EstimateOptions(**estimating), ProbeOptions(**probing)
     _check_source(device, probe, measuring)
-    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     resolved, setup = request.resolve()
     if probe.probe:
         known = probe_net(resolved, setup, MeasureOptions(**measuring), how, probe.probe_seconds)
@@ -69,7 +90,7 @@ def estimate(
         known = device
     else:
         known = load_profile(device, on=MeasureOptions(**measuring).on, store=how.store)
-    return estimate_net(known, resolved, setup, how)
+    return known, resolved, setup, how
 
 
 def update(estimate: Estimate, *, energy_j: float, steps: int) -> Estimate:

@@ -15,6 +15,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from joulecast.api.option_values import convert_options
+from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
 from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions
@@ -167,6 +168,37 @@ class EstimateOptions:
     estimator: str = "auto"
     level: float = 0.95
     store: str | None = None
+
+
+@dataclass(frozen=True)
+class WholeRunOptions:
+    """What a run consists of besides its training steps, and how many runs there are.
+
+    Attributes:
+        eval_every: Steps between evaluations.
+        eval_samples: Samples of each evaluation.
+        loader: Gives batches: a ``DataLoader``, or the name of a function that makes one
+            (``file.py:make_loader``). It is timed on this machine.
+        runs: Number of equal runs: a sweep.
+    """
+
+    eval_every: int | None = None
+    eval_samples: int | None = None
+    loader: Any = None
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.eval_every is None) != (self.eval_samples is None):
+            raise InputError("eval_every and eval_samples belong together: give both")
+        for name in ("eval_every", "eval_samples", "runs"):
+            count = getattr(self, name)
+            if count is not None and not 1 <= count <= MAX_COUNT:
+                raise InputError(f"{name} is {count}: give a whole number from 1 to {MAX_COUNT:,}")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one run of training steps alone."""
+        return self == WholeRunOptions()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from joulecast.api.estimate import check_first_steps, estimate_net, probe_net, update_run
+from joulecast.api.estimate_run import RunSource, add_up_net
 from joulecast.api.nets import NetRequest
 from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.api.profiles import load_profile
@@ -25,6 +26,7 @@ from joulecast.errors import InputError
 from joulecast.records import Estimate, Network, describe_inference, name_step
 from joulecast.runtimes.installed import find_installed_runtime
 from joulecast.units import battery_share, parse_energy
+from joulecast.uses.whole_run import RunCost, average_step
 
 WORK = ("flops", "bytes", "params")
 # More digits than any number of steps has.
@@ -101,6 +103,22 @@ _BATTERY_SHARE = ShareType(is_open=False)
 @collect(
     "run",
     make_run_options,
+    click.option(
+        "--eval-every", type=click.IntRange(1), help="Evaluate the net after every N steps."
+    ),
+    click.option("--eval-samples", type=click.IntRange(1), help="Samples of each evaluation."),
+    click.option(
+        "--loader",
+        metavar="FILE.py:FUNCTION",
+        help="Time the data loader that it returns on this machine, and add what the net waits.",
+    ),
+    click.option(
+        "--runs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number of equal runs: what a sweep takes.",
+    ),
     click.option("--seen", metavar="12J/100", help="Energy/number of the run's first steps."),
     options.grid,
     options.price,
@@ -143,7 +161,7 @@ def estimate(
     source.check_probe(estimating.estimator)
     device = "" if source.probe else source.choose_name()
     net, setup = request.resolve()
-    steps = length.count_steps(setup.samples_per_step)
+    length.count_steps(setup.samples_per_step)
     if source.probe:
         with report_interruption(MEASUREMENTS_KEPT), show_activity("measuring layers"):
             profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
@@ -156,13 +174,14 @@ def estimate(
         energy_j, seen_steps = parse_seen(run.seen)
         first = (energy_j, seen_steps, name_step(setup))
         warnings, result = check_first_steps(result, *first), update_run(result, *first)
+    cost = add_up_net(result, RunSource(profile, net, setup, estimating), length, run.whole)
     data = {
-        **describe_estimate(result, steps, run),
+        **describe_estimate(result, cost, run),
         **describe_inference(setup, result.energy_j, result.duration_s),
         **list_unattributed(net.network),
     }
     report = EstimateReport(
-        net.network.name, setup, result, profile, data, run, tuple(warnings), layers
+        net.network.name, setup, result, profile, data, run, cost, tuple(warnings), layers
     )
     write_result(output, data, lambda: print_estimate(report))
 
@@ -177,18 +196,24 @@ def parse_seen(text: str) -> tuple[float, int]:
     return parse_energy(energy), int(steps)
 
 
-def describe_estimate(result: Estimate, steps: int, run: RunOptions) -> Json:
-    """Return an estimate as JSON values, with every unit that was requested."""
-    bill = run.make_bill(steps)
-    totals = bill.compute_totals(result.energy_j, result.interval_j, result.duration_s)
+def describe_estimate(result: Estimate, cost: RunCost, run: RunOptions) -> Json:
+    """Return an estimate as JSON values, with every unit that was requested.
+
+    Totals are those of all runs, with everything that was asked for.
+    """
+    totals = run.make_bill().compute_totals(cost.energy_j, cost.interval_j, cost.duration_s)
+    steps, runs = cost.schedule.steps, cost.schedule.runs
     data = {
         **result.to_dict(),
         "fits_memory": result.fits_memory,
         "installed_runtime": find_installed_runtime(result.runtime) or None,
         "steps": steps,
+        "runs": runs,
         **totals,
     }
-    finish = run.check_battery(result, steps)
+    if not run.whole.is_plain:
+        data["run"] = cost.to_dict()
+    finish = run.check_battery(average_step(result, cost), steps * runs)
     if finish is not None and run.battery:
         battery_j = parse_energy(run.battery)
         data["battery_share"] = battery_share(totals["total_energy_j"], battery_j)

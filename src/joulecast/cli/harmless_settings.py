@@ -15,13 +15,13 @@ HARMLESS = frozenset(
     """
     accumulate acquisition atlas batch battery blocks budget candidates charge check
     checkpoint compiled confidence covers cross_check cuda_graphs deadline detach device
-    device_file device_name devices epochs estimator estimators floor form from_ grid
-    importance inference inferences input interval json keep layers level licence loss
-    measure missing multiple nets new_tokens no_save now objective offline optimizer
-    patience performance points precision price probe processor profile prompt_tokens
-    published reserve rest_w retry_refused rounds run runs sampler samples seconds seed seen
-    source stdio steps strategy study tdp threads time_limit tool trials vary warmup window
-    workers
+    device_file device_name devices epochs estimator estimators eval_every eval_samples
+    floor form from_ grid importance inference inferences input interval json keep layers
+    level licence loss measure missing multiple nets new_tokens no_save now objective
+    offline optimizer patience performance points precision price probe processor profile
+    prompt_tokens published reserve rest_w retry_refused rounds run runs sampler samples
+    seconds seed seen source stdio steps strategy study tdp threads time_limit tool trials
+    vary warmup window workers
     """.split()  # noqa: SIM905 - one name per line would be hard to read
 )
 """Options that are sizes, names and numbers, or files to read."""
@@ -33,6 +33,7 @@ _METER = (
 _ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
 _REASONS = {
     "train": "runs code",
+    "loader": "runs code",
     "net": "may run code",
     "meter": "may run a program",
     "on": "may run a plug-in",

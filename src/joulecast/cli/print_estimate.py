@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.cli.print_layers import print_layers
+from joulecast.cli.print_run import list_run_lines
 from joulecast.cli.run_options import RunOptions
 from joulecast.cli.setups import (
     begin_sentence,
@@ -41,6 +42,7 @@ from joulecast.units import (
     format_share,
     format_wh,
 )
+from joulecast.uses.whole_run import RunCost
 
 # Shares above which a note is worth printing.
 _MIN_HOST_SHARE = 0.05
@@ -68,6 +70,7 @@ class EstimateReport:
     Attributes:
         data: The result as JSON values, totals included.
         run: What is printed of the whole run.
+        cost: What the run takes, with all its parts.
         warnings: Notes of the estimate that must not be missed.
         every_layer: Whether every layer is printed, instead of the costliest.
     """
@@ -78,6 +81,7 @@ class EstimateReport:
     profile: Profile
     data: Json
     run: RunOptions
+    cost: RunCost
     warnings: tuple[str, ...] = ()
     every_layer: bool = False
 
@@ -89,14 +93,9 @@ def print_estimate(report: EstimateReport) -> None:
     verb = name_activity(setup)
     console.print(f"{verb} {report.name} on {result.device}: {describe_setup(setup)}\n")
     console.print(_describe_step(setup, result), style="bold")
-    if data["steps"] > 1:
-        totals = (data["total_energy_j"], data["total_interval_j"], data["total_duration_s"])
-        console.print(
-            f"{plural(data['steps'], name_step(setup))} take {_format_cost(*totals, result)}.",
-            style="bold",
-        )
-    units = " · ".join(_list_units(data, report.run))
-    console.print(units)
+    for line in list_run_lines(report.cost, setup):
+        console.print(line, style="bold")
+    console.print(" · ".join(_list_units(data, report.run)))
     if "finish" in data:
         console.print(_answer_finish(report), style="bold")
     for warning in _list_warnings(report):
@@ -146,7 +145,7 @@ def _list_units(data: Json, run: RunOptions) -> list[str]:
         units.append(f"{format_power(data['mean_power_w'])} on average")
         wh = data["wh_per_1000_inferences"]
         units.append(f"{format_wh(wh * JOULES_PER_WH)} per 1,000 inferences")
-    if not units or data["steps"] > 1:
+    if not units or data["steps"] * data["runs"] > 1:
         units.append(format_kwh(data["total_energy_j"]))
     if "co2e_g" in data:
         units.append(f"about {format_mass(data['co2e_g'])} CO2e (grid {run.grid})")
@@ -168,7 +167,7 @@ def _answer_finish(report: EstimateReport) -> str:
         "--rest-w."
     )
     caveat = "" if report.run.rest_w else caveat
-    if data["steps"] == 1:
+    if data["steps"] * data["runs"] == 1:
         option = "--inferences" if is_inference(report.setup) else "--steps"
         hint = f"Give {option}, or --epochs and --samples, to ask about a whole run."
         return f"This charge holds {available}, {enough}. {hint}{caveat}"
@@ -185,8 +184,10 @@ def _answer_finish(report: EstimateReport) -> str:
 
 def _list_notes(report: EstimateReport) -> list[str]:
     result = report.estimate
+    is_run = report.cost.schedule.steps > 1 and not is_inference(report.setup)
+    missing = report.cost.not_included if is_run else explain_not_included(report.setup)
     notes = [
-        f"{_describe_memory(result)} {explain_not_included(report.setup)}",
+        f"{_describe_memory(result)} {missing}",
         f"Provenance: {describe_provenance(result.provenance)}; the meter covers {result.covers}.",
     ]
     if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:

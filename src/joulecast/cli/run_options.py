@@ -1,13 +1,14 @@
-"""Options about a whole run: its first steps, other units of its energy, and a battery."""
+"""Options about a whole run: its parts and first steps, units of its energy, and a battery."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from joulecast.api.bill import Bill, make_bill
+from joulecast.api.options import WholeRunOptions
 from joulecast.records import Estimate
 from joulecast.units import parse_energy
 
@@ -27,6 +28,7 @@ class RunOptions:
         charge_share: Share of it that is charged.
         reserve_share: Share of it that must remain.
         rest_w: Power that the battery supplies and the meter does not see.
+        whole: What the run consists of besides its steps.
     """
 
     seen: str | None
@@ -36,13 +38,14 @@ class RunOptions:
     charge_share: float | None
     reserve_share: float | None
     rest_w: float | None
+    whole: WholeRunOptions
 
-    def make_bill(self, steps: int) -> Bill:
-        """Return the bill of all steps."""
-        return make_bill(steps, self.grid, self.price)
+    def make_bill(self) -> Bill:
+        """Return the bill of everything together."""
+        return make_bill(1, self.grid, self.price)
 
     def check_battery(self, estimate: Estimate, steps: int) -> BatteryForecast | None:
-        """Return whether the run finishes on the battery; None without a battery."""
+        """Return whether a number of steps finishes on the battery; None without a battery."""
         if self.battery is None:
             return None
         # The modules of planning take a moment to import.
@@ -60,12 +63,31 @@ def make_run_options(
     charge: float | None,
     reserve: float | None,
     rest_w: float | None,
-    **units: str | None,
+    **rest: Any,
 ) -> RunOptions:
     """Return the options about a run from the values of options."""
     for option, value in (("--charge", charge), ("--reserve", reserve), ("--rest-w", rest_w)):
         if value is not None and battery is None:
             raise click.UsageError(f"{option} needs --battery", click.get_current_context())
+    whole = _make_whole_run(**{field.name: rest.pop(field.name) for field in _WHOLE_RUN})
     return RunOptions(
-        battery=battery, charge_share=charge, reserve_share=reserve, rest_w=rest_w, **units
+        battery=battery,
+        charge_share=charge,
+        reserve_share=reserve,
+        rest_w=rest_w,
+        whole=whole,
+        **rest,
     )
+
+
+_WHOLE_RUN = fields(WholeRunOptions)
+
+
+def _make_whole_run(
+    eval_every: int | None, eval_samples: int | None, **rest: Any
+) -> WholeRunOptions:
+    if (eval_every is None) != (eval_samples is None):
+        raise click.UsageError(
+            "--eval-every and --eval-samples belong together", click.get_current_context()
+        )
+    return WholeRunOptions(eval_every, eval_samples, **rest)

@@ -83,12 +83,8 @@ def load_net(
     Raises:
         NetError: It is not found, fails to import, raises, or returns something else.
     """
-    make = find_callable(name)
-    try:
-        with torch.device("meta" if on_meta else "cpu"):
-            made = make()
-    except (Exception, SystemExit) as error:
-        raise NetError(f"{name} fails: {describe_user_error(error)}") from error
+    with torch.device("meta" if on_meta else "cpu"):
+        made = call_maker(name)
     net, inputs, loss = _unpack(name, made)
     if inputs is None or input_shape is not None:
         inputs = _make_default_inputs(name, batch, input_shape)
@@ -141,6 +137,19 @@ def read_loaded_net(name: str, loaded: LoadedNet) -> Network:
         return read_net(loaded.net, loaded.inputs, cross_entropy_loss, name)
     except NetError:
         return read_net(loaded.net, loaded.inputs, mean_square_loss, name)
+
+
+def call_maker(name: str, what: str = RETURNS_NET) -> Any:
+    """Return what the callable gives that ``file.py:name`` or ``package.module:name`` points at.
+
+    Raises:
+        NetError: It is not found, fails to import, or raises.
+    """
+    make = find_callable(name, what)
+    try:
+        return make()
+    except (Exception, SystemExit) as error:
+        raise NetError(f"{name} fails: {describe_user_error(error)}") from error
 
 
 def find_callable(name: str, what: str = RETURNS_NET) -> Callable[..., Any]:

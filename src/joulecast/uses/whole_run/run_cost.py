@@ -1,0 +1,158 @@
+"""Add up the parts of a run: training, evaluation, and waiting for data.
+
+Errors of the parts, and of the runs of a sweep, are common to all of them: they have the same
+network, device and profile. Intervals are therefore added up end by end and do not shrink with the
+number of runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from joulecast.errors import InputError
+from joulecast.records import Estimate, Setup
+from joulecast.records.codec import Record
+from joulecast.uses.whole_run.data_loading import DataWait
+
+TRAINING, EVALUATION, WAITING = "training", "evaluation", "waiting for data"
+"""Names of the parts of a run."""
+
+
+@dataclass(frozen=True)
+class RunSchedule(Record):
+    """How often each part of a run takes place.
+
+    Attributes:
+        steps: Steps of training.
+        evaluations: Evaluations during the run.
+        evaluation_batches: Batches of each evaluation.
+        runs: Number of equal runs: a sweep.
+    """
+
+    steps: int = 1
+    evaluations: int = 0
+    evaluation_batches: int = 0
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.runs < 1:
+            raise InputError(f"{self.steps} steps in {self.runs} runs: give at least 1 of each")
+
+
+@dataclass(frozen=True)
+class RunPart(Record):
+    """A part of one run.
+
+    Attributes:
+        count: Steps, evaluated batches, or loaded batches.
+    """
+
+    name: str
+    count: int
+    energy_j: float
+    interval_j: tuple[float, float]
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class RunCost(Record):
+    """What a run, or a sweep of equal runs, costs.
+
+    Attributes:
+        energy_j: Mean energy of all runs.
+        interval_j: Its credible interval with probability ``level``.
+        duration_s: Duration of all runs, one after another.
+        parts: The parts of one run.
+        wait: How long the device waits for data; None if no loader was timed.
+        not_included: What the total leaves out, in a sentence.
+        provenance: The weakest provenance that the energies rest on.
+    """
+
+    energy_j: float
+    interval_j: tuple[float, float]
+    level: float
+    duration_s: float
+    schedule: RunSchedule
+    parts: tuple[RunPart, ...]
+    not_included: str
+    provenance: str
+    wait: DataWait | None = None
+
+
+def add_up_run(
+    step: Estimate,
+    setup: Setup,
+    schedule: RunSchedule,
+    evaluation: Estimate | None = None,
+    wait: DataWait | None = None,
+) -> RunCost:
+    """Return what a run costs.
+
+    Args:
+        step: Estimate of a step of training.
+        setup: How the network is trained.
+        schedule: How often each part takes place.
+        evaluation: Estimate of evaluating one batch.
+        wait: How long the device waits for each batch.
+    """
+    parts = [_multiply(TRAINING, step, schedule.steps)]
+    if evaluation is not None and schedule.evaluations:
+        batches = schedule.evaluations * schedule.evaluation_batches
+        parts.append(_multiply(EVALUATION, evaluation, batches))
+    if wait is not None:
+        parts.append(_wait_for_data(wait, schedule.steps * max(1, setup.accumulate)))
+    runs = schedule.runs
+    low_j, high_j = (runs * sum(part.interval_j[end] for part in parts) for end in (0, 1))
+    return RunCost(
+        runs * sum(part.energy_j for part in parts),
+        (low_j, high_j),
+        step.level,
+        runs * sum(part.duration_s for part in parts),
+        schedule,
+        tuple(parts),
+        _explain_not_included(step, setup, schedule, wait),
+        step.provenance,
+        wait,
+    )
+
+
+def average_step(step: Estimate, cost: RunCost) -> Estimate:
+    """Return a step with its share of everything else in the run, to forecast batteries with."""
+    count = cost.schedule.steps * cost.schedule.runs
+    low_j, high_j = (end_j / count for end_j in cost.interval_j)
+    factor = cost.duration_s / count / step.duration_s if step.duration_s else 1.0
+    ends_s = step.duration_interval_s
+    return replace(
+        step,
+        energy_j=cost.energy_j / count,
+        interval_j=(low_j, high_j),
+        duration_s=cost.duration_s / count,
+        duration_interval_s=ends_s and (ends_s[0] * factor, ends_s[1] * factor),
+    )
+
+
+def _multiply(name: str, one: Estimate, count: int) -> RunPart:
+    low_j, high_j = (count * end_j for end_j in one.interval_j)
+    return RunPart(name, count, count * one.energy_j, (low_j, high_j), count * one.duration_s)
+
+
+def _wait_for_data(wait: DataWait, batches: int) -> RunPart:
+    duration_s = batches * wait.wait_s
+    energy_j = duration_s * (wait.idle_w or 0.0)
+    return RunPart(WAITING, batches, energy_j, (energy_j, energy_j), duration_s)
+
+
+def _explain_not_included(
+    step: Estimate, setup: Setup, schedule: RunSchedule, wait: DataWait | None
+) -> str:
+    missing = []
+    if wait is None:
+        missing.append("loading data")
+    elif wait.wait_s and wait.idle_w is None:
+        missing.append("energy while the device waits for data (its idle power is not known)")
+    if wait is not None and "cpu" not in step.covers:
+        missing.append("energy of the processor that loads data")
+    missing += [] if schedule.evaluations else ["evaluation"]
+    missing += ["compiling"] if setup.compiled else []
+    missing += ["checkpoint files", "start-up"]
+    return f"Not included: {', '.join(missing[:-1])} and {missing[-1]}."
