@@ -161,6 +161,17 @@ def save_screenshot(page, name):
         page.screenshot(path=path / f"{name}.png", full_page=True)
 
 
+def wait_until(page, expression, limit_s=20.0):
+    """Wait until a JavaScript expression is true.
+
+    The content security policy forbids what ``page.wait_for_function`` does.
+    """
+    end_s = time.monotonic() + limit_s
+    while not page.evaluate(expression):
+        assert time.monotonic() < end_s, f"never true: {expression}"
+        page.wait_for_timeout(10)
+
+
 def has_sideways_scroll(page):
     """Return whether a page is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot
+from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot, wait_until
 from dashboard_data import EVALUATED, SECOND
 from joulecast.families import FAMILIES, make_family
 
@@ -16,7 +16,7 @@ START = f"/estimate?net=lenet5:4,8,16,16&batch=8&device={SECOND}&steps=1000"
 
 
 def wait_for_estimate(page, count=1):
-    page.wait_for_function(f"Number(document.body.dataset.estimates ?? 0) >= {count}")
+    wait_until(page, f"Number(document.body.dataset.estimates ?? 0) >= {count}")
 
 
 def open_estimate(visit, path=START, **options):
@@ -99,7 +99,7 @@ def test_devices_stand_side_by_side_within_one_coverage(visit, check_access):
     boxes = page.locator("[name=with]")
     for at in range(boxes.count()):
         boxes.nth(at).check()
-    page.wait_for_function("document.querySelectorAll('#comparison caption').length > 1")
+    wait_until(page, "document.querySelectorAll('#comparison caption').length > 1")
     captions = page.locator("#comparison caption").all_inner_texts()
     assert len(set(captions)) == len(captions)
     for table in page.locator("#comparison table").all():
@@ -138,7 +138,7 @@ def test_errors_are_one_line_and_go_away(visit, tmp_path):
     file = tmp_path / "bad.json"
     file.write_text("{")
     page.set_input_files("#file", file)
-    page.wait_for_function("document.getElementById('error').textContent.includes('JSON')")
+    wait_until(page, "document.getElementById('error').textContent.includes('JSON')")
 
 
 @pytest.mark.journey
