@@ -17,7 +17,7 @@ from joulecast.records import Profile
 
 if TYPE_CHECKING:
     from joulecast.campaign.campaign import Progress
-    from joulecast.store.campaign_tables import CampaignTables
+    from joulecast.store.campaign_tables import CampaignProgress, CampaignTables
 
 STOPPED_BY_REQUEST = "it was stopped by request"
 ATLAS_NAME = "atlas"
@@ -50,21 +50,27 @@ class CampaignRecord:
         self._tables = tables
         self._now = now
         self._due_s = -math.inf
+        self._moments: list[CampaignProgress] = []
 
     def store_progress(self, progress: Progress, *, is_last: bool = False) -> None:
-        """Store how far the run is, unless that was done a moment ago."""
+        """Store how far the run is; moments that follow closely are stored together."""
         from joulecast.store.campaign_tables import CampaignProgress
 
-        if self._now() < self._due_s and not is_last:
-            return
-        self._due_s = self._now() + _LEAST_PAUSE_S
         share = progress.uncertainty_share
         # An atlas has no uncertainty, and calls it 0.
         known = share if share and math.isfinite(share) else None
-        moment = CampaignProgress(progress.elapsed_s, progress.points, known)
+        self._moments.append(CampaignProgress(progress.elapsed_s, progress.points, known))
+        if self._now() < self._due_s and not is_last:
+            return
+        self._due_s = self._now() + _LEAST_PAUSE_S
         self._tables.change(
-            self.key, moment, reason=progress.reason, left_s=progress.left_s, total=progress.total
+            self.key,
+            self._moments,
+            reason=progress.reason,
+            left_s=progress.left_s,
+            total=progress.total,
         )
+        self._moments = []
 
     def is_stop_requested(self) -> bool:
         """Return whether the run is to stop."""

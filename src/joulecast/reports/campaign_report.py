@@ -10,6 +10,9 @@ from joulecast.reports.report_values import count_things, format_time, list_valu
 from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
 from joulecast.units import format_duration, format_share
 
+# An atlas has thousands.
+_MOST_MOMENTS = 400
+
 
 def report_campaign(
     campaign: RecordedCampaign, progress: Sequence[CampaignProgress] = ()
@@ -20,7 +23,10 @@ def report_campaign(
         campaign: How far it is.
         progress: How it got so far.
     """
-    moments = [CampaignMoment(one.elapsed_s, one.points, one.uncertainty_share) for one in progress]
+    moments = [
+        CampaignMoment(one.elapsed_s, one.points, one.uncertainty_share)
+        for one in _thin_out(progress)
+    ]
     caption = Caption("", f"{campaign.name} on {campaign.device}", campaign.provenance)
     plots = {"campaign": plot_campaign(moments, caption)} if moments else {}
     return Report(
@@ -28,7 +34,7 @@ def report_campaign(
         f"Campaign for {campaign.name} on {campaign.device}",
         f"{describe_state(campaign)}: {count_things(campaign.points, 'point')}.",
         campaign.provenance,
-        (Section("Progress", (campaign.reason,), (_list_facts(campaign),), plots),),
+        (Section("Progress", (), (_list_facts(campaign),), plots),),
         list_campaign_figures(campaign),
     )
 
@@ -58,15 +64,19 @@ def list_campaign_figures(campaign: RecordedCampaign) -> tuple[tuple[str, str], 
     )
 
 
+def _thin_out(progress: Sequence[CampaignProgress]) -> list[CampaignProgress]:
+    """Return at most so many moments as can be seen, the last one included."""
+    step = -(-len(progress) // _MOST_MOMENTS) or 1
+    return list(progress[::-1][::step][::-1])
+
+
 def _list_facts(campaign: RecordedCampaign) -> ReportTable:
     return list_values(
         "The campaign",
         (
-            ("State", describe_state(campaign)),
             ("Device", campaign.device),
             ("Profile", campaign.profile_key),
             ("Provenance", campaign.provenance),
             ("Started", format_time(campaign.started_at_s)),
-            ("Last change", format_time(campaign.changed_at_s)),
         ),
     )

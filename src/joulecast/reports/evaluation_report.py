@@ -109,7 +109,7 @@ def _list_nets(result: Evaluation) -> ReportTable:
 def _list_facts(result: Evaluation) -> ReportTable:
     setup = result.setup
     return list_values(
-        "How it was made",
+        "Details of the evaluation",
         (
             ("Device", result.device.name),
             ("Power mode", result.device.power_mode),

@@ -75,7 +75,7 @@ def _format_time(at_s: float) -> str:
 def _list_facts(plan: PlanSummary) -> ReportTable:
     gap = "optimal" if plan.is_optimal else f"within {format_share(plan.gap_share)} of the optimum"
     return list_values(
-        "How it was made",
+        "Details of the plan",
         (
             ("Times count from", plan.now),
             ("Each job stays below its plan with a probability of", format_share(plan.confidence)),

@@ -138,4 +138,4 @@ def _list_facts(result: PruningSummary) -> ReportTable:
             ("Meter covers", after.covers),
             ("Extrapolated to layers never measured", unseen),
         ]
-    return list_values("How it was made", pairs)
+    return list_values("Details of the pruning", pairs)

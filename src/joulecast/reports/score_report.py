@@ -27,15 +27,14 @@ def report_scores(scores: Sequence[DeviceScore]) -> Report:
     title = (
         f"Score of {first.name}" if is_one else f"Scores of {count_things(len(scores), 'device')}"
     )
-    comparison = Section("Comparison", (), (_list_scores(scores),), _plot(scores))
+    numbered = list(enumerate(scores, start=1))
     return Report(
         "score",
         title,
         _describe_label(first) if is_one else "Labels from A, the best, to G.",
         weakest_provenance(one.provenance for one in scores),
         (
-            *([] if is_one else [comparison]),
-            *(_report_device(number, one) for number, one in enumerate(scores, start=1)),
+            *([_report_device(first)] if is_one else _compare_devices(numbered)),
             Section("What the scores mean", (IECS_CAVEAT, SCALE_NOTE)),
         ),
         _list_key_figures(first) if is_one else (),
@@ -57,7 +56,7 @@ def _list_key_figures(score: DeviceScore) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _report_device(number: int, score: DeviceScore) -> Section:
+def _report_device(score: DeviceScore) -> Section:
     rows = tuple(
         (
             one.application.replace("_", " "),
@@ -72,14 +71,23 @@ def _report_device(number: int, score: DeviceScore) -> Section:
     columns = ("application", "processor", ">energy", ">latency", ">power", ">observations")
     origin = f"{score.provenance}; the meter covers {score.covers}"
     caption = f"One inference on {score.name} ({origin})"
-    label = Picture(draw_label(score), f"{_describe_label(score)} Energies are {score.provenance}.")
-    return Section(
-        score.name,
-        tuple(score.list_notes()),
-        (ReportTable(caption, columns, rows),),
-        {},
-        {f"label-{number}": label},
-    )
+    table = ReportTable(caption, columns, rows)
+    return Section(score.name, tuple(score.list_notes()), (table,), {}, {"label": _draw(score)})
+
+
+def _compare_devices(scores: Sequence[tuple[int, DeviceScore]]) -> list[Section]:
+    own = [one for _, one in scores]
+    notes = tuple(f"{one.name}: {note}" for one in own for note in one.list_notes())
+    labels = {f"label-{number}": _draw(one) for number, one in scores}
+    return [
+        Section("Comparison", (), (_list_scores(own),), _plot(own)),
+        Section("Labels", notes, (), {}, labels),
+    ]
+
+
+def _draw(score: DeviceScore) -> Picture:
+    words = f"{_describe_label(score)} Energies are {score.provenance}."
+    return Picture(draw_label(score), words)
 
 
 def _list_scores(scores: Sequence[DeviceScore]) -> ReportTable:

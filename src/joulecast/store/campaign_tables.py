@@ -12,7 +12,7 @@ a run that is called running still is.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 
@@ -126,25 +126,27 @@ class CampaignTables:
         return key
 
     def change(
-        self, key: str, progress: CampaignProgress, **values: str | float | int | None
-    ) -> bool:
-        """Store how far a run is; return whether it is to stop.
+        self,
+        key: str,
+        moments: Sequence[CampaignProgress],
+        **values: str | float | int | None,
+    ) -> None:
+        """Store how far a run is.
 
         Args:
             key: The run.
-            progress: This moment.
-            values: Other fields of ``RecordedCampaign``.
+            moments: Those since the last change, at least one, in order.
+            values: Other fields of ``RecordedCampaign``, at the last moment.
         """
-        own = CAMPAIGNS.c.key == key
+        rows = [{"campaign_key": key, **asdict(one)} for one in moments]
+        latest = {**asdict(moments[-1]), **values, "changed_at_s": self._now()}
 
-        def write(connection: sa.Connection) -> bool:
-            moment = asdict(progress)
-            change = sa.update(CAMPAIGNS).where(own)
-            connection.execute(change.values(**moment, **values, changed_at_s=self._now()))
-            connection.execute(sa.insert(CAMPAIGN_PROGRESS).values(campaign_key=key, **moment))
-            return bool(connection.scalar(sa.select(CAMPAIGNS.c.is_stop_requested).where(own)))
+        def write(connection: sa.Connection) -> None:
+            change = sa.update(CAMPAIGNS).where(CAMPAIGNS.c.key == key)
+            connection.execute(change.values(**latest))
+            connection.execute(sa.insert(CAMPAIGN_PROGRESS), rows)
 
-        return self._transactions.write(write)
+        self._transactions.write(write)
 
     def finish(self, key: str, state: str, reason: str) -> None:
         """Store how a run ended."""

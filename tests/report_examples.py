@@ -1,0 +1,100 @@
+"""Small results of every kind that can be reported, as their commands write them."""
+
+from datetime import UTC, datetime
+
+from joulecast.records import Device, Setup
+from joulecast.uses.evaluate import Evaluation, NetEstimate, NetResult
+from joulecast.uses.evaluate.scores import score_estimator
+from joulecast.uses.plan import (
+    Battery,
+    DeviceSpec,
+    Job,
+    JobCost,
+    PlanRequest,
+    RunForecast,
+    plan_jobs,
+)
+from joulecast.uses.score import DeviceFacts, DeviceScore, ScoredConfiguration, describe_scores
+
+
+def make_evaluation(provenance="simulated"):
+    """Return an evaluation of two estimators on three networks."""
+    estimates = {
+        "additive": lambda j: NetEstimate(1.02 * j, (0.95 * j, 1.1 * j), (0.9 * j, 1.2 * j), 0.1),
+        "flops": lambda j: NetEstimate(1.5 * j, (j, 2 * j), (0.5 * j, 3 * j), 0.1),
+    }
+    nets = tuple(
+        NetResult(
+            f"lenet5:{i}",
+            (j, 1.01 * j),
+            j,
+            0.11,
+            1e6,
+            {n: make(j) for n, make in estimates.items()},
+        )
+        for i, j in enumerate((1.0, 2.0, 3.0), start=1)
+    )
+    scores = tuple(score_estimator(name, nets, device_seconds=9.0, points=7) for name in estimates)
+    device = Device("board", power_mode="15W")
+    return Evaluation(
+        "e1", "lenet5", (1, 28, 28), Setup(batch=8), device, "torch-2.13.0", "ina", "board",
+        provenance, 1, 60.0, "2026-11-16", 1.0, scores, nets, ("x: it failed",), (),
+    )  # fmt: skip
+
+
+def make_plan():
+    """Return a plan of a job on a device with a battery."""
+    battery = Battery(36_000.0, 30_000.0, 3_600.0)
+    specs = (DeviceSpec("phone", power_w=5.0, flops_per_s=1.0, battery=battery),)
+    request = PlanRequest((Job("night", "net", 1),), specs)
+    costs = {"night": {"phone": JobCost(RunForecast(900.0, 300.0, 0.1, 0.1), 1.0, "modelled", "")}}
+    return plan_jobs(request, costs, {}, datetime(2030, 5, 1, tzinfo=UTC), 0.5, 5.0)
+
+
+def _estimate(energy_j):
+    return {
+        "energy_j": energy_j, "interval_j": [0.9 * energy_j, 1.1 * energy_j], "level": 0.95,
+        "duration_s": 0.01, "peak_memory_bytes": 2**20, "unseen_share": 0.1,
+        "provenance": "modelled", "covers": "cpu", "device": "board", "estimator": "additive",
+        "layers": [], "notes": [],
+    }  # fmt: skip
+
+
+PRUNING = {
+    "net": "cnn5:8,8,8,8", "budget": "50%", "strategy": "marginal", "objective": "energy",
+    "unit": "J", "before": _estimate(2.0), "after": _estimate(0.98), "budget_probability": 0.6,
+    "importance_share": 0.8,
+    "layers": [
+        {"name": "conv1", "kind": "conv2d", "channels_before": 8, "channels_after": 4,
+         "energy_before_j": 1.5, "energy_after_j": 0.6},
+        {"name": "fc", "kind": "linear", "channels_before": 10, "channels_after": 10,
+         "energy_before_j": 0.5, "energy_after_j": 0.38},
+    ],
+    "measured": {
+        "before": {"energy_j": 2.1, "duration_s": 0.01, "provenance": "modelled", "meter": "m"},
+        "after": {"energy_j": 1.0, "duration_s": 0.01, "provenance": "modelled", "meter": "m"},
+        "share": 0.47, "within_budget": True,
+    },
+    "not_prunable": ["fc: it is the output"],
+}  # fmt: skip
+SCORE = DeviceScore(
+    "board",
+    "torch-2.13.0",
+    "board",
+    "measured",
+    (
+        ScoredConfiguration("speech", "1 thread", energy_j=0.1, power_w=2.0),
+        ScoredConfiguration("vision", "1 thread", missing="it does not fit"),
+    ),
+    DeviceFacts(10.0),
+)
+
+
+def list_results():
+    """Return a result of each kind, as JSON values."""
+    return {
+        "evaluation": {**make_evaluation().to_dict(), "store": "here"},
+        "pruning": PRUNING,
+        "plan": make_plan().to_dict(),
+        "score": describe_scores([SCORE]),
+    }
