@@ -190,7 +190,7 @@ def test_runtime_and_on_name_a_device_together(profiled, write):
 
 def test_runtime_that_does_not_fit_is_one_line(profiled):
     words = ("estimate", NET[0])
-    assert "choose from torch, torch_compile, mnn" in profiled.fails(*words, "--runtime", "tf")
+    assert "choose from torch, mnn" in profiled.fails(*words, "--runtime", "tf")
     assert "processor only" in profiled.fails(*words, "--runtime", "mnn", "--on", "cuda:0")
     said = profiled.fails("estimate", *NET, "--runtime", "simulated", code=2)
     assert "give --device or --runtime, not both" in said
