@@ -13,7 +13,6 @@ import {
   formatWh,
 } from "./units.js";
 
-const WAIT_MS = 30;
 const ANNOUNCE_MS = 900;
 const MOST_BARS = 12;
 const ROW_PX = 26;
@@ -29,9 +28,12 @@ const choices = choicesElement ? JSON.parse(choicesElement.textContent) : null;
 const families = new Map(choices?.families.map((one) => [one.name, one]));
 const devices = new Map(choices?.devices.map((one) => [one.key, one]));
 let upload = null;
-let pending = null;
-let timer = 0;
+let isAsking = false;
+let wantedMs = null;
+let answered = "";
 let announcing = 0;
+let bars = null;
+let drawing = 0;
 
 // Families: a slider and a number for each parameter.
 
@@ -160,16 +162,11 @@ function readNumber(id, title) {
   return value;
 }
 
-async function ask(device, signal) {
-  return send("/api/estimate", JSON.stringify(makeQuery(device)), "application/json", signal);
-}
-
-async function send(address, body, type, signal) {
+async function send(address, body, type) {
   const response = await fetch(address, {
     method: "POST",
     headers: { "Content-Type": type },
     body,
-    signal,
   });
   if (response.redirected) {
     throw new Error("The session is over: reload this page and sign in again.");
@@ -181,37 +178,46 @@ async function send(address, body, type, signal) {
   return answer;
 }
 
+// One question at a time: while the server answers, only the latest choice waits.
+async function updateSoon() {
+  wantedMs = performance.now();
+  if (isAsking) {
+    return;
+  }
+  isAsking = true;
+  while (wantedMs !== null) {
+    const startMs = wantedMs;
+    wantedMs = null;
+    await update(startMs);
+  }
+  isAsking = false;
+}
+
 async function update(startMs) {
-  pending?.abort();
-  const own = (pending = new AbortController());
   try {
-    writeAddress();
     const keys = [byId("device").value, ...listOthers()];
-    const answers = await Promise.allSettled(keys.map((key) => ask(key, own.signal)));
-    if (own !== pending) {
+    const queries = keys.map((key) => JSON.stringify(makeQuery(key)));
+    // Browsers report many changes twice.
+    if (queries.join() === answered) {
       return;
     }
+    writeAddress();
+    const answers = await Promise.allSettled(queries.map((query) => send("/api/estimate", query, "application/json")));
     if (answers[0].status === "rejected") {
       throw answers[0].reason;
     }
+    answered = queries.join();
     showError("");
     showFigures(answers[0].value);
-    showLayers(answers[0].value);
     showComparison(keys, answers);
+    showLayers(answers[0].value);
     performance.measure("estimate-move", { start: startMs, end: performance.now() });
     document.body.dataset.estimates = performance.getEntriesByName("estimate-move").length;
     announceSoon(answers[0].value);
   } catch (error) {
-    if (own === pending && error.name !== "AbortError") {
-      showError(error.message);
-    }
+    answered = "";
+    showError(error.message);
   }
-}
-
-function updateSoon() {
-  const startMs = performance.now();
-  clearTimeout(timer);
-  timer = setTimeout(() => update(startMs), WAIT_MS);
 }
 
 // Showing.
@@ -301,7 +307,9 @@ function showLayers(found) {
       makeRow([one.name, one.kind], [formatEnergy(one.energy_j), formatShare(one.energy_j / total)], [one.seen === false ? "no" : "yes"]),
     ),
   );
-  showFigure(byId("layers-plot"), makeBars(shown.reverse(), total));
+  bars = makeBars(shown.reverse(), total);
+  cancelAnimationFrame(drawing);
+  drawing = requestAnimationFrame(() => showFigure(byId("layers-plot"), bars));
 }
 
 function makeBars(layers, total) {
