@@ -47,8 +47,11 @@ ONLY_PARSED = (
     # They need a second machine; tests/cli/test_agent.py starts agents.
     "agent --on cuda:0 --listen 0.0.0.0:8377",
     "profile lenet5 --on http://board:8377",
+    # Thousands of observations; tests/reports reports fewer.
+    "report nvidia-h200 --out h200.html",
     # It runs until it is interrupted; tests/web starts it.
     "serve",
+    "serve --host 0.0.0.0 --token-file token",
     # They need devices; tests/journeys/test_fleet.py has some.
     "fleet up fleet.toml",
     "fleet profile lenet5 --devices all",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -45,7 +46,7 @@ def make_report_page(report: Report) -> str:
     return page
 
 
-def save_report(report: Report, path: str | Path) -> Path:
+def save_report(report: Report, path: str | os.PathLike[str]) -> Path:
     """Write a report as one HTML file.
 
     Raises:
@@ -54,7 +55,7 @@ def save_report(report: Report, path: str | Path) -> Path:
     return _write(make_report_page(report), Path(path))
 
 
-def save_report_pictures(report: Report, folder: str | Path) -> list[Path]:
+def save_report_pictures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
     """Write every plot and picture of a report as SVG into a folder; return the files.
 
     Raises:

@@ -55,9 +55,14 @@ def list_result_files(folder: Path | None, kind: str) -> list[ResultSource]:
     for path, changed_ns, size_bytes in _list_files(folder):
         data = _read(path, changed_ns, size_bytes)
         if recognise_result(data) == kind:
-            load = _keep(data)
-            found.append((changed_ns, ResultSource(path.name, "file", path.name, load)))
+            source = ResultSource(path.name, "file", path.name, keep_result(data))
+            found.append((changed_ns, source))
     return [source for _, source in sorted(found, key=lambda one: -one[0])]
+
+
+def keep_result(data: Json) -> Callable[[], Json]:
+    """Return a function that returns a result which was read already."""
+    return lambda: data
 
 
 def choose_source(sources: Sequence[ResultSource], key: str) -> ResultSource | None:
@@ -72,10 +77,6 @@ def choose_source(sources: Sequence[ResultSource], key: str) -> ResultSource | N
         if source.key == key:
             return source
     raise MissingError("there is no such result: choose one that the page lists")
-
-
-def _keep(data: Json) -> Callable[[], Json]:
-    return lambda: data
 
 
 def _list_files(folder: Path) -> Iterator[tuple[Path, int, int]]:

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from joulecast.store import open_store
 from joulecast.web.result_pages import ResultPage, make_result_page
-from joulecast.web.result_sources import ResultSource
+from joulecast.web.result_sources import ResultSource, keep_result
 from joulecast.web.web_settings import find_settings
 
 
@@ -22,7 +22,7 @@ def list_evaluations(request: Request) -> Sequence[ResultSource]:
             "store",
             f"{one.payload.get('family')} on {one.payload.get('device', {}).get('name')}, "
             f"{one.payload.get('date')}",
-            lambda payload=one.payload: payload,
+            keep_result(one.payload),
         )
         for one in stored
     ]

@@ -13,7 +13,7 @@ from joulecast.records import Json
 from joulecast.store import ProfileSummary, open_store
 from joulecast.uses.score import describe_published, describe_scores
 from joulecast.web.result_pages import ResultPage, make_result_page
-from joulecast.web.result_sources import ResultSource
+from joulecast.web.result_sources import ResultSource, keep_result
 from joulecast.web.web_settings import find_settings
 
 _KEPT = 64
@@ -26,7 +26,7 @@ def list_scores(request: Request) -> Sequence[ResultSource]:
         profiles = opened.list_profiles()
     found = [(one, score_profile(store, one)) for one in profiles]
     own = [
-        ResultSource(f"store:{one.key}", "store", str(one), lambda data=data: data)
+        ResultSource(f"store:{one.key}", "store", str(one), keep_result(data))
         for one, data in found
         if data
     ]
