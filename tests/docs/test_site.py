@@ -43,7 +43,7 @@ def read_text(page: Path) -> str:
 
 
 def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
-    navigation = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    navigation = set(re.findall(r" (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert pages <= navigation
     for page in navigation:
