@@ -26,6 +26,8 @@ class DashboardOptions:
     Attributes:
         token_file: File with the token; by default the environment's.
         results: Folder of JSON results that other commands wrote.
+        rate_limit: Requests per second of one client; 0 for no limit.
+        behind_proxy: A proxy on this machine tells who the client is.
     """
 
     host: str
@@ -33,6 +35,8 @@ class DashboardOptions:
     token_file: str
     results: str | None
     store: str | None
+    rate_limit: int
+    behind_proxy: bool
 
     def find_results(self) -> Path | None:
         """Return the folder of results; None where none is given.
@@ -69,6 +73,18 @@ class DashboardOptions:
         "--results", metavar="FOLDER", help="Also show the JSON results in this folder (--out)."
     ),
     options.store,
+    click.option(
+        "--rate-limit",
+        type=click.IntRange(0),
+        default=100,
+        show_default=True,
+        help="Requests per second of one client; 0 for no limit.",
+    ),
+    click.option(
+        "--behind-proxy",
+        is_flag=True,
+        help="Believe a proxy on this machine who the client is (X-Forwarded-For).",
+    ),
 )
 @click.option("--json", is_flag=True, help="Print the address as JSON once it listens.")
 def serve(serving: DashboardOptions, json: bool) -> None:
@@ -81,7 +97,11 @@ def serve(serving: DashboardOptions, json: bool) -> None:
     from joulecast.web.web_settings import WebSettings
 
     settings = WebSettings(
-        store=serving.store, results=serving.find_results(), token=read_token(serving.token_file)
+        store=serving.store,
+        results=serving.find_results(),
+        token=read_token(serving.token_file),
+        requests_per_second=serving.rate_limit,
+        is_behind_proxy=serving.behind_proxy,
     )
     ready = _print_ready if json else _say_ready
     serve_dashboard(settings, serving.host, serving.port, ready)

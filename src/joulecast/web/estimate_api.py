@@ -107,7 +107,7 @@ class EstimateQuery(BaseModel):
         return EstimateQuestion(net, self.device, setup, shape, self.level, self.estimator)
 
 
-class LayerRow(BaseModel):
+class ReplyLayer(BaseModel):
     """The energy of one layer in a step."""
 
     name: str
@@ -128,7 +128,7 @@ class EstimateReply(BaseModel):
     duration_s: float
     peak_memory_bytes: int
     fits_memory: bool | None
-    layers: list[LayerRow]
+    layers: list[ReplyLayer]
     unseen_share: float
     provenance: str = Field(description="measured, imported, modelled or simulated.")
     covers: str = Field(description="What the meter behind it covers.")

@@ -12,6 +12,10 @@ from joulecast.errors import InputError
 from joulecast.web.app import create_app
 from joulecast.web.web_settings import WebSettings
 
+_MOST_CONNECTIONS = 1024
+# Streams of progress would otherwise keep a server alive that was told to end.
+_SHUTDOWN_S = 2
+
 
 def serve_dashboard(
     settings: WebSettings, host: str, port: int, on_ready: Callable[[str], None] | None = None
@@ -30,7 +34,16 @@ def serve_dashboard(
     check_host(host, settings.token)
     app = create_app(settings)
     with open_socket(host, port) as listening:
-        config = uvicorn.Config(app, log_config=None, server_header=False, proxy_headers=False)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=settings.is_behind_proxy,
+            forwarded_allow_ips="127.0.0.1,::1",
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+        )
         if on_ready is not None:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{listening.getsockname()[1]}")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 
-DEFAULT_RATE = 100
-
 
 @dataclass(frozen=True)
 class WebSettings:
@@ -20,13 +18,15 @@ class WebSettings:
         token: The shared secret; empty where only this machine can reach the server.
         requests_per_second: Largest rate of requests of one client, in the long run; a burst of
             twice as many is allowed. 0 for no limit.
+        is_behind_proxy: A proxy on this machine tells who the client is, and whether by HTTPS.
         workers: Threads that compute estimates and parse uploads.
     """
 
     store: str | None = None
     results: Path | None = None
     token: str = field(default="", repr=False)
-    requests_per_second: int = DEFAULT_RATE
+    requests_per_second: int = 100
+    is_behind_proxy: bool = False
     workers: int = 2
 
 
