@@ -24,6 +24,7 @@ VERBS = {
     "compare",
     "search",
     "prune",
+    "report",
     "plan",
     "evaluate",
     "score",
@@ -98,7 +99,7 @@ def test_every_offered_name_exists():
 
 def test_verbs_have_the_same_names_on_the_command_line():
     commands = {name for rows in COMMANDS.values() for name in rows}
-    assert commands - {"agent", "data", "detect", "fleet", "profiles"} == VERBS
+    assert commands - {"agent", "data", "detect", "fleet", "profiles", "serve"} == VERBS
     assert set(joulecast.__all__) >= VERBS
     assert all(callable(getattr(joulecast, name)) for name in VERBS)
 
