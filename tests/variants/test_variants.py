@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import FAMILIES, IMAGE_FAMILIES, draw_family, make_family
-from joulecast.kinds import Work, input_shape, layer_work, make_layer, make_op, output_shape
+from joulecast.kinds import (
+    Work,
+    checkpoint_blocks,
+    input_shape,
+    layer_work,
+    make_layer,
+    make_op,
+    output_shape,
+)
 from joulecast.records import Input, Network, Setup, fold_blocks
 from joulecast.variants import (
     ROLES,
@@ -18,8 +26,10 @@ from joulecast.variants import (
     match_phase,
     part_widths,
     plan_curves,
+    read_isolated_part,
     read_variant,
     resize_part,
+    split_blocks,
     split_network,
     width_names,
 )
@@ -164,6 +174,7 @@ CONV = make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=3, padding=1)
         replace(CONV, input_grad=False),
         replace(CONV, tail=(make_op("elementwise", fn="relu"),)),
         replace(CONV, reads=(1, 1), join="add"),
+        replace(CONV, recomputed=True),
         make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=5, padding=2),
         make_layer("conv2d", cin=8, cout=12, space=(16, 16), kernel=3, padding=1, stride=2),
         make_layer("conv2d", cin=8, cout=12, space=(8, 8), kernel=3, padding=1),
@@ -270,11 +281,21 @@ def test_layer_on_one_number_a_sample_has_a_curve_without_widths() -> None:
 
 def test_inference_cannot_tell_frozen_layers_or_first_ones_from_others():
     layer = make_layer("linear", cin=8, cout=8)
-    frozen = replace(layer, trains=False, input_grad=False)
+    frozen = replace(layer, trains=False, input_grad=False, recomputed=True)
     setup = Setup(phase="inference")
     assert match_phase(Part("input", (frozen,)), setup) == Part("hidden", (layer,))
     assert match_phase(Part("output", (frozen,)), setup) == Part("hidden", (layer,))
     assert match_phase(Part("output", (frozen,)), Setup()) == Part("output", (frozen,))
+
+
+def test_checkpointed_layers_stay_so_when_they_run_alone():
+    network = checkpoint_blocks(make_family("transformer:16,2"))
+    for split in (split_network, split_blocks):
+        parts = [layer for placed in split(network) for layer in placed.part.layers]
+        assert sum(layer.recomputed for layer in parts) == 14
+    block = next(one.part for one in split_blocks(network) if len(one.part.layers) > 1)
+    trial = make_isolated_trial(block, Setup())
+    assert read_isolated_part(trial).layers == block.layers
 
 
 def test_inference_runs_more_copies_of_small_layers():

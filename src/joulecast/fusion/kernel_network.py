@@ -66,7 +66,7 @@ def _make_layer(node: OpNode, places: dict[int, int], index: int) -> Layer:
     reads = tuple(index - places[one] if one in places else index + 1 for one in sources)
     layer = Layer(
         node.op.kind, sizes, trains=own.trains, input_grad=own.input_grad, reads=reads,
-        name=own.name,
+        recomputed=own.recomputed, name=own.name,
     )  # fmt: skip
     if not node.begins_layer:
         return layer

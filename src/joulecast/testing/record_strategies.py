@@ -62,6 +62,7 @@ leaves = st.builds(
     channels_last=st.booleans(),
     channels_last_weights=st.booleans(),
     transposed=st.lists(st.integers(0, 2), max_size=2).map(tuple),
+    recomputed=st.booleans(),
     name=names,
 )
 layers = leaves | st.builds(
@@ -112,7 +113,10 @@ _float_setups = st.builds(
 _int8_setups = st.builds(
     Setup, count, phase=st.just("inference"), precision=st.sampled_from(INT8_PRECISIONS)
 )
-setups = _float_setups | _int8_setups
+_torch_setups = st.builds(
+    Setup, count, accumulate=st.integers(0, 9), compiled=st.booleans(), cuda_graphs=st.booleans()
+)
+setups = _float_setups | _int8_setups | _torch_setups
 executions = st.builds(
     Execution,
     st.sampled_from(STAGES),

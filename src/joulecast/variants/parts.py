@@ -125,6 +125,7 @@ def disconnect_layer(layer: Layer) -> Layer:
         channels_last=layer.channels_last,
         channels_last_weights=layer.channels_last_weights,
         transposed=layer.transposed,
+        recomputed=layer.recomputed,
         parts=layer.parts,
     )
 
@@ -164,10 +165,11 @@ def is_bare_view(layer: Layer) -> bool:
 def _forget_training(layer: Layer) -> Layer:
     """Return a layer without what inference cannot tell: dropout, and whether it trains."""
     tail = tuple(op for op in layer.tail if not find_kind(op.kind).only_trains)
-    if layer.trains and layer.input_grad and not layer.parts and tail == layer.tail:
+    is_plain = layer.trains and layer.input_grad and not layer.recomputed
+    if is_plain and not layer.parts and tail == layer.tail:
         return layer
     parts = tuple(map(_forget_training, layer.parts))
-    return replace(layer, tail=tail, trains=True, input_grad=True, parts=parts)
+    return replace(layer, tail=tail, trains=True, input_grad=True, recomputed=False, parts=parts)
 
 
 # Networks repeat parts: sharing them saves memory and makes finding them fast.
