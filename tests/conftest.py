@@ -13,6 +13,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="joulecast-tests-")
 
 from hypothesis import HealthCheck, settings
 
+from browser import chromium  # noqa: F401
 from postgres_server import postgres_server, postgres_url  # noqa: F401
 
 settings.register_profile(

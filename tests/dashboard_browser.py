@@ -1,4 +1,4 @@
-"""A running dashboard and a browser for tests, each started once.
+"""A running dashboard for tests, started once, and visits to it with the browser of browser.py.
 
 ``make test`` installs Debian's package ``chromium`` where it can. Without a browser its tests are
 skipped, except in continuous integration. ``tests/web/conftest.py`` imports the fixtures.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import socket
 import threading
 import time
@@ -63,24 +62,6 @@ def fetch(dashboard_url):
 
     with httpx.Client(base_url=dashboard_url, timeout=60.0) as client:
         yield client.get
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """Yield one browser; skip where it is absent, but fail in continuous integration."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        reason = "Chromium is not installed: apt-get install chromium"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # The tests run as root in containers, where Chromium has no sandbox.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

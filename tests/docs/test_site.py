@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from joulecast.web.app import create_app
 from joulecast.web.web_settings import WebSettings
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -93,21 +91,17 @@ def test_every_command_has_a_how_to_page() -> None:
         assert f"    joulecast {name} " in how_to or f"    joulecast {name}\n" in how_to, name
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_search_works_from_a_folder(site: Path) -> None:
+def test_search_works_from_a_folder(site: Path, chromium) -> None:
     """Opened as a file, on a narrow screen: no error, no request elsewhere, and search answers."""
-    playwright = pytest.importorskip("playwright.sync_api")
     problems: list[str] = []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 800})
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
-        page.on("request", lambda one: problems.append(one.url) if one.url[:4] == "http" else None)
-        page.goto((site / "how-to/profile.html").as_uri(), wait_until="networkidle")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.locator("label[for=__search]").first.click()
-        page.locator(".md-search__input").press_sequentially("prune")
-        page.locator(".md-search-result__item").first.wait_for()
-        browser.close()
+    page = chromium.new_page(viewport={"width": 390, "height": 800})
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
+    page.on("request", lambda one: problems.append(one.url) if one.url[:4] == "http" else None)
+    page.goto((site / "how-to/profile.html").as_uri(), wait_until="networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("label[for=__search]").first.click()
+    page.locator(".md-search__input").press_sequentially("prune")
+    page.locator(".md-search-result__item").first.wait_for()
+    page.close()
     assert not problems

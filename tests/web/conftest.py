@@ -10,7 +10,6 @@ from starlette.testclient import TestClient
 import joulecast
 from dashboard_browser import (  # noqa: F401
     check_access,
-    chromium,
     dashboard_data,
     dashboard_url,
     fetch,
