@@ -53,7 +53,7 @@ def test_windows_nest_and_overlap_by_name(monitor):
 
 
 def test_names_are_checked(monitor):
-    with pytest.raises(InputError, match="'epoch' is not open .open: none.: start it first"):
+    with pytest.raises(InputError, match=r"'epoch' is not open \(open: none\): start it first"):
         monitor.stop("epoch")
     monitor.start("epoch")
     with pytest.raises(InputError, match="'epoch' is open: stop it first"):

@@ -1,0 +1,311 @@
+"""What callbacks share: reading, estimates, projections, budgets, and failures that stay ours."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from joulecast.callbacks.energy_hooks import EnergyHooks
+from joulecast.callbacks.failures import never_fail
+from joulecast.callbacks.module_reading import (
+    copy_without_values,
+    find_loss,
+    join_arguments,
+    list_shapes,
+    read_training_net,
+)
+from joulecast.callbacks.training_energy import TrainingEnergy
+from joulecast.callbacks.training_run import TrainingOptions, TrainingRun
+from joulecast.callbacks.training_setup import (
+    choose_optimizer,
+    choose_precision,
+    is_compiled,
+    name_device,
+)
+from joulecast.errors import InputError, StoreError
+from joulecast.records import Setup
+
+SHIPPED = "nvidia-h200"
+
+
+def make_run(steps=100, processes=1, **setup) -> TrainingRun:
+    return TrainingRun("cpu", steps, Setup(loss="own", **setup), processes)
+
+
+def make_energy(run=None, **options) -> TrainingEnergy:
+    options = {"meter": "modelled", "device": SHIPPED, "save": False, **options}
+    return TrainingEnergy(TrainingOptions(**options), run or make_run())
+
+
+def run_steps(energy: TrainingEnergy, count: int, step_s: float = 0.03) -> None:
+    for _ in range(count):
+        energy.step_begin()
+        energy.add_batch(is_odd=False)
+        end_s = time.process_time() + step_s
+        while time.process_time() < end_s:
+            pass
+        energy.step_end()
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """A module with state of its own, which reading must not change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 4)
+        self.calls = torch.zeros(())
+
+    def forward(self, x, labels):
+        self.calls = self.calls + x.sum()
+        logits = self.head(self.norm(x))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_reading_changes_neither_module_nor_random_numbers():
+    net = Counting().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    inputs = {"x": torch.randn(6, 8), "labels": torch.zeros(6, dtype=torch.long)}
+    state = torch.random.get_rng_state()
+    found, setup = read_training_net(net, inputs, Setup(accumulate=3, loss="own"))
+    assert "linear" in [layer.kind for layer in found.network.layers]
+    assert (setup.batch, setup.accumulate) == (6, 3)
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert type(net.calls) is torch.Tensor and net.calls == 0
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_copy_without_values_keeps_ties_and_frozen_weights():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    net[0].bias.requires_grad_(False)
+    copied = copy_without_values(net)
+    assert copied[0].weight is copied[1].weight and copied[0].weight.is_meta
+    assert not copied[0].bias.requires_grad
+    assert not net[0].weight.is_meta
+
+
+def test_a_copy_forgets_the_forward_that_accelerate_replaced():
+    net = nn.Linear(4, 4)
+    net._original_forward, net.forward = net.forward, lambda x: "of the original"
+    assert copy_without_values(net)(torch.empty(2, 4, device="meta")).shape == (2, 4)
+
+
+def test_arguments_are_joined_as_modules_are_read():
+    net, x = Counting(), torch.zeros(2, 8)
+    assert join_arguments(net, (x, x), {}) == (x, x)
+    assert list(join_arguments(net, (x,), {"labels": x})) == ["x", "labels"]
+    assert list(join_arguments(net, (), {"labels": x})) == ["labels"]
+
+
+def test_the_loss_is_found_in_what_modules_return():
+    loss, logits = torch.tensor(2.0), torch.ones(3, 4)
+    assert find_loss(loss) is loss
+    assert find_loss({"loss": loss, "logits": logits}) is loss
+    assert find_loss((loss, logits)) is loss
+    assert find_loss({"logits": logits}) == 1.0
+
+
+def test_shapes_of_nested_batches():
+    batch = {"x": torch.zeros(2, 3), "more": [torch.zeros(4), "text"]}
+    assert list_shapes(batch) == ((2, 3), (4,))
+
+
+def test_a_batch_without_tensors_is_refused():
+    with pytest.raises(InputError, match="no tensor whose first axis"):
+        read_training_net(nn.Linear(2, 2), ("text",), Setup())
+
+
+# -- setups ---------------------------------------------------------------------------------
+
+
+def test_optimizers_that_are_not_known_are_named():
+    weights = [nn.Parameter(torch.zeros(2))]
+    assert choose_optimizer(torch.optim.AdamW(weights)) == ("adamw", "")
+    name, note = choose_optimizer(torch.optim.RMSprop(weights))
+    assert name == "sgd" and "RMSprop is estimated as sgd" in note
+
+    class Wrapper:
+        optimizer = torch.optim.SGD(weights, 0.1)
+
+    assert choose_optimizer(Wrapper()) == ("sgd", "")
+
+
+def test_precisions_and_devices():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
+    assert choose_precision(cpu) == "fp32" and choose_precision(cpu, "bf16") == "bf16"
+    assert choose_precision(gpu) == "fp32"
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert (choose_precision(gpu), choose_precision(cpu)) == ("tf32", "fp32")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (name_device(cpu), name_device(gpu)) == ("cpu", "cuda:1")
+    assert not is_compiled(nn.Linear(2, 2))
+
+
+# -- a run ----------------------------------------------------------------------------------
+
+
+def test_a_budget_is_checked_when_the_callback_is_made():
+    with pytest.raises(InputError, match="'much' is not an energy"):
+        EnergyHooks(budget="much")
+    with pytest.raises(InputError, match="give more than 0"):
+        EnergyHooks(budget="0 J")
+
+
+def test_a_run_is_estimated_measured_and_projected(caplog):
+    with caplog.at_level(logging.INFO):
+        energy = make_energy(make_run(30))
+        energy.read_batch(nn.Sequential(nn.Linear(8, 4)), (torch.randn(6, 8),))
+        low_j, high_j = energy.estimate.interval_j
+        before = energy.project()
+        assert before.low_j <= before.energy_j <= before.high_j
+        assert before.high_j - before.low_j == pytest.approx(30 * (high_j - low_j))
+        run_steps(energy, 20)
+        during = energy.list_scalars()
+        run_steps(energy, 10)
+        summary = energy.finish()
+    # 30 steps of 30 ms on a core of 10 W
+    assert summary.energy_j == pytest.approx(9.0, rel=0.15)
+    assert during["energy/projected_j"] == pytest.approx(summary.energy_j, rel=0.15)
+    assert during["energy/measured_j"] < summary.energy_j
+    assert during["energy/projected_low_j"] < during["energy/projected_j"]
+    assert during["energy/estimated_j"] == pytest.approx(30 * energy.estimate.energy_j)
+    assert (summary.steps, summary.provenance) == (30, "modelled")
+    assert "Estimate: 30 steps take" in caplog.text
+    assert "Training took 9" in caplog.text or "Training took 8" in caplog.text
+
+
+def test_evaluation_is_part_of_the_energy_and_of_the_projection_but_not_of_a_step():
+    energy = make_energy(make_run(40), device="")
+    run_steps(energy, 20, 0.02)
+    energy.turn_to_other()
+    end_s = time.process_time() + 0.4
+    while time.process_time() < end_s:
+        pass
+    run_steps(energy, 1, 0.02)
+    energy.turn_to_other()
+    sums = energy._sums
+    assert sums.energy_j == pytest.approx(8.2, rel=0.15)
+    assert sums.steady_j / sums.steady_steps == pytest.approx(0.2, rel=0.15)
+    # 19 steps are left, with their share of the evaluation.
+    assert energy.project().energy_j > 8.2 + 19 * 0.25
+    energy.finish()
+
+
+def test_without_a_profile_the_run_is_measured_and_one_line_says_what_to_do(tmp_path, caplog):
+    energy = make_energy(device="", store=str(tmp_path / "empty.sqlite"))
+    energy.read_batch(nn.Sequential(nn.Linear(8, 4)), (torch.randn(6, 8),))
+    assert energy.estimate is None and energy.project() is None
+    warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "No estimate, the run is only measured" in warnings[0]
+    run_steps(energy, 20)
+    assert energy.list_scalars()["energy/projected_j"] == pytest.approx(30.0, rel=0.2)
+    assert energy.finish().energy_j > 0
+
+
+def test_a_module_that_cannot_be_read_is_measured(caplog):
+    class Strange(nn.Module):
+        def forward(self, x):
+            raise ValueError("only on Sundays")
+
+    energy = make_energy()
+    energy.read_batch(Strange(), (torch.zeros(2, 2),))
+    assert energy.estimate is None and "only on Sundays" in caplog.text
+    energy.finish()
+
+
+def test_the_budget_warns_before_and_stops_during_the_run(caplog):
+    energy = make_energy(make_run(1000), budget="3 J")
+    energy.read_batch(nn.Sequential(nn.Linear(8, 4)), (torch.randn(6, 8),))
+    assert "The budget of 3.00 J lasts for about" in caplog.text
+    for _ in range(60):
+        run_steps(energy, 1)
+        if energy.is_over_budget:
+            break
+    assert energy.is_over_budget
+    summary = energy.finish()
+    assert summary.stopped_by_budget
+    assert 3.0 <= summary.energy_j < 6.5
+    assert "is passed" in caplog.text and "training stops here" in caplog.text
+
+
+def test_several_processes_are_said_once_and_never_stopped(caplog):
+    energy = make_energy(make_run(1000, processes=4), budget="1 J")
+    run_steps(energy, 20)
+    assert energy.is_over_budget and not energy.finish().stopped_by_budget
+    assert caplog.text.count("Only the device of this process is measured, one of 4") == 1
+    assert "training goes on" in caplog.text
+
+
+def test_batches_of_other_shapes_are_not_learnt(tmp_path, caplog):
+    hooks = EnergyHooks(device=SHIPPED, meter="modelled", store=str(tmp_path / "s.sqlite"))
+    energy = hooks.begin_run(make_run(40))
+    net = nn.Sequential(nn.Linear(8, 4))
+    with caplog.at_level(logging.INFO):
+        for n in range(40):
+            energy.step_begin()
+            hooks.add_inputs(net, (torch.randn(6 + n % 2, 8),))
+            time.sleep(0.02)
+            energy.step_end()
+        hooks.finish()
+    assert energy.observation is None
+    assert "Nothing was stored for the profile: batches differ in shape" in caplog.text
+
+
+def test_a_store_that_fails_does_not_lose_the_run(monkeypatch, tmp_path, caplog):
+    def refuse(observation, store):
+        raise StoreError("the disk is full: make room")
+
+    monkeypatch.setattr("joulecast.callbacks.training_energy.save_observation", refuse)
+    energy = make_energy(make_run(60), save=True)
+    energy.read_batch(nn.Sequential(nn.Linear(8, 4)), (torch.randn(6, 8),))
+    run_steps(energy, 38)
+    assert energy.finish().energy_j > 0
+    assert energy.observation is not None and "the disk is full" in caplog.text
+
+
+def test_a_run_that_was_not_ended_is_ended_by_the_next_one():
+    hooks = EnergyHooks(meter="modelled", save=False)
+    first = hooks.begin_run(make_run())
+    run_steps(first, 10)
+    hooks.begin_run(make_run())
+    assert first.summary.error == "not ended" and first.summary.energy_j > 0
+    assert hooks.summary is None
+    assert hooks.finish("KeyError").error == "KeyError"
+
+
+class Fragile:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @never_fail
+    def work(self):
+        self.calls += 1
+        raise RuntimeError("not\nours")
+
+    @never_fail
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+
+def test_failures_of_ours_are_one_warning_and_then_silence(caplog):
+    fragile = Fragile()
+    for _ in range(3):
+        assert fragile.work() is None
+    assert fragile.calls == 1
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
+        "Energy is no longer measured, and training goes on: RuntimeError: not ours"
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        Fragile().interrupt()
