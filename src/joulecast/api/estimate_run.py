@@ -63,7 +63,9 @@ def estimate_run(
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     # Before anything is read or measured.
     run, steps = WholeRunOptions(**whole), RunLength(**length)
-    known, resolved, setup, how = find_source(request, device, *given[4:])
+    # A measurement has runs, too.
+    measuring = {name: value for name, value in given[-1].items() if name != "runs"}
+    known, resolved, setup, how = find_source(request, device, *given[4:-1], measuring)
     step = estimate_net(known, resolved, setup, how)
     return add_up_net(step, RunSource(known, resolved, setup, how), steps, run)
 

@@ -43,6 +43,8 @@ def _list_details(part: Part) -> list[str]:
     tail = [op for layer in part.layers for op in layer.tail]
     details += [_name_op(op) for op in tail if not find_kind(op.kind).flattens]
     details += name_layout(first)
+    if first.recomputed:
+        details.append("checkpointed")
     if not first.trains:
         details.append("frozen")
     if part.role != "input" and not first.input_grad:

@@ -132,6 +132,8 @@ def _list_fixed_properties(layer: Layer, width_names: tuple[str, ...]) -> dict[s
         "inputs": len(layer.reads),
         "join": layer.join,
     }
-    # Only an unusual memory format is listed, so that keys from before this property are the same.
+    # Only what is unusual is listed, so that keys from before these properties are the same.
+    if layer.recomputed:
+        properties["recomputed"] = True
     layout = name_layout(layer)
     return {**properties, "layout": list(layout)} if layout else properties

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -92,10 +93,14 @@ def test_layers_of_a_checkpoint_are_marked(run: Callable[..., Any], marks: list[
 
 
 def test_reading_leaves_the_module_as_it_was() -> None:
-    for run in (call_again, call_reentrant):
+    for run in (call_plainly, call_again, call_reentrant):
         net = Stack(run)
+        # The same module twice.
+        net.blocks[1] = net.blocks[0]
+        weights = list(net.parameters())
         read_net(net, torch.zeros(4, 8))
-        assert all(weight.grad is None for weight in net.parameters())
+        assert all(map(operator.is_, net.parameters(), weights))
+        assert all(weight.grad is None for weight in weights)
 
 
 @pytest.mark.parametrize("left_out", [0, 2])

@@ -8,11 +8,19 @@ nowhere are no checkpoints: backward passes that are written in Python call func
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
 
 from joulecast.kinds import Work
 from joulecast.runtimes.torch.trace_events import Event
+
+# What adds up the gradients of weights has no number of its own.
+_NO_SEQUENCE_NUMBER = 2**64 - 1
 
 
 @dataclass
@@ -30,6 +38,53 @@ class RecomputedRun:
     def work(self) -> Work:
         """Return the cost of all calls."""
         return sum((call.forward for call in self.calls), Work())
+
+
+class RecomputeLog:
+    """Records calls during backward, which may be calls of the forward pass that run again."""
+
+    def __init__(self) -> None:
+        self.runs: list[RecomputedRun] = []
+        self.calls: list[Event] = []
+        self.first_numbers: list[int] = []
+
+    def open_call(self, event: Event, weights: Collection[int]) -> None:
+        """Record a call.
+
+        Args:
+            event: The call.
+            weights: Identities of parameters and buffers, which are no inputs.
+        """
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if not self.runs or self.runs[-1].sequence_number != number:
+            self.runs.append(RecomputedRun(number))
+        self.runs[-1].calls.append(event)
+        self.calls.append(event)
+        self.first_numbers.append(next_sequence_number())
+        event.needs_input_grad = any(
+            value.requires_grad
+            for value in pytree.tree_leaves((event.args, event.kwargs))
+            if isinstance(value, torch.Tensor) and id(value) not in weights
+        )
+
+    def close_call(self, event: Event, has_result: bool) -> None:
+        """Forget a call that neither computed nor returned anything."""
+        calls = self.runs[-1].calls
+        if not has_result and not event.forward.launches and calls[-1] is event:
+            calls.pop()
+
+    def find_call(self, sequence_number: int) -> Event | None:
+        """Return the recorded call that created a node of autograd, by the node's number."""
+        index = bisect.bisect_right(self.first_numbers, sequence_number) - 1
+        is_numbered = sequence_number < _NO_SEQUENCE_NUMBER
+        return self.calls[index] if index >= 0 and is_numbered else None
+
+
+def next_sequence_number() -> int:
+    """Return the number that autograd gives to the next node it creates."""
+    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    return number
 
 
 def assign_run(run: RecomputedRun, events: list[Event]) -> bool:

@@ -29,13 +29,11 @@ from joulecast.kinds import Work
 from joulecast.runtimes.torch.aten_costs import count_op_cost, lacks_cost_rule, matmul_sizes
 from joulecast.runtimes.torch.losses import LossFunction, first_float_tensor
 from joulecast.runtimes.torch.module_checks import OTHER_PRECISIONS
-from joulecast.runtimes.torch.recomputed_calls import RecomputedRun, assign_run
+from joulecast.runtimes.torch.recomputed_calls import RecomputeLog, assign_run, next_sequence_number
 from joulecast.runtimes.torch.replaced_results import replace_result
 from joulecast.runtimes.torch.trace_events import INPUT, Event, ModuleCall, Trace
 from joulecast.runtimes.torch.trace_limits import TraceLimits
 
-# What adds up the gradients of weights has no number of its own.
-_NO_SEQUENCE_NUMBER = 2**64 - 1
 _BACKWARD = (torch.autograd.backward, torch.Tensor.backward)
 LeafNamer = Callable[[nn.Module], str]
 
@@ -102,7 +100,7 @@ def _trace(
     args, kwargs = _as_arguments(inputs)
     step = _TracedStep(net, tracer, loss)
     values = {f"net.{name}": value for name, value in state.items()}
-    with tracer.installed():
+    with tracer.installed(), _restored_state(net):
         output_id = torch.func.functional_call(step, values, args, kwargs)
     return tracer.finish(output_id)
 
@@ -135,6 +133,18 @@ def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _named_state(net: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+
+
+@contextlib.contextmanager
+def _restored_state(net: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers afterwards, which PyTorch does not do in shared modules."""
+    before = [(one, dict(one._parameters), dict(one._buffers)) for one in net.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
 
 
 def _make_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
@@ -208,9 +218,7 @@ class _Tracer:
         self.ops_without_rule: dict[str, int] = {}
         self.uncounted_bytes = 0.0
         self.limits: TraceLimits | None = None
-        self.recomputed_runs: list[RecomputedRun] = []
-        self.recomputed_calls: list[Event] = []
-        self.recomputed_numbers: list[int] = []
+        self.recomputed = RecomputeLog()
         self.in_operator = False
 
     @contextlib.contextmanager
@@ -234,11 +242,11 @@ class _Tracer:
     def enter_loss(self) -> None:
         """Attribute everything from here on to the loss."""
         self.in_loss = True
-        self.first_sequence_numbers.append(_next_sequence_number())
+        self.first_sequence_numbers.append(next_sequence_number())
 
     def finish(self, output_id: int) -> Trace:
         """Return what was recorded."""
-        for run in self.recomputed_runs:
+        for run in self.recomputed.runs:
             if not assign_run(run, self.events):
                 self._count_backward(run.sequence_number, run.work)
         return Trace(
@@ -312,27 +320,11 @@ class _Tracer:
         event = Event(name, args, kwargs, path, index, is_dynamic=False, leaf_module=leaf)
         self._record_inputs(event, (args, kwargs))
         if self.in_loss:
-            self._record_again(event)
+            self.recomputed.open_call(event, self.state_names)
         else:
-            self.first_sequence_numbers.append(_next_sequence_number())
+            self.first_sequence_numbers.append(next_sequence_number())
             self.events.append(event)
         return event
-
-    def _record_again(self, event: Event) -> None:
-        """Record a call during backward, which may be one of the forward pass that runs again."""
-        node: Any = torch._C._current_autograd_node()
-        number = node._sequence_nr()
-        if not self.recomputed_runs or self.recomputed_runs[-1].sequence_number != number:
-            self.recomputed_runs.append(RecomputedRun(number))
-        self.recomputed_runs[-1].calls.append(event)
-        self.recomputed_calls.append(event)
-        self.recomputed_numbers.append(_next_sequence_number())
-        values = pytree.tree_leaves((event.args, event.kwargs))
-        event.needs_input_grad = any(
-            value.requires_grad
-            for value in values
-            if isinstance(value, torch.Tensor) and id(value) not in self.state_names
-        )
 
     def _record_inputs(self, event: Event, values: Any) -> None:
         """Add what a call reads; values computed inside a leaf module have no id."""
@@ -361,9 +353,7 @@ class _Tracer:
             out = event.args[0]  # changed in place
         tensors = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
         if self.in_loss:
-            calls = self.recomputed_runs[-1].calls
-            if not tensors and not event.forward.launches and calls[-1] is event:
-                calls.pop()
+            self.recomputed.close_call(event, bool(tensors))
             return
         if not tensors and event is self.events[-1]:
             self.events.pop()
@@ -414,9 +404,9 @@ class _Tracer:
     def _count_backward(self, sequence_number: int, work: Work) -> None:
         # A node created while event i was open has a number between those of i and i + 1.
         index = bisect.bisect_right(self.first_sequence_numbers, sequence_number) - 1
-        again = bisect.bisect_right(self.recomputed_numbers, sequence_number) - 1
-        if again >= 0 and sequence_number < _NO_SEQUENCE_NUMBER:
-            self.recomputed_calls[again].backward += work
+        again = self.recomputed.find_call(sequence_number)
+        if again is not None:
+            again.backward += work
         elif index >= len(self.events):
             self.loss += work
         elif index >= 0:
@@ -431,12 +421,6 @@ def _run_backward(value: torch.Tensor) -> None:
     torch.autograd.Variable._execution_engine.run_backward(
         (value,), (torch.ones_like(value),), False, False, (), True, True
     )
-
-
-def _next_sequence_number() -> int:
-    """Return the number that autograd gives to the next node it creates."""
-    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-    return number
 
 
 class _FunctionMode(TorchFunctionMode):
