@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from joulecast.errors import FileError, InputError
+from joulecast.records import Setup
 from joulecast.uses.plan import parse_plan_request, read_plan_request
 
 NOW = datetime(2030, 5, 1, 22, tzinfo=UTC)
@@ -54,3 +55,14 @@ def test_unreadable_files_are_file_errors(tmp_path):
     (tmp_path / "jobs.toml").write_text("[[job")
     with pytest.raises(FileError, match="not valid TOML"):
         read_plan_request(tmp_path / "jobs.toml", NOW)
+
+
+def test_jobs_train_as_people_do():
+    job = {"name": "a", "net": "transformer", "epochs": 2, "samples": 64, "batch": 8}
+    training = {"accumulate": 4, "compiled": True, "checkpoint": True}
+    data = {"job": [{**job, **training}], "device": [DEVICE]}
+    (parsed,) = parse_plan_request(data, NOW).jobs
+    assert parsed.setup == {"batch": 8, "accumulate": 4, "compiled": True}
+    assert parsed.checkpoint
+    # A step has four batches of eight samples.
+    assert parsed.count_steps(Setup(**parsed.setup).samples_per_step) == 4

@@ -1,7 +1,8 @@
 """Read jobs and devices from a TOML file; every error is one line that names table and key.
 
     [[job]]       name net steps | inferences | epochs samples, batch input precision optimizer
-                  loss threads processor cuda_graphs inference, release deadline devices priority
+                  loss threads processor cuda_graphs accumulate compiled checkpoint inference,
+                  release deadline devices priority
     [[device]]    name profile | power_w flops_per_s launch_s uncertainty, battery_wh charge
                   reserve charger_w idle_w rest_w asleep_w memory max_parallel
     [[device.charging]]   from to charger_w
