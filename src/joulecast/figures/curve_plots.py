@@ -236,11 +236,11 @@ def _mark_next(curve: SampledCurve) -> list[Mark]:
     if curve.next_point is None:
         return []
     widths, energy_j = curve.next_point
-    columns = (*((width,) for width in widths), (energy_j,))
     pairs = zip(curve.features, widths, strict=True)
-    text = "next point: " + ", ".join(f"{name} = {width:g}" for name, width in pairs)
-    x, y, *z = columns
-    return [Points("next point", x, y, RED, *z, hover_texts=(text,), marker="star")]
+    texts = ("next point: " + ", ".join(f"{name} = {width:g}" for name, width in pairs),)
+    x, y, *z = (*((width,) for width in widths), (energy_j,))
+    height = z[0] if z else ()
+    return [Points("next point", x, y, RED, height, hover_texts=texts, marker="star")]
 
 
 def _make_width_axis(curve: SampledCurve, index: int) -> Axis:

@@ -155,7 +155,7 @@ def _(mark: Bars, panel: Panel) -> list[Row]:
 
 @_list_values.register
 def _(mark: HorizontalBars, panel: Panel) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for at, (begin, end) in enumerate(zip(mark.x, mark.end, strict=True)):
         span = _format(end, panel.x)
         if begin:

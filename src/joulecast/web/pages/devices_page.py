@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from joulecast.api.device_overview import (
     DeviceOverview,
+    ProfileDetails,
     list_stored_evaluations,
     read_profile_details,
     summarise_device,
 )
 from joulecast.api.profiles import SHORT_KEY
-from joulecast.store import open_store
+from joulecast.store import Store, open_store
 from joulecast.web.page_data import describe_age, find_page_data
 from joulecast.web.rendering import DashboardPage, render
 
@@ -53,11 +55,14 @@ def list_devices(request: Request) -> DeviceList:
         evaluations = list_stored_evaluations(opened)
         found = []
         for summary in data.service.list_profiles():
-            details = data.keep_details(
-                summary, lambda key=summary.key: read_profile_details(opened.load_profile(key))
-            )
+            read = partial(_read_details, opened, summary.key)
+            details = data.keep_details(summary, read)
             found.append(summarise_device(summary, details, evaluations))
     return DeviceList(tuple(found))
+
+
+def _read_details(store: Store, key: str) -> ProfileDetails:
+    return read_profile_details(store.load_profile(key))
 
 
 PAGE = DashboardPage(
