@@ -60,7 +60,8 @@ def test_posterior_mean_reproduces_observed_sums(monkeypatch):
     monkeypatch.setattr(gauss_newton, "_TOLERANCE", 1e-9)
     fitted, _ = draw_fitted(np.random.default_rng(0), structure_sd=(1e-3, 0.1), sum_sd=(1e-3, 0.1))
     posterior = condition_logsums(fitted)
-    totals = log_sums(posterior.sums.counts, posterior.log_values)
+    log_values = predict_inputs(posterior, posterior.inputs).log_mean
+    totals = log_sums(posterior.sums.counts, log_values)
     assert totals == pytest.approx(fitted.observations.log_values, abs=0.06)
 
 

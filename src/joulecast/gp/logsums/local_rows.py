@@ -18,7 +18,12 @@ import numpy as np
 from joulecast.gp.linalg import Floats, Ints, matmul
 from joulecast.gp.logsums.linearisation import LinearSums, linearise
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior, condition_logsums
+from joulecast.gp.logsums.posterior import (
+    FittedLogSums,
+    LogSumPosterior,
+    condition_logsums,
+    multiply_triangular,
+)
 from joulecast.gp.logsums.prior_covariance import (
     discrepancy_covariance,
     discrepancy_variance,
@@ -88,13 +93,14 @@ def select_rows(
         queries = LogSums.of_single_inputs(inputs.size)
     search = _RowSearch(fitted, inputs, queries)
     cov = search.prior_covariance()
-    first = _select_best(cov, round(_FIRST_SHARE * limit), per_query)
+    ranked = _rank_rows(cov, _CANDIDATES * limit)
+    first = _choose_ranked(ranked, round(_FIRST_SHARE * limit), per_query)
     left = limit - len(first)
     if left <= 0:
         return first
-    candidates = np.setdiff1d(_select_best(cov, _CANDIDATES * limit, per_query), first)
-    score = search.variance_reduction(first, candidates, cov[candidates])
-    return np.union1d(first, candidates[_select_best(score, left, 1)])
+    candidates = np.setdiff1d(_choose_ranked(ranked, _CANDIDATES * limit, per_query), first)
+    score = search.variance_reduction(first, candidates, cov)
+    return np.union1d(first, candidates[_choose_ranked(_rank_rows(score, left), left, 1)])
 
 
 class _RowSearch:
@@ -127,9 +133,11 @@ class _RowSearch:
         Args:
             known: Observations that are conditioned on.
             candidates: Other observations.
-            cov: Prior covariance of the candidates with the queries.
+            cov: Prior covariance of all observations with the queries.
         """
         fitted, hyper = self._fitted, self._fitted.hyper
+        if fitted.linear is not None:
+            return self._reduce_kept(known, candidates, cov)
         posterior = condition_logsums(fitted, known)
         by_query = _combine(self._weights, explain_inputs(posterior, self._inputs)[1])
         by_query += explain_discrepancies(posterior, self._queries)
@@ -142,8 +150,20 @@ class _RowSearch:
         variance += discrepancy_variance(hyper, sums)
         variance -= np.einsum("ij,ij->i", by_row, by_row)
         noise = hyper.noise_sd**2 + fitted.observations.log_variance[candidates]
-        left = cov - matmul(by_row, np.ascontiguousarray(by_query.T))
+        left = cov[candidates] - matmul(by_row, np.ascontiguousarray(by_query.T))
         return np.asarray(left**2 / (np.maximum(variance, 0.0) + noise)[:, None])
+
+    def _reduce_kept(self, known: Ints, candidates: Ints, cov: Floats) -> Floats:
+        """Return the same from covariances that may be kept."""
+        fitted = self._fitted
+        noise = fitted.hyper.noise_sd**2 + fitted.observations.log_variance
+        inverse_factor = condition_logsums(fitted, known).inverse_factor
+        own = fitted.row_covariances
+        by_row = multiply_triangular(inverse_factor, own.take(known, candidates))
+        by_query = multiply_triangular(inverse_factor, np.ascontiguousarray(cov[known]))
+        variance = own.take_variances(candidates) - np.einsum("ij,ij->j", by_row, by_row)
+        left = cov[candidates] - matmul(np.ascontiguousarray(by_row.T), by_query)
+        return np.asarray(left**2 / (np.maximum(variance, 0.0) + noise[candidates])[:, None])
 
 
 def _linearise_at_prior(fitted: FittedLogSums, inputs: LogInputs, sums: LogSums) -> LinearSums:
@@ -154,18 +174,22 @@ def _combine(weights: WeightedSums, matrix: Floats) -> Floats:
     return weights.pattern.matmul(weights.weight, matrix)
 
 
-def _select_best(score: Floats, limit: int, per_query: int) -> Ints:
-    """Return the rows of highest score for each column, equally many, at most ``limit`` in all."""
-    depth = min(limit, len(score))
+def _rank_rows(score: Floats, depth: int) -> Ints:
+    """Return the rows of highest score for each column, the best one first, n x depth."""
+    depth = min(depth, len(score))
     negative = -score.T
     best = np.argpartition(negative, depth - 1, axis=1)[:, :depth]
     order = np.argsort(np.take_along_axis(negative, best, axis=1), axis=1, kind="stable")
-    ranked = np.take_along_axis(best, order, axis=1)
-    low, high = min(per_query, depth), depth
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(np.unique(ranked[:, :middle])) <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return np.unique(ranked[:, :low])
+    return np.asarray(np.take_along_axis(best, order, axis=1))
+
+
+def _choose_ranked(ranked: Ints, limit: int, per_query: int) -> Ints:
+    """Return the first rows of each ranking, equally many, at most ``limit`` in all."""
+    depth = min(limit, ranked.shape[1])
+    ranked = ranked[:, :depth]
+    # The best rank of each row: written from the last to the first, so that the best one stays.
+    best_rank = np.full(ranked.max(initial=0) + 1, depth)
+    best_rank[ranked.T.ravel()[::-1]] = np.repeat(np.arange(depth)[::-1], len(ranked))
+    counts = np.cumsum(np.bincount(best_rank, minlength=depth + 1)[:depth])
+    most = max(min(per_query, depth), int(np.count_nonzero(counts <= limit)))
+    return np.flatnonzero(best_rank < most)

@@ -31,6 +31,7 @@ from joulecast.gp.logsums.prior_covariance import (
 )
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
+from joulecast.gp.logsums.row_covariances import RowCovariances
 
 # Rows of a triangular product made at once.
 _TILE = 64
@@ -61,6 +62,11 @@ class FittedLogSums:
     def hyper(self) -> LogSumParameters:
         """The fitted hyper-parameters by name."""
         return self.process.unpack(self.theta)
+
+    @cached_property
+    def row_covariances(self) -> RowCovariances:
+        """Covariances of the observations with each other; they have to be linearised."""
+        return RowCovariances(self)
 
     @cached_property
     def mean(self) -> PosteriorMean | None:
@@ -118,7 +124,6 @@ class LogSumPosterior:
         inverse_factor: L⁻¹, N x N.
         row_weights: C⁻¹·r, N: the posterior mean is the prior covariance with the observations
             times these.
-        log_values: Posterior mean of the inputs.
         full_mean: Posterior mean given further observations too; variances are then those given
             the ones here. None if there are no further ones.
     """
@@ -130,7 +135,6 @@ class LogSumPosterior:
     linear: LinearSums
     inverse_factor: Floats
     row_weights: Floats
-    log_values: Floats
     full_mean: PosteriorMean | None = None
 
     def covariance_with_observations(self, inputs: LogInputs) -> Floats:
@@ -142,9 +146,10 @@ class LogSumPosterior:
 def condition_logsums(fitted: FittedLogSums, rows: Ints | None = None) -> LogSumPosterior:
     """Return the posterior given all observations, or some of them."""
     observations, linear = fitted.observations, fitted.linear
+    if rows is not None and linear is not None:
+        return _condition_on_kept(fitted, rows)
     if rows is not None:
         observations = observations.take(rows)
-        linear = None if linear is None else linear.take(rows)
     prior = _ObservationPrior(fitted, observations)
     if linear is None:
         return prior.condition(find_linearisation(prior.observed))
@@ -187,6 +192,24 @@ def correct_row_weights(fitted: FittedLogSums, rows: Ints) -> FittedLogSums:
     return replace(fitted, row_weights=row_weights)
 
 
+def _condition_on_kept(fitted: FittedLogSums, rows: Ints) -> LogSumPosterior:
+    """Return the posterior given some linearised observations, whose covariances may be kept."""
+    assert fitted.linear is not None
+    index, observations = sort_by_cell(fitted.inputs, fitted.observations.take(rows))
+    inputs, linear = fitted.inputs.take(index), fitted.linear.take(rows)
+    # The weights change their entries only: they lie where the counts do.
+    weights = replace(observations.sums.counts, weight=linear.weights.weight)
+    linear = replace(linear, weights=weights)
+    cov = fitted.row_covariances.take(rows, rows)
+    cov[np.diag_indices_from(cov)] += fitted.hyper.noise_sd**2 + observations.log_variance
+    _, inverse_factor = cholesky_with_inverse(cov)
+    prior_mean = prior_log_mean(inputs, fitted.hyper.coefficients)
+    residual = observations.log_values - linear.evaluate(prior_mean)
+    row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
+    known = fitted.process, fitted.hyper, inputs, observations.sums
+    return LogSumPosterior(*known, linear, inverse_factor, row_weights)
+
+
 class _ObservationPrior:
     """Prior of observations and their inputs, for any linearisation."""
 
@@ -213,9 +236,8 @@ class _ObservationPrior:
         _, inverse_factor = cholesky_with_inverse(own_cov + observed.error_covariance)
         residual = observed.log_values - linear.evaluate(observed.mean)
         row_weights = matvec(inverse_factor.T, matvec(inverse_factor, residual))
-        log_values = observed.mean + matvec(half.T, row_weights)
         known = self._process, self._hyper, self._inputs, self._sums
-        return LogSumPosterior(*known, linear, inverse_factor, row_weights, log_values)
+        return LogSumPosterior(*known, linear, inverse_factor, row_weights)
 
     def move(self, linear: LinearSums) -> LinearSums:
         """Return a linearisation of the observations over their inputs here, cell by cell."""
