@@ -23,6 +23,8 @@ SCREENSHOTS = "JOULECAST_SCREENSHOTS"
 """Name of a variable: the folder that pictures of pages are written to."""
 PHONE = {"width": 360, "height": 740}
 DESKTOP = {"width": 1280, "height": 900}
+FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
+"""For ``page.wait_for_function``: plots follow the size of the window a moment later."""
 _START_S = 30.0
 # Of the graphics of a browser without a screen, not of the page.
 _HARMLESS = ("GPU stall due to ReadPixels", "willReadFrequently", "Automatic fallback to software")

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dashboard_browser import PHONE, save_screenshot
+import joulecast
+from dashboard_browser import FITS, PHONE, Visit, save_screenshot
 
 PAGES = {
     "/evaluations": ("Evaluation of lenet5 on simulated-7", "Estimated and measured energy"),
@@ -31,7 +32,7 @@ def test_page_shows_the_latest_result_with_its_plots(visit, path, words):
     save_screenshot(page, path.strip("/"))
     page.set_viewport_size(PHONE)
     # Plots follow the window a moment later.
-    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
+    page.wait_for_function(FITS)
 
 
 @pytest.mark.journey
@@ -100,3 +101,26 @@ def test_empty_pages_name_the_command_that_makes_a_result(make_client, tmp_path)
         page = client.get(path)
         assert page.status_code == 200 and f"joulecast {command}" in page.text
         assert client.get(f"/api{path}").json()["results"] == []
+
+
+@pytest.mark.journey
+def test_report_file_works_without_a_server_and_is_accessible(chromium, dashboard_data, tmp_path):
+    from axe_core_python.sync_playwright import Axe
+
+    out = tmp_path / "report.html"
+    joulecast.report(dashboard_data.results / "plan.json", out=out)
+    for theme, bypass_csp in (("light", False), ("dark", True)):
+        context = chromium.new_context(
+            viewport=PHONE, color_scheme=theme, bypass_csp=bypass_csp, offline=True
+        )
+        visit = Visit(context, True)
+        page = context.new_page()
+        visit.listen(page)
+        page.goto(out.as_uri(), wait_until="load")
+        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        page.wait_for_function(FITS)
+        save_screenshot(page, f"report-{theme}")
+        # axe is injected as a script, which the content security policy forbids.
+        found = Axe().run(page)["violations"] if bypass_csp else []
+        context.close()
+        assert [one["id"] for one in found] == [] and visit.errors == []

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dashboard_browser import PHONE, save_screenshot
+from dashboard_browser import FITS, PHONE, save_screenshot
 from joulecast.api.campaigns import find_campaign, list_campaigns, stop_campaign
 from joulecast.store import open_store
 
@@ -63,7 +63,7 @@ def test_campaign_of_another_process_is_followed_and_stopped(running, visit):
     save_screenshot(page, "campaigns")
     page.set_viewport_size(PHONE)
     # Plots follow the window a moment later.
-    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
+    page.wait_for_function(FITS)
     page.get_by_role("button", name="Stop this campaign").click()
     page.get_by_text("Stopped by request: ").wait_for()
     assert page.locator("#stop").is_hidden()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard_browser import PHONE, save_screenshot
+from dashboard_browser import FITS, PHONE, save_screenshot
 
 
 @pytest.mark.journey
@@ -16,7 +16,7 @@ def test_devices_queue_and_faults_are_shown(visit, fetch):
     save_screenshot(page, "fleet")
     page.set_viewport_size(PHONE)
     # Plots follow the window a moment later.
-    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
+    page.wait_for_function(FITS)
     data = fetch("/api/fleet").json()
     assert not data["is_up"]
     assert {one["name"]: one["state"] for one in data["devices"]}["phone"] == "ready"
