@@ -40,8 +40,12 @@ class SetupGrid:
 
     def list_setups(self, own_batch: int) -> list[Setup]:
         """Return every combination."""
-        fixed = {"phase": self.phase, "loss": self.loss, "cuda_graphs": self.cuda_graphs}
-        varied = {
+        fixed: dict[str, Any] = {
+            "phase": self.phase,
+            "loss": self.loss,
+            "cuda_graphs": self.cuda_graphs,
+        }
+        varied: dict[str, tuple[Any, ...]] = {
             "batch": self.batch or (own_batch,),
             "precision": self.precision,
             "optimizer": self.optimizer,

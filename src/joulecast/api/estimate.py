@@ -56,12 +56,11 @@ def estimate(
             ``probe=True`` measures the net's unseen layers on it first, under ``meter``. For a
             module, ``loss`` may be a callable from its output to a scalar.
     """
-    given = split_options(
+    setup_options, changes, estimating, probing, measuring = split_options(
         estimate, options, Setup, NetOptions, EstimateOptions, ProbeOptions, MeasureOptions
     )
-    setup_options, changes = given[:2]
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
-    known, resolved, setup, how = find_source(request, device, *given[2:])
+    known, resolved, setup, how = find_source(request, device, estimating, probing, measuring)
     return estimate_net(known, resolved, setup, how)
 
 

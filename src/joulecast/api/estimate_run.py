@@ -48,7 +48,7 @@ def estimate_run(
             ``eval_every`` and ``eval_samples``, ``loader``, ``runs``; and the options of
             ``joulecast.estimate``.
     """
-    given = split_options(
+    setup_options, changes, length, whole, estimating, probing, measuring = split_options(
         estimate_run,
         options,
         Setup,
@@ -59,13 +59,12 @@ def estimate_run(
         ProbeOptions,
         MeasureOptions,
     )
-    setup_options, changes, length, whole = given[:4]
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     # Before anything is read or measured.
     run, steps = WholeRunOptions(**whole), RunLength(**length)
     # A measurement has runs, too.
-    measuring = {name: value for name, value in given[-1].items() if name != "runs"}
-    known, resolved, setup, how = find_source(request, device, *given[4:-1], measuring)
+    measuring.pop("runs", None)
+    known, resolved, setup, how = find_source(request, device, estimating, probing, measuring)
     step = estimate_net(known, resolved, setup, how)
     return add_up_net(step, RunSource(known, resolved, setup, how), steps, run)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MOST_SERVED_LAYERS = 5_000
 """Layers of a network: an estimate of more would keep others waiting."""
-# Fitted profiles take tens of megabytes each, estimates and networks kilobytes.
-_KEPT_FITS, _KEPT_ESTIMATES = 8, 512
+# Fitted profiles take tens of megabytes each, estimates a kilobyte for each layer.
+_KEPT_FITS, _KEPT_ESTIMATES, _MOST_KEPT_LAYERS = 8, 512, 500
 # How long changes of the store may go unnoticed.
 _LIST_S = 1.0
 # Blocks of a member of a family: a thousand would take megabytes.
@@ -111,7 +111,8 @@ class EstimateService:
         fitted = self._find_fit(summary, question.estimator)
         found = estimate_fitted(fitted, network, setup, question.level)
         answer = EstimateAnswer(network, setup, found, fitted.profile)
-        self._estimates.put(key, answer)
+        if len(network.layers) <= _MOST_KEPT_LAYERS:
+            self._estimates.put(key, answer)
         return answer
 
     def fit(self, device: str, estimator: str = "auto") -> FittedProfile:

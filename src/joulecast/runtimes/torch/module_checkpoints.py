@@ -44,8 +44,10 @@ def checkpoint_module(net: nn.Module, inputs: Any, loss: LossFunction | None) ->
     if getattr(net, "is_gradient_checkpointing", False):
         return lambda: None
     if getattr(net, "supports_gradient_checkpointing", False):
-        net.gradient_checkpointing_enable({"use_reentrant": False})
-        return net.gradient_checkpointing_disable
+        model: Any = net
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        undo_own: Undo = model.gradient_checkpointing_disable
+        return undo_own
     found = find_block_modules(net, inputs, loss)
     if found.is_checkpointed:
         return lambda: None
