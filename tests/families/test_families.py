@@ -292,3 +292,11 @@ def test_layers_fit_together_for_other_inputs(name, shape):
     assert input_shape(network.layers[0]) == shape
     for index, layer in enumerate(network.layers):
         assert set(read_shapes(network, index)) == {input_shape(layer)}
+
+
+def test_deep_members_are_not_kept():
+    deep = {"width": 64, "depth": 100}
+    one, two = (
+        build_family("transformer", {**FAMILIES["transformer"].params, **deep}) for _ in "ab"
+    )
+    assert one == two and one is not two

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from joulecast.errors import NetError
 from joulecast.families.family_table import FAMILIES, Family
@@ -15,6 +14,8 @@ from joulecast.records import Input, Network
 WIDEST = 65_536
 DEEPEST = 1_000
 LARGEST_KERNEL = 63
+_MOST_KEPT, _MOST_KEPT_LAYERS = 2048, 300
+_KEPT: dict[tuple[str, tuple[tuple[str, int], ...], Shape | None], Network] = {}
 
 
 def is_family(name: str) -> bool:
@@ -51,7 +52,17 @@ def build_family(
     Raises:
         NetError: A parameter or the input shape is invalid.
     """
-    return _build_cached(family_name, tuple(params.items()), input_shape)
+    key = (family_name, tuple(params.items()), input_shape)
+    found = _KEPT.get(key)
+    if found is None:
+        found = _build(family_name, params, input_shape)
+        # A search builds the same members again: to estimate, to compare and to show them. Deep
+        # ones take megabytes each, and many of them must not fill the memory of a server.
+        if len(found.layers) <= _MOST_KEPT_LAYERS:
+            if len(_KEPT) >= _MOST_KEPT:
+                _KEPT.clear()
+            _KEPT[key] = found
+    return found
 
 
 def name_member(family_name: str, params: Mapping[str, int]) -> str:
@@ -85,12 +96,8 @@ def draw_family(
     return build_family(bare_name, params, input_shape)
 
 
-# A search builds the same members again: to estimate, to compare and to show them.
-@lru_cache(maxsize=4096)
-def _build_cached(
-    family_name: str, items: tuple[tuple[str, int], ...], input_shape: Shape | None
-) -> Network:
-    family, params = FAMILIES[family_name], dict(items)
+def _build(family_name: str, params: Mapping[str, int], input_shape: Shape | None) -> Network:
+    family = FAMILIES[family_name]
     _check_params(family_name, family, params)
     sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
     layers, groups = family.architecture(params, sample)
