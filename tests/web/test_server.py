@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()", 
 
 @pytest.fixture(scope="module")
 def address(web_store):
-    words = [*PROGRAM, "--port", "0", "--store", web_store]
+    words = [*PROGRAM, "--port", "0", "--store", web_store, "--behind-proxy"]
     environ = {**os.environ, "JOULECAST_TOKEN": TOKEN}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ)
     try:
@@ -46,6 +47,19 @@ def test_a_server_answers(address):
     assert json.loads(content)["energy_j"] > 0
     assert "Server" not in headers and "Content-Security-Policy" in headers
     assert b"Joulecast" in ask(address, "/")[1]
+
+
+def test_a_proxy_says_whether_clients_use_https(address):
+    form = b"token=" + TOKEN.encode()
+    for scheme in ("http", "https"):
+        headers = {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": scheme}
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request("POST", "/sign-in", form, headers)
+        answer = connection.getresponse()
+        assert answer.status == 303
+        assert ("Secure" in answer.headers["Set-Cookie"]) == (scheme == "https")
+        connection.close()
 
 
 def test_it_survives_broken_requests(address):

@@ -1,4 +1,4 @@
-"""Browsers sign in by a form, which sets a cookie that no script can read and leads nowhere else."""
+"""Browsers sign in by a form, which sets a cookie that no script can read."""
 
 from __future__ import annotations
 
