@@ -222,3 +222,31 @@ def test_inference_in_half_precision_halves_all_bytes():
     # Autocast converts input and weights as it goes.
     autocast = layer_work(layer, Setup(4, precision="bf16"), half_input=False)
     assert autocast.forward.launches > full.forward.launches
+
+
+@every_layer
+def test_accumulated_batches_repeat_all_but_the_update(layer):
+    one, four, none = (layer_work(layer, Setup(accumulate=count)) for count in (1, 4, 0))
+    assert four.forward.flops == 4 * one.forward.flops
+    assert four.backward.flops == 4 * one.backward.flops
+    assert four.update == one.update
+    assert four.forward.memory_bytes == one.forward.memory_bytes
+    # Three gradients are added to one that exists: each reads two tensors and writes one.
+    added_bytes = four.backward.size_bytes - 4 * one.backward.size_bytes
+    trained = one.params if one.update.launches else 0
+    assert added_bytes == pytest.approx(3 * 3 * 4 * trained)
+    assert none.update.size_bytes == 0
+    assert none.update.memory_bytes == one.update.memory_bytes
+    assert none.backward.size_bytes >= one.backward.size_bytes
+
+
+@every_layer
+def test_recomputed_layers_run_forward_twice_and_keep_nothing(layer):
+    plain = layer_work(layer, Setup())
+    recomputed = layer_work(replace(layer, recomputed=True), Setup())
+    assert recomputed.forward.flops == plain.forward.flops
+    if plain.backward.launches:
+        assert recomputed.backward.flops == plain.backward.flops + plain.forward.flops
+        assert recomputed.forward.memory_bytes == 0
+    inference = Setup(phase="inference")
+    assert layer_work(replace(layer, recomputed=True), inference) == layer_work(layer, inference)

@@ -219,3 +219,19 @@ def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
     loss = make_piece(Part("output", (head,)), SETUP).leaves[-1][0]
     assert own.label == loss.label
     assert own.point[:3] == loss.point[:3]
+
+
+def test_accumulated_batches_update_weights_once() -> None:
+    network = make_family("cnn5:4,8,8,16")
+    one = split_pieces(network, Setup(8))
+    four = split_pieces(network, Setup(8, accumulate=4))
+    updating = {placed.piece.key: placed.count for placed in one}
+    counts: dict[str, float] = {}
+    for placed in four:
+        counts[placed.piece.key] = counts.get(placed.piece.key, 0.0) + placed.count
+    assert sum(counts.values()) == pytest.approx(4 * sum(updating.values()))
+    for key, count in updating.items():
+        has_weights = counts[key] == count
+        assert has_weights or counts[key] == pytest.approx(4 * count)
+    moved = [sum(placed.piece.size_bytes * placed.count for placed in some) for some in (one, four)]
+    assert 3 * moved[0] < moved[1] < 4 * moved[0]
