@@ -9,6 +9,7 @@ import pytest
 
 from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot, wait_until
 from dashboard_data import EVALUATED, SECOND
+from joulecast import units
 from joulecast.families import FAMILIES, make_family
 
 LIMIT_MS = 100.0
@@ -67,6 +68,39 @@ def test_every_control_changes_the_estimate(visit):
     page.focus("#batch-slider")
     move(page, lambda: page.keyboard.press("ArrowRight"))
     assert page.input_value("#batch") == "32"
+
+
+@pytest.mark.journey
+def test_script_writes_quantities_as_the_command_line_does(visit):
+    page = visit("/estimate")
+    values = [
+        0.0,
+        3.3e-7,
+        9.996e-4,
+        0.0123,
+        0.9996,
+        1.0,
+        59.94,
+        59.96,
+        999.7,
+        3599.7,
+        86_400.0,
+        5e9,
+    ]
+    names = {
+        "formatEnergy": units.format_energy,
+        "formatPower": units.format_power,
+        "formatMass": units.format_mass,
+        "formatBytes": units.format_bytes,
+        "formatDuration": units.format_duration,
+        "formatShare": units.format_share,
+    }
+    for name, form in names.items():
+        written = page.evaluate(
+            "async ([name, values]) => values.map((await import('/static/units.js'))[name])",
+            [name, values],
+        )
+        assert written == [form(value) for value in values], name
 
 
 @pytest.mark.journey
