@@ -106,7 +106,7 @@ def test_a_higher_level_is_a_wider_interval(profiled):
 def test_text_shows_provenance(profiled):
     text = profiled("estimate", *NET, "--steps", "1000").stdout
     assert "(simulated, 95 % interval" in text and "simulated, not a real device" in text
-    assert "Not included: loading data, evaluation and checkpoints." in text
+    assert "Not included: loading data, evaluation, checkpoint files" in text
     assert "the meter covers device" in text and "1,000 steps" in text
     assert "extrapolated" not in text and "█" in text
     assert max(map(len, text.splitlines())) <= 100

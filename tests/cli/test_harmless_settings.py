@@ -52,6 +52,7 @@ HARMFUL = {
     "behind_proxy": [True],
     "results": ["away"],
     "train": ["evil.py:score"],
+    "loader": ["evil.py:make_loader"],
     "net": ["evil.py:make_net"],
     "out": ["x.json"],
     "plot": ["x.html"],

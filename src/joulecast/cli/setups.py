@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from joulecast.records import Setup
 
-_OUTSIDE_STEPS = "loading data, evaluation and checkpoints"
+_OUTSIDE_STEPS = "loading data, evaluation and checkpoint files"
 
 
 def describe_setup(setup: Setup) -> str:
