@@ -67,3 +67,12 @@ def test_network_file_is_not_a_result(tmp_path):
     path.write_text('{"format": "joulecast-network", "version": 1, "network": {}}')
     with pytest.raises(FileError, match="not a joulecast-profile file"):
         joulecast.report(path)
+
+
+def test_profile_has_the_curves_of_its_layers(tmp_path):
+    place = str(tmp_path / "store.sqlite")
+    options = {"on": "simulated:3", "batch": 8, "points": 14, "store": place}
+    profile = joulecast.profile("lenet5:4,8,16,16", **options)
+    found = joulecast.report(profile)
+    assert "Curves of layers" in [one.heading for one in found.sections]
+    assert "(simulated)" in found.plots["layer-1"].heading

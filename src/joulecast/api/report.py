@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, MissingError
 from joulecast.records import Profile
 
 if TYPE_CHECKING:
+    from joulecast.figures import Plot
     from joulecast.reports import Report
+
+# Each takes a second.
+_MOST_CURVES = 2
 
 
 def report(
@@ -48,16 +53,13 @@ def make_report(what: Any, store: str | None = None) -> Report:
     if isinstance(what, (str, os.PathLike)):
         return _report_named(os.fspath(what), store)
     if isinstance(what, Profile):
-        from joulecast.reports.profile_report import report_profile
-
-        return report_profile(what)
+        return _report_profile(what)
     return _report_object(what)
 
 
 def _report_named(name: str, store: str | None) -> Report:
     """Return the report of a file, or of a device with a profile."""
     from joulecast.api.profiles import load_profile
-    from joulecast.reports.profile_report import report_profile
     from joulecast.reports.result_files import read_result, recognise_result, report_result
 
     if not name:
@@ -69,7 +71,30 @@ def _report_named(name: str, store: str | None) -> Report:
             data = read_result(Path(name))
             if recognise_result(data) or not isinstance(data, dict) or "format" not in data:
                 return report_result(data, name)
-    return report_profile(load_profile(name, store=store))
+    return _report_profile(load_profile(name, store=store))
+
+
+def _report_profile(profile: Profile) -> Report:
+    from joulecast.reports.profile_report import report_profile
+
+    return report_profile(profile, curves=_plot_curves(profile))
+
+
+def _plot_curves(profile: Profile) -> dict[str, Plot]:
+    """Return the curves of isolated layers with the most points; none if it cannot be fitted."""
+    from joulecast.api.layer_curves import list_layer_curves, sample_layer_curve
+    from joulecast.estimators import fit_profile
+    from joulecast.figures import Caption, plot_curve
+
+    caption = Caption(subtitle=profile.device.name, provenance=profile.provenance)
+    plots = {}
+    with suppress(InputError, MissingError):
+        # Estimators of fused kernels do not predict single layers.
+        fitted = fit_profile(profile)
+        for number, curve in enumerate(list_layer_curves(profile)[:_MOST_CURVES], start=1):
+            sampled = sample_layer_curve(fitted, curve)
+            plots[f"layer-{number}"] = plot_curve(sampled, caption, with_interval=True)
+    return plots
 
 
 def _read_head(path: Path) -> bytes:

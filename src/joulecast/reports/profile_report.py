@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from joulecast.errors import MissingError
@@ -34,13 +34,21 @@ _IN_SAMPLE = (
     "networks that were never measured are larger: `joulecast evaluate` measures them."
 )
 
+_CURVES = (
+    "The energy of one step of a layer that runs alone, over its widths: the layers with the most "
+    "measured points, what the fit predicts, and its 95 % interval."
+)
 
-def report_profile(profile: Profile, estimator: str = AUTO) -> Report:
+
+def report_profile(
+    profile: Profile, estimator: str = AUTO, curves: Mapping[str, Plot] | None = None
+) -> Report:
     """Return the report of a profile.
 
     Args:
         profile: The profile.
         estimator: Name of the estimator whose errors are shown.
+        curves: Curves of isolated layers by the name of their file.
     """
     observations = profile.observations
     count = count_things(len(observations), "observation")
@@ -54,6 +62,7 @@ def report_profile(profile: Profile, estimator: str = AUTO) -> Report:
             _plot_observations(observations, caption),
         ),
         *_report_errors(profile, estimator, caption),
+        *([Section("Curves of layers", (_CURVES,), (), curves)] if curves else []),
         *_report_fits(profile, caption),
     ]
     return Report(

@@ -11,7 +11,7 @@ from joulecast.records import Json
 
 NOT_MEASURED = {
     "imported": "The energies are imported from another source.",
-    "modelled": "The energies are modelled, not measured: CPU time times a stated power.",
+    "modelled": "The energies are modelled, not measured: durations times a stated power.",
     "simulated": "The energies are simulated: there is no real device behind them.",
 }
 
