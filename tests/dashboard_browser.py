@@ -66,8 +66,30 @@ def fetch(dashboard_url):
         yield client.get
 
 
+@pytest.fixture(scope="module")
+def find_context(chromium):
+    """Return a function that returns a browser context; alike ones share what they downloaded."""
+    contexts = {}
+
+    def find(theme, size, bypass_csp=False):
+        key = (theme, size["width"], bypass_csp)
+        if key not in contexts:
+            contexts[key] = chromium.new_context(
+                viewport=size,
+                color_scheme=theme,
+                reduced_motion="reduce",
+                locale="en-GB",
+                bypass_csp=bypass_csp,
+            )
+        return contexts[key]
+
+    yield find
+    for context in contexts.values():
+        context.close()
+
+
 @pytest.fixture
-def visit(chromium, dashboard_url):
+def visit(find_context, dashboard_url):
     """Return a function that opens a page of the dashboard; errors in the console fail the test.
 
     ``visit("/devices", theme="dark", size=PHONE)`` returns a playwright Page. All pages are checked
@@ -76,41 +98,34 @@ def visit(chromium, dashboard_url):
     visits = []
 
     def open_page(path, *, theme="light", size=DESKTOP, is_checked=True):
-        context = chromium.new_context(
-            viewport=size, color_scheme=theme, reduced_motion="reduce", locale="en-GB"
-        )
-        visits.append(Visit(context, is_checked))
-        page = context.new_page()
-        visits[-1].listen(page)
+        page = find_context(theme, size).new_page()
+        visits.append(Visit(page, is_checked))
         page.goto(dashboard_url + path, wait_until="load")
         return page
 
     yield open_page
     for one in visits:
-        one.context.close()
+        one.page.close()
     found = [line for one in visits if one.is_checked for line in one.errors]
     # Helpers get no explained assertions.
     assert not found, "\n".join(found)
 
 
 @pytest.fixture
-def check_access(chromium, dashboard_url):
+def check_access(find_context, dashboard_url):
     """Return a function that runs axe on a page of the dashboard and fails on violations."""
     from axe_core_python.sync_playwright import Axe
 
     def check(path, *, theme="light", size=DESKTOP, prepare=None):
         # axe is injected as a script, which the content security policy forbids.
-        context = chromium.new_context(
-            viewport=size, color_scheme=theme, reduced_motion="reduce", bypass_csp=True
-        )
+        page = find_context(theme, size, bypass_csp=True).new_page()
         try:
-            page = context.new_page()
             page.goto(dashboard_url + path, wait_until="load")
             if prepare is not None:
                 prepare(page)
             found = Axe().run(page)["violations"]
         finally:
-            context.close()
+            page.close()
         assert not found, "\n".join(map(_describe_violation, found))
 
     return check
@@ -118,16 +133,15 @@ def check_access(chromium, dashboard_url):
 
 @dataclass
 class Visit:
-    """A browser context and what went wrong in it."""
+    """A page, and the errors and warnings in its console."""
 
-    context: object
+    page: object
     is_checked: bool
     errors: list = field(default_factory=list)
 
-    def listen(self, page):
-        """Collect errors and warnings of a page."""
-        page.on("console", self._add_message)
-        page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
+    def __post_init__(self):
+        self.page.on("console", self._add_message)
+        self.page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
 
     def _add_message(self, message):
         is_bad = message.type in ("error", "warning")

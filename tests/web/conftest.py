@@ -13,6 +13,7 @@ from dashboard_browser import (  # noqa: F401
     dashboard_data,
     dashboard_url,
     fetch,
+    find_context,
     visit,
 )
 from joulecast.web.app import create_app
