@@ -2,10 +2,10 @@
 
     python benchmarks/web/load.py --out benchmarks/web/results/two-cores.json
 
-The server is `joulecast serve`, in a process of its own; 64 connections stay open and each sends
-its next request when it has its answer. The client is plain asyncio, because it shares the
-processors with the server. For comparison: `/health`, which does nothing, and `joulecast estimate`,
-a process for every estimate.
+The server is `joulecast serve`, in a process of its own. 64 connections stay open, and each sends
+its next request when it has its answer; moves of a slider come over one. The client is plain
+asyncio, because it shares the processors with the server. For comparison: `/health`, which does
+nothing, and `joulecast estimate`, a process for every estimate.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ CONNECTIONS = 64
 PROGRAM = (sys.executable, "-c", "from joulecast.cli.main import main; main()")
 DEVICE = "nvidia-h200"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-# Of a hundred requests of the long run; a distinct estimate takes as long as thousands of others.
-_DISTINCT, _REPEATED = 1, 49
+# Networks that the long run asks for again and again.
 _REPEATED_KINDS = 200
 
 
@@ -41,10 +40,12 @@ def main() -> None:
     """Run all phases and write what they took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--distinct", type=int, default=300)
+    parser.add_argument("--moves", type=int, default=200)
+    parser.add_argument("--distinct", type=int, default=200)
     parser.add_argument("--repeated", type=int, default=5_000)
-    parser.add_argument("--health", type=int, default=10_000)
+    parser.add_argument("--health", type=int, default=5_000)
     parser.add_argument("--long", type=int, default=100_000)
+    parser.add_argument("--distinct-percent", type=int, default=1, help="of the long run")
     parser.add_argument("--programs", type=int, default=5)
     given = parser.parse_args()
     result: dict[str, Any] = describe_machine()
@@ -52,17 +53,23 @@ def main() -> None:
         draw = random.Random(1)
         asyncio.run(load(port, [make_query(draw)]))
         phases = {
+            "moves": list(list_moves(given.moves)),
             "health": [HEALTH] * given.health,
             "repeated": [make_query(random.Random(2))] * given.repeated,
             "distinct": [make_query(draw) for _ in range(given.distinct)],
         }
         result["phases"] = {}
         for name, requests in phases.items():
-            result["phases"][name] = found = asyncio.run(load(port, requests))
-            print(name, found, flush=True)
-        result["programs"] = time_programs(given.programs)
-        print("programs", result["programs"], flush=True)
-        result["memory"] = watch_memory(port, process, given.long)
+            connections = 1 if name == "moves" else CONNECTIONS
+            if requests:
+                found = asyncio.run(load(port, requests, connections))
+                result["phases"][name] = found
+                print(name, found, flush=True)
+        if given.programs:
+            result["programs"] = time_programs(given.programs)
+            print("programs", result["programs"], flush=True)
+        if given.long:
+            result["memory"] = watch_memory(port, process, given.long, given.distinct_percent)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -93,14 +100,29 @@ def serve() -> Iterator[tuple[int, psutil.Process]]:
 
 def make_query(draw: random.Random) -> bytes:
     """Return a request for the estimate of a random network."""
-    widths = ",".join(str(draw.randint(8, 256)) for _ in range(4))
-    setup = {"batch": draw.choice((16, 32, 64, 128, 256)), "precision": "tf32"}
-    body = json.dumps({"net": f"cnn5:{widths}", "device": DEVICE, "setup": setup}).encode()
+    widths = [draw.randint(8, 256) for _ in range(4)]
+    return format_query(widths, draw.choice((16, 32, 64, 128, 256)))
+
+
+def format_query(widths: list[int], batch: int) -> bytes:
+    """Return a request for the estimate of a network."""
+    net = f"cnn5:{','.join(map(str, widths))}"
+    setup = {"batch": batch, "precision": "tf32"}
+    body = json.dumps({"net": net, "device": DEVICE, "setup": setup}).encode()
     head = "POST /api/estimate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def load(port: int, requests: list[bytes]) -> dict[str, Any]:
+def list_moves(count: int) -> Iterator[bytes]:
+    """Yield estimates of networks as the sliders of the page change them, one at a time."""
+    draw, widths = random.Random(5), [64, 100, 90, 200]
+    for number in range(count):
+        place = number % len(widths)
+        widths[place] = min(256, max(8, widths[place] + draw.choice((-16, -8, 8, 16))))
+        yield format_query(widths, 64)
+
+
+async def load(port: int, requests: list[bytes], connections: int = CONNECTIONS) -> dict[str, Any]:
     """Send all requests over a number of connections; return rate and latencies."""
     waiting, latencies_s, failures = iter(requests), [], 0
 
@@ -115,7 +137,7 @@ async def load(port: int, requests: list[bytes]) -> dict[str, Any]:
         writer.close()
 
     start_s = time.perf_counter()
-    await asyncio.gather(*(send_all() for _ in range(min(CONNECTIONS, len(requests)))))
+    await asyncio.gather(*(send_all() for _ in range(min(connections, len(requests)))))
     duration_s = time.perf_counter() - start_s
     cuts = statistics.quantiles(latencies_s, n=100) if len(latencies_s) > 1 else latencies_s * 99
     return {
@@ -147,34 +169,31 @@ def time_programs(count: int) -> dict[str, float]:
     return {"count": count, "median_s": statistics.median(durations_s)}
 
 
-def watch_memory(port: int, process: psutil.Process, count: int) -> dict[str, Any]:
+def watch_memory(
+    port: int, process: psutil.Process, count: int, distinct_percent: int
+) -> dict[str, Any]:
     """Send many requests of all kinds; return the resident memory after every tenth of them."""
-    draw, known = (
-        random.Random(4),
-        [make_query(random.Random(10 + n)) for n in range(_REPEATED_KINDS)],
-    )
+    draw = random.Random(4)
+    known = [make_query(random.Random(10 + number)) for number in range(_REPEATED_KINDS)]
     series, parts = [], 10
     for part in range(parts):
-        requests = [choose_request(draw, known, index) for index in range(count // parts)]
+        requests = [
+            choose_request(draw, known, index, distinct_percent) for index in range(count // parts)
+        ]
         found = asyncio.run(load(port, requests))
         series.append(round(process.memory_info().rss / 2**20, 1))
         print(f"{(part + 1) * count // parts:,} requests: {series[-1]} MiB", found, flush=True)
         assert not found["failures"]
-    return {
-        "requests": count,
-        "distinct_percent": _DISTINCT,
-        "repeated_percent": _REPEATED,
-        "health_percent": 100 - _DISTINCT - _REPEATED,
-        "resident_mib": series,
-    }
+    return {"requests": count, "distinct_percent": distinct_percent, "resident_mib": series}
 
 
-def choose_request(draw: random.Random, known: list[bytes], index: int) -> bytes:
-    """Return a request of the long run."""
-    place = index % 100
-    if place < _DISTINCT:
+def choose_request(
+    draw: random.Random, known: list[bytes], index: int, distinct_percent: int
+) -> bytes:
+    """Return a request of the long run: beside distinct ones, half are repeated, half `/health`."""
+    if index % 100 < distinct_percent:
         return make_query(draw)
-    return draw.choice(known) if place < _DISTINCT + _REPEATED else HEALTH
+    return draw.choice(known) if index % 2 else HEALTH
 
 
 if __name__ == "__main__":

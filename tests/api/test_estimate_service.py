@@ -9,6 +9,7 @@ import pytest
 
 import joulecast
 from joulecast.api.estimate_service import (
+    MOST_DISTINCT_LAYERS,
     MOST_SERVED_LAYERS,
     BoundedCache,
     EstimateQuestion,
@@ -16,6 +17,7 @@ from joulecast.api.estimate_service import (
 )
 from joulecast.errors import InputError, MissingError, NetError
 from joulecast.families import FAMILIES, make_family
+from joulecast.records import Layer
 
 NET, SETUP = "lenet5:4,8,16,16", {"batch": 8}
 
@@ -86,6 +88,11 @@ def test_large_networks_are_refused(first_store):
     small = make_family(NET)
     layers = small.layers * (MOST_SERVED_LAYERS // len(small.layers) + 1)
     with pytest.raises(InputError, match="layers"):
+        ask(service, joulecast.Network(layers, small.input))
+    first = small.layers[-1].to_dict()
+    sizes = [{**first["sizes"], "cout": count + 1} for count in range(MOST_DISTINCT_LAYERS + 1)]
+    layers = tuple(Layer.from_dict({**first, "sizes": one}) for one in sizes)
+    with pytest.raises(InputError, match="1,001 of them distinct"):
         ask(service, joulecast.Network(layers, small.input))
 
 

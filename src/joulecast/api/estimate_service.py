@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
     from joulecast.store import ProfileSummary
 
-MOST_SERVED_LAYERS = 5_000
-"""Layers of a network: an estimate of more would keep others waiting."""
+MOST_SERVED_LAYERS, MOST_DISTINCT_LAYERS = 5_000, 1_000
+"""Layers of a network: an estimate of more would take long and gigabytes (3,000 distinct: 34 s)."""
 # Fitted profiles take tens of megabytes each, estimates a kilobyte for each layer.
 _KEPT_FITS, _KEPT_ESTIMATES, _MOST_KEPT_LAYERS = 8, 512, 500
 # How long changes of the store may go unnoticed.
@@ -186,11 +186,7 @@ def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
                 "network"
             )
         network, batch = found.network, found.batch
-    if len(network.layers) > MOST_SERVED_LAYERS:
-        raise InputError(
-            f"the network has {len(network.layers):,} layers: give one of at most "
-            f"{MOST_SERVED_LAYERS:,}"
-        )
+    _check_size(network)
     return network, replace(setup, batch=batch)
 
 
@@ -247,6 +243,16 @@ def _check_depth(name: str) -> None:
     for key, value in parse_params(name).items():
         if key.startswith("d") and value > _MOST_DEPTH:
             raise InputError(f"{key} is {value}: give at most {_MOST_DEPTH} blocks")
+
+
+def _check_size(network: Network) -> None:
+    """Raise InputError for a network that would take long to estimate."""
+    count, distinct = len(network.layers), len(set(network.layers))
+    if count > MOST_SERVED_LAYERS or distinct > MOST_DISTINCT_LAYERS:
+        raise InputError(
+            f"the network has {count:,} layers, {distinct:,} of them distinct: give one of at most "
+            f"{MOST_SERVED_LAYERS:,} and {MOST_DISTINCT_LAYERS:,}"
+        )
 
 
 def _identify(summary: ProfileSummary) -> Hashable:
