@@ -12,16 +12,24 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import joulecast
 from joulecast.callbacks.transformers import EnergyCallback
 from logger_readers import read_mlflow, read_tensorboard, read_wandb
-from training_examples import BATCH, CLASSES, FEATURES, make_cpu_profile, make_layers, make_samples
+from training_examples import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    WIDTH,
+    make_cpu_profile,
+    make_layers,
+    make_samples,
+)
 
 # Warnings of the trainer and of its loggers do not concern the callback.
 pytestmark = [pytest.mark.journey, pytest.mark.filterwarnings("ignore")]
 
 
 class Classifier(nn.Module):
-    def __init__(self, fails_at: int | None = None) -> None:
+    def __init__(self, fails_at: int | None = None, width: int = WIDTH) -> None:
         super().__init__()
-        self.layers = make_layers()
+        self.layers = make_layers(width)
         self.calls, self.fails_at = 0, fails_at
 
     def forward(self, x, labels=None):
@@ -145,8 +153,9 @@ def test_the_profile_learns_from_a_run(store, tmp_path, caplog):
     trainer = make_trainer(
         tmp_path,
         callback,
+        Classifier(width=8 * WIDTH),
         collator=lambda samples: batch,  # a loader that keeps up
-        max_steps=80,
+        max_steps=20,
         gradient_accumulation_steps=4,
     )
     with caplog.at_level(logging.INFO):

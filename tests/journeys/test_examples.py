@@ -15,6 +15,7 @@ RUNS = {
     "language_model.py": ([], ["mJ per generated token", "J per request (measured, 95 %"]),
     "own_net.py": ([], ["layers: conv2d, conv2d", "(simulated, 95 % interval"]),
     "search_small_task.py": ([], ["ruled out before training", "accuracy", "(simulated, 95 %"]),
+    "trainer.py": (["--steps", "12"], ["12 steps took", "(modelled)", "(95 % interval"]),
 }
 
 

@@ -39,7 +39,7 @@ def say_estimate(
         setup.optimizer,
     )
     for note in estimate.notes:
-        LOGGER.info("%s", note)
+        LOGGER.info("Note: %s", note)
     if options.budget_j is not None and run.steps and steps * estimate.energy_j > options.budget_j:
         LOGGER.warning(
             "The budget of %s lasts for about %s of %s steps.",
