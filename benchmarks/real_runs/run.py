@@ -14,6 +14,7 @@ import gc
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def describe(row: Json) -> str:
 def _run(entry: RunNetwork, on: str, meter: Any, probe_seconds: float) -> Json:
     row: Json = {"name": entry.name}
     with tempfile.TemporaryDirectory() as folder:
-        ways = {
+        ways: dict[str, Callable[[], Json]] = {
             "truth": lambda: measure_steps(entry, on, meter),
             "shipped": lambda: _estimate(entry, device="nvidia-h200"),
             "probed": lambda: _estimate(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,10 +68,10 @@ def make_text_model(
         config = transformers.AutoConfig.for_model(model_type, **sizes)
         causal = model_type in ("gpt2", "opt", "gpt_neox", "llama")
         auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
-        net: nn.Module = getattr(transformers, auto).from_config(config)
+        net: Any = getattr(transformers, auto).from_config(config)
         if checkpointed:
             net.gradient_checkpointing_enable({"use_reentrant": False})
-        return net
+        return cast(nn.Module, net)
 
     return make
 

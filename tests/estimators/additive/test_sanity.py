@@ -18,7 +18,7 @@ from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdd
 from joulecast.estimators.additive.stored_fit import FIT_VERSION
 from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_profile
-from joulecast.kinds import layer_work, make_layer
+from joulecast.kinds import checkpoint_blocks, layer_work, make_layer
 from joulecast.records import MODES, Input, Network, Observation, Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.variants import make_isolated_network, read_isolated_part
@@ -240,3 +240,27 @@ def test_estimates_do_not_depend_on_what_else_is_asked():
     for one, other in zip(together, alone, strict=True):
         assert one.energy_j == pytest.approx(other.energy_j, rel=0.01)
         assert one.interval_j == pytest.approx(other.interval_j, rel=0.05)
+
+
+def test_accumulated_steps_cost_about_as_much_as_their_batches(world):
+    networks = [make_family("cnn5:32,64,64,128"), make_family("transformer:256,2")]
+    one, four = (
+        world.predict(networks, [Setup(64, accumulate=count)] * 2).energy_j for count in (1, 4)
+    )
+    assert (four > 3.0 * one).all()
+    # Updates are saved, but batches without one may draw a little more power.
+    assert (four < 4.05 * one).all()
+
+
+def test_recomputing_blocks_costs_a_forward_pass(world):
+    network = make_family("transformer:256,4")
+    checkpointed = checkpoint_blocks(network)
+    plain, recomputed = world.predict([network, checkpointed], [Setup(64)] * 2).energy_j
+    assert 1.1 < recomputed / plain < 1.6
+
+
+def test_compiled_steps_cost_no_more_than_eager_ones(world):
+    network = make_family("resnet18")
+    setups = [Setup(64, compiled=compiled) for compiled in (False, True)]
+    eager, compiled = world.predict([network, network], setups).energy_j
+    assert 0.3 < compiled / eager < 1.0
