@@ -66,9 +66,10 @@ def main() -> None:
     assert summary is not None and summary.energy_j is not None and summary.estimated_j is not None
     assert summary.estimated_interval_j is not None
     low_j, high_j = summary.estimated_interval_j
+    print(f"{summary.steps} steps took {summary.energy_j:.1f} J ({summary.provenance}).")
     print(
-        f"{summary.steps} steps took {summary.energy_j:.1f} J ({summary.provenance}); the estimate "
-        f"of {given.steps} was {summary.estimated_j:.1f} J (95 % interval {low_j:.1f}–{high_j:.1f} J)"
+        f"The estimate of {given.steps} steps was {summary.estimated_j:.1f} J "
+        f"(95 % interval {low_j:.1f}–{high_j:.1f} J)."
     )
 
 

@@ -19,7 +19,7 @@ from joulecast.callbacks.module_reading import (
     read_training_net,
 )
 from joulecast.callbacks.training_energy import TrainingEnergy
-from joulecast.callbacks.training_run import TrainingOptions, TrainingRun
+from joulecast.callbacks.training_run import CallbackOptions, TrainingRun
 from joulecast.callbacks.training_setup import (
     choose_optimizer,
     choose_precision,
@@ -38,7 +38,7 @@ def make_run(steps=100, processes=1, **setup) -> TrainingRun:
 
 def make_energy(run=None, **options) -> TrainingEnergy:
     options = {"meter": "modelled", "device": SHIPPED, "save": False, **options}
-    return TrainingEnergy(TrainingOptions(**options), run or make_run())
+    return TrainingEnergy(CallbackOptions(**options), run or make_run())
 
 
 def run_steps(energy: TrainingEnergy, count: int, step_s: float = 0.03) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from joulecast.callbacks.failures import show_messages
 from joulecast.callbacks.module_reading import Shapes, list_shapes
 from joulecast.callbacks.training_energy import TrainingEnergy
-from joulecast.callbacks.training_run import TrainingOptions, TrainingRun, TrainingSummary
+from joulecast.callbacks.training_run import CallbackOptions, TrainingRun, TrainingSummary
 
 
 class EnergyHooks:
@@ -41,7 +41,7 @@ class EnergyHooks:
             InputError: The budget is not an energy.
         """
         super().__init__()
-        self.options = TrainingOptions(budget, meter, device, store, save)
+        self.options = CallbackOptions(budget, meter, device, store, save)
         self.energy: TrainingEnergy | None = None
         self.has_failed = False
         self._first_shapes: Shapes | None = None

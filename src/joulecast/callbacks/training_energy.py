@@ -28,8 +28,8 @@ from joulecast.callbacks.training_messages import (
     say_summary,
 )
 from joulecast.callbacks.training_run import (
+    CallbackOptions,
     Projection,
-    TrainingOptions,
     TrainingRun,
     TrainingSummary,
 )
@@ -67,7 +67,7 @@ class TrainingEnergy:
         is_over_budget: Whether the budget was passed, so that training has to stop.
     """
 
-    def __init__(self, options: TrainingOptions, run: TrainingRun) -> None:
+    def __init__(self, options: CallbackOptions, run: TrainingRun) -> None:
         """Begin to measure.
 
         Raises:

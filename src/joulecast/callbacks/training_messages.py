@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.callbacks.failures import LOGGER
-from joulecast.callbacks.training_run import TrainingOptions, TrainingRun, TrainingSummary
+from joulecast.callbacks.training_run import CallbackOptions, TrainingRun, TrainingSummary
 from joulecast.records import Estimate, Setup
 from joulecast.units import format_duration, format_energy, format_interval
 
@@ -21,7 +21,7 @@ def say_notes(run: TrainingRun) -> None:
 
 
 def say_estimate(
-    estimate: Estimate, run: TrainingRun, setup: Setup, options: TrainingOptions
+    estimate: Estimate, run: TrainingRun, setup: Setup, options: CallbackOptions
 ) -> None:
     """Say what the steps will take, and warn if that is more than the budget."""
     steps = run.steps or 1

@@ -11,7 +11,7 @@ from joulecast.units import parse_energy
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class CallbackOptions:
     """What a callback is asked for.
 
     Attributes:
