@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ def read_mlflow(uri: str) -> Scalars:
     """Return the values of every metric of all runs."""
     import mlflow
 
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     client, found = mlflow.MlflowClient(tracking_uri=uri), {}
     for experiment in client.search_experiments():
         for run in client.search_runs([experiment.experiment_id]):

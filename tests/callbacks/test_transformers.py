@@ -155,7 +155,7 @@ def test_the_profile_learns_from_a_run(store, tmp_path, caplog):
         callback,
         Classifier(width=8 * WIDTH),
         collator=lambda samples: batch,  # a loader that keeps up
-        max_steps=20,
+        max_steps=16,
         gradient_accumulation_steps=4,
     )
     with caplog.at_level(logging.INFO):
