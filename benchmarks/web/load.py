@@ -62,7 +62,11 @@ def main() -> None:
         for name, requests in phases.items():
             connections = 1 if name == "moves" else CONNECTIONS
             if requests:
+                before_s = sum(process.cpu_times()[:2])
                 found = asyncio.run(load(port, requests, connections))
+                # Other programs may share the processors; this depends on them least.
+                used_s = sum(process.cpu_times()[:2]) - before_s
+                found["server_cpu_ms_per_request"] = 1e3 * used_s / len(requests)
                 result["phases"][name] = found
                 print(name, found, flush=True)
         if given.programs:
