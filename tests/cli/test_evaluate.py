@@ -132,4 +132,4 @@ def test_plots_are_written_and_marked_as_simulated(shell):
     page = (shell.folder / "page.html").read_text(encoding="utf-8")
     assert "simulated" in page and "subtractive" in page
     names = sorted(path.name for path in (shell.folder / "plots").iterdir())
-    assert "lenet5-agreement.svg" in names and len(names) == 5
+    assert "lenet5-agreement.svg" in names and len(names) == 6

@@ -15,7 +15,7 @@ def place(request, tmp_path):
 def test_evaluation_replaces_the_earlier_one_of_its_name(place):
     times = iter(range(100))
     with open_store(place, now=lambda: float(next(times))) as store:
-        for name, mape in (("a", 5), ("b", 6), ("a", 4)):
+        for name, mape in (("a", 5), ("b", 6), ("a", 4), ("b", 6)):
             store.evaluations.save(name, "k", {"mape": mape})
         found = [(one.name, one.payload) for one in store.evaluations.list_all()]
     assert found == [("a", {"mape": 4}), ("b", {"mape": 6})]

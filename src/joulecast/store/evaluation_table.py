@@ -39,16 +39,19 @@ class EvaluationTable:
         self._now = now
 
     def save(self, name: str, profile_key: str, payload: Json) -> None:
-        """Store the result of an evaluation; it replaces an earlier one of the same name."""
-        row = {"profile_key": profile_key, "payload": json.dumps(payload)}
-        row_time = {"made_at_s": self._now()}
+        """Store the result of an evaluation; it replaces another one of the same name."""
+        row = {
+            "profile_key": profile_key,
+            "payload": json.dumps(payload),
+            "made_at_s": self._now(),
+        }
 
         def write(connection: sa.Connection) -> None:
-            insert = find_dialect(connection).insert(EVALUATIONS)
-            statement = insert.values(name=name, **row, **row_time)
-            update = {**row, **row_time}
+            insert = find_dialect(connection).insert(EVALUATIONS).values(name=name, **row)
+            # An evaluation that is computed again with the same result stays as it is.
+            is_new = EVALUATIONS.c.payload != row["payload"]
             connection.execute(
-                statement.on_conflict_do_update(index_elements=["name"], set_=update)
+                insert.on_conflict_do_update(index_elements=["name"], set_=row, where=is_new)
             )
 
         self._transactions.write(write)
