@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
 from training_examples import BenchmarkNetwork, TrainingExample, take_loss
 
 HF = "transformers"

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+
 from training_examples import TrainingExample
 
 # ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
 from training_examples import TrainingExample, take_loss, take_second
 
 # ---------------------------------------------------------------------------------------------

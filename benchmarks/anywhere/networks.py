@@ -17,7 +17,6 @@ from language_networks import (
 )
 from recurrent_networks import make_awd_lstm, make_char_cnn, make_gru_translator
 from speech_and_tables import make_conformer, make_dcn_v2, make_tabular_resnet, make_wav2vec2
-from training_examples import BenchmarkNetwork
 from vision_networks import (
     make_deeplab,
     make_fpn_detector,
@@ -26,6 +25,8 @@ from vision_networks import (
     make_resmlp,
     make_torchvision,
 )
+
+from training_examples import BenchmarkNetwork
 
 VISION, HF = "torchvision", "transformers"
 

@@ -43,13 +43,13 @@ from networks import NETWORKS
 from result_files import RunFolder, open_folder
 from second_networks import SECOND_NETWORKS
 from third_networks import THIRD_NETWORKS
-from training_examples import BenchmarkNetwork, TrainingExample
 from truth import TINY, TruthRules, measure_truth
 
 import joulecast
 from joulecast.devices import detect_device, find_gpu
 from joulecast.meters import Meter, make_meter
 from joulecast.testing.commits import find_commit
+from training_examples import BenchmarkNetwork, TrainingExample
 
 Json = dict[str, Any]
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from generative_networks import embed_times
 from torch import Tensor, nn
+
 from training_examples import TrainingExample, take_second
 
 # ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from language_networks import rotate
 from torch import Tensor, nn
+
 from training_examples import TrainingExample, take_loss
 
 # ---------------------------------------------------------------------------------------------

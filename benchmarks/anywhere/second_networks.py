@@ -43,8 +43,9 @@ from second_vision import (
     make_timesformer,
     make_volume_unet,
 )
-from training_examples import BenchmarkNetwork
 from vision_networks import make_torchvision
+
+from training_examples import BenchmarkNetwork
 
 VISION, HF = "torchvision", "transformers"
 

@@ -7,6 +7,7 @@ import itertools
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
 from training_examples import TrainingExample, take_second
 
 # ---------------------------------------------------------------------------------------------

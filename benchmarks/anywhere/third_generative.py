@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from generative_networks import TimedResidual, embed_times
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+
 from training_examples import TrainingExample, take_second
 
 # ---------------------------------------------------------------------------------------------

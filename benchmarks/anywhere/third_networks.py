@@ -32,8 +32,9 @@ from third_vision import (
     make_soft_mixture,
     make_text_recognizer,
 )
-from training_examples import BenchmarkNetwork
 from vision_networks import make_torchvision
+
+from training_examples import BenchmarkNetwork
 
 VISION, HF = "torchvision", "transformers"
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training_examples import BenchmarkNetwork, TrainingExample, count_trainable
 
 from joulecast.meters import Meter
+from training_examples import BenchmarkNetwork, TrainingExample, count_trainable
 
 Json = dict[str, Any]
 

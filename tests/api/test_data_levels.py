@@ -88,7 +88,9 @@ def test_kernels_have_the_features_of_deepen2023(folder: Path) -> None:
 
 
 def test_kernels_side_by_side_count_once_each(folder: Path) -> None:
-    (kernel, *_) = list_kernels(make_family("cnn5"), INFERENCE, find_fusion_table(RUNTIME, INFERENCE))
+    (kernel, *_) = list_kernels(
+        make_family("cnn5"), INFERENCE, find_fusion_table(RUNTIME, INFERENCE)
+    )
     trial = Trial(kernel.network, INFERENCE, Execution(copies=5, steps=2))
     store(kernel.network, trial=trial)
     export_dataset("board", "kernels.csv", "kernel")

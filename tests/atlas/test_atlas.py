@@ -163,9 +163,7 @@ def test_work_shares_of_leaves_sum_to_one() -> None:
     members = draw_population(0, 30).members
     only = Population(members)
     drawn = {member.setup for member in members}
-    shares = [
-        one.work_share for one in only.pieces if not one.is_block and one.setup in drawn
-    ]
+    shares = [one.work_share for one in only.pieces if not one.is_block and one.setup in drawn]
     assert 1.0 <= sum(shares) < 1.3  # rare labels are copied to other precisions
 
 

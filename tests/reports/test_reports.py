@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from joulecast.testing.hostile_inputs import damage_value
 
 from joulecast.errors import FileError, InputError
 from joulecast.records import Profile
@@ -26,6 +25,7 @@ from joulecast.reports.result_files import (
 from joulecast.reports.score_report import report_scores
 from joulecast.store.campaign_tables import CampaignProgress, RecordedCampaign
 from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+from joulecast.testing.hostile_inputs import damage_value
 from joulecast.uses.score import score_published
 from report_examples import SCORE, list_results, make_evaluation
 
