@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
+import weakref
 
 import pytest
 
@@ -66,6 +68,20 @@ def test_profiles_are_fitted_again_when_the_store_changes(store):
     second = ask(service)
     assert not second.is_repeated
     assert second.estimate.interval_j != first.estimate.interval_j
+
+
+def test_kept_answers_do_not_keep_profiles(store, monkeypatch):
+    monkeypatch.setattr("joulecast.api.estimate_service._KEPT_FITS", 1)
+    clock = [0.0]
+    service = EstimateService(store, now=lambda: clock[0])
+    first = ask(service)
+    profile = weakref.ref(service.fit("sim").profile)
+    assert first.profile_key == profile().key
+    joulecast.profile(NET, on="simulated:7", batch=8, points=14, store=store)
+    clock[0] = 2.0
+    assert not ask(service).is_repeated
+    gc.collect()
+    assert profile() is None
 
 
 def test_nothing_but_built_in_nets_is_resolved(first_store, tmp_path, monkeypatch):

@@ -35,6 +35,14 @@ def test_the_estimate_is_that_of_the_package(client, web_store):
     assert (found["net"], found["setup"]["batch"], found["steps"]) == (PROFILED, 8, 1000)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("price", "1e308EUR"), ("grid", "1e308"), ("battery", "1e-300J")]
+)
+def test_totals_beyond_all_numbers_are_one_clear_line(client, field, value):
+    answer = client.post("/api/estimate", json={**QUERY, "steps": 10**12, field: value})
+    assert answer.status_code == 422 and "is too large" in answer.json()["detail"]
+
+
 def test_a_network_is_estimated_like_its_family(client):
     named = client.post("/api/estimate", json=QUERY).json()
     read = client.post("/api/networks", json=make_family(PROFILED).to_dict()).json()

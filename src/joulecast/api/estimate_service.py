@@ -21,7 +21,7 @@ from joulecast.api.estimate import estimate_fitted
 from joulecast.api.nets import choose_batch, resolve_built_in
 from joulecast.errors import InputError, NetError
 from joulecast.families import FAMILIES, is_family, parse_params
-from joulecast.records import Estimate, Network, Profile, Setup
+from joulecast.records import Estimate, Network, Setup
 
 if TYPE_CHECKING:
     from joulecast.estimators.fitted_profile import FittedProfile
@@ -67,14 +67,14 @@ class EstimateAnswer:
     """An estimate, and what it was made for.
 
     Attributes:
-        profile: The profile that it rests on.
+        profile_key: Key of the profile that it rests on.
         is_repeated: Whether the same question was answered before.
     """
 
     network: Network
     setup: Setup
     estimate: Estimate
-    profile: Profile
+    profile_key: str
     is_repeated: bool = False
 
 
@@ -110,7 +110,7 @@ class EstimateService:
             return replace(known, is_repeated=True)
         fitted = self._find_fit(summary, question.estimator)
         found = estimate_fitted(fitted, network, setup, question.level)
-        answer = EstimateAnswer(network, setup, found, fitted.profile)
+        answer = EstimateAnswer(network, setup, found, fitted.profile.key)
         if len(network.layers) <= _MOST_KEPT_LAYERS:
             self._estimates.put(key, answer)
         return answer

@@ -8,6 +8,7 @@ Both take data only. A family is looked up by its name; no name is a file or a f
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -203,19 +204,24 @@ def answer_query(service: EstimateService, query: EstimateQuery) -> tuple[dict[s
 
 
 def describe_answer(answer: EstimateAnswer, query: EstimateQuery) -> dict[str, Any]:
-    """Return an answer as JSON values, with the units that were asked for."""
+    """Return an answer as JSON values, with the units that were asked for.
+
+    Raises:
+        InputError: A unit cannot be read, or a total is too large for a number.
+    """
     found = answer.estimate
     bill = make_bill(query.steps, query.grid, query.price)
     totals = bill.compute_totals(found.energy_j, found.interval_j, found.duration_s)
     if query.battery is not None:
         battery_j = parse_energy(query.battery)
         totals["battery_share"] = battery_share(totals["total_energy_j"], battery_j)
+    _check_totals(totals)
     return {
         **found.to_dict(),
         "fits_memory": found.fits_memory,
         "net": answer.network.name,
         "setup": answer.setup.to_dict(),
-        "profile": answer.profile.key,
+        "profile": answer.profile_key,
         "steps": query.steps,
         **totals,
     }
@@ -249,6 +255,15 @@ def read_onnx_upload(content: bytes, sizes: tuple[int, ...] | None) -> dict[str,
 
     found = read_onnx_content(content, _UPLOADED, sizes)
     return _describe_network(found.network, found.fixed_batch or None)
+
+
+def _check_totals(totals: dict[str, Any]) -> None:
+    """Raise InputError for a total that JSON has no number for."""
+    for name, value in totals.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(
+                f"{name} is too large: give fewer steps, or usual values of grid, price and battery"
+            )
 
 
 def _describe_network(network: Network, batch: int | None) -> dict[str, Any]:
