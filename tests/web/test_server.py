@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.web.server import check_host, open_socket, serve_dashboard
+from joulecast.web.server import check_reach, open_socket, serve_dashboard
 from joulecast.web.web_settings import WebSettings
 from web_examples import QUERY, TOKEN
 
@@ -79,7 +79,14 @@ def test_it_survives_broken_requests(address):
 def test_other_addresses_need_a_token(host):
     with pytest.raises(InputError, match="JOULECAST_TOKEN"):
         serve_dashboard(WebSettings(), host, 0)
-    check_host(host, TOKEN)
+    check_reach(WebSettings(token=TOKEN), host)
+
+
+def test_a_proxy_needs_a_token():
+    with pytest.raises(InputError, match="leave --behind-proxy out"):
+        serve_dashboard(WebSettings(is_behind_proxy=True), "127.0.0.1", 0)
+    check_reach(WebSettings(is_behind_proxy=True, token=TOKEN), "127.0.0.1")
+    check_reach(WebSettings(), "127.0.0.1")
 
 
 def test_a_port_that_is_taken_is_one_clear_line():

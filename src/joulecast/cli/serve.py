@@ -83,7 +83,7 @@ class DashboardOptions:
     click.option(
         "--behind-proxy",
         is_flag=True,
-        help="Believe a proxy on this machine who the client is (X-Forwarded-For).",
+        help="Trust X-Forwarded-For from a proxy on this machine; needs a token.",
     ),
 )
 @click.option("--json", is_flag=True, help="Print the address as JSON once it listens.")

@@ -31,7 +31,7 @@ def serve_dashboard(
     Raises:
         InputError: Others could reach it without a token, or the port cannot be used.
     """
-    check_host(host, settings.token)
+    check_reach(settings, host)
     app = create_app(settings)
     with open_socket(host, port) as listening:
         config = uvicorn.Config(
@@ -50,9 +50,16 @@ def serve_dashboard(
         uvicorn.Server(config).run([listening])
 
 
-def check_host(host: str, token: str) -> None:
+def check_reach(settings: WebSettings, host: str) -> None:
     """Raise InputError where others could reach the dashboard without a token."""
-    if not token and not is_loopback(host):
+    if settings.token:
+        return
+    if settings.is_behind_proxy:
+        raise InputError(
+            "everybody who can reach the proxy could use the dashboard: set JOULECAST_TOKEN or "
+            "give --token-file, or leave --behind-proxy out"
+        )
+    if not is_loopback(host):
         raise InputError(
             f"on {host} everybody who can reach it could use the dashboard: set JOULECAST_TOKEN or "
             "give --token-file, or leave --host out"
