@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from joulecast.errors import FileError, InputError, MeasurementError, MissingError, StoreError
 from joulecast.web.problems import find_status, make_problem
+from joulecast.web.protection import HEADERS
 
 BUG = "secret detail of a bug"
 
@@ -49,6 +51,21 @@ def test_bugs_are_logged_and_not_shown(broken, caplog):
     page = broken.get("/page-with-bug", headers={"Accept": "text/html"})
     assert page.status_code == 500 and "<h1>Internal Server Error</h1>" in page.text
     assert BUG not in page.text
+    for one in (answer, page):
+        assert {name: one.headers.get(name) for name in HEADERS} == HEADERS
+        assert one.headers["Cache-Control"] == "no-store"
+
+
+def test_an_answer_that_has_started_is_not_answered_twice(make_client):
+    client = make_client()
+
+    def write():
+        yield b"half"
+        raise RuntimeError(BUG)
+
+    client.app.get("/api/half")(lambda: StreamingResponse(write()))
+    answer = client.get("/api/half")
+    assert (answer.status_code, answer.content) == (200, b"half")
 
 
 def test_browsers_get_pages(client):

@@ -64,7 +64,7 @@ def find_status(error: JoulecastError) -> int:
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Let an application answer every error as problem details, or as a page for browsers."""
+    """Let an application answer expected errors as problem details, or as a page for browsers."""
 
     @app.exception_handler(JoulecastError)
     async def answer_own(request: Request, error: JoulecastError) -> Response:
@@ -78,14 +78,15 @@ def add_problem_handlers(app: FastAPI) -> None:
     async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
         return _answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, _describe_invalid(error))
 
-    @app.exception_handler(Exception)
-    async def answer_bug(request: Request, error: Exception) -> Response:
-        _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _answer(
-            request,
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            "the server failed; its log says why: please report it",
-        )
+
+def answer_bug(request: Request, error: Exception) -> Response:
+    """Log an error that no route expects, and return the answer to its request."""
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _answer(
+        request,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "the server failed; its log says why: please report it",
+    )
 
 
 def _answer(

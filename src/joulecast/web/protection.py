@@ -12,14 +12,14 @@ from http import HTTPStatus
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecast.agent.addresses import names_loopback
 from joulecast.web.access import AccessCheck
 from joulecast.web.body_limits import LimitedBody, describe_limit, find_body_limit
-from joulecast.web.problems import make_problem
+from joulecast.web.problems import answer_bug, make_problem
 from joulecast.web.rate_limit import RateLimit
 from joulecast.web.web_settings import WebSettings
 
@@ -77,17 +77,30 @@ class Protection:
             await send({"type": "websocket.close", "code": 1008})
             return
 
+        has_started = False
+
         async def send_protected(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             if message["type"] == "http.response.start":
                 _add_headers(MutableHeaders(scope=message))
             await send(message)
 
+        try:
+            await self._answer(scope, receive, send_protected)
+        except Exception as error:
+            # A handler of the application would answer outside of this, without the headers.
+            if has_started:
+                raise
+            await answer_bug(Request(scope), error)(scope, receive, send_protected)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._find_refusal(HTTPConnection(scope))
         if refusal is not None:
-            await refusal(scope, receive, send_protected)
+            await refusal(scope, receive, send)
             return
         limited = LimitedBody(receive, find_body_limit(scope["path"]))
-        await self._app(scope, limited, send_protected)
+        await self._app(scope, limited, send)
 
     def _find_refusal(self, connection: HTTPConnection) -> Response | None:
         """Return the answer to a request that may not pass; None for one that may."""
