@@ -10,13 +10,11 @@ from joulecast.store.campaign_tables import CampaignProgress
 
 def test_campaign_is_found_and_stopped_from_outside(tmp_path):
     place = str(tmp_path / "store.sqlite")
-    with open_store(place) as store:
-        key = store.campaigns.add("net", "phone", "k", "measured")
-        with store.campaigns.claim_run(key):
-            store.campaigns.change(key, [CampaignProgress(1.0, 2, 0.5)])
-            assert [one.points for one in list_campaigns(place)] == [2]
-            assert stop_campaign(key, place).is_stop_requested
-            assert store.campaigns.is_stop_requested(key)
+    with open_store(place) as store, store.campaigns.add("net", "phone", "k", "measured") as key:
+        store.campaigns.change(key, [CampaignProgress(1.0, 2, 0.5)])
+        assert [one.points for one in list_campaigns(place)] == [2]
+        assert stop_campaign(key, place).is_stop_requested
+        assert store.campaigns.is_stop_requested(key)
     assert find_campaign(key, place).progress == (CampaignProgress(1.0, 2, 0.5),)
 
 

@@ -3,6 +3,8 @@
 import errno
 import fcntl
 
+import pytest
+
 from joulecast.store.claims import FileClaims
 
 
@@ -25,3 +27,24 @@ def test_a_drive_without_locks_allows_every_claim(monkeypatch, tmp_path):
     with FileClaims(tmp_path / "store.sqlite").hold("ab", 0.0) as held:
         assert held
     assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_at_a_claim_does_not_take_it(tmp_path):
+    claims = FileClaims(tmp_path / "store.sqlite")
+    assert claims.is_free("ab") and list(tmp_path.iterdir()) == []
+    with claims.hold("ab", 0.0):
+        assert not claims.is_free("ab") and claims.is_free("cd")
+    assert claims.is_free("ab")
+
+
+@pytest.mark.parametrize("function", ["os.open", "fcntl.flock"])
+def test_a_claim_that_cannot_be_looked_at_is_not_called_free(monkeypatch, tmp_path, function):
+    """The dashboard may belong to a user who cannot read the file, or the drive has no locks."""
+
+    def fail(*_args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    claims = FileClaims(tmp_path / "store.sqlite")
+    with claims.hold("ab", 0.0):
+        monkeypatch.setattr(function, fail)
+        assert not claims.is_free("ab")

@@ -117,8 +117,7 @@ def record_campaign(
     from joulecast.store.campaign_tables import BROKEN, INTERRUPTED
 
     tables = log.campaigns
-    key = tables.add(name, profile.device.name, profile.key, profile.provenance)
-    with tables.claim_run(key):
+    with tables.add(name, profile.device.name, profile.key, profile.provenance) as key:
         try:
             yield CampaignRecord(tables, key)
         except JoulecastError as error:

@@ -3,7 +3,7 @@
     running ──▶ done         a limit was reached, or the target is known well enough
        ├──────▶ stopped      somebody asked for it
        ├──────▶ failed       an error ended it
-       └──────▶ interrupted  its process was interrupted, or died without a word
+       └──────▶ interrupted  its process was interrupted or killed
 
 A run holds a claim as long as it lives. Other processes, such as the dashboard, see by it whether
 a run that is called running still is.
@@ -12,13 +12,13 @@ a run that is called running still is.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from joulecast.errors import MissingError
+from joulecast.errors import MissingError, StoreError
 from joulecast.records.hashing import stable_hash
 from joulecast.store.claims import Claims
 from joulecast.store.rows import find_dialect
@@ -93,37 +93,26 @@ class CampaignTables:
         self._claims = claims
         self._now = now
 
-    def claim_run(self, key: str) -> AbstractContextManager[bool]:
-        """Claim a run, as the process that measures does; yield whether it succeeded."""
-        return self._claims.hold(stable_hash(["campaign", key]), 0.0)
-
-    def add(self, name: str, device: str, profile_key: str, provenance: str) -> str:
-        """Add a run; return its key.
+    @contextmanager
+    def add(self, name: str, device: str, profile_key: str, provenance: str) -> Iterator[str]:
+        """Add a run and hold its claim while a block runs; yield its key.
 
         Args:
             name: What is profiled.
             device: Name of the device.
             profile_key: The profile that its observations belong to.
             provenance: That of its observations.
+
+        Raises:
+            StoreError: The run cannot be claimed.
         """
         key = secrets.token_hex(8)
-        now_s = self._now()
-        row = RecordedCampaign(
-            key,
-            name,
-            device,
-            profile_key,
-            provenance,
-            started_at_s=now_s,
-            changed_at_s=now_s,
-        )
-
-        def write(connection: sa.Connection) -> None:
-            insert = find_dialect(connection).insert(CAMPAIGNS).values(**asdict(row))
-            connection.execute(insert.on_conflict_do_nothing())
-
-        self._transactions.write(write)
-        return key
+        # Before it is added, or readers could take it for dead.
+        with self._claims.hold(_name_claim(key), 0.0) as is_held:
+            if not is_held:
+                raise StoreError("the campaign cannot be claimed in the store: start it again")
+            self._add(key, name, device, profile_key, provenance)
+            yield key
 
     def change(
         self,
@@ -204,6 +193,16 @@ class CampaignTables:
 
         return self._transactions.read(read)
 
+    def _add(self, *names: str) -> None:
+        now_s = self._now()
+        row = RecordedCampaign(*names, started_at_s=now_s, changed_at_s=now_s)
+
+        def write(connection: sa.Connection) -> None:
+            insert = find_dialect(connection).insert(CAMPAIGNS).values(**asdict(row))
+            connection.execute(insert.on_conflict_do_nothing())
+
+        self._transactions.write(write)
+
     def _select(self, query: sa.Select[tuple[object, ...]]) -> tuple[RecordedCampaign, ...]:
         def read(connection: sa.Connection) -> list[RecordedCampaign]:
             return [RecordedCampaign(**row) for row in connection.execute(query).mappings()]
@@ -214,8 +213,11 @@ class CampaignTables:
         """Return a run as it is: one whose process has died does not say so itself."""
         if not one.is_running:
             return one
-        with self.claim_run(one.key) as is_free:
-            if not is_free:
-                return one
-        reason = "its process ended without a word; the same command resumes it"
+        if not self._claims.is_free(_name_claim(one.key)):
+            return one
+        reason = "its process was killed; the same command resumes it"
         return replace(one, state=INTERRUPTED, reason=reason, left_s=None)
+
+
+def _name_claim(key: str) -> str:
+    return stable_hash(["campaign", key])

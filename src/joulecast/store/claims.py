@@ -36,6 +36,9 @@ class Claims(Protocol):
     def hold(self, name: str, wait_s: float) -> AbstractContextManager[bool]:
         """Hold a lock; yield whether it could be had within ``wait_s``."""
 
+    def is_free(self, name: str) -> bool:
+        """Return whether nobody holds a lock, without taking it; False if that is unknown."""
+
     def renew(self) -> None:
         """Take the locks again that a server has lost by restarting."""
 
@@ -47,6 +50,10 @@ class NoClaims:
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
         """Yield True."""
         yield True
+
+    def is_free(self, name: str) -> bool:
+        """Return False: nothing outlives the only process."""
+        return False
 
     def renew(self) -> None:
         """Do nothing."""
@@ -62,7 +69,7 @@ class FileClaims:
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
         """Hold a lock; yield whether it could be had within ``wait_s``."""
-        path = Path(f"{self._store}-claim-{name}")
+        path = self._find_path(name)
         file = _wait_for(lambda: _lock_file(path), wait_s)
         try:
             yield file is not None
@@ -73,8 +80,15 @@ class FileClaims:
                     path.unlink()
                 file.close()
 
+    def is_free(self, name: str) -> bool:
+        """Return whether nobody holds a lock, without taking it; False if that is unknown."""
+        return _is_unlocked(self._find_path(name))
+
     def renew(self) -> None:
         """Do nothing: locks of files end with their process only."""
+
+    def _find_path(self, name: str) -> Path:
+        return Path(f"{self._store}-claim-{name}")
 
 
 class ServerClaims:
@@ -98,7 +112,7 @@ class ServerClaims:
     @contextmanager
     def hold(self, name: str, wait_s: float) -> Iterator[bool]:
         """Hold a lock; yield whether it could be had within ``wait_s``."""
-        key = int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True)
+        key = _make_key(name)
 
         def lock() -> bool | None:
             with self._guard:
@@ -111,6 +125,14 @@ class ServerClaims:
             if is_held:
                 with self._guard:
                     self._release(key)
+
+    def is_free(self, name: str) -> bool:
+        """Return whether nobody holds a lock, without taking it."""
+        key = _make_key(name)
+        with self._guard:
+            if key in self._held:
+                return False
+        return repeat_while_down(lambda: self._is_unlocked(key), self._restart_s)
 
     def renew(self) -> None:
         """Take the locks again that a server has lost by restarting."""
@@ -127,6 +149,17 @@ class ServerClaims:
             return False
         self._held.add(key)
         return True
+
+    def _is_unlocked(self, key: int) -> bool:
+        # The server lists the halves of a key apart, as numbers without a sign.
+        high, low = divmod(key % 2**64, 2**32)
+        query = sa.text(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+            " AND objsubid = 1 AND classid::bigint = :high AND objid::bigint = :low"
+        )
+        with self._engine.connect() as connection:
+            return connection.scalar(query, {"high": high, "low": low}) == 0
 
     def _ask_server(self) -> None:
         """Find out whether the connection is lost, which the next attempt then replaces."""
@@ -184,6 +217,26 @@ def _lock_file(path: Path) -> IO[str] | None:
             # Some network drives have no locks, so nothing can be claimed there either.
             return file
         file.close()
+
+
+def _is_unlocked(path: Path) -> bool:
+    """Return whether no process has locked a file; False where locks cannot be seen."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+            if fcntl is None:
+                return False
+            # Shared, so that those who look at the same time do not see each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    except FileNotFoundError:
+        # A file is there as long as its lock is held.
+        return True
+    except OSError:
+        return False
+
+
+def _make_key(name: str) -> int:
+    return int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True)
 
 
 def _try_lock(connection: sa.Connection, key: int) -> bool:

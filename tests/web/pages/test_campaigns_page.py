@@ -102,13 +102,11 @@ def test_a_page_of_another_origin_cannot_stop_a_campaign(client, web_store):
 
 def test_running_campaign_is_stopped_by_the_api(make_client, tmp_path):
     place = str(tmp_path / "store.sqlite")
-    with open_store(place) as store:
-        key = store.campaigns.add("net", "phone", "k", "modelled")
-        with store.campaigns.claim_run(key):
-            answer = make_client(store=place).post(f"/api/campaigns/{key}/stop", json={})
-            assert answer.json()["is_stop_requested"]
-            assert store.campaigns.is_stop_requested(key)
-            assert "Stopping after" in make_client(store=place).get("/campaigns").text
+    with open_store(place) as store, store.campaigns.add("net", "phone", "k", "modelled") as key:
+        answer = make_client(store=place).post(f"/api/campaigns/{key}/stop", json={})
+        assert answer.json()["is_stop_requested"]
+        assert store.campaigns.is_stop_requested(key)
+        assert "Stopping after" in make_client(store=place).get("/campaigns").text
 
 
 def test_empty_store_says_how_to_start_a_campaign(make_client, tmp_path):
