@@ -79,10 +79,12 @@ def test_what_is_missing_is_said_in_one_sentence() -> None:
     assert "idle power is not known" in loaded and "processor that loads data" in loaded
     assert "evaluation" not in loaded and "loading data," not in loaded
     known = replace(wait, idle_w=5.0)
+    # The meter covers the processor, but no data was loaded while it measured.
     whole = replace(STEP, covers="cpu + gpu")
-    assert add_up_run(whole, SETUP, RunSchedule(10, 1, 1), EVALUATED, known).not_included == (
-        "Not included: checkpoint files and start-up."
-    )
+    for step in (STEP, whole):
+        assert add_up_run(step, SETUP, RunSchedule(10, 1, 1), EVALUATED, known).not_included == (
+            "Not included: energy of the processor that loads data, checkpoint files and start-up."
+        )
 
 
 def test_average_step_has_its_share_of_everything() -> None:

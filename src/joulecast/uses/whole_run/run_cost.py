@@ -110,7 +110,7 @@ def add_up_run(
         runs * sum(part.duration_s for part in parts),
         schedule,
         tuple(parts),
-        _explain_not_included(step, setup, schedule, wait),
+        _explain_not_included(setup, schedule, wait),
         step.provenance,
         wait,
     )
@@ -142,15 +142,14 @@ def _wait_for_data(wait: DataWait, batches: int) -> RunPart:
     return RunPart(WAITING, batches, energy_j, (energy_j, energy_j), duration_s)
 
 
-def _explain_not_included(
-    step: Estimate, setup: Setup, schedule: RunSchedule, wait: DataWait | None
-) -> str:
+def _explain_not_included(setup: Setup, schedule: RunSchedule, wait: DataWait | None) -> str:
     missing = []
     if wait is None:
         missing.append("loading data")
     elif wait.wait_s and wait.idle_w is None:
         missing.append("energy while the device waits for data (its idle power is not known)")
-    if wait is not None and "cpu" not in step.covers:
+    if wait is not None:
+        # Even where the meter covers the processor: no step of a profile loads data.
         missing.append("energy of the processor that loads data")
     missing += [] if schedule.evaluations else ["evaluation"]
     missing += ["compiling"] if setup.compiled else []
