@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -154,6 +155,104 @@ def test_a_meter_that_fails_makes_the_energy_unknown_but_not_the_program(monkeyp
         pass
     assert monitor.result.energy_j is None and monitor.result.power_w is None
     assert monitor.result.faults == ("the meter is gone: plug it in",)
+
+
+class UnpluggedMeter(ModelledMeter):
+    """A meter that can fail at any call, as when it is unplugged; it counts open ones."""
+
+    fails_in = ""
+    open_count = 0
+
+    def _connect(self):
+        self._fail("open")
+        UnpluggedMeter.open_count += 1
+
+    def _release(self):
+        UnpluggedMeter.open_count -= 1
+
+    def _start(self):
+        self._fail("begin")
+        super()._start()
+
+    def _fail(self, call):
+        if self.fails_in == call:
+            raise MeterLostError("the meter is gone: plug it in")
+
+
+@pytest.fixture
+def unplugged(monkeypatch):
+    monkeypatch.setattr("joulecast.api.monitor.find_meter", lambda name, on: UnpluggedMeter())
+    monkeypatch.setattr(UnpluggedMeter, "open_count", 0)
+    monkeypatch.setattr(UnpluggedMeter, "fails_in", "")
+    return EnergyMonitor("cpu", "auto")
+
+
+@pytest.mark.parametrize("call", ["open", "begin"])
+def test_a_meter_that_fails_when_a_later_window_starts_does_not_stop_the_program(unplugged, call):
+    with unplugged:
+        work(0.01)
+        UnpluggedMeter.fails_in = call
+        unplugged.start("epoch")
+        lost = unplugged.stop("epoch")
+        UnpluggedMeter.fails_in = ""
+        unplugged.start("epoch")
+        work(0.01)
+        assert unplugged.stop("epoch").energy_j > 0
+    assert lost.energy_j is None and lost.duration_s > 0
+    assert "the meter is gone: plug it in" in lost.faults[0]
+    assert lost.meter == "modelled" and lost.covers.startswith("cpu")
+    assert unplugged.result.energy_j > 0
+    assert UnpluggedMeter.open_count == 0
+
+
+@pytest.mark.parametrize("call", ["open", "begin"])
+def test_a_meter_that_does_not_work_is_refused_at_the_first_window_and_closed(unplugged, call):
+    UnpluggedMeter.fails_in = call
+    for _ in range(2):
+        with pytest.raises(MeterLostError, match="plug it in"):
+            unplugged.start("epoch")
+    assert UnpluggedMeter.open_count == 0
+    UnpluggedMeter.fails_in = ""
+    unplugged.start("epoch")
+    assert unplugged.stop("epoch").name == "epoch"
+
+
+def test_a_block_leaves_windows_open_that_it_did_not_start(monitor):
+    monitor.start("run")
+    with monitor:
+        monitor.start("epoch")
+        with monitor:
+            monitor.start("step")
+        assert [one.name for one in monitor.results] == ["step", "block"]
+    assert [one.name for one in monitor.results[2:]] == ["epoch", "block"]
+    work(0.01)
+    assert monitor.stop("run").energy_j > 0
+
+
+def test_two_threads_cannot_start_windows_of_the_same_name(monkeypatch):
+    both_open = threading.Barrier(2)
+
+    class SlowMeter(ModelledMeter):
+        def _connect(self):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both_open.wait(0.2)
+
+    monkeypatch.setattr("joulecast.api.monitor.find_meter", lambda name, on: SlowMeter())
+    monitor, refused = EnergyMonitor("cpu", "auto"), []
+
+    def start() -> None:
+        try:
+            monitor.start("epoch")
+        except InputError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1 and "'epoch' is open" in refused[0]
+    assert monitor.stop("epoch").name == "epoch"
 
 
 @pytest.mark.parametrize("on", ["simulated:7", "http://board:8377"])

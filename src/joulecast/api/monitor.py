@@ -12,7 +12,7 @@
 
 A GPU works while Python already runs on, so a window begins and ends when the GPU has finished what
 it was given before. Every open window has a meter of its own: windows may be nested, overlap, or be
-opened by several threads, and each sees all energy of the device, whoever uses it.
+opened by several threads, and each sees all energy of the device, other programs included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -99,11 +99,16 @@ class WindowEnergy(Record):
 
 @dataclass(frozen=True)
 class OpenWindow:
-    """A window that has started, and the meter that measures it."""
+    """A window that has started, and the meter that measures it.
+
+    Attributes:
+        fault: Why the meter does not measure it; empty if it does.
+    """
 
     name: str
     meter: Meter
     started_s: float
+    fault: str = ""
 
 
 class EnergyMonitor:
@@ -113,9 +118,13 @@ class EnergyMonitor:
         self._on = on
         self._meter_name = meter
         self._lock = threading.Lock()
-        self._named: dict[str, OpenWindow] = {}
-        self._blocks: list[OpenWindow] = []
+        # None while a window of that name is being opened.
+        self._named: dict[str, OpenWindow | None] = {}
+        # The window of each `with` statement, and the windows that were open before it.
+        self._blocks: list[tuple[OpenWindow, list[OpenWindow]]] = []
         self._idle: list[Meter] = []
+        # A meter that has worked; it describes windows that no meter could measure.
+        self._proven: Meter | None = None
         self._results: deque[WindowEnergy] = deque(maxlen=KEPT_WINDOWS)
         # Meters may have processes, which must end with the monitor.
         self._opened: list[Meter] = []
@@ -131,16 +140,24 @@ class EnergyMonitor:
 
         Raises:
             InputError: A window of that name is open.
-            MissingError: The meter is not available.
+            JoulecastError: The meter does not work, in the first window; later windows then have
+                no energy, and ``faults`` says why.
         """
         with self._lock:
             if name in self._named:
                 raise InputError(
                     f"window {name!r} is open: stop it first, or give the new one another name"
                 )
-        window = self.open_window(name)
-        with self._lock:
-            self._named[name] = window
+            self._named[name] = None
+        window = None
+        try:
+            window = self.open_window(name)
+        finally:
+            with self._lock:
+                if window is None:
+                    del self._named[name]
+                else:
+                    self._named[name] = window
 
     def stop(self, name: str = BLOCK) -> WindowEnergy:
         """Stop a window and return its energy.
@@ -149,8 +166,10 @@ class EnergyMonitor:
             InputError: No window of that name is open.
         """
         with self._lock:
-            window = self._named.pop(name, None)
-            names = ", ".join(map(repr, self._named)) or "none"
+            window = self._named.get(name)
+            if window is not None:
+                del self._named[name]
+            names = ", ".join(repr(one) for one, known in self._named.items() if known) or "none"
         if window is None:
             raise InputError(f"window {name!r} is not open (open: {names}): start it first")
         return self.close_window(window)
@@ -191,33 +210,24 @@ class EnergyMonitor:
 
     def close(self) -> None:
         """Close all meters; windows that are open end here, and their energy is kept."""
-        with self._lock:
-            windows = list(self._named.values())
-            self._named.clear()
-        for window in windows:
-            self.close_window(window)
-        # Another thread may still use a meter.
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for meter in idle:
-            self._drop_meter(meter)
+        self._close_named()
+        self._drop_idle_meters()
 
     # -- context manager and decorator -----------------------------------------------------
 
     def __enter__(self) -> EnergyMonitor:
-        self._blocks.append(self.open_window(BLOCK))
+        with self._lock:
+            before = [window for window in self._named.values() if window is not None]
+        self._blocks.append((self.open_window(BLOCK), before))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         error = kind.__name__ if kind is not None else ""
-        with self._lock:
-            forgotten = list(self._named.values())
-            self._named.clear()
-        for window in forgotten:
-            self.close_window(window, error)
-        self.close_window(self._blocks.pop(), error)
+        block, before = self._blocks.pop()
+        self._close_named(error, keep=before)
+        self.close_window(block, error)
         if not self._blocks:
-            self.close()
+            self._drop_idle_meters()
 
     def __call__(self, function: F) -> F:
         """Return a function whose every call is a window with the function's name.
@@ -249,10 +259,19 @@ class EnergyMonitor:
     # -- meters ----------------------------------------------------------------------------
 
     def open_window(self, name: str) -> OpenWindow:
-        """Start a window that is not known by its name; ``close_window`` ends it."""
-        meter = self._take_meter()
-        wait_for_device(self.on)
-        meter.begin()
+        """Start a window that is not known by its name; ``close_window`` ends it.
+
+        Raises:
+            JoulecastError: The meter does not work, in the first window.
+        """
+        try:
+            meter = self._begin_meter()
+        except (JoulecastError, OSError, RuntimeError) as failure:
+            if self._proven is None:
+                raise
+            # The program has run for a while: it is worth more than the energy of a window.
+            fault = " ".join(str(failure).split()) or type(failure).__name__
+            return OpenWindow(name, self._proven, time.monotonic(), fault)
         return OpenWindow(name, meter, time.monotonic())
 
     def close_window(self, window: OpenWindow, error: str = "") -> WindowEnergy:
@@ -270,14 +289,7 @@ class EnergyMonitor:
             error = error or type(failure).__name__
         # Taken before the meter ends, because a meter may wait for its last reading.
         duration_s = max(time.monotonic() - window.started_s, 1e-9)
-        try:
-            reading = meter.end()
-        except MeasurementError as failure:
-            reading = Reading(0.0, 0.0, (str(failure),))
-            self._drop_meter(meter)
-        else:
-            with self._lock:
-                self._idle.append(meter)
+        reading = self._end_meter(window)
         found = WindowEnergy(
             window.name,
             scale_energy(reading, duration_s),
@@ -292,6 +304,48 @@ class EnergyMonitor:
         )
         self._results.append(found)
         return found
+
+    def _close_named(self, error: str = "", keep: Sequence[OpenWindow] = ()) -> None:
+        """End the windows that were started by name, except those to keep."""
+        kept = {id(window) for window in keep}
+        with self._lock:
+            windows = [one for one in self._named.values() if one and id(one) not in kept]
+            for window in windows:
+                del self._named[window.name]
+        for window in windows:
+            self.close_window(window, error)
+
+    def _begin_meter(self) -> Meter:
+        """Return a meter that measures from now on; one that fails is closed."""
+        meter = self._take_meter()
+        try:
+            wait_for_device(self.on)
+            meter.begin()
+        except BaseException:
+            self._drop_meter(meter)
+            raise
+        self._proven = meter
+        return meter
+
+    def _end_meter(self, window: OpenWindow) -> Reading:
+        """Return what the meter of a window read; one that fails is closed."""
+        if window.fault:
+            return Reading(0.0, 0.0, (window.fault,))
+        try:
+            reading = window.meter.end()
+        except (JoulecastError, OSError) as failure:
+            self._drop_meter(window.meter)
+            return Reading(0.0, 0.0, (str(failure),))
+        with self._lock:
+            self._idle.append(window.meter)
+        return reading
+
+    def _drop_idle_meters(self) -> None:
+        """Close the meters that no window uses; another thread may still use others."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for meter in idle:
+            self._drop_meter(meter)
 
     def _take_meter(self) -> Meter:
         """Return an open meter that no window uses."""
