@@ -28,7 +28,7 @@ packages:
 
 test: check packages
 	# A file's tests run in one process, which makes its fixtures once.
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist worksteal
 
 format: $(STAMP)
 	$(BIN)/ruff format .

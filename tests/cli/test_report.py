@@ -35,6 +35,11 @@ def test_svg_is_written_instead_unless_both_are_wished(result):
     assert "Wrote page.html" in done.output and (result / "page.html").exists()
 
 
+def test_json_lists_the_files(result):
+    found = json.loads(run("pruning.json", "--json").stdout)
+    assert found["files"] == ["report.html"] and found["provenance"] == "modelled"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

@@ -70,7 +70,9 @@ def list_commands(path: Path) -> list[str]:
 
 def list_blocks(path: Path) -> list[tuple[str, str]]:
     """Return title and code of each block of Python; most have no title."""
-    found = re.findall(r'^```python(?: title="(.+)")?\n(.*?)^```$', path.read_text(), re.M | re.S)
+    found = re.findall(
+        r'^```python(?: title="([^"]+)")?\n(.*?)^```$', path.read_text(), re.M | re.S
+    )
     return [(title, code) for title, code in found]
 
 

@@ -1,11 +1,13 @@
 """Pages of results: files of one folder, the store, and files that are dropped on the page."""
 
 import json
+import threading
 
 import pytest
 
 import joulecast
 from dashboard_browser import FITS, PHONE, Visit, save_screenshot
+from joulecast.reports.result_files import report_result
 
 PAGES = {
     "/evaluations": ("Evaluation of lenet5 on simulated-7", "Estimated and measured energy"),
@@ -48,6 +50,23 @@ def test_json_twin_has_the_report_and_the_result(fetch, dashboard_data, path, na
     assert answer["result"] == json.loads((dashboard_data.results / name).read_text())
     assert answer["report"]["provenance"] == "simulated"
     assert all(one["rows"] for one in answer["report"]["sections"][0]["tables"])
+
+
+def test_results_are_reported_in_the_threads_that_compute(client, monkeypatch):
+    from joulecast.web import result_pages
+
+    names = []
+
+    def report(data, what):
+        names.append(threading.current_thread().name)
+        return report_result(data, what)
+
+    monkeypatch.setattr(result_pages, "report_result", report)
+    result = client.get("/api/scores").json()["result"]
+    assert client.get("/scores").status_code == 200
+    for path in ("/api/scores", "/scores/preview"):
+        assert client.post(path, json=result).status_code == 200
+    assert len(names) == 4 and all(name.startswith("joulecast-web") for name in names)
 
 
 @pytest.mark.journey
@@ -113,9 +132,8 @@ def test_report_file_works_without_a_server_and_is_accessible(chromium, dashboar
         context = chromium.new_context(
             viewport=PHONE, color_scheme=theme, bypass_csp=bypass_csp, offline=True
         )
-        visit = Visit(context, True)
         page = context.new_page()
-        visit.listen(page)
+        visit = Visit(page, True)
         page.goto(out.as_uri(), wait_until="load")
         page.locator(".js-plotly-plot .main-svg").first.wait_for()
         page.wait_for_function(FITS)

@@ -11,7 +11,7 @@ from joulecast.api.report import make_report
 from joulecast.cli import options
 from joulecast.cli.option_types import OutputFileType
 from joulecast.cli.progress import show_activity
-from joulecast.cli.terminal import label_provenance, make_console
+from joulecast.cli.terminal import label_provenance, make_console, print_json
 from joulecast.reports import Report
 
 DEFAULT_NAME = "report.html"
@@ -37,7 +37,8 @@ class ReportFileType(OutputFileType):
 )
 @click.option("--svg", metavar="FOLDER", help="Write every plot as SVG into a folder, for papers.")
 @options.store
-def report(what: str, out: str | None, svg: str | None, store: str | None) -> None:
+@options.json
+def report(what: str, out: str | None, svg: str | None, store: str | None, json: bool) -> None:
     """Report a profile, an evaluation, a pruning, a plan or a score, with tables and plots.
 
     WHAT is a device with a profile, a profile's file, or the JSON that evaluate, prune, plan and
@@ -50,7 +51,11 @@ def report(what: str, out: str | None, svg: str | None, store: str | None) -> No
         written = [] if svg is None else save_report_pictures(made, svg)
         if out is not None or svg is None:
             written.append(save_report(made, out or DEFAULT_NAME))
-    _print(made, written)
+    if json:
+        files = list(map(str, written))
+        print_json({"title": made.title, "provenance": made.provenance, "files": files})
+    else:
+        _print(made, written)
 
 
 def _print(made: Report, written: list[Path]) -> None:
