@@ -27,7 +27,7 @@ packages:
 	.ci/packages
 
 test: check packages
-	# A file's tests run in one process, which makes its fixtures once.
+	# Neighbouring tests run in one process, which makes their fixtures once; an idle one takes over.
 	$(BIN)/pytest -n 2 --dist worksteal
 
 format: $(STAMP)
