@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot
+from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot, wait_until
 from joulecast.web.rendering import PLOTLY, STATIC, find_static, list_plotly_style_ids
 
 BACKGROUND = "getComputedStyle(document.documentElement).backgroundColor"
@@ -43,6 +43,19 @@ def test_index_leads_to_every_page(visit, fetch, check_access):
         assert fetch(address).status_code == 200, address
         assert page.locator(f"main a[href='{address}']").count() == 1
     check_access("/", size=PHONE)
+
+
+@pytest.mark.journey
+def test_plots_that_were_replaced_are_forgotten(visit, dashboard_data):
+    page = visit("/plans")
+    page.locator("#shown .js-plotly-plot .main-svg").first.wait_for()
+    page.evaluate("window.earlier = document.querySelector('#shown .js-plotly-plot')")
+    assert page.evaluate("window.earlier.data !== undefined")
+    page.locator("#file").set_input_files(dashboard_data.results / "plan.json")
+    wait_until(page, "!window.earlier.isConnected")
+    page.locator("#shown .js-plotly-plot .main-svg").first.wait_for()
+    # plotly keeps its data at the element, and listens to the window for it.
+    assert page.evaluate("window.earlier.data === undefined")
 
 
 @pytest.mark.journey

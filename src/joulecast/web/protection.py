@@ -128,7 +128,9 @@ class Protection:
         if is_wrong and (wait_s := self._wrong.take(client)):
             return _refuse_rate(wait_s, "too many wrong tokens")
         if not is_wrong and _is_page(connection):
-            return RedirectResponse(f"{SIGN_IN}?next={quote(path)}", HTTPStatus.SEE_OTHER)
+            query = connection.scope["query_string"].decode("latin-1")
+            wanted = quote(f"{path}?{query}" if query else path)
+            return RedirectResponse(f"{SIGN_IN}?next={wanted}", HTTPStatus.SEE_OTHER)
         detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`"
         return make_problem(401, detail, {"WWW-Authenticate": "Bearer"})
 

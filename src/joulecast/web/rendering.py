@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from joulecast.reports.report_page import REPORT_FUNCTIONS
+from joulecast.web.access import COOKIE
 
 PACKAGE = Path(str(files("joulecast")))
 STATIC = PACKAGE / "web" / "static"
@@ -44,8 +45,8 @@ class DashboardPage:
 def render(request: Request, template: str, **context: Any) -> HTMLResponse:
     """Return a page.
 
-    Every template also gets ``request``, ``pages`` (of the navigation), ``path`` (of the request)
-    and the function ``static_url``.
+    Every template also gets ``request``, ``pages`` (of the navigation), ``path`` (of the request),
+    ``is_signed_in`` and the function ``static_url``.
 
     Args:
         request: What is answered.
@@ -54,7 +55,12 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
     """
     pages: Sequence[DashboardPage] = request.app.state.pages
     text = make_environment().get_template(template)
-    shared = {"request": request, "pages": pages, "path": request.url.path}
+    shared = {
+        "request": request,
+        "pages": pages,
+        "path": request.url.path,
+        "is_signed_in": COOKIE in request.cookies,
+    }
     return HTMLResponse(text.render(**shared, **context))
 
 

@@ -64,8 +64,9 @@ def _parse_form(body: bytes) -> dict[str, str]:
 
 
 def _choose_next(request: Request, wanted: str) -> str:
-    """Return a page of the dashboard: a link must not lead elsewhere."""
-    return wanted if wanted in {page.path for page in request.app.state.pages} else "/"
+    """Return a page of the dashboard with its query: a link must not lead elsewhere."""
+    paths = {"/", *(page.path for page in request.app.state.pages)}
+    return wanted if wanted.partition("?")[0] in paths else "/"
 
 
 def _set_cookie(request: Request, answer: Response, value: str, age_s: int) -> None:

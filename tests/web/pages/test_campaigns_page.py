@@ -1,5 +1,6 @@
 """The Campaigns page: live progress of other processes, and the button that stops one."""
 
+import json
 import subprocess
 import sys
 import time
@@ -64,11 +65,50 @@ def test_campaign_of_another_process_is_followed_and_stopped(running, visit):
     page.set_viewport_size(PHONE)
     # Plots follow the window a moment later.
     page.wait_for_function(FITS)
+    check_refused_stop(visit("/campaigns", is_checked=False))
     page.get_by_role("button", name="Stop this campaign").click()
     page.get_by_text("Stopped by request: ").wait_for()
     assert page.locator("#stop").is_hidden()
     assert "it was stopped by request" in page.locator("#reason").inner_text()
     assert running.communicate(timeout=_WAIT_S)[0].strip() == "it was stopped by request True"
+
+
+def check_refused_stop(page):
+    """Check that a campaign can be stopped after a refusal, on a page without live progress."""
+    page.route("**/api/campaigns/events*", lambda route: route.abort())
+    page.reload()
+    page.get_by_text("The connection is lost: trying again.").wait_for()
+    refusal = {"status": 429, "json": {"detail": "too many requests: wait 1 s"}}
+    page.route("**/stop", lambda route: route.fulfill(**refusal))
+    button = page.get_by_role("button", name="Stop this campaign")
+    button.click()
+    page.get_by_text("too many requests").wait_for()
+    assert button.is_enabled()
+
+
+@pytest.mark.journey
+def test_page_says_when_it_cannot_follow(visit):
+    page = visit("/campaigns", is_checked=False)
+    page.route("**/api/campaigns/events*", lambda route: route.fulfill(status=503))
+    page.reload()
+    page.get_by_text("Live progress is not available: reload the page.").wait_for()
+
+
+@pytest.mark.journey
+def test_new_campaign_is_listed_even_if_their_number_stays(visit, fetch):
+    """The list has a limit: a new campaign then takes the place of the oldest."""
+    keys = ["new", *(one["key"] for one in fetch("/api/campaigns").json()["campaigns"][:-1])]
+    rows = [{"key": key, "state": "", "figures": []} for key in keys]
+    event = f"event: campaigns\ndata: {json.dumps({'campaigns': rows, 'chosen': None})}\n\n"
+    answer = {"content_type": "text/event-stream", "body": event}
+    page, loads = visit("/campaigns"), []
+    page.route("**/api/campaigns/events*", lambda route: route.fulfill(**answer), times=1)
+    page.on("load", lambda _: loads.append(page.url))
+    page.reload()
+    end_s = time.monotonic() + _WAIT_S
+    while len(loads) < 2:
+        assert time.monotonic() < end_s
+        page.wait_for_timeout(20)
 
 
 def test_campaigns_that_ended_are_listed_with_their_progress(fetch, dashboard_data):

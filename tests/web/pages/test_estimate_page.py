@@ -13,6 +13,13 @@ from joulecast import units
 from joulecast.families import FAMILIES, make_family
 
 LIMIT_MS = 100.0
+COLLECT_MOVES = """() => {
+  window.moves = [];
+  const observer = new PerformanceObserver((list) => {
+    window.moves.push(...list.getEntriesByName("estimate-move").map((one) => one.duration));
+  });
+  observer.observe({ entryTypes: ["measure"] });
+}"""
 START = f"/estimate?net=lenet5:4,8,16,16&batch=8&device={SECOND}&steps=1000"
 
 
@@ -117,11 +124,13 @@ def test_address_restores_the_whole_choice(visit):
 @pytest.mark.journey
 def test_a_move_takes_less_than_a_tenth_of_a_second(visit):
     page = open_estimate(visit)
+    page.evaluate(COLLECT_MOVES)
     for value in range(5, 17):
         move(page, lambda value=value: page.fill("[aria-label^='c1,']", str(value)))
-    durations_ms = page.evaluate(
-        "performance.getEntriesByName('estimate-move').slice(1).map((one) => one.duration)"
-    )
+    wait_until(page, "window.moves.length === 12")
+    durations_ms = page.evaluate("window.moves")
+    # The browser would keep every entry as long as the page is open.
+    assert page.evaluate("performance.getEntriesByName('estimate-move').length") == 1
     print(f"median {statistics.median(durations_ms):.0f} ms, most {max(durations_ms):.0f} ms")
     # Other tests use the processors too: the quicker half tells what the page takes.
     assert statistics.quantiles(durations_ms, n=4)[0] < LIMIT_MS

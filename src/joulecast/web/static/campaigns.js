@@ -3,19 +3,25 @@
 import { showFigure } from "./plots.js";
 
 const chosen = document.getElementById("chosen");
-let known = document.querySelectorAll("#campaigns tr").length;
+const listed = Array.from(document.querySelectorAll("#campaigns tr"), (row) => row.dataset.campaign);
 
 function follow() {
   const key = chosen ? chosen.dataset.campaign : "";
   const events = new EventSource(`/api/campaigns/events?campaign=${encodeURIComponent(key)}`);
   events.addEventListener("campaigns", (event) => update(JSON.parse(event.data)));
+  const error = document.getElementById("follow-error");
+  events.addEventListener("open", () => setText(error, ""));
+  // Browsers try again after a lost connection, but not after a refusal.
+  events.addEventListener("error", () => {
+    const isRefused = events.readyState === EventSource.CLOSED;
+    setText(error, isRefused ? "Live progress is not available: reload the page." : "The connection is lost: trying again.");
+  });
   // A page that is left must not keep its connection.
   window.addEventListener("pagehide", () => events.close());
 }
 
 function update(state) {
-  if (state.campaigns.length !== known) {
-    known = state.campaigns.length;
+  if (state.campaigns.map((one) => one.key).join() !== listed.join()) {
     location.reload();
     return;
   }
@@ -74,6 +80,7 @@ async function stopChosen(button) {
     });
     if (!response.ok) {
       error.textContent = (await response.json()).detail;
+      button.disabled = false;
     }
   } catch {
     error.textContent = "The server cannot be reached: check that it is running.";

@@ -211,8 +211,10 @@ async function update(startMs) {
     showFigures(answers[0].value);
     showComparison(keys, answers);
     showLayers(answers[0].value);
+    // Only the latest is kept: a page may stay open for days.
+    performance.clearMeasures("estimate-move");
     performance.measure("estimate-move", { start: startMs, end: performance.now() });
-    document.body.dataset.estimates = performance.getEntriesByName("estimate-move").length;
+    document.body.dataset.estimates = Number(document.body.dataset.estimates ?? 0) + 1;
     announceSoon(answers[0].value);
   } catch (error) {
     answered = "";

@@ -9,8 +9,19 @@ const drawn = new Map();
 
 /** Show a figure ({data, layout}) in an element, or replace the one that it shows. */
 export function showFigure(element, figure) {
+  forgetRemoved();
   drawn.set(element, figure);
   return draw(element);
+}
+
+/** Forget elements that are no longer part of the page, with the listeners that plotly added. */
+function forgetRemoved() {
+  for (const element of drawn.keys()) {
+    if (!element.isConnected) {
+      window.Plotly.purge(element);
+      drawn.delete(element);
+    }
+  }
 }
 
 function draw(element) {
@@ -111,5 +122,8 @@ export function drawAll() {
   }
 }
 
-document.addEventListener("themechange", () => drawn.forEach((_, element) => draw(element)));
+document.addEventListener("themechange", () => {
+  forgetRemoved();
+  drawn.forEach((_, element) => draw(element));
+});
 drawAll();
