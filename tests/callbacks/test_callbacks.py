@@ -26,7 +26,7 @@ from joulecast.callbacks.training_setup import (
     is_compiled,
     name_device,
 )
-from joulecast.errors import InputError, StoreError
+from joulecast.errors import InputError, JoulecastError, StoreError
 from joulecast.records import Setup
 
 SHIPPED = "nvidia-h200"
@@ -280,14 +280,27 @@ def test_a_run_that_was_not_ended_is_ended_by_the_next_one():
     first = hooks.begin_run(make_run())
     run_steps(first, 10)
     hooks.begin_run(make_run())
-    assert first.summary.error == "not ended" and first.summary.energy_j > 0
+    assert first.summary.error == "Exception" and first.summary.energy_j > 0
     assert hooks.summary is None
     assert hooks.finish("KeyError").error == "KeyError"
 
 
+def test_a_run_that_cannot_be_measured_does_not_show_the_one_before():
+    hooks = EnergyHooks(meter="modelled", save=False)
+    hooks.begin_run(make_run())
+    hooks.options = CallbackOptions(meter="file:missing.csv")
+    with pytest.raises(JoulecastError):
+        hooks.begin_run(make_run())
+    assert hooks.energy is None and hooks.summary is None
+
+
 class Fragile:
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls, self.has_failed, self.abandoned = 0, False, []
+
+    def abandon(self, error):
+        self.abandoned.append(error)
+        raise ValueError("and once more")
 
     @never_fail
     def work(self):
@@ -303,7 +316,7 @@ def test_failures_of_ours_are_one_warning_and_then_silence(caplog):
     fragile = Fragile()
     for _ in range(3):
         assert fragile.work() is None
-    assert fragile.calls == 1
+    assert fragile.calls == 1 and fragile.abandoned == ["RuntimeError"]
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
         "Energy is no longer measured, and training goes on: RuntimeError: not ours"
     ]

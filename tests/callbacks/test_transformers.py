@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 
 import pytest
 import torch
@@ -52,7 +54,7 @@ def make_trainer(folder, callback, net=None, collator=None, **options) -> Traine
         disable_tqdm=True,
         **options,
     )
-    net = net or Classifier()
+    net = Classifier() if net is None else net
     return Trainer(
         net,
         args,
@@ -209,6 +211,9 @@ def test_a_failure_of_the_callback_never_ends_training(tmp_path, monkeypatch, ca
     trainer = make_trainer(tmp_path, callback, max_steps=5)
     trainer.train()
     assert trainer.state.global_step == 5
+    assert not trainer.model._forward_pre_hooks
+    assert callback.summary.error == "RuntimeError" and callback.summary.duration_s > 0
+    assert not callback.energy._monitor._opened
     assert caplog.text.count("Energy is no longer measured, and training goes on") == 1
 
 
@@ -217,3 +222,49 @@ def test_a_meter_that_is_missing_never_ends_training(tmp_path, caplog):
     trainer.train()
     assert trainer.state.global_step == 3
     assert "meter nvml is not available" in caplog.text
+
+
+def test_a_net_can_be_copied_and_pickled_during_training(tmp_path):
+    class Copier(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            # Copies do not count as batches of the run.
+            copy.deepcopy(model)(**batch)
+            pickle.loads(pickle.dumps(model))(**batch)  # noqa: S301 - written here
+
+    batch = {"x": torch.randn(BATCH, FEATURES), "labels": torch.arange(BATCH) % CLASSES}
+    callback = EnergyCallback(meter="modelled", save=False)
+    trainer = make_trainer(tmp_path, callback, Classifier(width=8), max_steps=3)
+    trainer.add_callback(Copier())
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert sum(one.content.batches for one in callback.energy._windows) == 3
+
+
+class Plain(nn.Module):
+    """A module without state, which compiles as one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = make_layers(8)
+
+    def forward(self, x, labels=None):
+        return {"loss": nn.functional.cross_entropy(self.layers(x), labels)}
+
+
+@pytest.mark.parametrize("way", ["in place", "by the trainer"])
+def test_a_net_that_must_be_one_graph_is_measured_and_read(tmp_path, monkeypatch, caplog, way):
+    torch._dynamo.reset()
+    net, options = Plain(), {}
+    if way == "in place":
+        net.compile(backend="eager", fullgraph=True)
+    else:
+        monkeypatch.setenv("ACCELERATE_DYNAMO_USE_FULLGRAPH", "true")
+        options = {"torch_compile": True, "torch_compile_backend": "eager"}
+    callback = EnergyCallback(device="nvidia-h200", meter="modelled", save=False)
+    trainer = make_trainer(tmp_path, callback, net, max_steps=3, **options)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert "no longer measured" not in caplog.text
+    assert sum(one.content.batches for one in callback.energy._windows) == 3
+    assert callback.energy.estimate is not None, caplog.text
+    assert callback.energy._setup.compiled

@@ -59,11 +59,27 @@ class EnergyHooks:
         """
         return None if self.energy is None else self.energy.finish(error)
 
+    def abandon(self, error: str) -> None:
+        """Release model and meter after a failure; what was measured until then is kept.
+
+        Args:
+            error: Name of the exception.
+        """
+        try:
+            self.release_model()
+        finally:
+            if self.energy is not None:
+                self.energy.abandon(error)
+
+    def release_model(self) -> None:
+        """Remove what was added to the user's module; by default nothing was."""
+
     def begin_run(self, run: TrainingRun) -> TrainingEnergy:
         """Begin to measure a run; one that was not ended is ended first."""
         show_messages()
-        self.finish("not ended")
-        self._first_shapes = None
+        # The trainer did not say which exception ended it.
+        self.finish(Exception.__name__)
+        self.energy = self._first_shapes = None
         self.energy = TrainingEnergy(self.options, run)
         return self.energy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from joulecast.printable import make_printable
 
@@ -14,16 +14,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 LOGGER = logging.getLogger("joulecast.training")
 
 
+class Abandonable(Protocol):
+    """An object whose methods may fail without harm."""
+
+    has_failed: bool
+
+    def abandon(self, error: str) -> None:
+        """Release what it holds, after an exception of this name."""
+
+
 def never_fail(method: F) -> F:
     """Return a method that warns once if it raises, and does nothing from then on.
 
     All such methods of an object are silent after the first failure: what follows would rest on
-    a state that is not known. Interruptions by the user pass.
+    a state that is not known. Its ``abandon`` then releases what it holds. Interruptions by the
+    user pass.
     """
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "has_failed", False):
+    def call(self: Abandonable, *args: Any, **kwargs: Any) -> Any:
+        if self.has_failed:
             return None
         try:
             return method(self, *args, **kwargs)
@@ -35,6 +45,10 @@ def never_fail(method: F) -> F:
                 make_printable(" ".join(str(error).split())),
             )
             LOGGER.debug("The error was:", exc_info=error)
+            try:
+                self.abandon(type(error).__name__)
+            except Exception as second:  # of the same cause, most likely
+                LOGGER.debug("Cleaning up failed as well:", exc_info=second)
             return None
 
     return cast(F, call)

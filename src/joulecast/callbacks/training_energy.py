@@ -191,6 +191,20 @@ class TrainingEnergy:
         self._save()
         return self.summary
 
+    def abandon(self, error: str) -> None:
+        """End the measurement where it failed, keep what was measured, and store nothing.
+
+        Args:
+            error: Name of the exception.
+        """
+        if self.summary is not None:
+            return
+        try:
+            self._close_window(error)
+        finally:
+            self._monitor.close()
+        self.summary = self._summarise(error)
+
     def _read(self, module: Any, inputs: Any) -> None:
         # Imports PyTorch, which the trainer has done long ago.
         from joulecast.callbacks.module_reading import read_training_net

@@ -77,7 +77,7 @@ class TrainingSummary(Record):
         estimated_j: Estimate of all steps from before the run; None without a profile.
         estimated_interval_j: Its interval.
         stopped_by_budget: Whether the run was stopped because its budget was passed.
-        error: Name of the exception that ended the run.
+        error: Name of the exception that ended the run, or its measurement.
     """
 
     energy_j: float | None

@@ -8,11 +8,19 @@ trainer = Trainer(model, args, train_dataset=data, callbacks=[EnergyCallback(bud
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
+from joulecast.callbacks.call_hooks import watch_calls
 from joulecast.callbacks.energy_hooks import EnergyHooks
 from joulecast.callbacks.failures import LOGGER, never_fail
 from joulecast.callbacks.module_reading import join_arguments
@@ -32,7 +40,8 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     Scalars go where the trainer's ``report_to`` sends its own, whenever it logs.
     """
 
-    _hook: Any = None
+    _model: Any = None
+    _end_watching: Callable[[], None] | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -45,7 +54,7 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     def _begin(
         self, args: TrainingArguments, state: TrainerState, model: Any, optimizer: Any, **_: Any
     ) -> None:
-        self._release_model()
+        self.release_model()
         if not state.is_world_process_zero:
             self.has_failed = True
             return
@@ -53,14 +62,14 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
         self.begin_run(_describe_run(args, state, model, optimizer))
         # The first call of the module shows the batch as it is: taking one from the loader would
         # change the order of the data.
-        self._hook = model.register_forward_pre_hook(self._see_call, with_kwargs=True)
+        self._model = getattr(model, "_orig_mod", model)
+        self._end_watching = watch_calls(_find_called_module(model), self)
 
     @never_fail
-    def _see_call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module.training:
-            self._release_model()
-            self.add_inputs(module, join_arguments(module, args, kwargs))
-            self._hook = module.register_forward_pre_hook(self._see_call, with_kwargs=True)
+    def see_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count a batch, which the trainer calls its model on."""
+        if self._model.training:
+            self.add_inputs(self._model, join_arguments(self._model, args, kwargs))
 
     @never_fail
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
@@ -109,17 +118,18 @@ class TransformersEnergyCallback(EnergyHooks, TrainerCallback):
     @never_fail
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """End the measurement and store the observation."""
-        self._release_model()
+        self.release_model()
         self.finish()
 
     def _turn(self, control: TrainerControl) -> None:
         if self.energy is not None and (control.should_evaluate or control.should_save):
             self.energy.turn_to_other()
 
-    def _release_model(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+    def release_model(self) -> None:
+        """Stop watching the calls of the model."""
+        end_watching, self._end_watching, self._model = self._end_watching, None, None
+        if end_watching is not None:
+            end_watching()
 
 
 EnergyCallback = TransformersEnergyCallback
@@ -154,13 +164,27 @@ def _move_before_loggers(callback: TrainerCallback) -> None:
     that calls us is only known from the stack. Behind the default flow, which decides about
     evaluation and checkpoints.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        handler = frame.f_locals.get("self")
+    for handler in _list_callers():
         if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
             handler.callbacks.remove(callback)
             kinds = [isinstance(one, DefaultFlowCallback) for one in handler.callbacks]
             handler.callbacks.insert(kinds.index(True) + 1 if any(kinds) else 0, callback)
             return
     LOGGER.warning("Energies do not reach the trainer's loggers: its callbacks were not found.")
+
+
+def _find_called_module(model: Any) -> Any:
+    """Return what the trainer calls: its model, or the wrapper in which it compiled the model."""
+    for trainer in _list_callers():
+        if isinstance(trainer, Trainer):
+            outer = trainer.model_wrapped
+            return outer if is_compiled(outer) else model
+    return model
+
+
+def _list_callers() -> Iterator[Any]:
+    """Yield the objects whose methods are being called, the innermost first."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        yield frame.f_locals.get("self")
