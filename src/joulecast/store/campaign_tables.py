@@ -111,7 +111,18 @@ class CampaignTables:
         with self._claims.hold(_name_claim(key), 0.0) as is_held:
             if not is_held:
                 raise StoreError("the campaign cannot be claimed in the store: start it again")
-            self._add(key, name, device, profile_key, provenance)
+            now_s = self._now()
+            self._insert(
+                RecordedCampaign(
+                    key,
+                    name,
+                    device,
+                    profile_key,
+                    provenance,
+                    started_at_s=now_s,
+                    changed_at_s=now_s,
+                )
+            )
             yield key
 
     def change(
@@ -193,10 +204,7 @@ class CampaignTables:
 
         return self._transactions.read(read)
 
-    def _add(self, *names: str) -> None:
-        now_s = self._now()
-        row = RecordedCampaign(*names, started_at_s=now_s, changed_at_s=now_s)
-
+    def _insert(self, row: RecordedCampaign) -> None:
         def write(connection: sa.Connection) -> None:
             insert = find_dialect(connection).insert(CAMPAIGNS).values(**asdict(row))
             connection.execute(insert.on_conflict_do_nothing())

@@ -159,7 +159,7 @@ class ServerClaims:
             " AND objsubid = 1 AND classid::bigint = :high AND objid::bigint = :low"
         )
         with self._engine.connect() as connection:
-            return connection.scalar(query, {"high": high, "low": low}) == 0
+            return bool(connection.scalar(query, {"high": high, "low": low}) == 0)
 
     def _ask_server(self) -> None:
         """Find out whether the connection is lost, which the next attempt then replaces."""
@@ -223,11 +223,10 @@ def _is_unlocked(path: Path) -> bool:
     """Return whether no process has locked a file; False where locks cannot be seen."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
-            if fcntl is None:
-                return False
-            # Shared, so that those who look at the same time do not see each other.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
+            if fcntl is not None:
+                # Shared, so that those who look at the same time do not see each other.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return fcntl is not None
     except FileNotFoundError:
         # A file is there as long as its lock is held.
         return True
