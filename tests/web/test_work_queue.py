@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 
 import pytest
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from starlette.testclient import TestClient
 
-from joulecast.web.work_queue import WorkQueue
+from joulecast.web.work_queue import WorkQueue, answer_json
 
 
 def test_results_and_errors_come_back():
@@ -46,3 +48,25 @@ def test_what_takes_too_long_is_given_up():
     assert caught.value.status_code == 503
     release.set()
     queue.close()
+
+
+@dataclass(frozen=True)
+class Found:
+    thread: str
+    sizes: tuple[float, ...]
+
+
+def test_json_is_computed_in_the_threads_of_the_queue():
+    app = FastAPI()
+    app.state.work_queue = WorkQueue(1)
+
+    @app.get("/")
+    async def answer(request: Request):
+        return await answer_json(request, find, 2.5)
+
+    def find(size):
+        return Found(threading.current_thread().name, (1.0, size))
+
+    found = TestClient(app).get("/").json()
+    assert found["thread"].startswith("joulecast-web") and found["sizes"] == [1.0, 2.5]
+    app.state.work_queue.close()

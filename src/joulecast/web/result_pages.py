@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from joulecast.errors import FileError
@@ -21,6 +21,7 @@ from joulecast.web.problems import document_problems
 from joulecast.web.rendering import DashboardPage, render
 from joulecast.web.result_sources import ResultSource, choose_source, list_result_files
 from joulecast.web.web_settings import find_settings
+from joulecast.web.work_queue import answer_json, find_work_queue
 
 ListSources = Callable[[Request], Sequence[ResultSource]]
 Key = Annotated[str, Query(max_length=300, description="Key of a result of the list.")]
@@ -124,17 +125,9 @@ def make_result_page(page: ResultPage) -> DashboardPage:
     """Return a page of results, with its routes."""
     router = APIRouter(tags=[page.title.lower()], route_class=DataRoute)
 
-    def list_sources(request: Request) -> list[ResultSource]:
-        files = list_result_files(find_settings(request).results, page.kind)
-        return [*files, *page.list_stored(request)]
-
     @router.get(page.path, include_in_schema=False, response_class=HTMLResponse)
-    def show_results(request: Request, result: Key = "") -> HTMLResponse:
-        sources = list_sources(request)
-        chosen = choose_source(sources, result)
-        report = None if chosen is None else chosen.report()
-        context = {"page": page, "sources": sources, "chosen": chosen, "report": report}
-        return render(request, "results.html", **context)
+    async def show_results(request: Request, result: Key = "") -> HTMLResponse:
+        return await find_work_queue(request).run(_render_results, page, request, result)
 
     @router.get(
         f"/api{page.path}",
@@ -142,14 +135,9 @@ def make_result_page(page: ResultPage) -> DashboardPage:
         response_model=ResultList,
         responses=document_problems(404, 422),
     )
-    def list_results(request: Request, result: Key = "") -> ResultList:
+    async def list_results(request: Request, result: Key = "") -> Response:
         """Return all results, and the chosen one as a report and as its command wrote it."""
-        sources = list_sources(request)
-        chosen = choose_source(sources, result)
-        listed = tuple(ResultSummary(one.key, one.origin, one.title) for one in sources)
-        if chosen is None:
-            return ResultList(listed)
-        return ResultList(listed, chosen.key, convert_report(chosen.report()), chosen.load())
+        return await answer_json(request, _list_results, page, request, result)
 
     @router.post(
         f"/api{page.path}",
@@ -157,13 +145,13 @@ def make_result_page(page: ResultPage) -> DashboardPage:
         response_model=ReportData,
         responses=document_problems(413, 415, 422),
     )
-    def report_dropped(dropped: Dropped) -> ReportData:
+    async def report_dropped(request: Request, dropped: Dropped) -> Response:
         """Return a result in words and numbers; it is not kept."""
-        return convert_report(_report(page, dropped))
+        return await answer_json(request, _convert_dropped, page, dropped)
 
     @router.post(f"{page.path}/preview", include_in_schema=False, response_class=HTMLResponse)
-    def preview_dropped(request: Request, dropped: Dropped) -> HTMLResponse:
-        return render(request, "result_preview.html", report=_report(page, dropped))
+    async def preview_dropped(request: Request, dropped: Dropped) -> HTMLResponse:
+        return await find_work_queue(request).run(_render_dropped, page, request, dropped)
 
     return DashboardPage(page.path, page.title, page.summary, router)
 
@@ -188,7 +176,39 @@ def convert_report(report: Report) -> ReportData:
     return ReportData(report.kind, report.title, report.lead, report.provenance, facts, sections)
 
 
-def _report(page: ResultPage, data: Any) -> Report:
+def _list_sources(page: ResultPage, request: Request) -> list[ResultSource]:
+    files = list_result_files(find_settings(request).results, page.kind)
+    return [*files, *page.list_stored(request)]
+
+
+def _render_results(page: ResultPage, request: Request, key: str) -> HTMLResponse:
+    sources = _list_sources(page, request)
+    chosen = choose_source(sources, key)
+    report = None if chosen is None else report_result(chosen.load(), chosen.title)
+    context = {"page": page, "sources": sources, "chosen": chosen, "report": report}
+    return render(request, "results.html", **context)
+
+
+def _list_results(page: ResultPage, request: Request, key: str) -> ResultList:
+    sources = _list_sources(page, request)
+    chosen = choose_source(sources, key)
+    listed = tuple(ResultSummary(one.key, one.origin, one.title) for one in sources)
+    if chosen is None:
+        return ResultList(listed)
+    data = chosen.load()
+    report = convert_report(report_result(data, chosen.title))
+    return ResultList(listed, chosen.key, report, data)
+
+
+def _convert_dropped(page: ResultPage, dropped: Any) -> ReportData:
+    return convert_report(_report_dropped(page, dropped))
+
+
+def _render_dropped(page: ResultPage, request: Request, dropped: Any) -> HTMLResponse:
+    return render(request, "result_preview.html", report=_report_dropped(page, dropped))
+
+
+def _report_dropped(page: ResultPage, data: Any) -> Report:
     """Return the report of a result that was dropped on a page."""
     kind = recognise_result(data)
     if kind and kind != page.kind:

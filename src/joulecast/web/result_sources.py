@@ -6,19 +6,18 @@ becomes a path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from joulecast.errors import FileError, MissingError
 from joulecast.records import Json
-from joulecast.reports import Report
-from joulecast.reports.result_files import read_result, recognise_result, report_result
+from joulecast.reports.result_files import read_result, recognise_result
 
 # A folder with more files is searched no further.
 _MOST_FILES = 500
-_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,6 @@ class ResultSource:
     title: str
     load: Callable[[], Json]
 
-    def report(self) -> Report:
-        """Return the report of the result."""
-        return report_result(self.load(), self.title)
-
 
 def list_result_files(folder: Path | None, kind: str) -> list[ResultSource]:
     """Return the results of a kind in a folder, the latest first.
@@ -51,13 +46,11 @@ def list_result_files(folder: Path | None, kind: str) -> list[ResultSource]:
     """
     if folder is None:
         return []
-    found = []
-    for path, changed_ns, size_bytes in _list_files(folder):
-        data = _read(path, changed_ns, size_bytes)
-        if recognise_result(data) == kind:
-            source = ResultSource(path.name, "file", path.name, keep_result(data))
-            found.append((changed_ns, source))
-    return [source for _, source in sorted(found, key=lambda one: -one[0])]
+    return [
+        ResultSource(path.name, "file", path.name, partial(_load, path))
+        for changed_ns, path, size_bytes in _list_files(folder)
+        if _find_kind(path, changed_ns, size_bytes) == kind
+    ]
 
 
 def keep_result(data: Json) -> Callable[[], Json]:
@@ -79,29 +72,44 @@ def choose_source(sources: Sequence[ResultSource], key: str) -> ResultSource | N
     raise MissingError("there is no such result: choose one that the page lists")
 
 
-def _list_files(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """Yield JSON files with the time of their last change and their size."""
+def _list_files(folder: Path) -> list[tuple[int, Path, int]]:
+    """Return JSON files with the time of their last change and their size, the latest first."""
     try:
-        root = folder.resolve()
-        paths = sorted(path for path in root.iterdir() if path.suffix == ".json")
+        paths = [path for path in folder.resolve().iterdir() if path.suffix == ".json"]
     except OSError:
-        return
-    for path in paths[:_MOST_FILES]:
+        return []
+    found = []
+    for path in paths:
         try:
-            # A link may lead anywhere.
-            if path.is_symlink() or not path.is_file():
-                continue
-            facts = path.stat()
+            facts = path.lstat()
         except OSError:
             continue
-        yield path, facts.st_mtime_ns, facts.st_size
+        # A link may lead anywhere.
+        if stat.S_ISREG(facts.st_mode):
+            found.append((facts.st_mtime_ns, path, facts.st_size))
+    return sorted(found, reverse=True)[:_MOST_FILES]
 
 
-@lru_cache(maxsize=_KEPT)
-def _read(path: Path, changed_ns: int, size_bytes: int) -> Json:
-    """Return the values of a file; empty if it is no result. Its time and size name a version."""
+# Scanning more files than are kept would forget each of them before it is asked for again.
+@lru_cache(maxsize=4 * _MOST_FILES)
+def _find_kind(path: Path, changed_ns: int, size_bytes: int) -> str:
+    """Return the kind of a file; empty if it is no result. Its time and size name a version."""
     try:
-        data = read_result(path)
+        return recognise_result(read_result(path))
     except FileError:
-        return {}
-    return data if recognise_result(data) else {}
+        return ""
+
+
+def _load(path: Path) -> Json:
+    """Return the values of a file.
+
+    Raises:
+        MissingError: It cannot be read any more; the message does not tell where it is.
+    """
+    try:
+        data: Json = read_result(path)
+    except FileError as error:
+        raise MissingError(
+            f"{path.name} was changed or removed meanwhile: load the page again"
+        ) from error
+    return data

@@ -9,10 +9,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
+from pydantic import TypeAdapter
 
 T = TypeVar("T")
 _MOST_WAITING = 256
@@ -62,7 +63,9 @@ class WorkQueue:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise HTTPException(
-                503, "the answer takes too long: ask for a smaller network", {"Retry-After": "10"}
+                503,
+                "the answer takes too long: ask for less, or try again later",
+                {"Retry-After": "10"},
             ) from None
 
     def close(self) -> None:
@@ -81,3 +84,23 @@ def find_work_queue(request: Request) -> WorkQueue:
     """Return the threads of the server that answers a request."""
     queue: WorkQueue = request.app.state.work_queue
     return queue
+
+
+async def answer_json(request: Request, compute: Callable[..., Any], *args: Any) -> Response:
+    """Return what a function returns as JSON, computed and written in the server's threads.
+
+    A coroutine that returned the record itself would have it checked and written on the event loop.
+    """
+    return await find_work_queue(request).run(_write_json, compute, *args)
+
+
+def _write_json(compute: Callable[..., Any], *args: Any) -> Response:
+    found = compute(*args)
+    kind: Any = type(found)
+    content = _find_writer(kind).dump_json(found)
+    return Response(content, media_type="application/json")
+
+
+@cache
+def _find_writer(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 
 from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot
 from dashboard_data import FIRST
+from joulecast.api.layer_curves import sample_layer_curve
 
 CURVE = f"profile={FIRST}&kind=conv2d&batch=512"
 LINE = f"/curves?profile={FIRST}&kind=linear"
@@ -26,6 +28,21 @@ def test_json_has_the_surface_and_its_points(fetch):
     # The next point has the largest standard deviation of all that were not measured.
     measured = {tuple(point["widths"]) for point in found["points"]}
     assert tuple(found["next_widths"]) not in measured
+
+
+@pytest.mark.parametrize("path", ["/curves", "/api/curves"])
+def test_curves_are_sampled_in_the_threads_that_compute(client, monkeypatch, path):
+    from joulecast.web.pages import curves_page
+
+    names = []
+
+    def sample(*args):
+        names.append(threading.current_thread().name)
+        return sample_layer_curve(*args)
+
+    monkeypatch.setattr(curves_page, "sample_layer_curve", sample)
+    assert client.get(path).status_code == 200
+    assert len(names) == 1 and names[0].startswith("joulecast-web")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from joulecast.api.layer_curves import (
@@ -22,6 +22,7 @@ from joulecast.store import ProfileSummary
 from joulecast.units import format_energy
 from joulecast.web.page_data import PageData, find_page_data
 from joulecast.web.rendering import DashboardPage, render
+from joulecast.web.work_queue import answer_json, find_work_queue
 
 router = APIRouter(tags=["curves"])
 # Layers to choose from; those with the fewest points are left out.
@@ -95,8 +96,20 @@ Asked = Annotated[CurveQuery, Depends()]
 
 
 @router.get("/curves", include_in_schema=False, response_class=HTMLResponse)
-def show_curves(request: Request, query: Asked) -> HTMLResponse:
+async def show_curves(request: Request, query: Asked) -> HTMLResponse:
     """Show the curve of a layer."""
+    return await find_work_queue(request).run(_render_curves, request, query)
+
+
+@router.get(
+    "/api/curves", summary="The energy of a layer over its widths", response_model=CurveData
+)
+async def get_curve(request: Request, query: Asked) -> Response:
+    """Return predicted energies on a grid, with standard deviations and measured points."""
+    return await answer_json(request, _find_curve, find_page_data(request), query)
+
+
+def _render_curves(request: Request, query: CurveQuery) -> HTMLResponse:
     data = find_page_data(request)
     profiles = data.service.list_profiles()
     context: dict[str, Any] = {
@@ -135,12 +148,7 @@ def show_curves(request: Request, query: Asked) -> HTMLResponse:
     return response
 
 
-@router.get(
-    "/api/curves", summary="The energy of a layer over its widths", response_model=CurveData
-)
-def get_curve(request: Request, query: Asked) -> CurveData:
-    """Return predicted energies on a grid, with standard deviations and measured points."""
-    data = find_page_data(request)
+def _find_curve(data: PageData, query: CurveQuery) -> CurveData:
     chosen = _choose_profile(data, query)
     curve, matching = _choose_curve(data.list_curves(chosen), query)
     sampled = sample_layer_curve(data.service.fit(chosen.key), curve)
