@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 MOST_SERVED_LAYERS, MOST_DISTINCT_LAYERS = 5_000, 1_000
 """Layers of a network: an estimate of more would take long and gigabytes (3,000 distinct: 34 s)."""
+MOST_SERVED_DEPTH = 128
+"""Blocks of a member of a family: a thousand would take megabytes."""
 # Fitted profiles take tens of megabytes each, estimates a kilobyte for each layer.
 _KEPT_FITS, _KEPT_ESTIMATES, _MOST_KEPT_LAYERS = 8, 512, 500
 # How long changes of the store may go unnoticed.
 _LIST_S = 1.0
-# Blocks of a member of a family: a thousand would take megabytes.
-_MOST_DEPTH = 128
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -104,7 +104,13 @@ class EstimateService:
         """
         network, setup = resolve_question(question)
         summary = self.find_profile(question.device)
-        key = (_identify(summary), question.estimator, question.level, setup, _label(network))
+        key = (
+            identify_profile(summary),
+            question.estimator,
+            question.level,
+            setup,
+            _label(network),
+        )
         known = self._estimates.get(key)
         if known is not None:
             return replace(known, is_repeated=True)
@@ -161,7 +167,7 @@ class EstimateService:
             with open_store(self._store, create=False) as opened:
                 return fit_profile(opened.load_profile(summary.key), estimator)
 
-        return self._fits.get_or_make((_identify(summary), estimator), load)
+        return self._fits.get_or_make((identify_profile(summary), estimator), load)
 
 
 def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
@@ -188,6 +194,16 @@ def resolve_question(question: EstimateQuestion) -> tuple[Network, Setup]:
         network, batch = found.network, found.batch
     _check_size(network)
     return network, replace(setup, batch=batch)
+
+
+def identify_profile(summary: ProfileSummary) -> Hashable:
+    """Return what changes whenever a profile changes."""
+    return summary.key, summary.changed_at_s, summary.observation_count, summary.estimators
+
+
+def is_depth(parameter: str) -> bool:
+    """Return whether a parameter of a family is a number of blocks."""
+    return parameter.startswith("d")
 
 
 class BoundedCache(Generic[Key, Value]):
@@ -241,8 +257,8 @@ def _check_depth(name: str) -> None:
     if not is_family(name):
         return
     for key, value in parse_params(name).items():
-        if key.startswith("d") and value > _MOST_DEPTH:
-            raise InputError(f"{key} is {value}: give at most {_MOST_DEPTH} blocks")
+        if is_depth(key) and value > MOST_SERVED_DEPTH:
+            raise InputError(f"{key} is {value}: give at most {MOST_SERVED_DEPTH} blocks")
 
 
 def _check_size(network: Network) -> None:
@@ -253,11 +269,6 @@ def _check_size(network: Network) -> None:
             f"the network has {count:,} layers, {distinct:,} of them distinct: give one of at most "
             f"{MOST_SERVED_LAYERS:,} and {MOST_DISTINCT_LAYERS:,}"
         )
-
-
-def _identify(summary: ProfileSummary) -> Hashable:
-    """Return what changes whenever a profile changes."""
-    return summary.key, summary.changed_at_s, summary.observation_count, summary.estimators
 
 
 def _label(network: Network) -> Hashable:

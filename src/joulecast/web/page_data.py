@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 
-from joulecast.api.estimate_service import BoundedCache, EstimateService
+from joulecast.api.estimate_service import BoundedCache, EstimateService, identify_profile
 
 if TYPE_CHECKING:
     from joulecast.api.device_overview import ProfileDetails
@@ -35,7 +35,7 @@ class PageData:
         self, summary: ProfileSummary, read: Callable[[], ProfileDetails]
     ) -> ProfileDetails:
         """Return the details of a profile; ``read`` is called where the profile has changed."""
-        return self._details.get_or_make(_identify(summary), read)
+        return self._details.get_or_make(identify_profile(summary), read)
 
     def list_curves(self, summary: ProfileSummary) -> tuple[LayerCurve, ...]:
         """Return the curves of a profile."""
@@ -43,7 +43,7 @@ class PageData:
 
         fitted = self.service.fit(summary.key)
         return self._curves.get_or_make(
-            _identify(summary), lambda: list_layer_curves(fitted.profile)
+            identify_profile(summary), lambda: list_layer_curves(fitted.profile)
         )
 
 
@@ -61,11 +61,6 @@ def describe_age(days: float) -> str:
     if days < _DAYS_PER_YEAR:
         return _plural(round(days), "day")
     return f"{days / _DAYS_PER_YEAR:.1f} years"
-
-
-def _identify(summary: ProfileSummary) -> tuple[object, ...]:
-    """Return what changes whenever a profile changes."""
-    return summary.key, summary.changed_at_s, summary.observation_count, summary.estimators
 
 
 def _plural(count: int, noun: str) -> str:

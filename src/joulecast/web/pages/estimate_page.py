@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from joulecast.api.estimate_service import MOST_SERVED_DEPTH, is_depth
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.families import FAMILIES, WIDEST, Family
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS
@@ -22,7 +23,6 @@ from joulecast.web.rendering import DashboardPage, render
 router = APIRouter(tags=["families"])
 # A slider goes this far beyond the original network; a number may be typed beyond that.
 _SLIDER_RANGE = 2
-_DEEPEST = 128
 _LARGEST_KERNEL = 63
 _KERNEL_SIZE = "kernel size"
 
@@ -103,9 +103,9 @@ def _describe_parameter(family: Family, name: str, value: int) -> FamilyParamete
     if name in family.kernels:
         return FamilyParameter(name, _KERNEL_SIZE, value, 1, 2, value + 4, _LARGEST_KERNEL)
     step = family.steps.get(name, 1)
-    is_depth = name.startswith("d")
-    role, most = ("depth", _DEEPEST) if is_depth else ("width", WIDEST)
-    slider_most = max(_SLIDER_RANGE * value, 12 if is_depth else 64)
+    is_deep = is_depth(name)
+    role, most = ("depth", MOST_SERVED_DEPTH) if is_deep else ("width", WIDEST)
+    slider_most = max(_SLIDER_RANGE * value, 12 if is_deep else 64)
     return FamilyParameter(name, role, value, step, step, slider_most, most - most % step)
 
 

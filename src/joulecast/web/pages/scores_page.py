@@ -8,7 +8,7 @@ from functools import lru_cache
 from fastapi import Request
 
 from joulecast.api.score import ScoreOptions, score_phones, score_stored
-from joulecast.errors import JoulecastError
+from joulecast.errors import JoulecastError, StoreError
 from joulecast.records import Json
 from joulecast.store import ProfileSummary, open_store
 from joulecast.uses.score import describe_published, describe_scores
@@ -24,7 +24,7 @@ def list_scores(request: Request) -> Sequence[ResultSource]:
     store = find_settings(request).store
     with open_store(store, create=False) as opened:
         profiles = opened.list_profiles()
-    found = [(one, score_profile(store, one)) for one in profiles]
+    found = [(one, _find_score(store, one)) for one in profiles]
     own = [
         ResultSource(f"store:{one.key}", "store", str(one), keep_result(data))
         for one, data in found
@@ -35,9 +35,15 @@ def list_scores(request: Request) -> Sequence[ResultSource]:
 
 @lru_cache(maxsize=_KEPT)
 def score_profile(store: str | None, profile: ProfileSummary) -> Json | None:
-    """Return the score of a profile; None if the reference applications were not observed."""
+    """Return the score of a profile; None if the reference applications were not observed.
+
+    Raises:
+        StoreError: The store cannot be read; it is tried again the next time.
+    """
     try:
         return describe_scores(score_stored([profile.key], ScoreOptions(store=store), {}))
+    except StoreError:
+        raise
     except JoulecastError:
         return None
 
@@ -45,6 +51,14 @@ def score_profile(store: str | None, profile: ProfileSummary) -> Json | None:
 def load_phones() -> Json:
     """Return the scores of the phones of DeepEn2023."""
     return describe_published(score_phones())
+
+
+def _find_score(store: str | None, profile: ProfileSummary) -> Json | None:
+    try:
+        return score_profile(store, profile)
+    except StoreError:
+        # A single profile that cannot be read does not hide all others.
+        return None
 
 
 PAGE = make_result_page(
