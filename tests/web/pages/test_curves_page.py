@@ -31,7 +31,7 @@ def test_json_has_the_surface_and_its_points(fetch):
 
 
 @pytest.mark.parametrize("path", ["/curves", "/api/curves"])
-def test_curves_are_sampled_in_the_threads_that_compute(client, monkeypatch, path):
+def test_curves_are_sampled_in_the_threads_that_compute(fetch, monkeypatch, path):
     from joulecast.web.pages import curves_page
 
     names = []
@@ -41,7 +41,7 @@ def test_curves_are_sampled_in_the_threads_that_compute(client, monkeypatch, pat
         return sample_layer_curve(*args)
 
     monkeypatch.setattr(curves_page, "sample_layer_curve", sample)
-    assert client.get(path).status_code == 200
+    assert fetch(f"{path}?{CURVE}").status_code == 200
     assert len(names) == 1 and names[0].startswith("joulecast-web")
 
 
