@@ -27,8 +27,8 @@ packages:
 	.ci/packages
 
 test: check packages
-	# Neighbouring tests run in one process, which makes their fixtures once; an idle one takes over.
-	$(BIN)/pytest -n 2 --dist worksteal
+	# The tests of a file run in one process, which makes their fixtures once.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 format: $(STAMP)
 	$(BIN)/ruff format .
