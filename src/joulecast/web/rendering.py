@@ -30,10 +30,10 @@ class DashboardPage:
     """A page of the dashboard.
 
     Attributes:
-        path: Where it is: ``/devices``; its JSON twin is ``/api/devices``.
+        path: Where it is: ``/devices``; its JSON version is ``/api/devices``.
         title: Its name in the navigation.
         summary: One sentence on what it shows, for the index.
-        router: Answers requests for the page and its JSON twin.
+        router: Answers requests for the page and its JSON version.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Pages of the dashboard: one module each, with the HTML page and its JSON twin.
+"""Pages of the dashboard: one module each, with the HTML page and its JSON version.
 
     PAGE = DashboardPage("/devices", "Devices", "Profiles with their meter and accuracy.", router)
 
