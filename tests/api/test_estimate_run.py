@@ -69,6 +69,8 @@ def test_wrong_options_are_one_line() -> None:
         joulecast.estimate_run("cnn5", steps=5, eval_every=5)
     with pytest.raises(InputError, match="runs is 0"):
         joulecast.estimate_run("cnn5", steps=5, runs=0)
+    with pytest.raises(InputError, match="how long is a run"):
+        joulecast.estimate_run("cnn5", device="nvidia-h200", runs=5)
     with pytest.raises(InputError, match="has no option 'evalevery'; did you mean 'eval_every'"):
         joulecast.estimate_run("cnn5", evalevery=5)
     with pytest.raises(InputError, match="belong to training"):

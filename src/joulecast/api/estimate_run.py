@@ -100,6 +100,8 @@ def add_up_net(
         raise InputError(
             "evaluation and a loader belong to training: leave --eval-every and --loader out"
         )
+    if length.steps is None and length.epochs is None and not run.is_plain:
+        raise InputError("how long is a run? Give --steps, or --epochs and --samples")
     schedule = RunSchedule(steps, runs=run.runs)
     evaluation = None
     if run.eval_every and run.eval_samples:
