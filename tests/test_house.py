@@ -16,7 +16,7 @@ TESTS = ROOT / "tests"
 
 UNITS = (
     "_j", "_j2", "_kwh", "_wh", "_s", "_ms", "_w", "_g", "_bytes", "flops", "_share", "_percent",
-    "_probability", "_per_flop", "seconds",
+    "_probability", "_per_flop", "_hz", "seconds",
 )  # fmt: skip
 # Floats without a unit, and why that is right.
 UNITLESS = {

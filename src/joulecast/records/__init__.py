@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from joulecast.records.blocks import fold_blocks
 from joulecast.records.codec import Json, Record, load_record
+from joulecast.records.data_sheet import DataSheet
 from joulecast.records.equal_blocks import EqualBlocks, find_equal_blocks
-from joulecast.records.estimate import BlockEstimate, Estimate, LayerEstimate
+from joulecast.records.estimate import BlockEstimate, DataParallel, Estimate, LayerEstimate
 from joulecast.records.hashing import stable_hash
 from joulecast.records.inference_costs import compute_power, describe_inference, name_step
 from joulecast.records.lazy_observations import (
@@ -72,6 +73,8 @@ __all__ = [
     "STAGES",
     "UPSTREAMS",
     "BlockEstimate",
+    "DataParallel",
+    "DataSheet",
     "Device",
     "EqualBlocks",
     "Estimate",

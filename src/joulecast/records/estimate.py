@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, omit_default
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,40 @@ class BlockEstimate(Record):
 
 
 @dataclass(frozen=True)
+class DataParallel(Record):
+    """What several GPUs that train together add to a step of one of them; modelled.
+
+    Attributes:
+        samples_per_step: Samples of all GPUs in one step.
+        gradient_bytes: Gradients of one GPU.
+        buckets: Number of buckets in which they are summed.
+        link_bytes_per_s: Bandwidth between GPUs in one direction.
+        link_efficiency_share: Share of it that an all-reduce is assumed to reach.
+        all_reduce_s: Duration of the all-reduce.
+        exposed_s: The part of it that does not overlap with the backward pass.
+        added_s: By how much a step takes longer than on one GPU.
+        added_j: Energy that this adds, of all GPUs together.
+        waiting_w: Power of a GPU that waits.
+        step_provenance: Provenance of the step of one GPU.
+        provenance: That of everything above.
+    """
+
+    gpus: int
+    samples_per_step: int
+    gradient_bytes: int
+    buckets: int
+    link_bytes_per_s: float
+    link_efficiency_share: float
+    all_reduce_s: float
+    exposed_s: float
+    added_s: float
+    added_j: float
+    waiting_w: float
+    step_provenance: str
+    provenance: str = "modelled"
+
+
+@dataclass(frozen=True)
 class Estimate(Record):
     """The energy of one step, with an interval and what it rests on.
 
@@ -63,6 +97,8 @@ class Estimate(Record):
         runtime: Framework and version that the profile was made with (``torch-2.11.0``).
         notes: What limits the estimate, in sentences: how the network was read, how far it reaches
             beyond what was measured, whether it fits.
+        data_parallel: What several GPUs add; None for one GPU. Energies are then those of all GPUs
+            together, memory that of each.
     """
 
     energy_j: float
@@ -84,6 +120,12 @@ class Estimate(Record):
     device_memory_bytes: int = 0
     runtime: str = ""
     notes: tuple[str, ...] = ()
+    data_parallel: DataParallel | None = omit_default(None)
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that a step runs on; 1 for any other device."""
+        return 1 if self.data_parallel is None else self.data_parallel.gpus
 
     @property
     def fits_memory(self) -> bool | None:

@@ -16,6 +16,7 @@ from joulecast.records.codec import (
     not_stored,
     omit_default,
 )
+from joulecast.records.data_sheet import DataSheet
 from joulecast.records.field_checks import (
     Amount,
     ByteCount,
@@ -30,7 +31,8 @@ from joulecast.records.stored_fits import StoredFits, merge_fits
 from joulecast.records.trial import Trial
 
 # From the strongest claim to the weakest; an estimate reports the weakest one it rests on.
-PROVENANCES = ("measured", "imported", "modelled", "simulated")
+# A data sheet is of a real device that was not measured, a simulated device does not exist.
+PROVENANCES = ("measured", "imported", "modelled", "datasheet", "simulated")
 Provenance = Annotated[str, Choices(PROVENANCES)]
 MOST_OBSERVATIONS = 1_000_000
 MOST_LOAD_WINDOWS = 1000
@@ -149,6 +151,7 @@ class Profile(Record):
     Attributes:
         observations: They may be parsed only when they are first read (``LazyObservations``).
         fits: Each estimator's fitted parameters, as JSON.
+        data_sheet: What the maker says about the device; None where measurements do not need it.
         shipped: It came with the package, measured on another unit of the device.
     """
 
@@ -160,6 +163,7 @@ class Profile(Record):
         default=()
     )
     fits: Mapping[str, Any] = always_stored(default_factory=dict)
+    data_sheet: DataSheet | None = omit_default(None)
     shipped: bool = not_stored(False, compare=False)
 
     @property

@@ -1,0 +1,142 @@
+"""Describe a device by the figures that its maker publishes.
+
+A data sheet says what a device could do at best, not what it sustains: estimates that rest on
+nothing else have the provenance ``datasheet``. Limits of the fields are far beyond any device of
+today, and within physics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from joulecast.errors import InputError
+from joulecast.records.codec import Record, always_stored, check_fields, omit_default
+from joulecast.records.field_checks import ByteCount, PositiveCount, Range
+
+PEAK_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+"""Precisions whose peaks a data sheet may give."""
+
+CLOCK_HZ = Range(1e6, 1e10)
+PEAK_FLOPS = Range(1e9, 1e16)
+BYTES_PER_S = Range(1e8, 1e14)
+POWER_W = Range(0.1, 1e5)
+IDLE_SHARE = 0.1
+"""Idle power as a share of the power limit, assumed where no source gives it.
+
+Of 14 cards whose idle power is in the catalogue, the share is 3 to 24 % (median 9 %).
+"""
+
+# Above what any unit multiplies and adds in a cycle: a B200's matrix units do 16,384 int8 FLOP.
+_MOST_FLOPS_PER_CYCLE = 2**17
+# The best accelerators of 2025 reach 5e12 FLOP and 7e9 bytes per joule.
+_MOST_FLOPS_PER_J = 1e14
+_MOST_BYTES_PER_J = 1e11
+
+
+@dataclass(frozen=True)
+class DataSheet(Record):
+    """What the maker of a device says about it.
+
+    Attributes:
+        name: How commands call it: ``nvidia-a100-pcie-40gb``.
+        title: How people call it: ``NVIDIA A100 PCIe 40 GB``.
+        units: Streaming multiprocessors or compute units.
+        clock_hz: Boost clock of the units.
+        flops_per_s: Dense peak by precision, with sums in fp32 and without sparsity. For AMD's
+            CDNA, fp32 is the peak of the matrix units, which rocBLAS uses.
+        bytes_per_s: Peak bandwidth of the memory.
+        l2_bytes: The last cache that all units share; None where it is unknown, like the following.
+        idle_w: Power while nothing runs.
+        process_nm: Name of the process by which the chip is made.
+        link_bytes_per_s: Peak bandwidth between two devices in one direction.
+        aliases: Other names, such as the one that the driver reports.
+        sources: Where each figure is from, by field; peaks by their precision.
+    """
+
+    name: str
+    title: str
+    units: PositiveCount
+    clock_hz: Annotated[float, CLOCK_HZ]
+    flops_per_s: Mapping[str, Annotated[float, PEAK_FLOPS]]
+    bytes_per_s: Annotated[float, BYTES_PER_S]
+    memory_bytes: ByteCount
+    power_limit_w: Annotated[float, POWER_W]
+    vendor: str = omit_default("")
+    architecture: str = omit_default("")
+    year: Annotated[int, Range(1990, 2100)] | None = omit_default(None)
+    memory_type: str = omit_default("")
+    l2_bytes: ByteCount | None = omit_default(None)
+    idle_w: Annotated[float, POWER_W] | None = omit_default(None)
+    process_nm: PositiveCount | None = omit_default(None)
+    link_bytes_per_s: Annotated[float, BYTES_PER_S] | None = omit_default(None)
+    aliases: tuple[str, ...] = omit_default(())
+    sources: Mapping[str, str] = always_stored(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check_peaks(self)
+        if self.idle_w is not None and self.idle_w >= self.power_limit_w:
+            raise InputError(
+                f"idle_w is {self.idle_w:g} W: give less than the power limit of "
+                f"{self.power_limit_w:g} W"
+            )
+
+    def find_peak(self, precision: str) -> float:
+        """Return the dense peak in FLOP/s for a precision of ``Setup``.
+
+        Raises:
+            InputError: The data sheet gives none.
+        """
+        key = precision.partition("_")[0]
+        # TF32 is a permission: PyTorch computes in fp32 on devices without it.
+        for choice in (key, "fp32") if key == "tf32" else (key,):
+            if choice in self.flops_per_s:
+                return self.flops_per_s[choice]
+        known = " or ".join(one for one in PEAK_PRECISIONS if one in self.flops_per_s)
+        raise InputError(
+            f"the data sheet of {self.title} has no {key} peak: choose {known}, or describe the "
+            f"device in a TOML file with tflops.{key}"
+        )
+
+    @property
+    def expected_idle_w(self) -> float:
+        """Idle power; a share of the power limit is assumed where it is unknown."""
+        return self.power_limit_w * IDLE_SHARE if self.idle_w is None else self.idle_w
+
+
+def _check_peaks(sheet: DataSheet) -> None:
+    unknown = sorted(set(sheet.flops_per_s) - set(PEAK_PRECISIONS))
+    if unknown or not sheet.flops_per_s:
+        given = f"has the precision {unknown[0]!r}" if unknown else "is empty"
+        raise InputError(f"flops_per_s {given}: choose among {', '.join(PEAK_PRECISIONS)}")
+    for precision, peak in sheet.flops_per_s.items():
+        if not PEAK_FLOPS.least <= peak <= PEAK_FLOPS.most or math.isnan(peak):
+            raise InputError(
+                f"the {precision} peak is {peak:g} FLOP/s: give {PEAK_FLOPS.least:g} to "
+                f"{PEAK_FLOPS.most:g}"
+            )
+        _check_physics(sheet, precision, peak)
+    per_joule = sheet.bytes_per_s / sheet.power_limit_w
+    if per_joule > _MOST_BYTES_PER_J:
+        raise InputError(
+            f"{sheet.bytes_per_s / 1e9:g} GB/s at {sheet.power_limit_w:g} W is more than any "
+            "memory can do: check bandwidth and power limit"
+        )
+
+
+def _check_physics(sheet: DataSheet, precision: str, peak: float) -> None:
+    claim = f"the {precision} peak of {peak / 1e12:g} TFLOP/s"
+    if peak / sheet.power_limit_w > _MOST_FLOPS_PER_J:
+        raise InputError(
+            f"{claim} at {sheet.power_limit_w:g} W is more than any chip can do: check peak and "
+            "power limit"
+        )
+    per_cycle = peak / (sheet.units * sheet.clock_hz)
+    if per_cycle > _MOST_FLOPS_PER_CYCLE:
+        raise InputError(
+            f"{claim} with {sheet.units} units at {sheet.clock_hz / 1e6:g} MHz is {per_cycle:,.0f} "
+            f"FLOP per unit and cycle, which no unit can do: check peak, units and clock"
+        )
