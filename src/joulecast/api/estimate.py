@@ -14,6 +14,7 @@ from joulecast.api.options import (
     EstimateOptions,
     MeasureOptions,
     NetOptions,
+    ParallelOptions,
     ProbeOptions,
     ProfileOptions,
     split_options,
@@ -25,6 +26,7 @@ from joulecast.units import format_energy
 
 if TYPE_CHECKING:
     from joulecast.api.option_values import DeviceLike
+    from joulecast.estimators.data_parallel import GpuGroup
     from joulecast.estimators.fitted_profile import FittedProfile
 
 
@@ -54,14 +56,25 @@ def estimate(
             ``EstimateOptions``: ``estimator``, ``level``, ``store``; ``on``: a device of this
             machine (``cuda:0``; the processor by default); and fields of ``ProbeOptions``:
             ``probe=True`` measures the net's unseen layers on it first, under ``meter``. For a
-            module, ``loss`` may be a callable from its output to a scalar.
+            module, ``loss`` may be a callable from its output to a scalar. Fields of
+            ``ParallelOptions``: ``gpus=4, parallel="data"`` trains on four GPUs, each with a batch
+            of its own; the all-reduce of their gradients is modelled.
     """
-    setup_options, changes, estimating, probing, measuring = split_options(
-        estimate, options, Setup, NetOptions, EstimateOptions, ProbeOptions, MeasureOptions
+    setup_options, changes, estimating, parallel, probing, measuring = split_options(
+        estimate,
+        options,
+        Setup,
+        NetOptions,
+        EstimateOptions,
+        ParallelOptions,
+        ProbeOptions,
+        MeasureOptions,
     )
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
+    # Before anything is read or measured.
+    gpus = ParallelOptions(**parallel)
     known, resolved, setup, how = find_source(request, device, estimating, probing, measuring)
-    return estimate_net(known, resolved, setup, how)
+    return estimate_net(known, resolved, setup, how, gpus)
 
 
 def find_source(
@@ -144,27 +157,52 @@ def check_first_steps(
 
 
 def estimate_net(
-    profile: Profile, net: ResolvedNet, setup: Setup, options: EstimateOptions
+    profile: Profile,
+    net: ResolvedNet,
+    setup: Setup,
+    options: EstimateOptions,
+    parallel: ParallelOptions | None = None,
 ) -> Estimate:
     """Estimate one step of a net from a profile, with a note if another framework is installed."""
     from joulecast.estimators import fit_profile
 
     _check_precision(profile, setup)
-    return estimate_fitted(
-        fit_profile(profile, options.estimator), net.network, setup, options.level
-    )
+    fitted = fit_profile(profile, options.estimator)
+    return estimate_fitted(fitted, net.network, setup, options.level, parallel)
 
 
 def estimate_fitted(
-    fitted: FittedProfile, network: Network, setup: Setup, level: float
+    fitted: FittedProfile,
+    network: Network,
+    setup: Setup,
+    level: float,
+    parallel: ParallelOptions | None = None,
 ) -> Estimate:
     """Estimate one step from a fitted profile, with a note if another framework is installed."""
     from joulecast.runtimes.installed import explain_runtime_difference
 
     _check_precision(fitted.profile, setup)
+    group = None if parallel is None else find_group(fitted.profile, setup, parallel)
     found = fitted.estimate([network], setup, level)[0]
+    if group is not None:
+        from joulecast.estimators.data_parallel import replicate_step
+
+        found = replicate_step(found, network, setup, group)
     difference = explain_runtime_difference(fitted.profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
+
+
+def find_group(profile: Profile, setup: Setup, parallel: ParallelOptions) -> GpuGroup | None:
+    """Return the GPUs that a net is trained on; None for one.
+
+    Raises:
+        InputError: The device or the setup is not for several GPUs, or their link is not known.
+    """
+    if parallel.gpus == 1:
+        return None
+    from joulecast.estimators.data_parallel import find_gpu_group
+
+    return find_gpu_group(profile, setup, parallel.gpus, parallel.link_bytes_per_s)
 
 
 def probe_net(

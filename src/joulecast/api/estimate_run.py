@@ -13,6 +13,7 @@ from joulecast.api.options import (
     EstimateOptions,
     MeasureOptions,
     NetOptions,
+    ParallelOptions,
     ProbeOptions,
     WholeRunOptions,
     split_options,
@@ -48,7 +49,7 @@ def estimate_run(
             ``eval_every`` and ``eval_samples``, ``loader``, ``runs``; and the options of
             ``joulecast.estimate``.
     """
-    setup_options, changes, length, whole, estimating, probing, measuring = split_options(
+    setup_options, changes, length, whole, estimating, parallel, probing, measuring = split_options(
         estimate_run,
         options,
         Setup,
@@ -56,16 +57,17 @@ def estimate_run(
         RunLength,
         WholeRunOptions,
         EstimateOptions,
+        ParallelOptions,
         ProbeOptions,
         MeasureOptions,
     )
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
     # Before anything is read or measured.
-    run, steps = WholeRunOptions(**whole), RunLength(**length)
+    run, steps, gpus = WholeRunOptions(**whole), RunLength(**length), ParallelOptions(**parallel)
     # A measurement has runs, too.
     measuring.pop("runs", None)
     known, resolved, setup, how = find_source(request, device, estimating, probing, measuring)
-    step = estimate_net(known, resolved, setup, how)
+    step = estimate_net(known, resolved, setup, how, gpus)
     return add_up_net(step, RunSource(known, resolved, setup, how), steps, run)
 
 
@@ -87,7 +89,7 @@ def add_up_net(
     """Return what a run of a net costs.
 
     Args:
-        step: Estimate of a step.
+        step: Estimate of a step, on one GPU or several.
         source: What it rests on.
         length: Length of the run.
         run: What it consists of besides training.
@@ -95,7 +97,7 @@ def add_up_net(
     from joulecast.uses.whole_run import RunSchedule, add_up_run
 
     setup = source.setup
-    steps = length.count_steps(setup.samples_per_step)
+    steps = length.count_steps(step.gpus * setup.samples_per_step)
     if setup.phase == "inference" and (run.eval_every or run.loader is not None):
         raise InputError(
             "evaluation and a loader belong to training: leave --eval-every and --loader out"
@@ -105,7 +107,8 @@ def add_up_net(
     schedule = RunSchedule(steps, runs=run.runs)
     evaluation = None
     if run.eval_every and run.eval_samples:
-        batches = math.ceil(run.eval_samples / setup.batch)
+        # Each GPU evaluates its share of the samples.
+        batches = math.ceil(run.eval_samples / (step.gpus * setup.batch))
         schedule = replace(
             schedule, evaluations=steps // run.eval_every, evaluation_batches=batches
         )

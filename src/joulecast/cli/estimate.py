@@ -119,6 +119,14 @@ _BATTERY_SHARE = ShareType(is_open=False)
         show_default=True,
         help="Number of equal runs: what a sweep takes.",
     ),
+    click.option(
+        "--gpus",
+        type=click.IntRange(1),
+        metavar="N",
+        help="GPUs of one machine that train together; --batch is that of each.",
+    ),
+    options.parallel,
+    options.link_gb_s,
     click.option("--seen", metavar="12J/100", help="Energy/number of the run's first steps."),
     options.grid,
     options.price,
@@ -161,7 +169,7 @@ def estimate(
     source.check_probe(estimating.estimator)
     device = "" if source.probe else source.choose_name()
     net, setup = request.resolve()
-    length.count_steps(setup.samples_per_step)
+    length.count_steps(run.parallel.gpus * setup.samples_per_step)
     if source.probe:
         with report_interruption(MEASUREMENTS_KEPT), show_activity("measuring layers"):
             profile = probe_net(net, setup, MeasureOptions(source.on, source.meter), estimating)
@@ -169,7 +177,7 @@ def estimate(
         profile = load_profile(
             device, on=source.on, store=estimating.store, on_choice=options.echo_choice
         )
-    result, warnings = estimate_net(profile, net, setup, estimating), []
+    result, warnings = estimate_net(profile, net, setup, estimating, run.parallel), []
     if run.seen is not None:
         energy_j, seen_steps = parse_seen(run.seen)
         first = (energy_j, seen_steps, name_step(setup))

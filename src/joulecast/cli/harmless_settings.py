@@ -16,9 +16,9 @@ HARMLESS = frozenset(
     accumulate acquisition atlas batch battery blocks budget candidates charge check
     checkpoint compiled confidence covers cross_check cuda_graphs deadline detach device
     device_file device_name devices epochs estimator estimators eval_every eval_samples
-    floor form from_ grid importance inference inferences input interval json keep
-    layers level licence loss measure missing multiple nets new_tokens no_save now
-    objective offline optimizer patience performance points port precision price probe
+    floor form from_ gpus grid importance inference inferences input interval json keep
+    layers level licence link_gb_s loss measure missing multiple nets new_tokens no_save now
+    objective offline optimizer parallel patience performance points port precision price probe
     processor profile prompt_tokens published rate_limit reserve rest_w retry_refused
     rounds run runs sampler samples seconds seed seen source stdio steps strategy study
     tdp threads time_limit tool trials vary warmup window workers

@@ -16,6 +16,7 @@ from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import (
     SHARE,
     JoinedOption,
+    NumberType,
     OutputFileType,
     PlotType,
     RepeatedOption,
@@ -179,6 +180,18 @@ checkpoint = click.option(
     is_flag=True,
     help="Put the net's repeated blocks under activation checkpointing.",
 )
+parallel = click.option(
+    "--parallel",
+    default="",
+    metavar="data",
+    help="How --gpus share the work: data, as DistributedDataParallel does.",
+)
+link_gb_s = click.option(
+    "--link-gb-s",
+    type=NumberType(0, min_open=True),
+    metavar="GB/S",
+    help="Bandwidth between --gpus in one direction.  [default: the catalogue's]",
+)
 _batch = click.option(
     "--batch", type=int, help="Batch size.  [default: the net's own; 1 with --inference]"
 )
@@ -266,6 +279,13 @@ class RunBudget:
 def make_run_budget(budget: str, **length: Any) -> RunBudget:
     """Return a budget from the values of options."""
     return RunBudget(budget, make_run_length(**length))
+
+
+def check_gpus(gpus: Any, parallel: str, link_gb_s: float | None) -> None:
+    """Raise UsageError for options of several GPUs without their number."""
+    for option, value in (("--parallel", parallel), ("--link-gb-s", link_gb_s)):
+        if value and gpus is None:
+            raise click.UsageError(f"{option} needs --gpus", click.get_current_context())
 
 
 def net_options(function: Function) -> Function:

@@ -29,7 +29,14 @@ from joulecast.cli.terminal import (
 )
 from joulecast.estimators.additive.device_model import DURATIONS
 from joulecast.estimators.estimate_notes import explain_memory
-from joulecast.records import Estimate, Profile, Setup, name_step, summarise_observations
+from joulecast.records import (
+    DataParallel,
+    Estimate,
+    Profile,
+    Setup,
+    name_step,
+    summarise_observations,
+)
 from joulecast.units import (
     JOULES_PER_WH,
     format_bytes,
@@ -91,10 +98,13 @@ def print_estimate(report: EstimateReport) -> None:
     console, data, result = make_console(), report.data, report.estimate
     setup = report.setup
     verb = name_activity(setup)
-    console.print(f"{verb} {report.name} on {result.device}: {describe_setup(setup)}\n")
+    where = f"{result.gpus} × {result.device}" if result.gpus > 1 else result.device
+    console.print(f"{verb} {report.name} on {where}: {describe_setup(setup, result.gpus)}\n")
     console.print(_describe_step(setup, result), style="bold")
-    for line in list_run_lines(report.cost, setup):
+    for line in list_run_lines(report.cost, setup, result.gpus):
         console.print(line, style="bold")
+    if result.data_parallel is not None:
+        console.print(_describe_scaling(result, result.data_parallel))
     console.print(" · ".join(_list_units(data, report.run)))
     if "finish" in data:
         console.print(_answer_finish(report), style="bold")
@@ -126,7 +136,10 @@ def _describe_step(setup: Setup, result: Estimate) -> str:
     """Return what a step or an inference takes; the duration of an inference is its latency."""
     cost = (result.energy_j, result.interval_j)
     if not is_inference(setup):
-        return f"{begin_sentence(setup)} takes {_format_cost(*cost, result.duration_s, result)}."
+        start = begin_sentence(setup)
+        if result.data_parallel is not None:
+            start += f" of {result.data_parallel.samples_per_step:,} samples"
+        return f"{start} takes {_format_cost(*cost, result.duration_s, result)}."
     energy = format_with_interval(*cost, result.level, result.provenance)
     latency, ends_s = format_duration(result.duration_s), result.duration_interval_s
     if ends_s is not None:
@@ -188,7 +201,7 @@ def _list_notes(report: EstimateReport) -> list[str]:
     missing = report.cost.not_included if is_run else explain_not_included(report.setup)
     notes = [
         f"{_describe_memory(result)} {missing}",
-        f"Provenance: {describe_provenance(result.provenance)}; the meter covers {result.covers}.",
+        f"Provenance: {_describe_source(result)}; the meter covers {result.covers}.",
     ]
     if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:
         notes.append(
@@ -208,8 +221,28 @@ def _list_warnings(report: EstimateReport) -> list[str]:
     return [*report.warnings, *explain_memory(report.estimate)]
 
 
+def _describe_source(result: Estimate) -> str:
+    part = result.data_parallel
+    if part is None:
+        return describe_provenance(result.provenance)
+    return (
+        f"a step of one GPU {describe_provenance(part.step_provenance)}; what {part.gpus} GPUs add "
+        f"to it {part.provenance}, not measured"
+    )
+
+
+def _describe_scaling(result: Estimate, part: DataParallel) -> str:
+    """Return how much more several GPUs do than one, and at which energy."""
+    speed = part.gpus * (1.0 - part.added_s / result.duration_s)
+    energy = result.energy_j / (result.energy_j - part.added_j)
+    return (
+        f"{part.gpus} GPUs train {speed:.2f} times the samples per second of one, at {energy:.2f} "
+        "times its energy per sample (modelled)."
+    )
+
+
 def _describe_memory(result: Estimate) -> str:
-    needed = format_bytes(result.peak_memory_bytes)
+    needed = format_bytes(result.peak_memory_bytes) + (" per GPU" if result.gpus > 1 else "")
     if not result.device_memory_bytes:
         return f"Peak memory about {needed}."
     available = format_bytes(result.device_memory_bytes)

@@ -1,4 +1,4 @@
-"""Options about a whole run: its parts and first steps, units of its energy, and a battery."""
+"""Options about a whole run: its parts, GPUs and first steps, units of its energy, a battery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulecast.api.bill import Bill, make_bill
-from joulecast.api.options import WholeRunOptions
+from joulecast.api.options import ParallelOptions, WholeRunOptions
+from joulecast.cli.options import check_gpus
 from joulecast.records import Estimate
 from joulecast.units import parse_energy
 
@@ -29,6 +30,7 @@ class RunOptions:
         reserve_share: Share of it that must remain.
         rest_w: Power that the battery supplies and the meter does not see.
         whole: What the run consists of besides its steps.
+        parallel: On how many GPUs it is trained.
     """
 
     seen: str | None
@@ -39,6 +41,7 @@ class RunOptions:
     reserve_share: float | None
     rest_w: float | None
     whole: WholeRunOptions
+    parallel: ParallelOptions
 
     def make_bill(self) -> Bill:
         """Return the bill of everything together."""
@@ -70,17 +73,19 @@ def make_run_options(
         if value is not None and battery is None:
             raise click.UsageError(f"{option} needs --battery", click.get_current_context())
     whole = _make_whole_run(**{field.name: rest.pop(field.name) for field in _WHOLE_RUN})
+    gpus = _make_parallel(**{field.name: rest.pop(field.name) for field in _PARALLEL})
     return RunOptions(
         battery=battery,
         charge_share=charge,
         reserve_share=reserve,
         rest_w=rest_w,
         whole=whole,
+        parallel=gpus,
         **rest,
     )
 
 
-_WHOLE_RUN = fields(WholeRunOptions)
+_WHOLE_RUN, _PARALLEL = fields(WholeRunOptions), fields(ParallelOptions)
 
 
 def _make_whole_run(
@@ -91,3 +96,8 @@ def _make_whole_run(
             "--eval-every and --eval-samples belong together", click.get_current_context()
         )
     return WholeRunOptions(eval_every, eval_samples, **rest)
+
+
+def _make_parallel(gpus: int | None, parallel: str, link_gb_s: float | None) -> ParallelOptions:
+    check_gpus(gpus, parallel, link_gb_s)
+    return ParallelOptions(gpus or 1, parallel, link_gb_s)

@@ -7,9 +7,9 @@ from joulecast.records import Setup
 _OUTSIDE_STEPS = "loading data, evaluation and checkpoint files"
 
 
-def describe_setup(setup: Setup) -> str:
-    """Return a short description: ``batch 32, sgd, fp32``."""
-    words = [f"batch {setup.batch}", setup.precision]
+def describe_setup(setup: Setup, gpus: int = 1) -> str:
+    """Return a short description: ``batch 32, sgd, fp32``, or ``batch 32 per GPU, ...``."""
+    words = [f"batch {setup.batch}" + (" per GPU" if gpus > 1 else ""), setup.precision]
     words.insert(1, "inference" if is_inference(setup) else setup.optimizer)
     if setup.threads:
         words.append(f"{setup.threads} thread{'s' if setup.threads > 1 else ''}")

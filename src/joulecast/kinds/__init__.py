@@ -22,7 +22,13 @@ from joulecast.kinds.block_checkpoints import checkpoint_blocks
 from joulecast.kinds.call_counts import HOST_CALLS, add_host_calls, count_host_calls
 from joulecast.kinds.check import check_chain, check_network, check_observed
 from joulecast.kinds.checkpointing import CheckpointSegment, list_checkpoint_segments
-from joulecast.kinds.cost import layer_work, loss_work, network_work, peak_memory
+from joulecast.kinds.cost import (
+    count_gradients,
+    layer_work,
+    loss_work,
+    network_work,
+    peak_memory,
+)
 from joulecast.kinds.elementwise import APPENDS, count_operand
 from joulecast.kinds.kind import Kind
 from joulecast.kinds.kind_table import KINDS, find_kind
@@ -54,6 +60,7 @@ __all__ = [
     "check_network",
     "check_observed",
     "checkpoint_blocks",
+    "count_gradients",
     "count_host_calls",
     "count_operand",
     "count_output_channels",

@@ -45,6 +45,13 @@ def network_work(network: Network, setup: Setup) -> StepWork:
     return sum((layer_work(layer, setup) for layer in network.layers), StepWork())
 
 
+def count_gradients(layer: Layer, setup: Setup) -> int:
+    """Return the number of weights of a layer that get a gradient, each counted once."""
+    if layer.parts:
+        return sum(count_gradients(part, setup) for part in layer.parts)
+    return layer_work(layer, setup).params if layer.trains and setup.phase == "train" else 0
+
+
 def loss_work(shape: Shape, setup: Setup) -> Work:
     """Return the work of a loss on outputs of this shape: elementwise passes in fp32."""
     if setup.phase != "train":

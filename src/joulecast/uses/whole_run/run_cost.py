@@ -89,18 +89,19 @@ def add_up_run(
     """Return what a run costs.
 
     Args:
-        step: Estimate of a step of training.
+        step: Estimate of a step of training, on one GPU or several.
         setup: How the network is trained.
         schedule: How often each part takes place.
-        evaluation: Estimate of evaluating one batch.
+        evaluation: Estimate of evaluating one batch on one GPU.
         wait: How long the device waits for each batch.
     """
     parts = [_multiply(TRAINING, step, schedule.steps)]
     if evaluation is not None and schedule.evaluations:
         batches = schedule.evaluations * schedule.evaluation_batches
-        parts.append(_multiply(EVALUATION, evaluation, batches))
+        parts.append(_multiply(EVALUATION, evaluation, batches, step.gpus))
     if wait is not None:
-        parts.append(_wait_for_data(wait, schedule.steps * max(1, setup.accumulate)))
+        batches = schedule.steps * max(1, setup.accumulate)
+        parts.append(_wait_for_data(wait, batches, step.gpus))
     runs = schedule.runs
     low_j, high_j = (runs * sum(part.interval_j[end] for part in parts) for end in (0, 1))
     return RunCost(
@@ -131,14 +132,16 @@ def average_step(step: Estimate, cost: RunCost) -> Estimate:
     )
 
 
-def _multiply(name: str, one: Estimate, count: int) -> RunPart:
-    low_j, high_j = (count * end_j for end_j in one.interval_j)
-    return RunPart(name, count, count * one.energy_j, (low_j, high_j), count * one.duration_s)
+def _multiply(name: str, one: Estimate, count: int, gpus: int = 1) -> RunPart:
+    """Return a part that takes place a number of times, on GPUs that take as much as one each."""
+    low_j, high_j = (gpus * count * end_j for end_j in one.interval_j)
+    energy_j = gpus * count * one.energy_j
+    return RunPart(name, count, energy_j, (low_j, high_j), count * one.duration_s)
 
 
-def _wait_for_data(wait: DataWait, batches: int) -> RunPart:
+def _wait_for_data(wait: DataWait, batches: int, gpus: int) -> RunPart:
     duration_s = batches * wait.wait_s
-    energy_j = duration_s * (wait.idle_w or 0.0)
+    energy_j = gpus * duration_s * (wait.idle_w or 0.0)
     return RunPart(WAITING, batches, energy_j, (energy_j, energy_j), duration_s)
 
 

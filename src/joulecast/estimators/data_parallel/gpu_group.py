@@ -1,0 +1,82 @@
+"""Find out how the GPUs of a machine are connected, and what they draw while they wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from joulecast.catalogue import find_data_sheet
+from joulecast.errors import InputError
+from joulecast.estimators.additive.decompose import find_idle_power
+from joulecast.records import DataSheet, Profile, Setup
+
+# An H200 whose clocks are up draws 124 of 700 W while nothing runs; data sheets give less, with
+# clocks down.
+_AWAKE_SHARE = 0.18
+# Runtimes that have DistributedDataParallel, or stand for one that has.
+_RUNTIMES = ("torch", "simulated")
+
+
+@dataclass(frozen=True)
+class GpuGroup:
+    """Equal GPUs of one machine.
+
+    Attributes:
+        link_bytes_per_s: Bandwidth between two of them, in one direction.
+        waiting_w: Power of one that waits; None if it is not known.
+    """
+
+    gpus: int
+    link_bytes_per_s: float
+    waiting_w: float | None = None
+
+
+def find_gpu_group(
+    profile: Profile, setup: Setup, gpus: int, link_bytes_per_s: float | None = None
+) -> GpuGroup:
+    """Return GPUs like that of a profile, connected as the catalogue says.
+
+    Args:
+        profile: Profile of one of them.
+        setup: How each of them trains.
+        gpus: Their number.
+        link_bytes_per_s: Bandwidth between them instead of the catalogue's.
+
+    Raises:
+        InputError: The device is not a GPU, the network is not trained, or the bandwidth is not
+            known.
+    """
+    name = profile.device.name
+    if profile.covers.startswith("cpu") or not profile.runtime.startswith(_RUNTIMES):
+        raise InputError(
+            f"--gpus {gpus} needs a GPU that PyTorch trains on, and {name} with {profile.runtime} "
+            "is not one: give another device"
+        )
+    if setup.phase == "inference":
+        raise InputError(
+            f"--gpus {gpus} is for training: GPUs that run inference share nothing, so each takes "
+            "the energy and time of one; leave --gpus and --parallel out"
+        )
+    sheet = _find_sheet(profile)
+    link = link_bytes_per_s or (sheet and sheet.link_bytes_per_s)
+    if not link:
+        raise InputError(
+            f"the bandwidth between GPUs of {name} is not known: give --link-gb-s, in GB/s and one "
+            "direction (450 for NVLink of an H100, 300 of an A100, 32 for PCIe 4.0, 16 for 3.0)"
+        )
+    return GpuGroup(gpus, link, _find_waiting_power(profile, sheet))
+
+
+def _find_sheet(profile: Profile) -> DataSheet | None:
+    for name in (profile.device.processor, profile.device.name):
+        try:
+            return find_data_sheet(name)
+        except InputError:
+            continue
+    return None
+
+
+def _find_waiting_power(profile: Profile, sheet: DataSheet | None) -> float | None:
+    measured_w = find_idle_power(profile.observations)
+    if measured_w is not None or sheet is None:
+        return measured_w
+    return max(sheet.expected_idle_w, _AWAKE_SHARE * sheet.power_limit_w)
