@@ -1,11 +1,29 @@
 """Files of others are read within limits, and refused in one line."""
 
+import json
+import sys
 import zlib
 
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.input_files import decompress, parse_json, read_limited, read_toml, show_value
+from joulecast.input_files import (
+    MOST_LEVELS,
+    decompress,
+    parse_json,
+    read_limited,
+    read_toml,
+    show_value,
+)
+
+
+@pytest.fixture
+def high_recursion_limit():
+    """Raise Python's recursion limit as torch.compile does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    yield
+    sys.setrecursionlimit(before)
 
 
 def test_file_is_read_up_to_its_limit(tmp_path):
@@ -41,6 +59,56 @@ def test_text_that_is_no_json_is_a_value_error(text):
         parse_json(text)
 
 
+def nest(levels, opening="[", closing="]", inner=""):
+    return opening * levels + inner + closing * levels
+
+
+STRINGS = {
+    "plain": "a",
+    "opening brackets": "[" * 500,
+    "closing brackets": "}" * 500,
+    "quotes": 'a"[',
+    "backslashes": "[\\",
+    "both": '\\"]\\\\"[',
+    "quotes in UTF-16": "\u225b\u5d22",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32-be"])
+@pytest.mark.parametrize("string", STRINGS.values(), ids=STRINGS)
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_json_has_a_fixed_depth_whatever_its_strings_contain(string, encoding):
+    text = json.dumps(string, ensure_ascii=False)
+    opening, closing = f"[{text}, ", f", {text}]"
+    allowed = nest(MOST_LEVELS, opening, closing, text)
+    deep = nest(MOST_LEVELS + 1, opening, closing, text)
+    assert parse_json(allowed) == parse_json(allowed.encode(encoding)) == json.loads(allowed)
+    for given in (deep, deep.encode(encoding), deep.rstrip("]"), nest(1000, opening, closing)):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(given)
+
+
+@pytest.mark.usefixtures("high_recursion_limit")
+@pytest.mark.parametrize(
+    ("opening", "closing", "inner", "allowed"),
+    [
+        ("[", "]", "1", MOST_LEVELS),
+        ('{"a": ', "}", "1", MOST_LEVELS),
+        ('[{"a": ', "}]", "1", MOST_LEVELS // 2),
+        ("[[], [{}], ", "]", "[[]]", MOST_LEVELS - 2),
+    ],
+)
+def test_deep_json_is_refused_however_it_is_nested(opening, closing, inner, allowed):
+    assert parse_json(nest(allowed, opening, closing, inner))
+    for levels in (allowed + 1, 10**5):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(nest(levels, opening, closing, inner))
+
+
+def test_many_shallow_values_are_parsed():
+    assert parse_json("[" + '{"a": [[1], {}]}, ' * 10**4 + "{}]")[-2] == {"a": [[1], {}]}
+
+
 def test_toml_file_is_read(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text('a = "ä"\n[b]\nc = 1\n')
@@ -58,6 +126,48 @@ def test_file_that_is_no_toml_is_refused_in_one_line(tmp_path, content):
         read_toml(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+TOML_VALUES = {
+    "array": nest(MOST_LEVELS),
+    "table": nest(MOST_LEVELS, "{a = ", "}", "1"),
+    "basic string": '"' + "[" * 500 + '\\"]"',
+    "literal string": "'" + "[" * 500 + "\\'",
+    "multi-line string": '"""' + "[" * 500 + '\n"" \\"""]""""',
+    "multi-line literal string": "'''" + "{" * 500 + "\n''''",
+    "comment": "1 # it's " + "[" * 500,
+    "many numbers": "[" + "0.5, " * 500 + "]",
+    "dots in a string": "'" + "." * 500 + "'",
+}
+
+
+@pytest.mark.parametrize("value", TOML_VALUES.values(), ids=TOML_VALUES)
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_toml_has_a_fixed_depth_whatever_its_strings_contain(tmp_path, value):
+    path = tmp_path / "some.toml"
+    path.write_text(f"a = {value}\nb = 1\n")
+    assert read_toml(path)["b"] == 1
+    path.write_text(f"a = {value}\nb = {nest(MOST_LEVELS + 1)}\n")
+    with pytest.raises(FileError, match="nested too deeply"):
+        read_toml(path)
+
+
+KEY = ".".join("a" * (MOST_LEVELS + 1))
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [f"{KEY}.a = 1", f"[{KEY}.a]\nb = 1", f"{KEY} = [1]", '"a".' * 10**5 + "a = 1",
+     "a.b.c = " + nest(10**5)],
+)  # fmt: skip
+@pytest.mark.usefixtures("high_recursion_limit")
+def test_deep_toml_is_refused_however_it_is_nested(tmp_path, deep):
+    path = tmp_path / "some.toml"
+    path.write_text(f"{KEY} = 1")
+    assert list(read_toml(path)) == ["a"]
+    path.write_text(deep)
+    with pytest.raises(FileError, match="nested too deeply"):
+        read_toml(path)
 
 
 def test_long_values_are_shown_in_short():

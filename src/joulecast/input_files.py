@@ -7,6 +7,7 @@ a hundred megabytes takes gigabytes of memory once it is parsed.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 from reprlib import Repr
@@ -19,8 +20,19 @@ MOST_JSON_BYTES = 64 * 2**20
 MOST_TOML_BYTES = 2**20
 MOST_UNPACKED_BYTES = 128 * 2**20
 """Size of unpacked data: a hundred thousand observations."""
+MOST_LEVELS = 100
+"""Depth of nested values; files of observations have 12. Python's recursion limit cannot serve as
+the limit, because PyTorch raises it for the whole process when it compiles a module."""
 
 _TOO_DEEP = "it is nested too deeply"
+_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
+_AS_SQUARE_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_TOO_MANY_BRACKETS = b"[" * (MOST_LEVELS + 1)
+_TOML_STRING_OR_COMMENT = (
+    rb"""(?s)"{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5}"""
+    rb"""|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*"""
+)
+_DEEP_TOML_KEY = rb"(?:\.[^.,=\n]*){%d}" % (MOST_LEVELS + 1)
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -49,31 +61,28 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: The text is not JSON, contains NaN or Infinity, or is nested too deeply.
+        ValueError: The text is not JSON, contains NaN or Infinity, or has more than
+            ``MOST_LEVELS`` levels.
     """
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError(_TOO_DEEP) from error
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    if _is_deep_json(text):
+        raise ValueError(_TOO_DEEP)
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        FileError: The file cannot be read or is not TOML.
+        FileError: The file cannot be read, is not TOML, or has more than ``MOST_LEVELS`` levels.
     """
-    # Most commands find no TOML file to read.
-    import tomllib
-
     content = read_limited(path, MOST_TOML_BYTES)
     try:
-        return tomllib.loads(content.decode())
-    except RecursionError:
-        reason = _TOO_DEEP
+        return _parse_toml(content)
     except ValueError as error:
         reason = first_line(error)
-    raise FileError(f"{path} is not valid TOML ({reason}): correct or remove it")
+        raise FileError(f"{path} is not valid TOML ({reason}): correct or remove it") from error
 
 
 def decompress(data: bytes, most_bytes: int = MOST_UNPACKED_BYTES) -> bytes:
@@ -106,6 +115,60 @@ def show_value(value: Any) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message."""
     return str(error).split("\n", 1)[0]
+
+
+def _parse_toml(content: bytes) -> dict[str, Any]:
+    # Most commands find no TOML file to read.
+    import tomllib
+
+    text = content.decode()
+    # Before the text is parsed: memory grows with the square of a key's parts.
+    if _is_deep_toml(content):
+        raise ValueError(_TOO_DEEP)
+    data = tomllib.loads(text)
+    if _is_deep(data):
+        raise ValueError(_TOO_DEEP)
+    return data
+
+
+def _is_deep_json(text: str) -> bool:
+    """Return whether a JSON text has more than ``MOST_LEVELS`` levels, without parsing it."""
+    content = text.encode("utf-8", "surrogatepass")
+    if b"\\" in content:
+        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = content.translate(_AS_SQUARE_BRACKETS, _NEITHER_BRACKET_NOR_QUOTE)
+    # A string without brackets is now two quotes, which is most of them.
+    brackets = brackets.replace(b'""', b"")
+    return _are_deep(b"".join(brackets.split(b'"')[::2]))
+
+
+def _is_deep_toml(content: bytes) -> bool:
+    """Return whether a TOML text has brackets or a key of more than ``MOST_LEVELS`` levels."""
+    plain = re.sub(_TOML_STRING_OR_COMMENT, b"", content)
+    brackets = plain.translate(_AS_SQUARE_BRACKETS, _NEITHER_BRACKET_NOR_QUOTE)
+    return _are_deep(brackets) or re.search(_DEEP_TOML_KEY, plain) is not None
+
+
+def _are_deep(brackets: bytes) -> bool:
+    """Return whether square brackets have more than ``MOST_LEVELS`` levels.
+
+    If they do not match, a parser gets at most twice as deep before it refuses them.
+    """
+    for _ in range(MOST_LEVELS):
+        if b"[]" not in brackets or _TOO_MANY_BRACKETS in brackets:
+            break
+        # Remove the innermost level of every value.
+        brackets = brackets.replace(b"[]", b"")
+    return b"[]" in brackets or _TOO_MANY_BRACKETS in brackets
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a parsed value has more than ``MOST_LEVELS`` levels below the outermost."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        values = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for inner in values for one in inner if isinstance(one, (dict, list))]
+    return bool(level)
 
 
 def _refuse_constant(constant: str) -> None:
