@@ -1,6 +1,6 @@
 """Read NeuSight's measurements: kernels, and steps of whole models, as Joulecast's records.
 
-The tables are those of NeuSight (Lee, Phanishayee, Mahajan, ASPLOS 2025; MIT licence) in one folder:
+The tables are those of NeuSight (Lee, Phanishayee, Mahajan, ASPLOS 2025; MIT), in one folder:
 ``matmul_kernels.csv``, ``vector_kernels.csv`` and ``steps.csv``. Any number of GPUs may be in them.
 
     linear  b m n k   rows of n features to k features, b·m rows, with a bias

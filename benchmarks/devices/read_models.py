@@ -13,8 +13,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import joulecast
 from hf_models import INFERENCE, TRAINING, build_model, make_inputs, take_loss
+
+import joulecast
 from joulecast.records import Network
 
 FOLDER = Path(__file__).parent / "networks"
