@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from joulecast.api.nets import NetRequest, ResolvedNet, Shape
-from joulecast.api.options import EstimateOptions, NetOptions, split_options
+from joulecast.api.options import EstimateOptions, GpuCounts, NetOptions, split_options
 from joulecast.api.profiles import find_profiles
 from joulecast.records import Profile, Setup
 
@@ -78,10 +78,11 @@ def compare(
         options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of
             ``EstimateOptions``: ``estimator``, ``level``, ``store``; ``checkpoint=True`` puts
             repeated blocks under activation checkpointing. For a module, ``loss`` may be
-            a callable from its output to a scalar. ``phase="inference"`` compares inference.
+            a callable from its output to a scalar. ``phase="inference"`` compares inference;
+            ``gpus=(1, 4), parallel="data"`` compares numbers of GPUs that train together.
     """
-    grid, changes, estimating = split_options(
-        compare, options, SetupGrid, NetOptions, EstimateOptions
+    grid, changes, estimating, gpus = split_options(
+        compare, options, SetupGrid, NetOptions, EstimateOptions, GpuCounts
     )
     own_loss = {"loss": grid.pop("loss")} if callable(grid.get("loss")) else {}
     setup_grid = SetupGrid(**grid)
@@ -90,7 +91,8 @@ def compare(
     resolved = request.resolve()[0]
     wanted = [*setups] or setup_grid.list_setups(resolved.batch)
     how = EstimateOptions(**estimating)
-    return compare_setups(resolved, find_profiles(devices, how.store), wanted, how)
+    counts = GpuCounts(**gpus)
+    return compare_setups(resolved, find_profiles(devices, how.store), wanted, how, counts)
 
 
 def compare_setups(
@@ -98,8 +100,9 @@ def compare_setups(
     profiles: dict[str, Profile | str],
     setups: Sequence[Setup],
     options: EstimateOptions,
+    gpus: GpuCounts | None = None,
 ) -> Comparison:
-    """Rank the combinations of profiles and setups."""
+    """Rank the combinations of profiles, setups and numbers of GPUs."""
     from joulecast.uses.compare import compare as rank_combinations
 
-    return rank_combinations(net.network, profiles, setups, options.estimator, options.level)
+    return rank_combinations(net.network, profiles, setups, options.estimator, options.level, gpus)

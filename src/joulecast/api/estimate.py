@@ -26,7 +26,6 @@ from joulecast.units import format_energy
 
 if TYPE_CHECKING:
     from joulecast.api.option_values import DeviceLike
-    from joulecast.estimators.data_parallel import GpuGroup
     from joulecast.estimators.fitted_profile import FittedProfile
 
 
@@ -182,27 +181,14 @@ def estimate_fitted(
     from joulecast.runtimes.installed import explain_runtime_difference
 
     _check_precision(fitted.profile, setup)
-    group = None if parallel is None else find_group(fitted.profile, setup, parallel)
     found = fitted.estimate([network], setup, level)[0]
-    if group is not None:
-        from joulecast.estimators.data_parallel import replicate_step
+    if parallel is not None and parallel.gpus > 1:
+        from joulecast.estimators.data_parallel import find_gpu_group, replicate_step
 
-        found = replicate_step(found, network, setup, group)
+        gpus = parallel.gpus, parallel.link_bytes_per_s
+        found = replicate_step(found, network, setup, find_gpu_group(fitted.profile, setup, *gpus))
     difference = explain_runtime_difference(fitted.profile.runtime)
     return replace(found, notes=(*found.notes, difference)) if difference else found
-
-
-def find_group(profile: Profile, setup: Setup, parallel: ParallelOptions) -> GpuGroup | None:
-    """Return the GPUs that a net is trained on; None for one.
-
-    Raises:
-        InputError: The device or the setup is not for several GPUs, or their link is not known.
-    """
-    if parallel.gpus == 1:
-        return None
-    from joulecast.estimators.data_parallel import find_gpu_group
-
-    return find_gpu_group(profile, setup, parallel.gpus, parallel.link_bytes_per_s)
 
 
 def probe_net(

@@ -17,6 +17,7 @@ from typing import Any
 from joulecast.api.option_values import convert_options
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
+from joulecast.uses.parallel_options import GpuCounts as GpuCounts
 from joulecast.uses.parallel_options import ParallelOptions as ParallelOptions
 from joulecast.uses.progress_report import ReportProgress
 from joulecast.uses.prune_options import PruneOptions as PruneOptions

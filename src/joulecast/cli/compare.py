@@ -10,7 +10,7 @@ import click
 from joulecast.api.bill import Bill, make_bill
 from joulecast.api.compare import SetupGrid, compare_setups
 from joulecast.api.nets import NetRequest, Shape
-from joulecast.api.options import EstimateOptions
+from joulecast.api.options import EstimateOptions, GpuCounts
 from joulecast.api.profiles import find_profiles
 from joulecast.budgets import RunLength
 from joulecast.cli import options
@@ -68,6 +68,25 @@ def make_setup_grid(
     )
 
 
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Devices to compare by name, this machine where empty, and how many of each train together."""
+
+    devices: tuple[str, ...]
+    gpus: GpuCounts
+
+
+def make_device_choice(
+    devices: tuple[str, ...] | None,
+    gpus: tuple[int, ...] | None,
+    parallel: str,
+    link_gb_s: float | None,
+) -> DeviceChoice:
+    """Return the devices and numbers of GPUs from the values of options."""
+    options.check_gpus(gpus, parallel, link_gb_s)
+    return DeviceChoice(devices or (), GpuCounts(gpus or (1,), parallel, link_gb_s))
+
+
 def make_net_request(input: Shape | None, checkpoint: bool) -> NetRequest:
     """Return a request from the values of options; the net and its phase are filled in later."""
     return NetRequest(None, input_shape=input, checkpoint=checkpoint)
@@ -75,11 +94,23 @@ def make_net_request(input: Shape | None, checkpoint: bool) -> NetRequest:
 
 @click.command()
 @click.argument("net")
-@click.option(
-    "--devices",
-    type=ListType(),
-    metavar="NAME,NAME",
-    help="Devices with profiles, see `joulecast profiles list`.  [default: this machine]",
+@collect(
+    "choice",
+    make_device_choice,
+    click.option(
+        "--devices",
+        type=ListType(),
+        metavar="NAME,NAME",
+        help="Devices with profiles, see `joulecast profiles list`.  [default: this machine]",
+    ),
+    click.option(
+        "--gpus",
+        type=CountListType(),
+        metavar="1,4,8",
+        help="Numbers of GPUs that train together; --batch is that of each.  [default: 1]",
+    ),
+    options.parallel,
+    options.link_gb_s,
 )
 @collect(
     "setups",
@@ -142,7 +173,7 @@ def make_net_request(input: Shape | None, checkpoint: bool) -> NetRequest:
 @options.plotted_output
 def compare(
     net: str,
-    devices: tuple[str, ...] | None,
+    choice: DeviceChoice,
     setups: SetupGrid,
     request: NetRequest,
     estimating: EstimateOptions,
@@ -159,9 +190,9 @@ def compare(
     bill = totals.make_bill()
     request = replace(request, net=net, setup_options={"phase": setups.phase})
     resolved, _ = request.resolve()
-    profiles = find_profiles(devices or (), estimating.store, options.echo_choice)
+    profiles = find_profiles(choice.devices, estimating.store, options.echo_choice)
     grid = setups.list_setups(resolved.batch)
-    comparison = compare_setups(resolved, profiles, grid, estimating)
+    comparison = compare_setups(resolved, profiles, grid, estimating, choice.gpus)
     if output.plot:
         from joulecast.uses.compare.comparison_plot import plot_comparison
 

@@ -17,7 +17,7 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
-from joulecast.records import Estimate, Setup, weakest_provenance
+from joulecast.records import Estimate, weakest_provenance
 from joulecast.runtimes.installed import explain_runtime_difference
 from joulecast.units import (
     format_duration,
@@ -42,9 +42,14 @@ _SETUP_FIELDS = (
     "cuda_graphs",
     "accumulate",
     "compiled",
+    "gpus",
+)
+_MODELLED_GPUS = (
+    "Batch sizes are those of each GPU. What several GPUs add to a step of one, the all-reduce of "
+    "gradients and waiting, is modelled, not measured: --json lists its parts."
 )
 # What a row is called that does not have what others have.
-_WITHOUT = {"accumulate": "1 batch a step", "compiled": "eager"}
+_WITHOUT = {"accumulate": "1 batch a step", "compiled": "eager", "gpus": "1 GPU"}
 
 
 def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
@@ -77,17 +82,17 @@ class RowLabels:
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
-        setups = [row.setup for row in comparison.rows]
+        rows = comparison.rows
         self.devices = dict.fromkeys(row.device or row.requested_device for row in comparison.rows)
         self.varying = [
-            name for name in _SETUP_FIELDS if len({getattr(setup, name) for setup in setups}) > 1
+            name for name in _SETUP_FIELDS if len({_read_field(row, name) for row in rows}) > 1
         ]
         self.columns = ("device", "setup") if len(self.devices) > 1 else ("setup",)
 
     @property
     def common(self) -> str:
         """The device and the part of the setup that do not vary: `` on nvidia-h200, sgd``."""
-        parts = _describe_fields(self.comparison.rows[0].setup)
+        parts = _describe_fields(self.comparison.rows[0])
         fixed = "".join(
             f", {part}" for name, part in parts.items() if part and name not in self.varying
         )
@@ -127,12 +132,12 @@ class RowLabels:
 
     def label(self, row: ComparisonRow) -> tuple[str, ...]:
         """Return the cells that identify a row."""
-        setup = self.describe_setup(row.setup)
+        setup = self.describe_setup(row)
         return (row.device, setup) if len(self.devices) > 1 else (setup,)
 
-    def describe_setup(self, setup: Setup) -> str:
+    def describe_setup(self, row: ComparisonRow) -> str:
         """Return the part of a setup that varies: ``batch 32, bf16``."""
-        parts = _describe_fields(setup)
+        parts = _describe_fields(row)
         names = self.varying or ["batch"]
         return ", ".join(parts[name] or _WITHOUT.get(name, f"any {name}") for name in names)
 
@@ -148,15 +153,20 @@ class RowLabels:
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in self.comparison.unranked:
             key = (row.device or row.requested_device, row.reason)
-            reasons.setdefault(key, []).append(self.describe_setup(row.setup))
+            reasons.setdefault(key, []).append(self.describe_setup(row))
         return [
             f"Not ranked: {name} with {'; '.join(setups)}: {reason}"
             for (name, reason), setups in reasons.items()
         ]
 
 
-def _describe_fields(setup: Setup) -> dict[str, str]:
+def _read_field(row: ComparisonRow, name: str) -> object:
+    return row.gpus if name == "gpus" else getattr(row.setup, name)
+
+
+def _describe_fields(row: ComparisonRow) -> dict[str, str]:
     """Return the parts of a setup in words; empty for what the runtime chooses."""
+    setup = row.setup
     return {
         "batch": f"batch {setup.batch}",
         "optimizer": "inference" if is_inference(setup) else setup.optimizer,
@@ -166,6 +176,7 @@ def _describe_fields(setup: Setup) -> dict[str, str]:
         "accumulate": f"{setup.accumulate} batches a step" if setup.accumulate > 1 else "",
         "compiled": "compiled" if setup.compiled else "",
         "cuda_graphs": "CUDA graphs" if setup.cuda_graphs else "",
+        "gpus": f"{row.gpus} GPUs" if row.gpus > 1 else "",
     }
 
 
@@ -214,12 +225,22 @@ def _list_notes(comparison: Comparison) -> list[str]:
             f"{' and '.join(comparison.groups)}."
         )
     ranked = [row for row in comparison.rows if row.estimate and row.rank]
-    pairs = dict.fromkeys((row.estimate.provenance, row.covers) for row in ranked if row.estimate)
+    pairs = dict.fromkeys(
+        (_name_source(row.estimate), row.covers) for row in ranked if row.estimate
+    )
     text = "; ".join(f"{describe_provenance(one)}, the meter covers {of}" for one, of in pairs)
     notes.append(f"Provenance: {text}. {not_included}")
+    if any(row.gpus > 1 for row in ranked):
+        notes.append(_MODELLED_GPUS)
     if any(row.estimate and row.estimate.unseen_share > 0 for row in ranked):
         notes.append("about: some of its layers were never measured on the device.")
     return [*notes, *_list_estimate_notes([row.estimate for row in ranked if row.estimate])]
+
+
+def _name_source(estimate: Estimate) -> str:
+    """Return the provenance of a step on one GPU."""
+    part = estimate.data_parallel
+    return estimate.provenance if part is None else part.step_provenance
 
 
 def _list_estimate_notes(estimates: Sequence[Estimate]) -> list[str]:

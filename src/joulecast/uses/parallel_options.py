@@ -55,6 +55,24 @@ class ParallelOptions:
         return None if self.link_gb_s is None else 1e9 * self.link_gb_s
 
 
+@dataclass(frozen=True)
+class GpuCounts:
+    """Numbers of GPUs to compare; fields are those of ``ParallelOptions``."""
+
+    gpus: tuple[int, ...] = (1,)
+    parallel: str = ""
+    link_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        # Before anything is estimated.
+        self.list_options()
+
+    def list_options(self) -> list[ParallelOptions]:
+        """Return the options of each number."""
+        counts = dict.fromkeys(self.gpus)
+        return [ParallelOptions(gpus, self.parallel, self.link_gb_s) for gpus in counts]
+
+
 def check_parallel(parallel: str) -> None:
     """Raise InputError for a way to share work that is not modelled."""
     if parallel in ("", DATA):

@@ -30,7 +30,7 @@ FIRST_BUCKET_BYTES = 2**20
 """Size at which DistributedDataParallel starts to send its first bucket."""
 BUCKET_BYTES = 25 * 2**20
 """Size of all others, unless a user sets ``bucket_cap_mb``."""
-SHARED_LINK_BYTES_PER_S = 100e9
+SHARED_LINK_BYTES_PER_S = 70e9
 """Slower links are taken for PCIe, which GPUs share with the processor and with each other."""
 
 

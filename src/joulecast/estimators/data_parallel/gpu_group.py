@@ -32,8 +32,8 @@ class GpuGroup:
 
 def find_gpu_group(
     profile: Profile, setup: Setup, gpus: int, link_bytes_per_s: float | None = None
-) -> GpuGroup:
-    """Return GPUs like that of a profile, connected as the catalogue says.
+) -> GpuGroup | None:
+    """Return GPUs like that of a profile, connected as the catalogue says; None for one.
 
     Args:
         profile: Profile of one of them.
@@ -45,6 +45,8 @@ def find_gpu_group(
         InputError: The device is not a GPU, the network is not trained, or the bandwidth is not
             known.
     """
+    if gpus == 1:
+        return None
     name = profile.device.name
     if profile.covers.startswith("cpu") or not profile.runtime.startswith(_RUNTIMES):
         raise InputError(
@@ -79,4 +81,4 @@ def _find_waiting_power(profile: Profile, sheet: DataSheet | None) -> float | No
     measured_w = find_idle_power(profile.observations)
     if measured_w is not None or sheet is None:
         return measured_w
-    return max(sheet.expected_idle_w, _AWAKE_SHARE * sheet.power_limit_w)
+    return max(sheet.idle_w or 0.0, _AWAKE_SHARE * sheet.power_limit_w)

@@ -21,6 +21,7 @@ class ComparisonRow:
         covers: What the device's meter covers.
         estimate: Estimate of one step; None if it could not be made.
         reason: Why the row is not ranked; empty if it is.
+        gpus: Number of GPUs that train together.
         rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
         is_on_front: Whether no row of the same coverage has both less energy and less time.
         probability_below_next: Probability that it uses less energy than the next row.
@@ -35,6 +36,7 @@ class ComparisonRow:
     rank: int | None = None
     is_on_front: bool = False
     probability_below_next: float | None = None
+    gpus: int = 1
 
     @property
     def energy_j(self) -> float:
@@ -63,6 +65,7 @@ class ComparisonRow:
         data: Json = {
             "device": self.device or self.requested_device,
             "setup": self.setup.to_dict(),
+            "gpus": self.gpus,
             "covers": self.covers,
             "rank": self.rank,
             "on_front": self.is_on_front,
@@ -91,10 +94,21 @@ class ComparisonRow:
             "notes": list(self.estimate.notes),
             "unseen_share": self.estimate.unseen_share,
             "provenance": self.estimate.provenance,
+            **self._describe_gpus(self.estimate),
         }
 
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all batches of a step, on all GPUs."""
+        return self.gpus * self.setup.samples_per_step
+
+    @staticmethod
+    def _describe_gpus(estimate: Estimate) -> Json:
+        part = estimate.data_parallel
+        return {} if part is None else {"data_parallel": part.to_dict()}
+
     def _per_sample(self, per_step: float) -> float:
-        return per_step / self.setup.samples_per_step
+        return per_step / self.samples_per_step
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def plot_comparison(comparison: Comparison) -> Plot:
 def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Plot:
     points = [
         FrontPoint(
-            f"{row.device}: batch {row.setup.batch}, {row.setup.optimizer}, {row.setup.precision}",
+            f"{row.device}: {_describe_row(row)}",
             row.duration_s,
             row.energy_j,
             row.interval_j,
@@ -52,3 +52,8 @@ def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Plot:
     )
     title = f"Meter covers {covers}" + ("" if provenance == "measured" else f" ({provenance})")
     return plot_pareto_front(points, options, Caption(title, provenance=provenance))
+
+
+def _describe_row(row: ComparisonRow) -> str:
+    words = [f"batch {row.setup.batch}", row.setup.optimizer, row.setup.precision]
+    return ", ".join([*words, *([f"{row.gpus} GPUs"] if row.gpus > 1 else [])])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import AUTO, Estimates, fit_profile
+from joulecast.estimators.data_parallel import GpuGroup, find_gpu_group, replicate_steps
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
+from joulecast.uses.parallel_options import GpuCounts, ParallelOptions
 
 DISTINGUISHABLE_PROBABILITY = 0.9
 """Below this probability of a lower energy, two rows are reported as indistinguishable."""
@@ -24,6 +27,7 @@ def compare(
     setups: Sequence[Setup],
     estimator: str = AUTO,
     level: float = 0.95,
+    gpus: GpuCounts | None = None,
 ) -> Comparison:
     """Rank devices and setups by the energy per sample.
 
@@ -33,6 +37,7 @@ def compare(
         setups: Ways to train or run the network.
         estimator: Method that estimates energy.
         level: Probability of each interval.
+        gpus: Numbers of GPUs that train together; one by default.
 
     Raises:
         InputError: There is no device or no setup.
@@ -40,16 +45,18 @@ def compare(
     setups = tuple(dict.fromkeys(setups))
     if not (profiles and setups):
         raise InputError("nothing to compare: give at least one device and one setup")
+    counts = (gpus or GpuCounts()).list_options()
     unranked: list[ComparisonRow] = []
     groups: dict[str, list[_EstimatedRow]] = {}
     for name, profile in profiles.items():
         if isinstance(profile, str):
-            unranked += [ComparisonRow(name, setup, reason=profile) for setup in setups]
+            unranked += [
+                ComparisonRow(name, setup, reason=profile, gpus=one.gpus)
+                for setup, one in product(setups, counts)
+            ]
             continue
-        blank = [
-            ComparisonRow(name, setup, profile.device.name, profile.covers) for setup in setups
-        ]
-        rows, estimates = _estimate_rows(blank, profile, network, estimator, level)
+        planned = _list_rows(name, profile, setups, counts)
+        rows, estimates = _estimate_rows(planned, profile, network, estimator, level)
         unranked += [row for row in rows if row.reason]
         group = groups.setdefault(profile.covers, [])
         if estimates is not None:
@@ -64,6 +71,14 @@ def compare(
 
 
 @dataclass(frozen=True)
+class _PlannedRow:
+    """A row that is still to be estimated, and its GPUs; None for one GPU."""
+
+    row: ComparisonRow
+    group: GpuGroup | None = None
+
+
+@dataclass(frozen=True)
 class _EstimatedRow:
     """A row, the joint estimates of its device, and its index in them."""
 
@@ -72,24 +87,48 @@ class _EstimatedRow:
     index: int
 
 
+def _list_rows(
+    name: str, profile: Profile, setups: Sequence[Setup], counts: Sequence[ParallelOptions]
+) -> list[_PlannedRow]:
+    """Return the combinations of one device, without estimates."""
+    planned = []
+    for setup, one in product(setups, counts):
+        row = ComparisonRow(name, setup, profile.device.name, profile.covers, gpus=one.gpus)
+        try:
+            group = find_gpu_group(profile, setup, one.gpus, one.link_bytes_per_s)
+        except JoulecastError as error:
+            planned.append(_PlannedRow(replace(row, reason=str(error))))
+        else:
+            planned.append(_PlannedRow(row, group))
+    return planned
+
+
 def _estimate_rows(
-    rows: Sequence[ComparisonRow],
+    planned: Sequence[_PlannedRow],
     profile: Profile,
     network: Network,
     estimator: str,
     level: float,
 ) -> tuple[list[ComparisonRow], Estimates | None]:
     """Return the rows of one device with their estimates, which are made jointly."""
+    refused = [one.row for one in planned if one.row.reason]
+    rows = [one.row for one in planned if not one.row.reason]
+    if not rows:
+        return refused, None
     try:
-        setups = [row.setup for row in rows]
+        setups, networks = [row.setup for row in rows], [network] * len(rows)
+        groups = [one.group for one in planned if not one.row.reason]
         fitted = fit_profile(profile, estimator)
-        estimates = fitted.estimate([network] * len(rows), setups, level, joint=True)
+        estimates = fitted.estimate(networks, setups, level, joint=True)
+        estimates = replicate_steps(estimates, networks, setups, groups)
     except JoulecastError as error:
-        return [replace(row, reason=str(error)) for row in rows], None
-    return [
+        return [*refused, *(replace(row, reason=str(error)) for row in rows)], None
+    estimated = [
         replace(row, estimate=one, reason=_find_reason(one, profile, row.setup))
         for row, one in zip(rows, estimates, strict=True)
-    ], estimates
+    ]
+    # Estimates have the positions of their rows, so rows without one come last.
+    return [*estimated, *refused], estimates
 
 
 def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
@@ -140,5 +179,5 @@ def _rank_rows(group: Sequence[_EstimatedRow]) -> list[ComparisonRow]:
 def _compare_energy(one: _EstimatedRow, other: _EstimatedRow) -> float:
     """Return the probability that one row uses less energy per sample than another."""
     # Energy per sample is that of a step over its samples.
-    ratio = one.row.setup.samples_per_step / other.row.setup.samples_per_step
+    ratio = one.row.samples_per_step / other.row.samples_per_step
     return one.estimates.probability_less(one.index, other.estimates, other.index, ratio)
