@@ -39,6 +39,7 @@ from joulecast.input_files import (
 )
 from joulecast.kinds import check_network
 from joulecast.records import (
+    DataSheet,
     Device,
     Json,
     LazyObservations,
@@ -182,6 +183,7 @@ class _PackedProfile(Record):
     summary: ObservationSummary
     observations: str
     fits: Mapping[str, _PackedFit]
+    data_sheet: DataSheet | None = omit_default(None)
 
 
 def _pack_profile(profile: Profile) -> _PackedProfile:
@@ -196,12 +198,15 @@ def _pack_profile(profile: Profile) -> _PackedProfile:
             name: _PackedFit(_pack(data), find_fit_count(profile.fits, name))
             for name, data in profile.fits.items()
         },
+        profile.data_sheet,
     )
 
 
 def _unpack_profile(file: _PackedProfile, path: str | Path) -> Profile:
     count = file.summary.count
-    profile = Profile(file.device, file.runtime, file.covers, file.provenance)
+    profile = Profile(
+        file.device, file.runtime, file.covers, file.provenance, data_sheet=file.data_sheet
+    )
     parse = partial(_unpack_observations, file.observations, profile, count, str(path))
     decoders = {
         name: partial(_unpack_fit, fit.packed, f"the fit of {name} in {path}")

@@ -42,6 +42,7 @@ _PROVENANCES = {
     "measured": "read from a meter",
     "imported": "reported by somebody else, not by Joulecast",
     "modelled": "**not measured**: processor time x a stated power",
+    "datasheet": "**not measured**: estimated from a data sheet",
     "simulated": "**not a real device**: a simulation",
 }
 # Unit and meaning of each column.

@@ -1,4 +1,11 @@
-"""Find the profile of a device: by the device's name, a profile's key or file, or this machine."""
+"""Find the profile of a device: by the device's name, a profile's key or file, or this machine.
+
+a name or key of `joulecast profiles list`     its profile
+a device of the catalogue                      its profile if it was measured, else a profile
+                                               without observations, of its data sheet
+profile.json, data_sheet.toml                  what the file contains
+all                                            every profile, then the rest of the catalogue
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 from joulecast.agent.addresses import is_remote
 from joulecast.api.option_values import convert_on, is_torch_device
 from joulecast.api.outside_profiles import read_outside_profile
+from joulecast.catalogue import (
+    ALL,
+    DataSheet,
+    find_data_sheet,
+    is_named,
+    list_data_sheets,
+    make_sheet_profile,
+    match_data_sheet,
+    read_data_sheet,
+    search_data_sheets,
+    suggest_devices,
+)
 from joulecast.devices import detect_device
 from joulecast.errors import InputError, JoulecastError, MissingError
 from joulecast.records import Device, Profile
@@ -34,33 +53,55 @@ def load_profile(
 
     Args:
         device: A device's name, a profile's key or the beginning of either, a profile's ``.json``
-            file, or a ``torch.device`` of this machine; the device ``on`` by default.
+            file, a device of the catalogue, a ``.toml`` file that describes a device, or a
+            ``torch.device`` of this machine; the device ``on`` by default. A device of the
+            catalogue that was never measured has a profile without observations.
         on: A device of this machine: ``cpu``, ``cuda:0``, ``mnn:cpu``, ``onnx:cpu``, or a
             ``torch.device``.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 
     Raises:
-        InputError: Several devices match.
+        InputError: Several devices match, or a data sheet cannot be used.
         FileError: The file is damaged or newer than this version of Joulecast.
-        MissingError: There is no such profile, or ``on`` is not available.
+        MissingError: There is no such device, or ``on`` is not available.
     """
     if is_torch_device(device):
         device, on = "", device or on
     name, on = _convert_name(device), convert_on(on)
     if name.endswith(".json"):
         return read_outside_profile(name)
+    if name.endswith(".toml"):
+        return make_sheet_profile(read_data_sheet(name))
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
+        known = opened.list_profiles()
         if name:
-            matches = opened.list_matches(name)
+            matches = _match_name(known, name)
         else:
             here, framework = find_device(on)
-            name, matches = here.name, _match_device(opened.list_profiles(), here, framework, on)
+            name, matches = here.name, _match_device(known, here, framework, on)
+        if isinstance(matches, DataSheet):
+            return make_sheet_profile(matches)
         if on_choice is not None and len(matches) > 1:
             on_choice(_describe_choice(name, matches))
         return opened.load_profile(matches[0].key)
+
+
+def load_observed_profile(device: DeviceLike | None, *, store: str | None = None) -> Profile:
+    """Return the profile of a device, for what needs its observations.
+
+    Raises:
+        MissingError: The device was never measured, or there is no such device.
+    """
+    profile = load_profile(device, store=store)
+    if profile.data_sheet is not None and not profile.observations:
+        raise MissingError(
+            f"{profile.device.name} was never measured, and its data sheet has no observations: "
+            "measure it with `joulecast profile NET --on cuda:0`, or import its profile"
+        )
+    return profile
 
 
 def find_device(on: str) -> tuple[Device, str]:
@@ -96,7 +137,8 @@ def find_profiles(
     """Return the profile of every device, or the reason why there is none.
 
     Args:
-        devices: Devices (see ``load_profile``) and profiles, or one of them.
+        devices: Devices (see ``load_profile``) and profiles, or one of them; ``all`` stands for
+            every profile and every other device of the catalogue.
         store: Path or URL of the store, if not the usual one.
         on_choice: Called with a sentence on which profile is used where several match.
 
@@ -106,7 +148,10 @@ def find_profiles(
     found: dict[str, Profile | str] = {}
     errors: list[JoulecastError] = []
     one = cast("DeviceLike | Profile", devices)
-    wanted = devices if isinstance(devices, (list, tuple)) else [one]
+    wanted = list(devices) if isinstance(devices, (list, tuple)) else [one]
+    if ALL in wanted:
+        place = wanted.index(ALL)
+        wanted[place : place + 1] = _list_all(store)
     for device in wanted or ("",):
         if isinstance(device, Profile):
             found[device.key] = device
@@ -131,6 +176,40 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     return profile.device.name if is_unique else profile.key[:SHORT_KEY]
 
 
+def _match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummary] | DataSheet:
+    """Return the profiles that a name means, the best one first, or the data sheet of a device."""
+    from joulecast.store.summaries import match_profiles
+
+    if any(name.lower() in (one.device.lower(), one.key) for one in known):
+        return match_profiles(known, name, {})
+    # The whole name of a device of the catalogue counts more than the beginning of another.
+    sheet = match_data_sheet(name)
+    if sheet is None:
+        try:
+            return match_profiles(known, name, {})
+        except MissingError as error:
+            if not search_data_sheets(name):
+                advice = f"the catalogue has none either: {suggest_devices(name)}"
+                raise MissingError(f"{error}; {advice}") from error
+            sheet = find_data_sheet(name)
+    measured = [one for one in known if is_named(sheet, one.device)]
+    return match_profiles(measured, measured[0].device, {}) if measured else sheet
+
+
+def _list_all(store: str | None) -> list[str]:
+    """Return the keys of all profiles, and the names of the devices that have none."""
+    from joulecast.store import open_store
+
+    with open_store(store, create=False) as opened:
+        known = opened.list_profiles()
+    others = [
+        sheet.name
+        for sheet in list_data_sheets()
+        if not any(is_named(sheet, one.device) for one in known)
+    ]
+    return [*(one.key for one in known), *others]
+
+
 def _convert_name(device: Any) -> str:
     """Return the name that identifies a profile; empty where none is given."""
     if not isinstance(device, (str, os.PathLike, NoneType)):
@@ -148,7 +227,7 @@ def _match_device(
     from joulecast.store.summaries import match_profiles
 
     place = f"{on} ({device.name}" if is_remote(on) else f"{on} of this machine ({device.name}"
-    other = "or name a device of `joulecast profiles list` with --device"
+    other = "or name a device of `joulecast profiles list` or `joulecast devices` with --device"
     named = [
         one
         for one in known

@@ -7,14 +7,15 @@ only one device has will do.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 
 from joulecast.catalogue.sheet_files import read_data_sheet, read_data_sheets
-from joulecast.catalogue.user_sheets import read_user_sheets
+from joulecast.catalogue.user_sheets import keep_user_sheet, read_user_sheets
 from joulecast.errors import InputError
 from joulecast.records import DataSheet
 
@@ -32,14 +33,23 @@ def list_data_sheets() -> tuple[DataSheet, ...]:
     Raises:
         InputError: A file of the user cannot be used.
     """
-    shipped = _read_shipped()
     own = read_user_sheets()
     for path, sheet in own.items():
-        if any(_simplify(sheet.name) in _list_spellings(one) for one in shipped):
-            raise InputError(
-                f"{path}: the catalogue already has a device {sheet.name!r}: give it another name"
-            )
-    return (*shipped, *own.values())
+        _refuse_shipped_name(str(path), sheet)
+    return (*_read_shipped(), *own.values())
+
+
+def add_data_sheet(path: str | os.PathLike[str]) -> tuple[DataSheet, Path]:
+    """Add the device in a TOML file to the user's own; return its data sheet and where it is kept.
+
+    An earlier file of the same device is replaced.
+
+    Raises:
+        InputError: The file cannot be used, or the catalogue has a device of this name.
+    """
+    sheet = read_data_sheet(path)
+    _refuse_shipped_name(os.fspath(path), sheet)
+    return sheet, keep_user_sheet(sheet.name, Path(path))
 
 
 def find_data_sheet(name: str) -> DataSheet:
@@ -54,13 +64,10 @@ def find_data_sheet(name: str) -> DataSheet:
     """
     if name.endswith(".toml"):
         return read_data_sheet(name)
-    # A broken file of the user concerns only those who may mean it.
-    shipped = _match_exactly(name, _read_shipped())
-    if shipped is not None:
-        return shipped
-    known = list_data_sheets()
-    found = _match_exactly(name, known)
-    matches = [found] if found is not None else _match_part(name, known)
+    found = match_data_sheet(name)
+    if found is not None:
+        return found
+    matches = search_data_sheets(name)
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -70,25 +77,35 @@ def find_data_sheet(name: str) -> DataSheet:
             f"{len(matches)} devices of the catalogue match {name!r}: choose one of "
             f"{listed}{others}"
         )
-    near = list_near_names(name, known)
+    raise InputError(f"the catalogue has no device {name!r}: {suggest_devices(name)}")
+
+
+def match_data_sheet(name: str) -> DataSheet | None:
+    """Return the data sheet with this very name, title or alias; None if there is none."""
+    # A broken file of the user concerns only those who may mean it.
+    shipped = _match_exactly(name, _read_shipped())
+    return _match_exactly(name, list_data_sheets()) if shipped is None else shipped
+
+
+def is_named(sheet: DataSheet, name: str) -> bool:
+    """Return whether a device's name is one of those in a data sheet, whatever its spelling."""
+    return _simplify(name) in _list_spellings(sheet)
+
+
+def search_data_sheets(name: str) -> list[DataSheet]:
+    """Return the devices of the catalogue with words in their names that begin like a text."""
+    wanted = _simplify(name)
+    return [one for one in list_data_sheets() if wanted and _has_part(one, wanted)]
+
+
+def suggest_devices(name: str) -> str:
+    """Return what to do about a name that no device has, with those that come near."""
+    near = _list_near_names(name, list_data_sheets())
     listed = f"did you mean {', '.join(near)}? " if near else ""
-    raise InputError(
-        f"the catalogue has no device {name!r}: {listed}`joulecast devices` lists all, and a TOML "
-        "file can describe yours"
-    )
+    return f"{listed}`joulecast devices` lists all, and a TOML file can describe yours"
 
 
-def has_data_sheet(name: str) -> bool:
-    """Return whether a name is that of exactly one device of the catalogue."""
-    try:
-        find_data_sheet(name)
-    except InputError:
-        return False
-    return True
-
-
-def list_near_names(name: str, known: Sequence[DataSheet]) -> list[str]:
-    """Return the names of the devices that are spelled most like a name, the nearest first."""
+def _list_near_names(name: str, known: Iterable[DataSheet]) -> list[str]:
     wanted = _simplify(name)
     scores = {
         one.name: max(
@@ -100,26 +117,36 @@ def list_near_names(name: str, known: Sequence[DataSheet]) -> list[str]:
     return [one for one in near if scores[one] >= _LEAST_SIMILAR]
 
 
+def _refuse_shipped_name(where: str, sheet: DataSheet) -> None:
+    known = _match_exactly(sheet.name, _read_shipped())
+    if known is not None:
+        raise InputError(
+            f"{where}: the catalogue already has {known.name}: give {sheet.name!r} another name"
+        )
+
+
 @lru_cache(maxsize=1)
 def _read_shipped() -> tuple[DataSheet, ...]:
     return tuple(read_data_sheets(SHIPPED))
 
 
 def _match_exactly(name: str, known: Iterable[DataSheet]) -> DataSheet | None:
-    wanted = _simplify(name)
-    return next((one for one in known if wanted in _list_spellings(one)), None)
-
-
-def _match_part(name: str, known: Iterable[DataSheet]) -> list[DataSheet]:
-    wanted = _simplify(name)
-    return [one for one in known if wanted and wanted in _simplify(one.name)]
+    return next((one for one in known if is_named(one, name)), None)
 
 
 def _list_spellings(sheet: DataSheet) -> set[str]:
     return {_simplify(one) for one in (sheet.name, sheet.title, *sheet.aliases)}
 
 
+def _has_part(sheet: DataSheet, wanted: str) -> bool:
+    words = _list_words(sheet.name)
+    return any("".join(words[at:]).startswith(wanted) for at in range(len(words)))
+
+
 def _simplify(name: str) -> str:
     """Return a name without punctuation and without words that identify nothing."""
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return "".join(word for word in words if word not in _NOISE)
+    return "".join(_list_words(name))
+
+
+def _list_words(name: str) -> list[str]:
+    return [one for one in re.findall(r"[a-z0-9]+", name.lower()) if one not in _NOISE]

@@ -11,6 +11,7 @@ a table ``[sources]`` names others by key.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ from joulecast.records.data_sheet import (
 from joulecast.records.field_checks import Range
 from joulecast.toml_tables import Json, list_tables, parse_table, parse_text, refuse_unknown
 
+ALL = "all"
+"""Means every device, so that none can be called like that."""
 NEEDED = ("name", "units", "clock_mhz", "bandwidth_gb_s", "memory_gib", "power_limit_w")
 """Keys without which nothing can be estimated; so is ``tflops.fp32``."""
 
@@ -132,6 +135,15 @@ def _parse_whole(value: Any, limits: Range) -> int:
     return int(_parse_figure(value, 1, limits))
 
 
+def _parse_name(value: Any) -> str:
+    """Return a name that can be typed, and that is no file and not ``all``."""
+    name = parse_text(value)
+    is_file = name.endswith((".json", ".toml"))
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name) or is_file or name == ALL:
+        raise InputError("give lower-case letters, digits and dashes, like my-card")
+    return name
+
+
 def _parse_object(value: Any) -> Json:
     if not isinstance(value, dict):
         raise InputError("give a table of keys and values")
@@ -158,7 +170,8 @@ _FIGURES: dict[str, Callable[[Any], Any]] = {
     "link_gb_s": _bandwidth,
 }
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("name", "title", "vendor", "architecture", "memory_type"), parse_text),
+    "name": _parse_name,
+    **dict.fromkeys(("title", "vendor", "architecture", "memory_type", "covers"), parse_text),
     "year": partial(_parse_whole, limits=Range(1990, 2100)),
     **_FIGURES,
     "tflops": _parse_object,

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 from joulecast.catalogue.sheet_files import read_data_sheet
-from joulecast.errors import InputError
+from joulecast.errors import FileError, InputError
+from joulecast.files import write_atomically
+from joulecast.input_files import MOST_TOML_BYTES, read_limited
 from joulecast.records import DataSheet
 
 
@@ -32,3 +34,23 @@ def read_user_sheets() -> dict[Path, DataSheet]:
                 )
         sheets[path] = sheet
     return sheets
+
+
+def keep_user_sheet(name: str, source: Path) -> Path:
+    """Copy a TOML file into the user's folder, in place of one that describes the same device.
+
+    Raises:
+        FileError: The folder cannot be written.
+    """
+    folder = find_user_folder()
+    content = read_limited(source, MOST_TOML_BYTES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be created ({error.strerror}): allow it, or set XDG_CONFIG_HOME"
+        ) from error
+    earlier = [path for path, sheet in read_user_sheets().items() if sheet.name == name]
+    path = earlier[0] if earlier else folder / f"{name}.toml"
+    write_atomically(content, path)
+    return path

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WIDTH = 100
 _SHORTEST_COLUMN = 8
-# Shown beside a number that was not measured.
-_LABELS = {"modelled": " (modelled)", "simulated": " (simulated)", "imported": " (imported)"}
 _DESCRIPTIONS = {
     "measured": "measured by a meter",
     "imported": "imported from another source",
     "modelled": "modelled, not measured: CPU time x a stated power",
+    "datasheet": "from a data sheet, never measured on this device",
     "simulated": "simulated, not a real device",
 }
 
@@ -151,7 +150,7 @@ def describe_provenance(provenance: str) -> str:
 
 def label_provenance(provenance: str) -> str:
     """Return the label of a number that was not measured; empty for one that was."""
-    return _LABELS.get(provenance, "")
+    return "" if provenance == "measured" else f" ({provenance})"
 
 
 def _shorten_rows(

@@ -23,11 +23,6 @@ CLOCK_HZ = Range(1e6, 1e10)
 PEAK_FLOPS = Range(1e9, 1e16)
 BYTES_PER_S = Range(1e8, 1e14)
 POWER_W = Range(0.1, 1e5)
-IDLE_SHARE = 0.1
-"""Idle power as a share of the power limit, assumed where no source gives it.
-
-Of 14 cards whose idle power is in the catalogue, the share is 3 to 24 % (median 9 %).
-"""
 
 # Above what any unit multiplies and adds in a cycle: a B200's matrix units do 16,384 int8 FLOP.
 _MOST_FLOPS_PER_CYCLE = 2**17
@@ -49,9 +44,11 @@ class DataSheet(Record):
             CDNA, fp32 is the peak of the matrix units, which rocBLAS uses.
         bytes_per_s: Peak bandwidth of the memory.
         l2_bytes: The last cache that all units share; None where it is unknown, like the following.
-        idle_w: Power while nothing runs.
+        idle_w: Power of a device that sleeps, as makers and reviews quote it.
         process_nm: Name of the process by which the chip is made.
         link_bytes_per_s: Peak bandwidth between two devices in one direction.
+        covers: What draws the power, as meters call it: ``gpu``, or ``board`` for a module with its
+            processor and memory.
         aliases: Other names, such as the one that the driver reports.
         sources: Where each figure is from, by field; peaks by their precision.
     """
@@ -72,6 +69,7 @@ class DataSheet(Record):
     idle_w: Annotated[float, POWER_W] | None = omit_default(None)
     process_nm: PositiveCount | None = omit_default(None)
     link_bytes_per_s: Annotated[float, BYTES_PER_S] | None = omit_default(None)
+    covers: str = omit_default("gpu")
     aliases: tuple[str, ...] = omit_default(())
     sources: Mapping[str, str] = always_stored(default_factory=dict)
 
@@ -100,11 +98,6 @@ class DataSheet(Record):
             f"the data sheet of {self.title} has no {key} peak: choose {known}, or describe the "
             f"device in a TOML file with tflops.{key}"
         )
-
-    @property
-    def expected_idle_w(self) -> float:
-        """Idle power; a share of the power limit is assumed where it is unknown."""
-        return self.power_limit_w * IDLE_SHARE if self.idle_w is None else self.idle_w
 
 
 def _check_peaks(sheet: DataSheet) -> None:

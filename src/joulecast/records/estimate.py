@@ -85,7 +85,8 @@ class Estimate(Record):
         interval_j: Credible interval of the energy with probability ``level``.
         duration_s: Mean duration.
         unseen_share: Share of the energy in layers whose kind was never measured.
-        provenance: The weakest provenance it rests on (measured, imported, modelled, simulated).
+        provenance: The weakest provenance it rests on (measured, imported, modelled,
+            datasheet, simulated).
         covers: What the meter behind it covers.
         device_energy_j: Energy of the device alone, the same on every host; None if it cannot be
             separated from waiting for the host.

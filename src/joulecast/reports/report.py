@@ -12,6 +12,7 @@ from joulecast.records import Json
 NOT_MEASURED = {
     "imported": "The energies are imported from another source.",
     "modelled": "The energies are modelled, not measured: durations times a stated power.",
+    "datasheet": "The energies rest on a data sheet: the device was never measured.",
     "simulated": "The energies are simulated: there is no real device behind them.",
 }
 

@@ -139,6 +139,11 @@ class ProfileDatabase:
 
         An imported fit replaces one of the same estimator unless that used more observations.
         """
+        if profile.data_sheet is not None:
+            raise InputError(
+                f"the profile of {profile.device.name} is a data sheet, which a store does not "
+                "keep: add its TOML file with `joulecast devices --add`"
+            )
         key = profile.key
         for observation in profile.observations:
             if find_own_profile(observation).key != key:

@@ -237,8 +237,8 @@ class Store:
     ) -> Profile:
         """Return the best profile of a device; those of the store come before shipped ones.
 
-        The best profile has the strongest provenance (measured, imported, modelled, simulated), and
-        among those the latest change. ``list_matches`` returns all of them.
+        The best profile has the strongest provenance (``PROVENANCES``), and among those the latest
+        change. ``list_matches`` returns all of them.
 
         Args:
             device_name: The device's name or the profile's key, or the start of either.

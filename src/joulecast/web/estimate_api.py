@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from joulecast.api.bill import make_bill
 from joulecast.api.estimate_service import EstimateAnswer, EstimateQuestion, EstimateService
 from joulecast.api.nets import require_packages
+from joulecast.api.options import ParallelOptions
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
 from joulecast.files import decode_network
@@ -25,6 +26,7 @@ from joulecast.input_files import parse_json
 from joulecast.records import OPTIMIZERS, PRECISIONS, Network
 from joulecast.records.trial import LOSSES, PHASES
 from joulecast.units import battery_share, parse_energy
+from joulecast.uses.parallel_options import MOST_GPUS
 from joulecast.web.data_routes import DataRoute
 from joulecast.web.monitoring import find_metrics
 from joulecast.web.work_queue import find_work_queue
@@ -75,6 +77,13 @@ class EstimateQuery(BaseModel):
         Field(min_length=1, max_length=8),
     ] = Field(default=None, description="Shape of one sample, where it is not the family's own.")
     setup: SetupFields = SetupFields()
+    gpus: int = Field(
+        default=1, ge=1, le=MOST_GPUS, description="GPUs that train together; `batch` is of each."
+    )
+    parallel: str = Field(default="", max_length=20, description="How they do: `data`.")
+    link_gb_s: Annotated[float | None, Field(gt=0, le=1e6)] = Field(
+        default=None, description="Bandwidth between them, where the catalogue has none."
+    )
     steps: int = Field(default=1, ge=1, le=MAX_COUNT, description="Steps of the run.")
     level: float = Field(default=0.95, gt=0, lt=1, description="Probability of the interval.")
     estimator: str = Field(default="auto", max_length=50)
@@ -105,7 +114,8 @@ class EstimateQuery(BaseModel):
         assert net is not None
         setup = self.setup.model_dump(exclude_none=True)
         shape = None if self.input_shape is None else tuple(self.input_shape)
-        return EstimateQuestion(net, self.device, setup, shape, self.level, self.estimator)
+        gpus = ParallelOptions(self.gpus, self.parallel, self.link_gb_s)
+        return EstimateQuestion(net, self.device, setup, shape, self.level, self.estimator, gpus)
 
 
 class ReplyLayer(BaseModel):
@@ -131,7 +141,7 @@ class EstimateReply(BaseModel):
     fits_memory: bool | None
     layers: list[ReplyLayer]
     unseen_share: float
-    provenance: str = Field(description="measured, imported, modelled or simulated.")
+    provenance: str = Field(description="measured, imported, modelled, datasheet or simulated.")
     covers: str = Field(description="What the meter behind it covers.")
     device: str
     estimator: str
@@ -139,6 +149,7 @@ class EstimateReply(BaseModel):
     notes: list[str]
     net: str
     setup: dict[str, Any]
+    gpus: int
     profile: str = Field(description="Key of the profile.")
     steps: int
     total_energy_j: float
@@ -221,6 +232,7 @@ def describe_answer(answer: EstimateAnswer, query: EstimateQuery) -> dict[str, A
         "fits_memory": found.fits_memory,
         "net": answer.network.name,
         "setup": answer.setup.to_dict(),
+        "gpus": found.gpus,
         "profile": answer.profile_key,
         "steps": query.steps,
         **totals,

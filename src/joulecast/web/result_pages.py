@@ -93,7 +93,8 @@ class ReportData:
     """A report in words and numbers.
 
     Attributes:
-        provenance: Where its energies come from: measured, imported, modelled or simulated.
+        provenance: Where its energies come from: measured, imported, modelled, datasheet
+            or simulated.
     """
 
     kind: str
