@@ -1,4 +1,4 @@
-"""Read scalars back from the files of TensorBoard, Weights & Biases (offline) and MLflow."""
+"""Make Weights & Biases and MLflow write files, and read scalars from them and TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 Scalars = dict[str, list[float]]
 
@@ -14,6 +17,31 @@ Scalars = dict[str, list[float]]
 # with records of checksum (4 bytes), length (2), type (1) and data; large ones have several parts.
 _WANDB_HEADER, _BLOCK, _RECORD_HEADER = 7, 32768, 7
 _FULL, _LAST = 1, 4
+
+
+@contextmanager
+def use_loggers_offline(folder: Path) -> Iterator[str]:
+    """Let Weights & Biases and MLflow write into a folder; the value is MLflow's address."""
+    import mlflow
+    import wandb
+
+    uri = (folder / "mlflow").as_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_SILENT", "true")
+        patch.setenv("WANDB_DIR", str(folder))
+        for name in ("CACHE", "CONFIG", "DATA"):
+            patch.setenv(f"WANDB_{name}_DIR", str(folder / "wandb"))
+        try:
+            yield uri
+        finally:
+            # Both keep their folder for as long as the process lives; the next run has another.
+            wandb.finish()
+            wandb.teardown()
+            mlflow.set_tracking_uri(None)
 
 
 def read_tensorboard(folder: Path) -> Scalars:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from joulecast.callbacks.lightning import EnergyCallback
-from logger_readers import read_mlflow, read_tensorboard, read_wandb
+from logger_readers import read_mlflow, read_tensorboard, read_wandb, use_loggers_offline
 from training_examples import BATCH, make_layers, make_samples
 
 # Warnings of the trainer and of its loggers do not concern the callback.
@@ -63,12 +63,7 @@ def fit(folder, callback, net=None, **options) -> Trainer:
 def run(tmp_path_factory):
     """One run with everything: accumulation, bf16, evaluation, checkpoints, three loggers."""
     folder = tmp_path_factory.mktemp("run")
-    uri = (folder / "mlflow").as_uri()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        for name in ("CACHE", "CONFIG", "DATA"):
-            patch.setenv(f"WANDB_{name}_DIR", str(folder / "wandb"))
+    with use_loggers_offline(folder) as uri:
         loggers = [
             TensorBoardLogger(folder),
             WandbLogger(save_dir=folder, offline=True),
@@ -84,7 +79,6 @@ def run(tmp_path_factory):
             enable_checkpointing=True,
             log_every_n_steps=8,
         )
-        loggers[1].experiment.finish()
     return trainer, callback, folder, uri
 
 

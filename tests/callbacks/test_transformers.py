@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import joulecast
 from joulecast.callbacks.transformers import EnergyCallback
-from logger_readers import read_mlflow, read_tensorboard, read_wandb
+from logger_readers import read_mlflow, read_tensorboard, read_wandb, use_loggers_offline
 from training_examples import (
     BATCH,
     CLASSES,
@@ -74,19 +74,7 @@ def store(tmp_path_factory):
 def run(store, tmp_path_factory):
     """One run with everything: accumulation, bf16, evaluation, and three loggers."""
     folder = tmp_path_factory.mktemp("run")
-    uri = (folder / "mlflow").as_uri()
-    variables = {
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "MLFLOW_TRACKING_URI": uri,
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-        **{f"WANDB_{name}_DIR": str(folder / "wandb") for name in ("CACHE", "CONFIG", "DATA")},
-        "WANDB_DIR": str(folder),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name, value in variables.items():
-            patch.setenv(name, value)
+    with use_loggers_offline(folder) as uri:
         callback = EnergyCallback(store=store, meter="modelled")
         trainer = make_trainer(
             folder,
@@ -98,9 +86,6 @@ def run(store, tmp_path_factory):
             eval_steps=30,
         )
         trainer.train()
-        import wandb
-
-        wandb.finish()
     return trainer, callback, folder, uri
 
 
