@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joulecast.api.catalogue import list_devices
     from joulecast.api.compare import compare
     from joulecast.api.data import attach_trace
     from joulecast.api.data_export import export_observations
@@ -66,6 +67,7 @@ __all__ = [
     "generate",
     "import_runs",
     "inspect",
+    "list_devices",
     "load_profile",
     "load_pruned",
     "measure",
@@ -94,6 +96,7 @@ _MODULES = {
     "export_dataset": "data_levels",
     "export_observations": "data_export",
     "import_runs": "data_import",
+    "list_devices": "catalogue",
     "load_profile": "profiles",
     "load_pruned": "prune",
     "predict_run": "data_import",

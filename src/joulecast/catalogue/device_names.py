@@ -24,7 +24,7 @@ SHIPPED = Path(__file__).parent / "devices.toml"
 # Words that makers add to a name and that identify nothing.
 _NOISE = {"nvidia", "amd", "geforce", "instinct", "tesla", "radeon", "gpu", "graphics"}
 _MOST_NEAR = 5
-_LEAST_SIMILAR = 0.5
+_LEAST_SIMILAR = 0.6
 
 
 def list_data_sheets() -> tuple[DataSheet, ...]:

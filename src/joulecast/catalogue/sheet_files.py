@@ -5,7 +5,7 @@
     tflops = { fp32 = 20.3, bf16 = 40.6 }            source = "Maker's data sheet, 2024"
 
 Peaks are dense, without sparsity, with sums in fp32. ``source`` is where all figures are from;
-a table ``[sources]`` names others by key.
+a table ``[sources]`` names others by key, ``tflops`` for all peaks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from joulecast.records.data_sheet import (
     DataSheet,
 )
 from joulecast.records.field_checks import Range
-from joulecast.toml_tables import Json, list_tables, parse_table, parse_text, refuse_unknown
+from joulecast.toml_tables import Json, list_tables, parse_table, parse_text
 
 ALL = "all"
 """Means every device, so that none can be called like that."""
@@ -105,10 +105,14 @@ def _find_sources(
     where: str, table: Mapping[str, Any], usual: str, others: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the source of every figure that a table gives, by field."""
-    keys = [*(key for key in table if key in _FIGURES), *table["tflops"]]
-    refuse_unknown(f"{where}: sources", others, keys)
-    named = parse_table(f"{where}: sources", others, dict.fromkeys(others, parse_text))
-    return {_FIELDS.get(key, key): named.get(key, usual) for key in keys}
+    keys, peaks = [key for key in table if key in _FIGURES], [*table["tflops"]]
+    known = dict.fromkeys([*keys, "tflops", *peaks], parse_text)
+    named = parse_table(f"{where}: sources", others, known)
+    of_peaks = {"tflops": usual, **named}["tflops"]
+    return {
+        **{_FIELDS.get(key, key): named.get(key, usual) for key in keys},
+        **{key: named.get(key, of_peaks) for key in peaks},
+    }
 
 
 # ---------------------------------------------------------------------------------------------
@@ -122,7 +126,8 @@ def _parse_figure(value: Any, scale: float, limits: Range) -> float:
     if not is_number or not limits.least <= value * scale <= limits.most:
         least, most = limits.least / scale, limits.most / scale
         raise InputError(f"give a number from {least:g} to {most:g}, without a unit")
-    return float(value * scale)
+    # 66.9 * 1e12 is 66900000000000.01.
+    return float(f"{value * scale:.12g}")
 
 
 def _parse_size(value: Any, scale: int, limits: Range) -> int:

@@ -38,6 +38,7 @@ from joulecast.errors import JoulecastError
 COMMANDS = {
     "Look around": {
         "detect": "List the meters and devices of this machine.",
+        "devices": "List the catalogue of devices; add one from a data sheet.",
         "inspect": "Show the layers of a net and the work of a step.",
         "profiles": "List, show, export, import and remove profiles.",
         "report": "Write a profile or a result as one HTML file, or as SVG.",
