@@ -72,7 +72,8 @@ def compare(
     Args:
         net: A name, a Network, or a module with ``inputs``.
         inputs: For a module, what it is called on.
-        devices: Devices with profiles (see ``load_profile``), or profiles; this machine by default.
+        devices: Devices (see ``load_profile``), or profiles; ``all`` for every profile and every
+            other device of the catalogue; this machine by default.
         setups: How the net may be trained or run; instead of fields of ``SetupGrid``.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         options: Fields of ``SetupGrid`` (``batch=(8, 16), precision=("fp32", "bf16")``) and of

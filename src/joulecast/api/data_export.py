@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from joulecast.api.profiles import load_profile
+from joulecast.api.profiles import load_observed_profile
 from joulecast.errors import FileError, InputError
 from joulecast.records import Observation, Setup
 from joulecast.units import GRAMS_PER_KG, co2e_g, joules_to_kwh, parse_grid
@@ -53,7 +53,7 @@ def export_observations(
     """
     if form not in EXPORT_FORMATS:
         raise InputError(f"form is {form!r}: choose from {', '.join(EXPORT_FORMATS)}")
-    profile = load_profile(device, store=store)
+    profile = load_observed_profile(device, store=store)
     if form == TIDY:
         rows = [_make_tidy_row(one) for one in profile.observations]
     else:

@@ -12,7 +12,7 @@ from joulecast.api.data_fits import refit_profile
 from joulecast.api.nets import NetRequest, ResolvedNet, resolve_name
 from joulecast.api.option_values import convert_option
 from joulecast.api.options import EstimateOptions, split_options
-from joulecast.api.profiles import load_profile
+from joulecast.api.profiles import load_observed_profile
 from joulecast.api.transfer_sources import make_estimator
 from joulecast.budgets import RunLength
 from joulecast.errors import FileError, InputError, JoulecastError
@@ -196,7 +196,7 @@ def predict_net(
 
     RunLength(steps=steps)
     resolved, setup = request.resolve()
-    profile = load_profile(device, store=options.store)
+    profile = load_observed_profile(device, store=options.store)
     source = source or _find_source(profile)
     fitted = fit_profile(profile, "additive").fitted
     assert isinstance(fitted, FittedAdditive)

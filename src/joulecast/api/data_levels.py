@@ -18,7 +18,7 @@ from typing import Any
 
 from joulecast.api.data_card import DatasetFacts, order_columns, write_card
 from joulecast.api.data_export import write_rows
-from joulecast.api.profiles import load_profile
+from joulecast.api.profiles import load_observed_profile
 from joulecast.errors import InputError
 from joulecast.families import is_family
 from joulecast.fusion import FusedKernel, find_fusion_table, list_kernels
@@ -89,7 +89,7 @@ def export_dataset(
     card = path.with_suffix(".md")
     if card == path:
         raise InputError(f"{path} is the name of the data card: give a file that ends in .csv")
-    profile = load_profile(device, store=store)
+    profile = load_observed_profile(device, store=store)
     chosen = _SELECTIONS[level](profile)
     rows = [row for one, row in chosen if one.energy_j is not None and one.duration_s]
     if not rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.nets import NetRequest, Shape
 from joulecast.api.options import EvaluateOptions, MeasureOptions, split_options
-from joulecast.api.profiles import find_profile
+from joulecast.api.profiles import find_observed_profile
 from joulecast.records import Profile, Setup
 from joulecast.uses.progress_report import ReportProgress
 
@@ -114,7 +114,7 @@ def evaluate_offline(
     from joulecast.uses.evaluate import evaluate_stored
 
     if device:
-        return evaluate_stored(find_profile(device, store), plan)
+        return evaluate_stored(find_observed_profile(device, store), plan)
     # Never opened: it only identifies the device and the meter.
     measurer = open_any_measurer(measuring)
     runtime, meter = measurer.runtime, measurer.meter

@@ -129,6 +129,11 @@ def find_profile(device: DeviceLike | Profile, store: str | None = None) -> Prof
     return device if isinstance(device, Profile) else load_profile(device, store=store)
 
 
+def find_observed_profile(device: DeviceLike | Profile, store: str | None = None) -> Profile:
+    """Return a profile with observations that is given as such or by its device."""
+    return device if isinstance(device, Profile) else load_observed_profile(device, store=store)
+
+
 def find_profiles(
     devices: DeviceLike | Profile | Sequence[DeviceLike | Profile],
     store: str | None = None,

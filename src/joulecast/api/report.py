@@ -59,7 +59,7 @@ def make_report(what: Any, store: str | None = None) -> Report:
 
 def _report_named(name: str, store: str | None) -> Report:
     """Return the report of a file, or of a device with a profile."""
-    from joulecast.api.profiles import load_profile
+    from joulecast.api.profiles import load_observed_profile
     from joulecast.reports.result_files import read_result, recognise_result, report_result
 
     if not name:
@@ -71,7 +71,7 @@ def _report_named(name: str, store: str | None) -> Report:
             data = read_result(Path(name))
             if recognise_result(data) or not isinstance(data, dict) or "format" not in data:
                 return report_result(data, name)
-    return _report_profile(load_profile(name, store=store))
+    return _report_profile(load_observed_profile(name, store=store))
 
 
 def _report_profile(profile: Profile) -> Report:

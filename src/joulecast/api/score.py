@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions, ProgressOptions, split_options
-from joulecast.api.profiles import load_profile
+from joulecast.api.profiles import load_observed_profile, load_profile
 from joulecast.errors import (
     ContaminatedError,
     InputError,
@@ -140,7 +140,9 @@ def score_stored(
             "with --device-file for several, and not in both places"
         )
     return tuple(
-        _score_profile(load_profile(name, store=options.store), options, facts.get(name, stated))
+        _score_profile(
+            load_observed_profile(name, store=options.store), options, facts.get(name, stated)
+        )
         for name in devices
     )
 

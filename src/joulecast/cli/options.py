@@ -109,7 +109,10 @@ device_name = click.option(
     "--device-name", default="", metavar="NAME", help="Record the device under another name."
 )
 device = click.option(
-    "--device", default="", help="Device whose profile is used.  [default: this machine]"
+    "--device",
+    default="",
+    help="Device with a profile, or of `joulecast devices`, or a TOML data sheet.  [default: this "
+    "machine]",
 )
 estimator = click.option(
     "--estimator",

@@ -9,6 +9,7 @@ from joulecast.api.bill import Bill
 from joulecast.cli.setups import explain_not_included, is_inference
 from joulecast.cli.terminal import (
     Json,
+    describe_coverage,
     describe_provenance,
     format_interval,
     format_level,
@@ -87,7 +88,14 @@ class RowLabels:
         self.varying = [
             name for name in _SETUP_FIELDS if len({_read_field(row, name) for row in rows}) > 1
         ]
-        self.columns = ("device", "setup") if len(self.devices) > 1 else ("setup",)
+        ranked = [row.estimate.provenance for row in rows if row.estimate and row.rank]
+        self.shows_provenance = len(set(ranked)) > 1 or "datasheet" in ranked
+        columns = {
+            "device": len(self.devices) > 1,
+            "provenance": self.shows_provenance,
+            "setup": len(self.devices) == 1 or bool(self.varying),
+        }
+        self.columns = tuple(name for name, is_shown in columns.items() if is_shown)
 
     @property
     def common(self) -> str:
@@ -132,8 +140,12 @@ class RowLabels:
 
     def label(self, row: ComparisonRow) -> tuple[str, ...]:
         """Return the cells that identify a row."""
-        setup = self.describe_setup(row)
-        return (row.device, setup) if len(self.devices) > 1 else (setup,)
+        cells = {
+            "device": row.device,
+            "provenance": row.estimate.provenance if row.estimate else "",
+            "setup": self.describe_setup(row),
+        }
+        return tuple(cells[name] for name in self.columns)
 
     def describe_setup(self, row: ComparisonRow) -> str:
         """Return the part of a setup that varies: ``batch 32, bf16``."""
@@ -144,8 +156,11 @@ class RowLabels:
     def describe_group(self, covers: str, rows: Sequence[ComparisonRow]) -> str:
         """Return the title of a table; empty for the only one that rests on measurements."""
         provenance = weakest_provenance(row.estimate.provenance for row in rows if row.estimate)
-        if provenance == "measured" and len(self.comparison.groups) == 1:
+        is_labelled = provenance == "measured" or self.shows_provenance
+        if is_labelled and len(self.comparison.groups) == 1:
             return ""
+        if self.shows_provenance:
+            return f"Joules of the {covers}"
         return f"Meters cover {covers}{label_provenance(provenance)}"
 
     def list_unranked(self) -> list[str]:
@@ -221,14 +236,16 @@ def _list_notes(comparison: Comparison) -> list[str]:
     ]
     if len(comparison.groups) > 1:
         notes.append(
-            f"Energies of different tables are not comparable, because the meters cover "
+            f"Energies of different tables are not comparable, because they are those of "
             f"{' and '.join(comparison.groups)}."
         )
     ranked = [row for row in comparison.rows if row.estimate and row.rank]
     pairs = dict.fromkeys(
         (_name_source(row.estimate), row.covers) for row in ranked if row.estimate
     )
-    text = "; ".join(f"{describe_provenance(one)}, the meter covers {of}" for one, of in pairs)
+    text = "; ".join(
+        f"{describe_provenance(one)}, {describe_coverage(one, of)}" for one, of in pairs
+    )
     notes.append(f"Provenance: {text}. {not_included}")
     if any(row.gpus > 1 for row in ranked):
         notes.append(_MODELLED_GPUS)

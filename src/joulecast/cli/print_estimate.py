@@ -19,6 +19,7 @@ from joulecast.cli.setups import (
 )
 from joulecast.cli.terminal import (
     Json,
+    describe_coverage,
     describe_provenance,
     format_interval,
     format_level,
@@ -201,7 +202,8 @@ def _list_notes(report: EstimateReport) -> list[str]:
     missing = report.cost.not_included if is_run else explain_not_included(report.setup)
     notes = [
         f"{_describe_memory(result)} {missing}",
-        f"Provenance: {_describe_source(result)}; the meter covers {result.covers}.",
+        f"Provenance: {_describe_source(result)}; "
+        f"{describe_coverage(result.provenance, result.covers)}.",
     ]
     if result.host_share is not None and result.host_share > _MIN_HOST_SHARE:
         notes.append(

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import (
+    describe_coverage,
     describe_provenance,
     format_interval,
     format_with_interval,
@@ -38,7 +39,7 @@ def print_generation(name: str, setup: Setup, found: GenerationEstimate) -> None
     console.print(_make_table(found))
     console.print()
     provenance = describe_provenance(found.provenance)
-    source = f"Provenance: {provenance}; the meter covers {found.covers}."
+    source = f"Provenance: {provenance}; {describe_coverage(found.provenance, found.covers)}."
     print_notes(console, [source, *found.notes, _EXPLANATION])
 
 

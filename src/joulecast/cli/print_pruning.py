@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from joulecast.api.prune import PrunedNet, is_within_budget
 from joulecast.cli.setups import begin_sentence, describe_setup
 from joulecast.cli.terminal import (
+    describe_coverage,
     describe_provenance,
     format_with_interval,
     label_provenance,
@@ -107,7 +108,8 @@ def _list_notes(report: PruningReport, after: Estimate) -> list[str]:
     notes = [
         f"{format_share(result.importance_share)} of the importance is kept on average; "
         f"{result.candidate_count:,} candidates were estimated.",
-        f"Provenance: {describe_provenance(after.provenance)}; the meter covers {after.covers}.",
+        f"Provenance: {describe_provenance(after.provenance)}; "
+        f"{describe_coverage(after.provenance, after.covers)}.",
     ]
     if after.unseen_share > 0:
         notes.append(

@@ -10,6 +10,7 @@ from joulecast.cli.setups import (
     is_inference,
 )
 from joulecast.cli.terminal import (
+    describe_coverage,
     describe_provenance,
     format_interval,
     format_level,
@@ -178,8 +179,9 @@ def _list_notes(result: SearchResult, storage: str | None) -> list[str]:
 def _explain_energy(screener: BudgetScreener, candidates: Sequence[ScreenedCandidate]) -> list[str]:
     fitted = screener.fitted_profile
     notes = [
-        f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; the meter "
-        f"covers {fitted.profile.covers}. {explain_not_included(screener.space.setup)}"
+        f"Energies are estimates. Provenance: {describe_provenance(fitted.provenance)}; "
+        f"{describe_coverage(fitted.provenance, fitted.profile.covers)}. "
+        f"{explain_not_included(screener.space.setup)}"
     ]
     step = "An inference" if is_inference(screener.space.setup) else "A step"
     if "batch" in _list_other_dimensions(screener) and screener.length.epochs is None:

@@ -148,6 +148,13 @@ def describe_provenance(provenance: str) -> str:
     return _DESCRIPTIONS[provenance]
 
 
+def describe_coverage(provenance: str, covers: str) -> str:
+    """Return a clause that says which joules a number contains."""
+    if provenance == "datasheet":
+        return f"joules are those of the {covers}"
+    return f"the meter covers {covers}"
+
+
 def label_provenance(provenance: str) -> str:
     """Return the label of a number that was not measured; empty for one that was."""
     return "" if provenance == "measured" else f" ({provenance})"

@@ -50,10 +50,14 @@ def _draw_group(covers: str, rows: Sequence[ComparisonRow]) -> Plot:
         energy_title="Energy per sample",
         others="other combinations",
     )
-    title = f"Meter covers {covers}" + ("" if provenance == "measured" else f" ({provenance})")
+    title = f"Joules of the {covers}" if provenance == "datasheet" else f"Meter covers {covers}"
+    title += "" if provenance == "measured" else f" ({provenance})"
     return plot_pareto_front(points, options, Caption(title, provenance=provenance))
 
 
 def _describe_row(row: ComparisonRow) -> str:
     words = [f"batch {row.setup.batch}", row.setup.optimizer, row.setup.precision]
-    return ", ".join([*words, *([f"{row.gpus} GPUs"] if row.gpus > 1 else [])])
+    gpus = [f"{row.gpus} GPUs"] if row.gpus > 1 else []
+    # Rows of one panel may rest on measurements, on data sheets or on either.
+    provenance = row.estimate.provenance if row.estimate else "measured"
+    return ", ".join([*words, *gpus, *([provenance] if provenance != "measured" else [])])

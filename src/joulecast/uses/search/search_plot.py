@@ -42,7 +42,7 @@ def plot_search(result: SearchResult) -> Plot:
     )
     caption = Caption(
         f"{screener.space.family}: score against energy",
-        f"{profile.device.name}, meter covers {profile.covers}; bars: {level} interval",
+        f"{profile.device.name}, joules of the {profile.covers}; bars: {level} interval",
         screener.fitted_profile.provenance,
     )
     return plot_pareto_front(points, options, caption)
