@@ -79,6 +79,37 @@ def test_wrong_options_are_one_line() -> None:
         )
 
 
+def test_several_gpus_take_fewer_steps(store: str) -> None:
+    how: dict[str, Any] = {"batch": 32, "device": "simulated-5", "store": store}
+    gpus = {"gpus": 4, "parallel": "data", "link_gb_s": 300}
+    step = joulecast.estimate(NET, **how, **gpus)
+    cost = joulecast.estimate_run(NET, epochs=2, samples=1280, **how, **gpus)
+    assert step.gpus == 4 and cost.schedule.steps == 2 * 10
+    assert cost.energy_j == pytest.approx(20 * step.energy_j)
+    plain = joulecast.estimate(NET, **how)
+    assert joulecast.estimate(NET, gpus=1, parallel="data", **how) == plain
+    assert 4 * plain.energy_j < step.energy_j < 6 * plain.energy_j
+    rows = joulecast.compare(
+        NET,
+        devices="simulated-5",
+        store=store,
+        batch=32,
+        gpus=(1, 4),
+        parallel="data",
+        link_gb_s=300,
+    ).rows
+    assert [row.gpus for row in rows] == [1, 4]
+    assert rows[1].estimate is not None
+    assert rows[1].estimate.energy_j == pytest.approx(step.energy_j)
+
+
+def test_gpus_are_checked_before_anything_is_read() -> None:
+    with pytest.raises(InputError, match="tensor parallelism is not modelled yet"):
+        joulecast.estimate("no such net", gpus=4, parallel="tensor")
+    with pytest.raises(InputError, match=r"gpus is 2\.5: give a whole number"):
+        joulecast.estimate("no such net", gpus=2.5, parallel="data")
+
+
 class Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()

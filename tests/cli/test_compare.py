@@ -105,6 +105,16 @@ def test_columns_are_explained_only_where_they_appear(profiled):
     assert "Pareto front" not in text and "P(less):" not in text and "Provenance" not in text
 
 
+def test_numbers_of_gpus_are_rows(profiled):
+    words = ("compare", *NET, "--batch", "8", "--gpus", "1,4", "--parallel", "data")
+    text = " ".join(profiled(*words, "--link-gb-s", "300").stdout.split())
+    assert "1 GPU" in text and "4 GPUs" in text and "Batch sizes are those of each GPU" in text
+    assert "is modelled, not measured" in text and "simulated, not a real device" in text
+    unknown = profiled.json(*words)["rows"][1]
+    assert unknown["gpus"] == 4 and "give --link-gb-s" in unknown["reason_not_ranked"]
+    assert "pipeline parallelism is not modelled yet" in profiled.fails(*words[:-1], "pipeline")
+
+
 def test_a_plot_is_written(profiled, shell):
     profiled("compare", *NET, *MANY, "--plot", "front.html")
     page = (shell.folder / "front.html").read_text()
@@ -122,6 +132,8 @@ def test_a_plot_is_written(profiled, shell):
         (("--devices", ","), "give at least one"),
         (("--precision", "fp8"), "choose from"),
         (("--epochs", "3"), "--epochs needs --samples"),
+        (("--gpus", "x"), "give whole numbers"),
+        (("--parallel", "data"), "--parallel needs --gpus"),
     ],
 )
 def test_wrong_usage_is_reported(profiled, words, said):

@@ -367,3 +367,65 @@ def test_a_network_file_imports_nothing_heavy(profiled):
 )
 def test_bad_options_are_one_line(profiled, words, code, part):
     assert part in profiled.fails("estimate", *words, code=code)
+
+
+GPUS = ("--gpus", "4", "--parallel", "data", "--link-gb-s", "300")
+
+
+def test_several_gpus_are_added_up_and_marked(profiled):
+    one = profiled.json("estimate", *NET)
+    four = profiled.json("estimate", *NET, *GPUS)
+    part = four["data_parallel"]
+    assert four["energy_j"] == pytest.approx(4 * one["energy_j"] + part["added_j"])
+    assert part["provenance"] == "modelled" and part["step_provenance"] == "simulated"
+    assert part["samples_per_step"] == 32 and part["link_bytes_per_s"] == 300e9
+    # One GPU needs no all-reduce, and no link.
+    assert profiled.json("estimate", *NET, "--gpus", "1", "--parallel", "data") == one
+    assert "data_parallel" not in one
+    text = " ".join(profiled("estimate", *NET, *GPUS).stdout.split())
+    assert "on 4 × simulated-7: batch 8 per GPU" in text
+    assert "A step of 32 samples takes" in text and "4 GPUs train 3." in text
+    assert "what 4 GPUs add to it modelled, not measured" in text
+    assert "Modelled, not measured: a ring all-reduce of" in text and "75.0 % of 300 GB/s" in text
+    assert "Peak memory about" in text and "per GPU" in text and "all_reduce about" in text
+
+
+def test_runs_of_several_gpus_have_fewer_steps(profiled):
+    words = ("--epochs", "2", "--samples", "128", "--eval-every", "2", "--eval-samples", "64")
+    one = profiled.json("estimate", *NET, *words)
+    four = profiled.json("estimate", *NET, *words, *GPUS)
+    assert (one["steps"], four["steps"]) == (32, 8)
+    parts = [{part["name"]: part for part in data["run"]["parts"]} for data in (one, four)]
+    assert [own["evaluation"]["count"] for own in parts] == [16 * 8, 4 * 2]
+    # As many samples are evaluated per evaluation, by four GPUs at once.
+    energies = [own["evaluation"]["energy_j"] / own["evaluation"]["count"] for own in parts]
+    assert energies[1] == pytest.approx(4 * energies[0])
+    assert "2 batches per GPU" in profiled("estimate", *NET, *words, *GPUS).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "4"), "how do 4 GPUs share the work? Give --parallel data"),
+        (("--gpus", "4", "--parallel", "fsdp"), "FSDP is not modelled yet: give --parallel data"),
+        (("--gpus", "4", "--parallel", "data"), "give --link-gb-s, in GB/s"),
+        (("--gpus", "64", "--parallel", "data"), "from 1 to 16"),
+        (("--inference", *GPUS), "--gpus 4 is for training"),
+    ],
+)
+def test_gpus_that_cannot_be_estimated_are_one_clear_line(profiled, words, said):
+    assert said in profiled.fails("estimate", *NET, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "0"), "0 is not in the range"),
+        (("--gpus", "2.5"), "is not a valid integer"),
+        (("--parallel", "data"), "--parallel needs --gpus"),
+        (("--link-gb-s", "300"), "--link-gb-s needs --gpus"),
+        (("--gpus", "2", "--parallel", "data", "--link-gb-s", "0"), "0.0 is not in the range"),
+    ],
+)
+def test_wrong_options_of_gpus_are_usage_errors(profiled, words, said):
+    assert said in profiled.fails("estimate", *NET, *words, code=2)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.kinds import (
+    count_gradients,
     find_kind,
     input_shape,
     layer_work,
@@ -78,6 +79,16 @@ def test_frozen_weights_have_no_gradient_and_no_update(name):
     assert frozen.params == trained.params
     if trained.backward.flops:
         assert frozen.backward.flops < trained.backward.flops
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_gradients_are_counted_once_for_each_weight_that_trains(name):
+    layer, setup = LAYERS[name], Setup()
+    weights = layer_work(layer, setup).params
+    assert count_gradients(replace(layer, calls=3), setup) == weights > 0
+    assert count_gradients(replace(layer, trains=False), setup) == 0
+    assert count_gradients(replace(layer, tied=True), setup) == 0
+    assert count_gradients(layer, replace(setup, phase="inference")) == 0
 
 
 @every_layer

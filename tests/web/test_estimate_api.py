@@ -51,6 +51,21 @@ def test_a_network_is_estimated_like_its_family(client):
     assert client.post("/api/estimate", json=query).json() == named
 
 
+def test_several_gpus_are_estimated_like_the_package_does(client, web_store):
+    query = {**QUERY, "gpus": 4, "parallel": "data", "link_gb_s": 300}
+    found = client.post("/api/estimate", json=query).json()
+    gpus = {"gpus": 4, "parallel": "data", "link_gb_s": 300}
+    own = joulecast.estimate(PROFILED, device="simulated-7", batch=8, store=web_store, **gpus)
+    assert found["gpus"] == 4 and found["data_parallel"]["provenance"] == "modelled"
+    assert {name: found[name] for name in own.to_dict()} == json.loads(json.dumps(own.to_dict()))
+    assert client.post("/api/estimate", json=QUERY).json()["gpus"] == 1
+    refused = {"parallel": "tensor"}, {"link_gb_s": None}, {"gpus": 17}, {"gpus": 2.5}
+    said = "tensor parallelism", "--link-gb-s", "gpus", "gpus"
+    for change, words in zip(refused, said, strict=True):
+        answer = client.post("/api/estimate", json={**query, **change})
+        assert answer.status_code == 422 and words in answer.json()["detail"]
+
+
 def test_network_files_are_read(client, tmp_path):
     from joulecast.files import write_network
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from joulecast.api.estimate import estimate_fitted
 from joulecast.api.nets import choose_batch, resolve_built_in
+from joulecast.api.options import ParallelOptions
 from joulecast.errors import InputError, NetError
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.records import Estimate, Network, Setup
@@ -52,6 +53,7 @@ class EstimateQuestion:
         level: Probability of the interval.
         estimator: Name of an estimator that was fitted to the profile; ``auto`` for the one that
             suits the runtime.
+        parallel: On how many GPUs it is trained.
     """
 
     net: str | Network
@@ -60,6 +62,7 @@ class EstimateQuestion:
     input_shape: tuple[int, ...] | None = None
     level: float = 0.95
     estimator: str = "auto"
+    parallel: ParallelOptions = ParallelOptions()
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class EstimateService:
             identify_profile(summary),
             question.estimator,
             question.level,
+            question.parallel,
             setup,
             _label(network),
         )
@@ -115,7 +119,7 @@ class EstimateService:
         if known is not None:
             return replace(known, is_repeated=True)
         fitted = self._find_fit(summary, question.estimator)
-        found = estimate_fitted(fitted, network, setup, question.level)
+        found = estimate_fitted(fitted, network, setup, question.level, question.parallel)
         answer = EstimateAnswer(network, setup, found, fitted.profile.key)
         if len(network.layers) <= _MOST_KEPT_LAYERS:
             self._estimates.put(key, answer)

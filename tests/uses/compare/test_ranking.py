@@ -13,6 +13,7 @@ from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 from joulecast.uses.compare import compare
 from joulecast.uses.compare.comparison_plot import plot_comparison
+from joulecast.uses.parallel_options import GpuCounts
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]
@@ -93,3 +94,31 @@ def test_empty_profile_is_the_reason(cnn_profile):
     empty = replace(cnn_profile, observations=(), fits={})
     found = compare(NET, {"empty": empty}, SETUPS[:1])
     assert not found.groups and "holds nothing" in found.rows[0].reason
+
+
+def test_numbers_of_gpus_are_ranked_per_sample(cnn_profile):
+    gpus = GpuCounts((1, 4), "data", 300.0)
+    found = compare(NET, {"test": cnn_profile}, SETUPS[:2], gpus=gpus)
+    (rows,) = found.groups.values()
+    assert len(rows) == 4 and {row.gpus for row in rows} == {1, 4}
+    pairs = {(row.setup, row.gpus): row for row in rows}
+    for setup in SETUPS[:2]:
+        one, four = pairs[setup, 1], pairs[setup, 4]
+        assert four.energy_j == pytest.approx(four.estimate.energy_j / (4 * setup.batch))
+        # Four GPUs are faster, and take a little more energy for each sample.
+        assert one.energy_j < four.energy_j < 1.5 * one.energy_j
+        assert one.duration_s / 4 < four.duration_s < one.duration_s
+        assert one.to_dict()["gpus"] == 1 and "data_parallel" not in one.to_dict()
+        part = four.to_dict()["data_parallel"]
+        assert part["gpus"] == 4 and part["provenance"] == "modelled"
+    assert any(", 4 GPUs" in str(mark) for mark in vars(plot_comparison(found)).values())
+
+
+def test_gpus_without_a_known_link_are_not_ranked(cnn_profile):
+    profiles = {"test": cnn_profile, "absent": "no profile of 'absent'"}
+    found = compare(NET, profiles, SETUPS[:1], gpus=GpuCounts((1, 4), "data"))
+    (ranked,) = found.groups["device"]
+    assert ranked.gpus == 1
+    refused, *absent = found.unranked
+    assert refused.gpus == 4 and "give --link-gb-s" in refused.reason
+    assert [row.gpus for row in absent] == [1, 4]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.records import Estimate, Setup
+from joulecast.records import DataParallel, Estimate, Setup
 from joulecast.uses.whole_run import (
     EVALUATION,
     TRAINING,
@@ -102,3 +102,20 @@ def test_empty_runs_are_refused() -> None:
     for schedule in ({"steps": 0}, {"runs": 0}):
         with pytest.raises(InputError, match="at least 1"):
             RunSchedule(**schedule)
+
+
+def test_all_gpus_evaluate_and_wait() -> None:
+    """A step of several GPUs has their energy; evaluations and waiting are estimated for one."""
+    part = DataParallel(4, 32, 1000, 1, 300e9, 0.75, 1e-3, 1e-3, 1e-3, 0.1, 100.0, "simulated")
+    schedule = RunSchedule(100, evaluations=5, evaluation_batches=4)
+    wait = DataWait(LoadingTime(0.012, 50, workers=2), 0.002, idle_w=30.0)
+    one = add_up_run(STEP, SETUP, schedule, EVALUATED, wait)
+    four = add_up_run(replace(STEP, data_parallel=part), SETUP, schedule, EVALUATED, wait)
+    energies = [
+        later.energy_j / first.energy_j for first, later in zip(one.parts, four.parts, strict=True)
+    ]
+    assert energies == pytest.approx([1.0, 4.0, 4.0])
+    assert four.parts[1].interval_j == pytest.approx(
+        [4 * end_j for end_j in one.parts[1].interval_j]
+    )
+    assert four.duration_s == pytest.approx(one.duration_s)

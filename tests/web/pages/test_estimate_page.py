@@ -68,6 +68,10 @@ def test_every_control_changes_the_estimate(visit):
         before = page.inner_text(result)
         move(page, lambda control=control, value=value: page.fill(control, value))
         assert page.inner_text(result) != before, control
+    page.fill("#link_gb_s", "300")
+    move(page, lambda: page.fill("#gpus", "4"))
+    assert f"4 × {SECOND}" in page.inner_text("#basis") and "link_gb_s=300" in page.url
+    assert "ring all-reduce" in page.inner_text("#notes")
     for control in ("#precision", "#optimizer", "#phase"):
         move(page, lambda control=control: page.select_option(control, index=1))
     assert page.inner_text("#energy-title") == "Energy of an inference"

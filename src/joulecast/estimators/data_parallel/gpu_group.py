@@ -12,8 +12,8 @@ from joulecast.records import DataSheet, Profile, Setup
 # An H200 whose clocks are up draws 124 of 700 W while nothing runs; data sheets give less, with
 # clocks down.
 _AWAKE_SHARE = 0.18
-# Runtimes that have DistributedDataParallel, or stand for one that has.
-_RUNTIMES = ("torch", "simulated")
+# Runtimes that have nothing like DistributedDataParallel.
+_ALONE = ("mnn", "onnx")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def find_gpu_group(
     if gpus == 1:
         return None
     name = profile.device.name
-    if profile.covers.startswith("cpu") or not profile.runtime.startswith(_RUNTIMES):
+    if profile.covers.startswith("cpu") or profile.runtime.startswith(_ALONE):
         raise InputError(
             f"--gpus {gpus} needs a GPU that PyTorch trains on, and {name} with {profile.runtime} "
             "is not one: give another device"

@@ -17,6 +17,7 @@ from joulecast.families import FAMILIES, WIDEST, Family
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS
 from joulecast.store import ProfileSummary
 from joulecast.units import GRIDS
+from joulecast.uses.parallel_options import MOST_GPUS
 from joulecast.web.page_data import find_page_data
 from joulecast.web.rendering import DashboardPage, render
 
@@ -82,6 +83,7 @@ def show_estimate(request: Request) -> HTMLResponse:
         short_key=SHORT_KEY,
         precisions=FLOAT_PRECISIONS,
         optimizers=OPTIMIZERS,
+        most_gpus=MOST_GPUS,
         regions=sorted(GRIDS),
     )
 

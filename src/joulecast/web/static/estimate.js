@@ -16,7 +16,7 @@ import {
 const ANNOUNCE_MS = 900;
 const MOST_BARS = 12;
 const ROW_PX = 26;
-const FIELDS = ["batch", "phase", "precision", "optimizer", "accumulate", "steps", "device", "battery", "grid", "price"];
+const FIELDS = ["batch", "phase", "precision", "optimizer", "accumulate", "gpus", "link_gb_s", "steps", "device", "battery", "grid", "price"];
 
 const byId = (id) => document.getElementById(id);
 const setText = (id, text) => {
@@ -146,6 +146,11 @@ function makeQuery(device) {
     setup.accumulate = readNumber("accumulate", "Batches per update");
   }
   const query = { device, setup, steps: readNumber("steps", "Steps") };
+  const gpus = readNumber("gpus", "GPUs");
+  if (isTraining && gpus > 1) {
+    const link = byId("link_gb_s").value;
+    Object.assign(query, { gpus, parallel: "data" }, link && { link_gb_s: Number(link) });
+  }
   for (const name of ["battery", "grid", "price"]) {
     if (byId(name).value.trim()) {
       query[name] = byId(name).value.trim();
@@ -261,10 +266,11 @@ function showFigures(found) {
 function showBasis(found, device) {
   const tag = makeElement("span", found.provenance, "tag");
   tag.dataset.provenance = found.provenance;
+  const where = found.gpus > 1 ? `${found.gpus} × ${found.device}` : found.device;
   const shipped = device?.is_shipped ? "; a shipped profile of another unit" : "";
   byId("basis").replaceChildren(
     tag,
-    ` ${found.net || "Your network"} on ${found.device} (${found.runtime}), estimator ${found.estimator}; the meter covers ${found.covers}${shipped}.`,
+    ` ${found.net || "Your network"} on ${where} (${found.runtime}), estimator ${found.estimator}; the meter covers ${found.covers}${shipped}.`,
   );
 }
 
@@ -272,7 +278,8 @@ function describeMemory(found) {
   if (!found.device_memory_bytes) {
     return "peak, estimated";
   }
-  const fits = found.fits_memory === false ? "does not fit" : "peak, estimated";
+  const peak = found.gpus > 1 ? "peak of each GPU, estimated" : "peak, estimated";
+  const fits = found.fits_memory === false ? "does not fit" : peak;
   return `${fits}; device ${formatBytes(found.device_memory_bytes)}`;
 }
 
