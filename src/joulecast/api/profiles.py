@@ -239,6 +239,9 @@ def _match_device(
         if one.device == device.name and one.runtime.partition("-")[0] == framework
     ]
     if not named:
+        sheet = match_data_sheet(device.processor)
+        if sheet is not None:
+            other = f"or use its data sheet with --device {sheet.name}"
         raise MissingError(
             f"{place}) has no profile yet: make one with `joulecast profile NET --on {on}`, {other}"
         )

@@ -1,0 +1,56 @@
+"""``devices`` lists the catalogue, shows a device and adds one."""
+
+from __future__ import annotations
+
+CARD = """
+name = "my-card"
+units = 46
+clock_mhz = 1725
+bandwidth_gb_s = 448
+memory_gib = 8
+power_limit_w = 220
+tflops = { fp32 = 20.3, bf16 = 40.6 }
+"""
+
+
+def test_the_list_fits_a_page_and_says_which_were_measured(shell):
+    lines = shell("devices").stdout.splitlines()
+    assert max(map(len, lines)) <= 100 and len(lines) > 40
+    row = next(line for line in lines if line.startswith("nvidia-rtx-4090"))
+    assert row.split() == [
+        "nvidia-rtx-4090", "24", "82.6", "82.6", "165.2", "165.2", "1008", "450", "datasheet",
+    ]  # fmt: skip
+    assert next(one for one in lines if one.startswith("nvidia-h200 ")).split()[-1] == "measured"
+    data = shell.json("devices")["devices"]
+    assert {one["name"]: one["provenance"] for one in data}["nvidia-h200"] == "measured"
+
+
+def test_one_device_is_shown_with_all_figures_and_their_sources(shell):
+    text = shell("devices", "MI250").stdout
+    assert "45.3 TFLOP/s" in text and "64 GiB HBM2e" in text and "6 nm" in text
+    assert "half of a module of 560 W" in " ".join(text.split()) and "unknown: assumed" in text
+    assert "labelled datasheet" in text
+    assert "Estimates rest on its profile" in shell("devices", "h200").stdout
+    data = shell.json("devices", "mi250")
+    assert data["sources"]["power_limit_w"].startswith("AMD Instinct MI250")
+    assert data["provenance"] == "datasheet" and data["profiles"] == []
+
+
+def test_a_card_is_added_and_shown(shell, write):
+    file = write("card.toml", CARD)
+    assert "my-card" in shell("devices", file).stdout
+    said = shell("devices", "--add", file).stdout
+    assert said.startswith("Added my-card as ") and "--device my-card" in said
+    assert "given in my-card.toml" in shell("devices", "my-card").stdout
+    assert shell.json("devices", "--add", file)["device"] == "my-card"
+    assert [one["name"] for one in shell.json("devices")["devices"]][-1] == "my-card"
+
+
+def test_bad_input_is_one_line(shell, write):
+    assert "did you mean nvidia-rtx-4090" in shell.fails("devices", "rtx-4099")
+    assert "give NAME or --add" in shell.fails("devices", "l4", "--add", "x.toml", code=2)
+    assert "there is no file" in shell.fails("devices", "--add", "x.toml")
+    missing = write("card.toml", CARD.replace("clock_mhz", "#"))
+    assert "clock_mhz is missing" in shell.fails("devices", "--add", missing)
+    taken = write("card.toml", CARD.replace("my-card", "l4"))
+    assert "already has nvidia-l4" in shell.fails("devices", "--add", taken)
