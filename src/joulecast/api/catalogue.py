@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulecast.catalogue import DATASHEET, DataSheet, find_data_sheet, is_named, list_data_sheets
+from joulecast.catalogue import (
+    DATASHEET,
+    DataSheet,
+    find_data_sheet,
+    is_named,
+    list_data_sheets,
+    make_sheet_profile,
+    read_data_sheet,
+)
 from joulecast.records import PROVENANCES, Json
 
 if TYPE_CHECKING:
@@ -60,7 +68,26 @@ def find_catalogue_device(name: str, store: str | None = None) -> CatalogueDevic
     Raises:
         InputError: No device, or several, have this name.
     """
-    return _describe(find_data_sheet(name), _list_profiles(store))
+    sheet = read_data_sheet(name) if name.endswith(".toml") else find_data_sheet(name)
+    return _describe(sheet, _list_profiles(store))
+
+
+def summarise_sheet(sheet: DataSheet) -> ProfileSummary:
+    """Return the summary of the profile that a data sheet becomes."""
+    from joulecast.store import ProfileSummary
+
+    profile = make_sheet_profile(sheet)
+    return ProfileSummary(
+        profile.key,
+        profile.device.name,
+        profile.device.power_mode,
+        profile.runtime,
+        profile.covers,
+        profile.provenance,
+        observation_count=0,
+        estimators=("additive",),
+        changed_at_s=0.0,
+    )
 
 
 def _list_profiles(store: str | None) -> Sequence[ProfileSummary]:

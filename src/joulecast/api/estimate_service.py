@@ -17,9 +17,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from joulecast.api.catalogue import summarise_sheet
 from joulecast.api.estimate import estimate_fitted
 from joulecast.api.nets import choose_batch, resolve_built_in
 from joulecast.api.options import ParallelOptions
+from joulecast.api.profiles import list_unmeasured, match_name
+from joulecast.catalogue import DATASHEET, DataSheet, find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError, NetError
 from joulecast.families import FAMILIES, is_family, parse_params
 from joulecast.records import Estimate, Network, Setup
@@ -47,7 +50,8 @@ class EstimateQuestion:
 
     Attributes:
         net: A family such as ``cnn5:16,32,64,128``, a reference application, or a Network.
-        device: Name of a device with a profile, or a profile's key, or the start of either.
+        device: Name of a device with a profile, or a profile's key, or the start of either; or a
+            device of the catalogue.
         setup: Fields of ``Setup``; the batch size is the net's own by default.
         input_shape: For a name, the shape of one sample where it differs from the usual one.
         level: Probability of the interval.
@@ -106,7 +110,7 @@ class EstimateService:
             StoreError: The store cannot be read.
         """
         network, setup = resolve_question(question)
-        summary = self.find_profile(question.device)
+        summary = self.find_device(question.device)
         key = (
             identify_profile(summary),
             question.estimator,
@@ -127,7 +131,7 @@ class EstimateService:
 
     def fit(self, device: str, estimator: str = "auto") -> FittedProfile:
         """Return the fitted profile of a device, the kept one if the store has not changed."""
-        return self._find_fit(self.find_profile(device), estimator)
+        return self._find_fit(self.find_device(device), estimator)
 
     def list_profiles(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles, at most a second old."""
@@ -151,6 +155,20 @@ class EstimateService:
 
         return match_profiles(self.list_profiles(), device, {})[0]
 
+    def find_device(self, device: str) -> ProfileSummary:
+        """Return the best profile of a device, or that of a data sheet of the catalogue.
+
+        Raises:
+            InputError: Several devices match.
+            MissingError: None matches.
+        """
+        found = match_name(self.list_profiles(), device)
+        return summarise_sheet(found) if isinstance(found, DataSheet) else found[0]
+
+    def list_unmeasured(self) -> tuple[DataSheet, ...]:
+        """Return the devices of the catalogue that have no profile."""
+        return list_unmeasured(self.list_profiles())
+
     @property
     def fit_count(self) -> int:
         """Number of fitted profiles that are kept."""
@@ -168,6 +186,8 @@ class EstimateService:
             )
 
         def load() -> FittedProfile:
+            if summary.provenance == DATASHEET:
+                return fit_profile(make_sheet_profile(find_data_sheet(summary.device)), estimator)
             with open_store(self._store, create=False) as opened:
                 return fit_profile(opened.load_profile(summary.key), estimator)
 

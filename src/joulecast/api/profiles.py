@@ -78,7 +78,7 @@ def load_profile(
     with open_store(store, create=False) as opened:
         known = opened.list_profiles()
         if name:
-            matches = _match_name(known, name)
+            matches = match_name(known, name)
         else:
             here, framework = find_device(on)
             name, matches = here.name, _match_device(known, here, framework, on)
@@ -181,8 +181,15 @@ def identify_profile(profile: Profile, store: str | None = None) -> str:
     return profile.device.name if is_unique else profile.key[:SHORT_KEY]
 
 
-def _match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummary] | DataSheet:
-    """Return the profiles that a name means, the best one first, or the data sheet of a device."""
+def match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSummary] | DataSheet:
+    """Return the profiles that a name means, the best one first, or the data sheet of a device.
+
+    No file is read but those of the catalogue.
+
+    Raises:
+        InputError: Several devices match.
+        MissingError: None matches.
+    """
     from joulecast.store.summaries import match_profiles
 
     if any(name.lower() in (one.device.lower(), one.key) for one in known):
@@ -201,18 +208,22 @@ def _match_name(known: Sequence[ProfileSummary], name: str) -> list[ProfileSumma
     return match_profiles(measured, measured[0].device, {}) if measured else sheet
 
 
+def list_unmeasured(known: Sequence[ProfileSummary]) -> tuple[DataSheet, ...]:
+    """Return the devices of the catalogue that have none of the known profiles."""
+    return tuple(
+        sheet
+        for sheet in list_data_sheets()
+        if not any(is_named(sheet, one.device) for one in known)
+    )
+
+
 def _list_all(store: str | None) -> list[str]:
     """Return the keys of all profiles, and the names of the devices that have none."""
     from joulecast.store import open_store
 
     with open_store(store, create=False) as opened:
         known = opened.list_profiles()
-    others = [
-        sheet.name
-        for sheet in list_data_sheets()
-        if not any(is_named(sheet, one.device) for one in known)
-    ]
-    return [*(one.key for one in known), *others]
+    return [*(one.key for one in known), *(one.name for one in list_unmeasured(known))]
 
 
 def _convert_name(device: Any) -> str:

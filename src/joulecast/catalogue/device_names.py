@@ -56,14 +56,11 @@ def find_data_sheet(name: str) -> DataSheet:
     """Return the data sheet of a device.
 
     Args:
-        name: The device's name, title or alias, what its driver calls it, a part of its name,
-            or a ``.toml`` file that describes it.
+        name: The device's name, title or alias, what its driver calls it, or a part of its name.
 
     Raises:
         InputError: No device, or several, have this name; the message lists those that come near.
     """
-    if name.endswith(".toml"):
-        return read_data_sheet(name)
     found = match_data_sheet(name)
     if found is not None:
         return found

@@ -168,11 +168,15 @@ class Profile(Record):
 
     @property
     def key(self) -> str:
-        """A stable name of device, runtime, coverage and provenance."""
+        """A stable name of device, runtime, coverage and provenance, or of a data sheet."""
         # The kernel may change how much memory is usable, and units share a profile.
         ignored = ("memory_bytes", "unit")
         device: Json = {k: v for k, v in self.device.to_dict().items() if k not in ignored}
-        return stable_hash([device, self.runtime, self.covers, self.provenance])
+        identity: list[Any] = [device, self.runtime, self.covers, self.provenance]
+        if self.provenance == "datasheet" and self.data_sheet is not None:
+            # Users may change the figures of their own devices.
+            identity.append(self.data_sheet.to_dict())
+        return stable_hash(identity)
 
     def add_fits(self, fits: Mapping[str, Any]) -> Profile:
         """Return the profile with fits that were made from its present observations."""

@@ -64,7 +64,9 @@ class EstimateQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     device: str = Field(
-        min_length=1, max_length=200, description="A device with a profile, or a profile's key."
+        min_length=1,
+        max_length=200,
+        description="A device with a profile, a profile's key, or a device of the catalogue.",
     )
     net: Annotated[str | None, Field(max_length=200)] = Field(
         default=None, description="A family with its parameters, like `cnn5:16,32,64,128`."

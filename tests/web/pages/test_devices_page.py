@@ -41,3 +41,23 @@ def test_page_fits_a_phone_in_the_dark(visit, check_access):
     save_screenshot(page, "devices-phone-dark")
     check_access("/devices", theme="dark", size=PHONE)
     check_access("/devices")
+
+
+def test_json_lists_the_catalogue_apart_from_profiles(fetch):
+    found = fetch("/api/devices").json()
+    catalogue = {one["name"]: one for one in found["catalogue"]}
+    assert len(catalogue) >= 35 and "nvidia-h200" not in catalogue
+    l4 = catalogue["nvidia-l4"]
+    assert l4["provenance"] == "datasheet" and l4["power_limit_w"] == 72
+    assert l4["flops_per_s"]["bf16"] == 121e12
+
+
+@pytest.mark.journey
+def test_catalogue_has_a_section_of_its_own_and_leads_to_estimates(visit):
+    page = visit("/devices")
+    row = page.locator("#catalogue tbody tr", has_text="nvidia-rtx-4090")
+    assert "datasheet" in row.inner_text() and "1008" in row.inner_text()
+    assert page.locator("#profiles", has_text="nvidia-rtx-4090").count() == 0
+    row.get_by_role("link", name="Estimate").click()
+    page.wait_for_url("**/estimate?*")
+    assert page.locator("#device option:checked").inner_text().startswith("nvidia-rtx-4090 (gpu")

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from joulecast.api.catalogue import summarise_sheet
 from joulecast.api.estimate_service import MOST_SERVED_DEPTH, is_depth
 from joulecast.api.profiles import SHORT_KEY
 from joulecast.families import FAMILIES, WIDEST, Family
@@ -70,16 +71,23 @@ class FamilyList:
 @router.get("/estimate", include_in_schema=False, response_class=HTMLResponse)
 def show_estimate(request: Request) -> HTMLResponse:
     """Show the page; its script asks for estimates."""
-    profiles = find_page_data(request).service.list_profiles()
+    service = find_page_data(request).service
+    profiles = service.list_profiles()
+    unmeasured = [summarise_sheet(one) for one in service.list_unmeasured()]
     return render(
         request,
         "estimate.html",
         families=list_families().families,
         choices={
             "families": [_to_json(one) for one in list_families().families],
-            "devices": [_describe_device(one) for one in profiles],
+            "devices": [
+                *(_describe_device(one, one.key[:SHORT_KEY]) for one in profiles),
+                # A data sheet has no key to look it up by.
+                *(_describe_device(one, one.device) for one in unmeasured),
+            ],
         },
         profiles=profiles,
+        unmeasured=unmeasured,
         short_key=SHORT_KEY,
         precisions=FLOAT_PRECISIONS,
         optimizers=OPTIMIZERS,
@@ -111,9 +119,9 @@ def _describe_parameter(family: Family, name: str, value: int) -> FamilyParamete
     return FamilyParameter(name, role, value, step, step, slider_most, most - most % step)
 
 
-def _describe_device(profile: ProfileSummary) -> dict[str, Any]:
+def _describe_device(profile: ProfileSummary, key: str) -> dict[str, Any]:
     return {
-        "key": profile.key[:SHORT_KEY],
+        "key": key,
         "device": profile.device,
         "power_mode": profile.power_mode,
         "runtime": profile.runtime,

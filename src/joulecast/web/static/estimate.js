@@ -270,7 +270,7 @@ function showBasis(found, device) {
   const shipped = device?.is_shipped ? "; a shipped profile of another unit" : "";
   byId("basis").replaceChildren(
     tag,
-    ` ${found.net || "Your network"} on ${where} (${found.runtime}), estimator ${found.estimator}; the meter covers ${found.covers}${shipped}.`,
+    ` ${found.net || "Your network"} on ${where} (${found.runtime}), estimator ${found.estimator}; ${found.provenance === "datasheet" ? "joules of the" : "the meter covers"} ${found.covers}${shipped}.`,
   );
 }
 
