@@ -22,6 +22,11 @@ from joulecast.estimators.base import FitComponent, Fitted
 from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.estimators.estimates import Estimates as Estimates
 from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
+from joulecast.estimators.sheet_start import (
+    STARTS_FROM_SHEETS,
+    find_starting_sheet,
+    make_starting_estimator,
+)
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
 from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
@@ -130,13 +135,20 @@ def estimate_network(
 def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
     """Fit an estimator to a profile, to estimate many networks from it.
 
-    The profile's stored fit is used if it was fitted to as many observations as there are now.
+    The profile's stored fit is used if it was fitted to as many observations as there are now. A
+    device of which little or nothing was measured starts from its data sheet.
 
     Raises:
+        InputError: Nothing was measured, and the estimator cannot start from a data sheet.
         MissingError: The profile holds nothing that the estimator can learn from.
     """
-    method = find_estimator(choose_estimator(estimator, profile.runtime))
-    return FittedProfile(profile, method, _fit_or_load(profile, method))
+    name = choose_estimator(estimator, profile.runtime)
+    sheet = find_starting_sheet(profile)
+    if sheet is None or (name not in STARTS_FROM_SHEETS and profile.observations):
+        method = find_estimator(name)
+        return FittedProfile(profile, method, _fit_or_load(profile, method))
+    method = make_starting_estimator(name, sheet)
+    return FittedProfile(profile, method, method.fit(drop_contradicted(profile.observations)))
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:

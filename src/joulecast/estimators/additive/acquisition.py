@@ -31,7 +31,6 @@ from joulecast.estimators.additive.device_model import (
     predict_powers,
     predict_totals,
 )
-from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.piece_energies import predict_piece_energies
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.target_pieces import (
@@ -212,7 +211,7 @@ def _find_largest_unmetered(state: _State) -> tuple[str, float] | None:
     None as soon as those that were measured make up most of the energy, or are many.
     """
     pieces, device = state.pieces, state.totals.device
-    leaf_j = dict(zip(device.sums.leaves, device.leaf_j.tolist(), strict=True))
+    leaf_j = device.energy_by_leaf_j
     energies_j: dict[str, float] = {}
     for network in pieces.networks:
         for piece, count in network.items():
@@ -285,7 +284,7 @@ def _find_reductions(state: _State) -> tuple[Floats, Floats]:
     model, totals, targets = state.model, state.totals, len(state.pieces.networks)
     candidates = [{piece: 1.0} for piece in state.pieces.pieces]
     is_network = [True] * targets + [False] * len(candidates)
-    sums = encode_sums([*state.pieces.networks, *candidates], is_network)
+    sums = model.encoder.sum_pieces([*state.pieces.networks, *candidates], is_network)
     # What matters for the networks matters for their pieces.
     known = totals.device.duration.posterior, totals.device.power.posterior
     durations = predict_durations(model.encoder, known[0], sums)
@@ -306,7 +305,7 @@ def _find_piece_sds(state: _State, quantity: str) -> Floats:
     model, pieces = state.model, state.pieces.pieces
     if quantity != "time":
         return predict_piece_energies(model, pieces)[1]
-    sums = encode_sums([{piece: 1.0} for piece in pieces], [False] * len(pieces))
+    sums = model.encoder.sum_pieces([{piece: 1.0} for piece in pieces], [False] * len(pieces))
     return np.sqrt(predict_durations(model.encoder, model.duration, sums).variance)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import PieceEncoder, PieceSums, encode_sums
+from joulecast.estimators.additive.encode import PieceEncoder, PieceSums
 from joulecast.estimators.additive.host_time import (
     HostTimeModel,
     combine_times,
@@ -118,6 +118,14 @@ class DeviceTotals:
     def leaf_j(self) -> Floats:
         """Energies of the leaves."""
         return np.asarray(self.duration.leaf * self.power.leaf)
+
+    @property
+    def energy_by_leaf_j(self) -> dict[Piece, float]:
+        """Energies of the leaves, also of those that were split into passes."""
+        found = dict(zip(self.sums.leaves, self.leaf_j.tolist(), strict=True))
+        for leaf, passes in self.sums.passes.items():
+            found[leaf] = sum(found[one] * count for one, count in passes)
+        return found
 
 
 @dataclass(frozen=True)
@@ -235,7 +243,7 @@ def predict_device(
     model: AdditiveModel, networks: Sequence[Mapping[Piece, float]], joint: bool = False
 ) -> DeviceTotals:
     """Return durations and powers of sums over pieces on the device alone."""
-    sums = encode_sums(networks)
+    sums = model.encoder.sum_pieces(networks)
     durations = predict_durations(model.encoder, model.duration, sums, joint)
     powers = predict_powers(model, sums, durations.leaf, joint)
     encode, factor = model.encoder.encode_powers, np.exp(0.5 * _LOG_STEP)
@@ -342,7 +350,9 @@ def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
 
 def _widen_few(model: AdditiveModel) -> float:
     """Return the factor of variances by which few observations leave hyper-parameters unknown."""
-    return 1.0 + _FITTED_PARAMETERS / model.power.observations.size
+    size = model.power.observations.size
+    # Without any, hyper-parameters are stated rather than fitted.
+    return 1.0 + _FITTED_PARAMETERS / size if size else 1.0
 
 
 def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:

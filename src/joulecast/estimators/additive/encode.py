@@ -6,6 +6,10 @@
 
 Overheads of imported runs have a basis function each. Names are numbered by hashes, so that numbers
 mean the same in every fit and on every machine.
+
+Leaves of several devices are inputs of one process where their hardware is known: basis functions
+are then relative to what the data sheet says, points have the figures that efficiency depends on,
+and groups tell devices and architectures apart.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from hashlib import blake2b
 
 import numpy as np
 
+from joulecast.estimators.additive.hardware import Hardware
+from joulecast.estimators.additive.passes import Passes, split_passes
 from joulecast.estimators.additive.piece_points import AXES
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.roofline import Roofline
@@ -24,13 +30,19 @@ from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import FLOAT_PRECISIONS
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, omit_default
 
 DURATION_AXES = tuple(range(len(AXES) + 1))
 """Columns of points that durations depend on: those of pieces, and whether FLOPs or bytes bound."""
 
+HARDWARE_AXES = len(AXES) + 1, len(AXES) + 2
+"""Columns of points where hardware is known: output per multiprocessor, bytes over the cache."""
+
 POWER_AXES = tuple(range(len(AXES) + 4))
 """Columns of points that powers depend on: achieved rates, then those of durations."""
+
+CLASS, KIND, DEVICE, DEVICE_CLASS, ARCHITECTURE_CLASS, VENDOR_CLASS = range(6)
+"""Columns of groups; those of devices only where hardware is known."""
 
 # FLOPs and bytes that differ by more than this in logarithm: only one of them matters.
 _MAX_LOG_RATIO = 4.0
@@ -53,18 +65,28 @@ class PieceEncoder(Record):
         roofline: Costs of the device at best.
         overheads: Kinds of overheads, each of which has a basis function of its own.
         power_limit_w: What the device never draws more than.
+        hardware: Figures of the data sheet, where several devices share a process.
     """
 
     roofline: Roofline
     overheads: tuple[str, ...]
     power_limit_w: float
+    hardware: Hardware | None = omit_default(None)
+
+    def sum_pieces(
+        self, counts: Sequence[Mapping[Piece, float]], is_network: Sequence[bool] | None = None
+    ) -> PieceSums:
+        """Return sums over pieces; where devices share a process, over the passes of leaves."""
+        return encode_sums(counts, is_network, self.hardware is not None)
 
     def encode_durations(self, leaves: Sequence[Piece]) -> LogInputs:
         """Return leaves as inputs of the process of durations."""
         work = _Work.of(leaves)
         basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
+        if self.hardware is not None:
+            basis = basis * np.array(self.roofline.costs)
         basis = self._add_overheads(leaves, basis)
-        return _make_inputs(leaves, basis, self._find_points(work))
+        return self._make_inputs(leaves, basis, self._find_points(work))
 
     def encode_powers(self, leaves: Sequence[Piece], durations_s: Floats) -> LogInputs:
         """Return leaves of given durations as inputs of the process of powers."""
@@ -76,11 +98,13 @@ class PieceEncoder(Record):
             _SHORT_LAUNCHES * self.roofline.launch_s * work.launches / durations_s, 1.0
         )
         basis = np.column_stack([np.ones(len(leaves)), busy, compute, memory])
+        if self.hardware is not None:
+            basis = basis * np.array(self.hardware.powers_w)
         basis = self._add_overheads(leaves, basis)
         used = np.column_stack([compute.sum(axis=1), memory, busy])
         points = np.column_stack([np.log(_LEAST_UTILISATION + used), self._find_points(work)])
         caps = np.full(len(leaves), np.log(self.power_limit_w))
-        return _make_inputs(leaves, basis, points, caps)
+        return self._make_inputs(leaves, basis, points, caps)
 
     def _add_overheads(self, leaves: Sequence[Piece], basis: Floats) -> Floats:
         """Return the basis with that of overheads, which do no other work."""
@@ -96,7 +120,31 @@ class PieceEncoder(Record):
         compute_s = work.flops_by_precision @ flop_s
         memory_s = self.roofline.byte_s * work.size_bytes
         log_ratio = np.log(compute_s + 1e-12) - np.log(memory_s + 1e-12)
-        return np.column_stack([work.points, np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)])
+        columns = [work.points, np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)]
+        if self.hardware is not None:
+            columns += [self.hardware.relate_work(work.points, work.size_bytes)]
+        return np.column_stack(columns)
+
+    def _make_inputs(
+        self, leaves: Sequence[Piece], basis: Floats, points: Floats, caps: Floats | None = None
+    ) -> LogInputs:
+        groups = [[leaf.operator_class, leaf.kind] for leaf in leaves]
+        identities = [leaf.key for leaf in leaves]
+        if (own := self.hardware) is not None:
+            makers = own.device, own.architecture or own.device, own.vendor or own.device
+            for group in groups:
+                group += [own.device, *(f"{group[CLASS]} {name}" for name in makers)]
+            identities = [f"{key} {own.device}" for key in identities]
+        numbers = [list(map(number_name, group)) for group in groups]
+        columns = KIND + 1 if own is None else VENDOR_CLASS + 1
+        return LogInputs(
+            basis,
+            points,
+            np.array(numbers, np.int64).reshape(len(leaves), columns),
+            np.array([number_name(leaf.regime) for leaf in leaves], np.int64),
+            np.array(list(map(number_name, identities)), np.int64),
+            caps,
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +183,7 @@ class PieceSums:
         count: How often the sum contains the leaf.
         identities: Identity of each sum: equal numbers are the same sum.
         is_network: Whether each sum is a network rather than an isolated piece.
+        passes: Leaves that were split, with the passes that are leaves in their place.
     """
 
     leaves: tuple[Piece, ...]
@@ -146,6 +195,7 @@ class PieceSums:
     count: Floats
     identities: Ints
     is_network: Floats
+    passes: Mapping[Piece, Passes]
 
     @cached_property
     def counts(self) -> WeightedSums:
@@ -189,21 +239,33 @@ class PieceSums:
 
 
 def encode_sums(
-    counts: Sequence[Mapping[Piece, float]], is_network: Sequence[bool] | None = None
+    counts: Sequence[Mapping[Piece, float]],
+    is_network: Sequence[bool] | None = None,
+    splits_passes: bool = False,
 ) -> PieceSums:
-    """Return sums over pieces as sums over their leaves; networks if nothing else is said."""
+    """Return sums over pieces as sums over their leaves.
+
+    Args:
+        counts: Pieces of each sum and how often it runs each.
+        is_network: Whether each sum is a network; all are if nothing else is said.
+        splits_passes: Whether leaves of training steps are split into their passes.
+    """
     leaves: dict[Piece, int] = {}
     blocks: dict[Piece, int] = {}
+    passes: dict[Piece, Passes] = {}
     row, leaf_at, block_at, count = [], [], [], []
     flags = [True] * len(counts) if is_network is None else is_network
     for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
         for piece, times in own.items():
             block = blocks.setdefault(piece, len(blocks)) if piece.leaves else -1
             for leaf, repeats in piece.own_leaves if in_network else piece.leaves_alone:
-                row.append(at)
-                leaf_at.append(leaves.setdefault(leaf, len(leaves)))
-                block_at.append(block)
-                count.append(times * repeats)
+                if splits_passes and leaf not in passes:
+                    passes[leaf] = split_passes(leaf)
+                for one, runs in passes.get(leaf, ((leaf, 1.0),)):
+                    row.append(at)
+                    leaf_at.append(leaves.setdefault(one, len(leaves)))
+                    block_at.append(block)
+                    count.append(times * repeats * runs)
     return PieceSums(
         tuple(leaves),
         tuple(blocks),
@@ -214,6 +276,7 @@ def encode_sums(
         np.array(count, float),
         np.array([_identify(own) for own in counts], np.int64),
         np.array(flags, bool),
+        passes,
     )
 
 
@@ -222,20 +285,6 @@ def number_name(name: str) -> int:
     """Return a number for a name, the same on every machine."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _make_inputs(
-    leaves: Sequence[Piece], basis: Floats, points: Floats, caps: Floats | None = None
-) -> LogInputs:
-    groups = [(number_name(leaf.operator_class), number_name(leaf.kind)) for leaf in leaves]
-    return LogInputs(
-        basis,
-        points,
-        np.array(groups, np.int64).reshape(len(leaves), 2),
-        np.array([number_name(leaf.regime) for leaf in leaves], np.int64),
-        np.array([number_name(leaf.key) for leaf in leaves], np.int64),
-        caps,
-    )
 
 
 def _identify(counts: Mapping[Piece, float]) -> int:

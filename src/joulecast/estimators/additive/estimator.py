@@ -73,6 +73,7 @@ from joulecast.estimators.additive.pieces import (
     group_alike,
     split_pieces,
 )
+from joulecast.estimators.additive.sheet_model import SharedModel, load_shared_model, note_sheet
 from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
 from joulecast.estimators.additive.transfer import SourceDevice, SourceMean, note_sources
 from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
@@ -88,7 +89,7 @@ from joulecast.estimators.base import (
 )
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
-from joulecast.records import LayerEstimate, Network, Observation, Setup
+from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
 
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5
@@ -106,9 +107,11 @@ class AdditiveEstimator:
 
     Attributes:
         sources: Other devices to start from; where there are none, those of an earlier fit stay.
+        data_sheet: The data sheet to start from, where little or nothing was measured.
     """
 
     sources: tuple[SourceDevice, ...] = ()
+    data_sheet: DataSheet | None = None
 
     name = "additive"
     version = FIT_VERSION
@@ -134,6 +137,8 @@ class AdditiveEstimator:
         have a model of their own: what they cost beyond the roofline has little to do with what
         training steps cost, and each would disturb the other.
         """
+        if self.data_sheet is not None:
+            return start_from_sheet(self.data_sheet, observations)
         earlier = fitted if isinstance(fitted, FittedAdditive) else None
         training, inference = split_phases(observations)
         if not inference:
@@ -332,6 +337,8 @@ class FittedAdditive:
     def _note_limits(self, totals: NetworkTotals) -> tuple[tuple[str, ...], ...]:
         """Return what limits the prediction of each network, in sentences."""
         transferred = note_sources(self.sources, self.observation_count)
+        if self.model.encoder.hardware is not None:
+            transferred += (note_sheet(self.observation_count),)
         own = note_extrapolation(self.measured_kinds, totals.device)
         return tuple((*transferred, *notes) for notes in own)
 
@@ -340,6 +347,31 @@ class FittedAdditive:
         own = self.sum_error_sd_share
         read = max(own, READ_MODULE_SUM_ERROR_SD_SHARE)
         return np.array([own if network.totals is None else read for network in networks])
+
+
+def start_from_sheet(
+    sheet: DataSheet,
+    observations: Sequence[Observation] = (),
+    shared: SharedModel | None = None,
+) -> FittedAdditive:
+    """Return the fit of a device of which the data sheet is known, and perhaps a little more.
+
+    Args:
+        sheet: Its data sheet.
+        observations: What was measured on it, if anything.
+        shared: What others were measured to do; by default what ships with the package.
+    """
+    known = load_shared_model() if shared is None else shared
+    start = FittedAdditive(
+        known.start_model(sheet),
+        known.sum_error_sd_share,
+        {},
+        known.measured_kinds,
+        0,
+        np.zeros(0, np.int64),
+    )
+    identities = identify_observations(observations)
+    return _extend(start, observations, identities) if len(identities) else start
 
 
 def split_phases(
@@ -405,7 +437,10 @@ def _extend(
         model=update_model(earlier.model, observations, earlier.identities),
         sum_error_sd_share=sum_error,
         measured_networks=networks,
-        measured_kinds=add_kinds(earlier.measured_kinds, summarise_kinds(decomposed)),
+        measured_kinds=add_kinds(
+            earlier.measured_kinds,
+            summarise_kinds(decomposed, earlier.model.encoder.hardware is not None),
+        ),
         identities=identities,
     )
 

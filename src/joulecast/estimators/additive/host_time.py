@@ -53,7 +53,7 @@ _PRIOR_NETWORKS = 4.0
 _MIN_SD_SHARE = 0.03
 # Relative standard deviation between hosts: the same steps took 1.2 to 1.5 times as long on one
 # H200 host as on another.
-_OTHER_HOST_SD_SHARE = 0.2
+OTHER_HOST_SD_SHARE = 0.2
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
 # Fewer networks than this show nothing of their spread or of the pace of a host.
@@ -192,7 +192,7 @@ def fit_host_time(
     errors = [1.0 / _host_time_ratio(model, one) - 1.0 for one in networks]
     sd_share = _find_sd_share(errors)
     if len(own) < min(_MIN_NETWORKS, len(networks)):
-        sd_share = math.hypot(sd_share, _OTHER_HOST_SD_SHARE)
+        sd_share = math.hypot(sd_share, OTHER_HOST_SD_SHARE)
     return replace(model, sd_share=sd_share, network_count=len(errors))
 
 

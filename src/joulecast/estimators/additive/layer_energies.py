@@ -28,7 +28,7 @@ def attribute_energies(
         measured_labels: Labels that were measured.
     """
     device = totals.device
-    leaf_j = dict(zip(device.sums.leaves, device.leaf_j.tolist(), strict=True))
+    leaf_j = device.energy_by_leaf_j
     found = []
     for at, (network, placed) in enumerate(zip(networks, pieces, strict=True)):
         launches = sum(one.piece.launches * one.count for one in placed)

@@ -9,6 +9,7 @@ import numpy as np
 
 from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.estimators.additive.device_model import DeviceTotals
+from joulecast.estimators.additive.passes import split_passes
 from joulecast.estimators.additive.pieces import OVERHEAD, Piece
 from joulecast.gp.linalg import Floats
 from joulecast.records.codec import Record
@@ -34,8 +35,15 @@ class MeasuredKind(Record):
     largest_bytes: float = 0.0
 
 
-def summarise_kinds(decomposed: Iterable[DecomposedObservation]) -> dict[str, MeasuredKind]:
-    """Return what was measured of each label; blocks count as a label of their own."""
+def summarise_kinds(
+    decomposed: Iterable[DecomposedObservation], splits_passes: bool = False
+) -> dict[str, MeasuredKind]:
+    """Return what was measured of each label; blocks count as a label of their own.
+
+    Args:
+        decomposed: The observations.
+        splits_passes: Whether passes count too, beside the leaves of training steps.
+    """
     energies: dict[str, set[str]] = {}
     durations: dict[str, set[str]] = {}
     leaves: dict[str, set[Piece]] = {}
@@ -46,7 +54,8 @@ def summarise_kinds(decomposed: Iterable[DecomposedObservation]) -> dict[str, Me
                 if one.energy_j:
                     energies.setdefault(piece.label, set()).add(piece.key)
             for leaf, _ in piece.own_leaves:
-                leaves.setdefault(leaf.label, set()).add(leaf)
+                for own in (leaf, *(one for one, _ in split_passes(leaf) if splits_passes)):
+                    leaves.setdefault(own.label, set()).add(own)
     return {
         label: MeasuredKind(
             len(energies.get(label, ())),

@@ -8,7 +8,7 @@ contain the host. Which of both holds is a property of the device, read from its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,21 +22,24 @@ from joulecast.estimators.additive.decompose import (
 )
 from joulecast.estimators.additive.device_model import (
     AdditiveModel,
-    SumPrediction,
     predict_durations,
-    weigh_by_time,
 )
 from joulecast.estimators.additive.encode import (
-    PieceSums,
-    encode_sums,
     number_name,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
+from joulecast.estimators.additive.observed_rows import (
+    ObservedPower,
+    encode_decomposed,
+    find_powers,
+    observe_durations,
+    observe_powers,
+)
 from joulecast.estimators.additive.pieces import OVERHEAD
 from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.estimators.additive.roofline import find_roofline
 from joulecast.estimators.additive.transfer import DeviceEncoder, SourceDevice
-from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.linalg import Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.map_fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
@@ -46,8 +49,6 @@ from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
 from joulecast.records.record_cache import cache_on_record
 
-# An eager step tells nothing about the device if the device's share of its energy is below this.
-_MIN_DEVICE_SHARE = 0.15
 # A power limit that is not known is assumed to be this much above the largest power observed.
 _LIMIT_FACTOR = 1.1
 # An overhead of imported runs is about this share of one.
@@ -76,9 +77,11 @@ def fit_model(
     idle_w, unit = find_idle_power(observations) or 0.0, find_latest_unit(observations)
     encoder = replace(_make_encoder(timed, decomposed, observations), sources=sources)
     duration = _fit_durations(timed, encoder)
-    busy = predict_durations(encoder, condition_logsums(duration), _encode(decomposed))
+    busy = predict_durations(
+        encoder, condition_logsums(duration), encode_decomposed(encoder, decomposed)
+    )
     host_time = fit_host_time(decomposed, busy.total, busy.variance, unit)
-    powers = _find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
+    powers = find_powers(decomposed, busy, mode, idle_w, host_time.launch_gap_s)
     power = _fit_powers(powers, encoder, duration, idle_w)
     return AdditiveModel(mode, idle_w, unit, encoder, duration, power, host_time)
 
@@ -103,13 +106,15 @@ def update_model(
     )
     if not decomposed:
         return model
-    busy = predict_durations(model.encoder, model.duration, _encode(decomposed))
+    sums = encode_decomposed(model.encoder, decomposed)
+    busy = predict_durations(model.encoder, model.duration, sums)
     launch_gap_s = model.host_time.launch_gap_s
-    powers = _find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
+    powers = find_powers(decomposed, busy, model.mode, model.idle_w, launch_gap_s)
     model = replace(model, power=_extend_powers(model, powers))
     if any(one.mode == "eager" for one in decomposed) and model.has_host_time:
         eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
-        busy = predict_durations(model.encoder, model.duration, _encode(eager))
+        sums = encode_decomposed(model.encoder, eager)
+        busy = predict_durations(model.encoder, model.duration, sums)
         host_time = fit_host_time(eager, busy.total, busy.variance, model.unit)
         model = replace(model, host_time=host_time)
     return model
@@ -153,20 +158,14 @@ def _make_encoder(
     return DeviceEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
 
 
-def _encode(decomposed: Sequence[DecomposedObservation]) -> PieceSums:
-    return encode_sums(
-        [one.counts for one in decomposed], [not one.is_isolated for one in decomposed]
-    )
-
-
 def _fit_durations(timed: Sequence[DecomposedObservation], encoder: DeviceEncoder) -> FittedLogSums:
-    sums = _encode(timed)
+    sums = encode_decomposed(encoder, timed)
     inputs = encoder.encode_durations(sums.leaves)
     is_imported = all(one.is_imported for one in timed)
     process = define_durations(encoder, _guess_overhead_s(timed), is_imported)
     costs = np.array([cost for cost, _ in process.coefficients])
     leaf_s = np.exp(prior_log_mean(inputs, costs))
-    return fit_logsums(process, inputs, _observe_durations(timed, sums, leaf_s))
+    return fit_logsums(process, inputs, observe_durations(timed, sums, leaf_s))
 
 
 def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
@@ -180,30 +179,8 @@ def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
     return _OVERHEAD_SHARE * float(np.median(runs_s)) if runs_s else 1.0
 
 
-def _observe_durations(
-    timed: Sequence[DecomposedObservation], sums: PieceSums, leaf_s: Floats
-) -> LogObservations:
-    values_s = np.array([one.duration_s or 0.0 for one in timed])
-    known = np.array([one.duration_relative_var for one in timed])
-    return LogObservations(sums.make_log_sums(leaf_s), np.log(values_s), known, _stratify(timed))
-
-
-def _stratify(decomposed: Sequence[DecomposedObservation]) -> Ints:
-    names = [next(iter(one.counts)).label if one.is_isolated else "networks" for one in decomposed]
-    return np.array(list(map(number_name, names)), np.int64)
-
-
-@dataclass(frozen=True)
-class _ObservedPower:
-    """The mean power of the device while it ran an observation, and its relative variance."""
-
-    observation: DecomposedObservation
-    power_w: float
-    relative_var: float
-
-
 def _fit_powers(
-    powers: Sequence[_ObservedPower],
+    powers: Sequence[ObservedPower],
     encoder: DeviceEncoder,
     duration: FittedLogSums,
     idle_w: float,
@@ -214,49 +191,13 @@ def _fit_powers(
             "all energy measured on this device belongs to its host: run `joulecast profile NET` "
             "there"
         )
-    sums = _encode(own)
+    sums = encode_decomposed(encoder, own)
     leaf_s = predict_durations(encoder, condition_logsums(duration), sums).leaf
     inputs = encoder.encode_powers(sums.leaves, leaf_s)
     overhead_w = float(np.median([one.power_w for one in powers]))
     is_imported = all(one.is_imported for one in own)
     process = define_powers(encoder, idle_w, overhead_w, is_imported)
-    return fit_logsums(process, inputs, _observe_powers(powers, sums, leaf_s))
-
-
-def _observe_powers(
-    powers: Sequence[_ObservedPower], sums: PieceSums, leaf_s: Floats
-) -> LogObservations:
-    own = [one.observation for one in powers]
-    log_sums = sums.make_log_sums(leaf_s, [one.unit for one in own])
-    values_w = np.array([one.power_w for one in powers])
-    known = np.array([one.relative_var for one in powers])
-    return LogObservations(weigh_by_time(log_sums, leaf_s), np.log(values_w), known, _stratify(own))
-
-
-def _find_powers(
-    decomposed: Sequence[DecomposedObservation],
-    busy: SumPrediction,
-    mode: str,
-    idle_w: float,
-    launch_gap_s: float,
-) -> list[_ObservedPower]:
-    """Return the mean power of the device during each observation with energy."""
-    found = []
-    for one, busy_s, busy_var in zip(decomposed, busy.total, busy.variance, strict=True):
-        if not one.energy_j or not one.duration_s:
-            continue
-        energy_j, device_s, relative_var = one.energy_j, one.duration_s, one.energy_relative_var
-        if mode == "graph" and one.mode == "eager":
-            device_s = min(float(busy_s) + launch_gap_s * one.launches, one.duration_s)
-            energy_j = one.energy_j - idle_w * (one.duration_s - device_s)
-            if energy_j < _MIN_DEVICE_SHARE * one.energy_j:
-                continue
-            # With the duration, both the energy and what it is divided by change.
-            share = 1.0 - idle_w * device_s / energy_j
-            relative_var *= (one.energy_j / energy_j) ** 2
-            relative_var += float(busy_var) / device_s**2 * share**2
-        found.append(_ObservedPower(one, energy_j / device_s, relative_var))
-    return found
+    return fit_logsums(process, inputs, observe_powers(powers, sums, leaf_s))
 
 
 def _extend_durations(
@@ -265,19 +206,19 @@ def _extend_durations(
     timed = [one for one in decomposed if one.mode == model.mode and one.duration_s]
     if not timed:
         return model.duration
-    sums = _encode(timed)
+    sums = encode_decomposed(model.encoder, timed)
     leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
     inputs = model.encoder.encode_durations(sums.leaves)
-    return _extend(model.duration, inputs, _observe_durations(timed, sums, leaf_s))
+    return _extend(model.duration, inputs, observe_durations(timed, sums, leaf_s))
 
 
-def _extend_powers(model: AdditiveModel, powers: Sequence[_ObservedPower]) -> FittedLogSums:
+def _extend_powers(model: AdditiveModel, powers: Sequence[ObservedPower]) -> FittedLogSums:
     if not powers:
         return model.power
-    sums = _encode([one.observation for one in powers])
+    sums = encode_decomposed(model.encoder, [one.observation for one in powers])
     leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
     inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
-    return _extend(model.power, inputs, _observe_powers(powers, sums, leaf_s))
+    return _extend(model.power, inputs, observe_powers(powers, sums, leaf_s))
 
 
 def _extend(

@@ -11,7 +11,6 @@ from joulecast.estimators.additive.device_model import (
     predict_durations,
     predict_powers,
 )
-from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.pieces import Piece, make_piece
 from joulecast.gp.linalg import Floats
 from joulecast.records import Setup
@@ -27,7 +26,7 @@ def predict_part_energies(
 
 def predict_piece_energies(model: AdditiveModel, pieces: Sequence[Piece]) -> tuple[Floats, Floats]:
     """Return the mean energies of pieces that run alone, and their standard deviations."""
-    sums = encode_sums([{piece: 1.0} for piece in pieces], [False] * len(pieces))
+    sums = model.encoder.sum_pieces([{piece: 1.0} for piece in pieces], [False] * len(pieces))
     durations = predict_durations(model.encoder, model.duration, sums)
     powers = predict_powers(model, sums, durations.leaf)
     variance = powers.logs.log_variance + durations.logs.log_variance

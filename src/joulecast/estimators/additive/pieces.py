@@ -95,6 +95,8 @@ class Piece:
         leaves: Of a block, or a layer of several operators, its leaves with how often it runs each.
         alone_bytes: Bytes that it moves alone, as it is measured: its inputs are one tensor then.
         is_compiled: Its operators are fused by a compiler; none of its leaves is.
+        operator: Of a single operator, its layer, its setup and whether its input is in half
+            precision.
     """
 
     key: str
@@ -113,6 +115,7 @@ class Piece:
     leaves: tuple[tuple[Piece, float], ...] = field(default=(), compare=False)
     alone_bytes: float = field(default=0.0, compare=False)
     is_compiled: bool = field(default=False, compare=False)
+    operator: tuple[Layer, Setup, bool] | None = field(default=None, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -198,6 +201,7 @@ def make_piece(part: Part, setup: Setup) -> Piece:
         host_calls=_sum_leaf_calls(leaves) if setup.compiled else _sum_calls(part, setup),
         leaves=leaves,
         is_compiled=setup.compiled,
+        operator=None if leaves or is_block else (part.layers[0], setup, part.half_input),
         alone_bytes=work.size_bytes * _share_moved_alone(part.layers[0], setup),
     )
 
@@ -356,6 +360,7 @@ def _make_compiled_leaf(
         point=find_point(part, eager, Work(0.0, moved_bytes, launches), 0.0),
         host_calls=(float(launches), *leaf.host_calls[1:]),
         alone_bytes=moved_bytes,
+        operator=None,
     )
 
 

@@ -7,14 +7,24 @@ that of a class's kernel over sizes, which all its kinds and precisions share in
 
 from __future__ import annotations
 
-from joulecast.estimators.additive.encode import DURATION_AXES, POWER_AXES
+from joulecast.estimators.additive.datasheet_power import LEVEL_LOG_SD
+from joulecast.estimators.additive.encode import (
+    ARCHITECTURE_CLASS,
+    CLASS,
+    DEVICE,
+    DEVICE_CLASS,
+    DURATION_AXES,
+    HARDWARE_AXES,
+    KIND,
+    POWER_AXES,
+    VENDOR_CLASS,
+)
 from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
+from joulecast.records import FLOAT_PRECISIONS
 
 # The discrepancy of a block or network is one of its structures: sums have no other.
 _SUM_SD: Prior = (1e-3, 0.1)
-# Columns of groups.
-_CLASS, _KIND = 0, 1
 # On 1,658 observations of an H200, five-fold: MAPE 13.3 % with this length scale, 14.6 % with 2.
 _LENGTH_SCALE = (4.0, 0.7)
 # What a precision changes for all operators: of one that was not observed, the rate is a guess. On
@@ -59,10 +69,10 @@ def define_durations(
     axes = DURATION_AXES
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.3, 0.5), regime_sd=_REGIME_SD),
-        KernelTerm(_CLASS, regime_sd=(0.3, 0.5)),
-        KernelTerm(_KIND, shared_sd=(0.2, 0.5), regime_sd=(0.2, 0.5)),
-        KernelTerm(_CLASS, axes, (0.35, 0.5), (0.35, 0.5), _LENGTH_SCALE),
-        KernelTerm(_KIND, axes, (0.18, 0.5), (0.18, 0.5), _LENGTH_SCALE),
+        KernelTerm(CLASS, regime_sd=(0.3, 0.5)),
+        KernelTerm(KIND, shared_sd=(0.2, 0.5), regime_sd=(0.2, 0.5)),
+        KernelTerm(CLASS, axes, (0.35, 0.5), (0.35, 0.5), _LENGTH_SCALE),
+        KernelTerm(KIND, axes, (0.18, 0.5), (0.18, 0.5), _LENGTH_SCALE),
     )
     noise = _IMPORTED_NOISE if is_imported else _TIMING_NOISE
     return LogSumProcess(coefficients, terms, sum_sd=_SUM_SD, noise_sd=noise)
@@ -90,10 +100,10 @@ def define_powers(
     axes = POWER_AXES
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)),
-        KernelTerm(_CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
-        KernelTerm(_KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+        KernelTerm(CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+        KernelTerm(KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
         KernelTerm(ALL_INPUTS, axes[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
-        KernelTerm(_CLASS, axes, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
+        KernelTerm(CLASS, axes, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
     )
     noise = (0.05, 0.5) if is_imported else _POWER_NOISE
     return LogSumProcess(
@@ -103,6 +113,54 @@ def define_powers(
         structure_sd=(0.04, 0.5),
         sum_sd=_SUM_SD,
         noise_sd=noise,
+    )
+
+
+def define_shared_durations() -> LogSumProcess:
+    """Return the process of durations that several devices share.
+
+    Basis functions are seconds at the rates of the data sheet. Residuals are shared by all devices,
+    by those of an architecture, and belong to one device, in about equal parts: a device that was
+    never measured has the first two.
+    """
+    coefficients: tuple[Prior, ...] = ((1.0, 0.3),)
+    coefficients += ((1.15, 0.15),) * len(FLOAT_PRECISIONS) + ((1.2, 0.15),)
+    axes = DURATION_AXES + HARDWARE_AXES
+    terms = (
+        KernelTerm(DEVICE, shared_sd=(0.08, 0.5), regime_sd=(0.08, 0.5)),
+        KernelTerm(DEVICE_CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+        KernelTerm(VENDOR_CLASS, shared_sd=(0.2, 0.5), regime_sd=(0.1, 0.5)),
+        KernelTerm(KIND, shared_sd=(0.2, 0.5), regime_sd=(0.2, 0.5)),
+        KernelTerm(CLASS, axes, (0.35, 0.5), (0.25, 0.5), _LENGTH_SCALE),
+        KernelTerm(KIND, axes, (0.15, 0.5), (0.15, 0.5), _LENGTH_SCALE),
+        KernelTerm(ARCHITECTURE_CLASS, axes, (0.15, 0.5), None, _LENGTH_SCALE),
+        KernelTerm(DEVICE_CLASS, axes, (0.1, 0.5), None, _LENGTH_SCALE),
+    )
+    return LogSumProcess(coefficients, terms, sum_sd=_SUM_SD, noise_sd=(0.03, 0.3))
+
+
+def define_shared_powers() -> LogSumProcess:
+    """Return the process of powers that several devices share.
+
+    Basis functions are watts that the data sheet suggests (``datasheet_power``).
+    """
+    coefficients: tuple[Prior, ...] = ((1.0, 0.1),) * (len(FLOAT_PRECISIONS) + 3)
+    axes = POWER_AXES
+    terms = (
+        KernelTerm(DEVICE, shared_sd=(LEVEL_LOG_SD, 0.3), regime_sd=(0.05, 0.5)),
+        KernelTerm(DEVICE_CLASS, shared_sd=(0.1, 0.5)),
+        KernelTerm(CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+        KernelTerm(KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+        KernelTerm(ALL_INPUTS, axes[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
+        KernelTerm(CLASS, axes, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
+    )
+    return LogSumProcess(
+        coefficients,
+        terms,
+        nugget_sd=(0.05, 0.5),
+        structure_sd=(0.04, 0.5),
+        sum_sd=_SUM_SD,
+        noise_sd=_POWER_NOISE,
     )
 
 
