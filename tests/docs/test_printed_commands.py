@@ -1,7 +1,7 @@
 """Every command and call that a page or an example prints runs as printed, in their order.
 
 Each page has an empty store, and a folder with a link to the examples, ``net.onnx``, the ``toml``
-and ``csv`` it shows as ``jobs.toml`` and ``runs.csv``, and its blocks of Python with a title. What
+and ``csv`` it shows as ``jobs.toml`` and ``runs.csv``, and its blocks with a title. What
 needs a GPU must stop because the GPU is missing. Other blocks of Python run after the commands, in
 one namespace. Only what takes minutes is shortened.
 """
@@ -23,7 +23,14 @@ from joulecast.errors import MissingError
 from onnx_models import make_conv_net, save
 
 ROOT = Path(__file__).parents[2]
-PATTERNS = ("README.md", "docs/commands.md", "docs/tutorial.md", "docs/how-to/*.md", "examples/*")
+PATTERNS = (
+    "README.md",
+    "docs/commands.md",
+    "docs/devices.md",
+    "docs/tutorial.md",
+    "docs/how-to/*.md",
+    "examples/*",
+)
 SHORTER = {
     "--seconds 120": "--seconds 4",
     "--seconds 30": "--seconds 4",
@@ -106,6 +113,10 @@ def test_pages_print_commands() -> None:
 def test_commands_run_as_printed(page: str, folder: Path, monkeypatch) -> None:
     for text in re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         (folder / "jobs.toml").write_text(text)
+    for title, text in re.findall(
+        r'```toml title="([^"]+)"\n(.*?)```', (ROOT / page).read_text(), re.DOTALL
+    ):
+        (folder / title).write_text(text)
     for text in re.findall(r"```csv\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         (folder / "runs.csv").write_text(text)
     for title, code in list_blocks(ROOT / page):
