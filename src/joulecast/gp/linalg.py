@@ -131,7 +131,7 @@ class SparsityPattern:
 def _solve_with_jitter(solve: Callable[[Floats], T], matrix: Floats) -> T:
     """Return what ``solve`` returns, with as little jitter as makes the matrix definite."""
     diagonal = np.diag(matrix).copy()
-    scale = float(diagonal.mean())
+    scale = float(diagonal.mean()) if len(diagonal) else 0.0
     for share in _JITTERS:
         if share:
             matrix = matrix.copy()

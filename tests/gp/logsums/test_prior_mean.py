@@ -33,9 +33,8 @@ def test_basis_functions_of_the_logarithm_add_to_it(caps):
     plain = draw_inputs(rng, 20, caps=caps)
     inputs = replace(plain, log_basis=rng.normal(size=(20, 2)))
     coefficients = np.array([1e-3, 2e-3, 5e-4, 0.7, 0.2])
-    if not caps:
-        added = prior_log_mean(inputs, coefficients) - prior_log_mean(plain, coefficients)
-        assert added == pytest.approx(inputs.log_basis @ coefficients[3:])
+    added = prior_log_mean(inputs, coefficients) - prior_log_mean(plain, coefficients)
+    assert added == pytest.approx(inputs.log_basis @ coefficients[3:])
     gradient = coefficient_gradient(inputs, coefficients)
     for at in range(5):
         step = np.exp(1e-6 * (np.arange(5) == at))

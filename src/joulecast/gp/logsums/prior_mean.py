@@ -1,9 +1,11 @@
 """Mean of the prior over log values, with its derivatives.
 
     m_p   = Σ_k B_pk·c_k
-    l_p   = ln m_p + Σ_s H_ps·c_(K+s)  H basis functions of the logarithm, if there are any
-    μ_p   = l_p, or with a cap the soft minimum  -ln(exp(-q·l_p) + cap_p^-q) / q
+    l_p   = ln m_p, or with a cap the soft minimum  -ln(m_p^-q + cap_p^-q) / q
+    μ_p   = l_p + Σ_s H_ps·c_(K+s)    H basis functions of the logarithm, if there are any
     s_pk  = B_pk·c_k / m_p            share of a basis function in the mean
+
+Basis functions of the logarithm are residuals of other devices, beyond means that had their cap.
 
 With durations among the basis functions of energies, the derivative of μ by a duration's logarithm
 carries the uncertainty of durations into energies. A cap at the power limit rises with the duration
@@ -24,10 +26,12 @@ _CAP_EXPONENT = 8.0
 def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
     """Return the prior mean μ of each input."""
     log_mean = _uncapped_log_mean(inputs, coefficients)
-    if inputs.log_caps is None:
-        return np.asarray(log_mean)
-    scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
-    return np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
+    if inputs.log_caps is not None:
+        scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
+        log_mean = np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
+    if inputs.log_basis is not None:
+        log_mean = log_mean + matvec(inputs.log_basis, coefficients[inputs.basis.shape[1] :])
+    return log_mean
 
 
 def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
@@ -35,9 +39,10 @@ def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
     size = inputs.basis.shape[1]
     terms = inputs.basis * coefficients[:size]
     shares = terms / terms.sum(axis=1, keepdims=True)
+    shares = shares * _uncapped_share(inputs, coefficients)[:, None]
     if inputs.log_basis is not None:
         shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
-    return np.asarray(shares * _uncapped_share(inputs, coefficients)[:, None])
+    return np.asarray(shares)
 
 
 def elasticities(inputs: LogInputs, coefficients: Floats, column: int) -> Floats:
@@ -52,16 +57,12 @@ def elasticities(inputs: LogInputs, coefficients: Floats, column: int) -> Floats
 
 
 def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
-    """Return the mean l before a cap."""
-    size = inputs.basis.shape[1]
-    log_mean = np.log(matvec(inputs.basis, coefficients[:size]))
-    if inputs.log_basis is None:
-        return np.asarray(log_mean)
-    return np.asarray(log_mean + matvec(inputs.log_basis, coefficients[size:]))
+    """Return ln m, the mean before a cap."""
+    return np.asarray(np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]])))
 
 
 def _uncapped_share(inputs: LogInputs, coefficients: Floats) -> Floats:
-    """Return the derivative of μ by l."""
+    """Return the derivative of l by ln m."""
     if inputs.log_caps is None:
         return np.ones(inputs.size)
     margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
