@@ -47,13 +47,22 @@ _CHUNK = 256
 
 
 def condition_for(
-    fitted: FittedLogSums, inputs: LogInputs, queries: LogSums | None = None
+    fitted: FittedLogSums,
+    inputs: LogInputs,
+    queries: LogSums | None = None,
+    limit: int = LOCAL_ROWS,
 ) -> LogSumPosterior:
     """Return the posterior given all observations, or those that matter if there are many.
 
     If there are many and the process has row weights, means are those given all of them.
+
+    Args:
+        fitted: The process and its observations.
+        inputs: Distinct inputs to predict.
+        queries: Sums over them; each input alone if left out.
+        limit: Number of observations that are many.
     """
-    return condition_on_rows(fitted, find_rows(fitted, inputs, queries))
+    return condition_on_rows(fitted, find_rows(fitted, inputs, queries, limit))
 
 
 def condition_on_rows(fitted: FittedLogSums, rows: Ints) -> LogSumPosterior:
@@ -64,11 +73,16 @@ def condition_on_rows(fitted: FittedLogSums, rows: Ints) -> LogSumPosterior:
     return replace(posterior, full_mean=fitted.mean)
 
 
-def find_rows(fitted: FittedLogSums, inputs: LogInputs, queries: LogSums | None = None) -> Ints:
+def find_rows(
+    fitted: FittedLogSums,
+    inputs: LogInputs,
+    queries: LogSums | None = None,
+    limit: int = LOCAL_ROWS,
+) -> Ints:
     """Return all observations, or those that matter if there are many."""
-    if fitted.observations.size <= MAX_EXACT_ROWS:
+    if fitted.observations.size <= max(MAX_EXACT_ROWS, limit):
         return np.arange(fitted.observations.size)
-    return select_rows(fitted, inputs, queries, LOCAL_ROWS)
+    return select_rows(fitted, inputs, queries, limit)
 
 
 def select_rows(
