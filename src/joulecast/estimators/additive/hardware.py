@@ -25,7 +25,7 @@ from joulecast.gp.linalg import Floats
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
 from joulecast.records.codec import Record
 
-ENERGY_PER_FLOP_AND_NM_J = 1.1e-12
+ENERGY_PER_FLOP_AND_NM_J = 1e-12
 """Energy of an fp32 FLOP, over the process node in nm, with all that a large product needs."""
 # Energies of a FLOP over those of an fp32 one outside of matrix units; AMD's CDNA has matrix units
 # for fp32 as well.
