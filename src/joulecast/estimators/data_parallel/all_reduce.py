@@ -125,8 +125,8 @@ def model_all_reduce(
 def ring_assumptions(link_bytes_per_s: float, waiting_w: float) -> RingAssumptions:
     """Return the assumed figures of a machine whose GPUs have this link.
 
-    - η: NCCL's bus bandwidth over the link's. H100 0.82 with 2 to 8 GPUs, A100 0.67 to 0.78; over
-      PCIe 0.44 to 0.63, less where GPUs cannot reach each other directly.
+    - η: NCCL's bus bandwidth over the link's. H100 0.82 with 2 to 8 GPUs, A100 0.67; over PCIe 0.44
+      to 0.63, and less than 0.1 where GPUs cannot reach each other directly.
     - α: an all-reduce of a few bytes takes about 40 µs on 8 GPUs, which is 14 hops.
     - κ: overlapped kernels were slowed by 18.9 % on average (Lee et al., arXiv:2507.03114).
     - σ: 8 GPUs of one machine lose 1 to 5 % even where the all-reduce takes less than 1 %.
@@ -136,7 +136,7 @@ def ring_assumptions(link_bytes_per_s: float, waiting_w: float) -> RingAssumptio
     """
     is_shared = link_bytes_per_s < SHARED_LINK_BYTES_PER_S
     return RingAssumptions(
-        efficiency=0.5 if is_shared else 0.75,
+        efficiency=0.35 if is_shared else 0.75,
         hop_s=3e-6,
         contention_share=0.19,
         speed_sd_share=0.02,
@@ -158,7 +158,7 @@ def find_spread(
     """
     is_shared = link_bytes_per_s < SHARED_LINK_BYTES_PER_S
     log_sds = {
-        "efficiency": 0.5 if is_shared else 0.15,
+        "efficiency": 0.8 if is_shared else 0.15,
         "hop_s": 0.7,
         "contention_share": 0.6,
         "speed_sd_share": 0.6,
