@@ -54,6 +54,7 @@ HARMFUL = {
     "train": ["evil.py:score"],
     "loader": ["evil.py:make_loader"],
     "net": ["evil.py:make_net"],
+    "add": ["card.toml"],
     "out": ["x.json"],
     "plot": ["x.html"],
     "save": ["x"],

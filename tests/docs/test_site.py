@@ -86,7 +86,7 @@ def test_reference_has_every_command_name_and_path(site: Path) -> None:
 def test_every_command_has_a_how_to_page() -> None:
     pages = {path: path.read_text() for path in (ROOT / "docs").rglob("*.md")}
     how_to = "".join(text for path, text in pages.items() if path.parent.name == "how-to")
-    how_to += pages[ROOT / "docs/scores.md"]
+    how_to += pages[ROOT / "docs/scores.md"] + pages[ROOT / "docs/devices.md"]
     for name in cli.list_commands(click.Context(cli)):
         assert f"    joulecast {name} " in how_to or f"    joulecast {name}\n" in how_to, name
 
