@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from joulecast.catalogue import find_data_sheet
+from joulecast.catalogue import find_data_sheet, make_sheet_profile, read_data_sheet
 from joulecast.errors import InputError
 from joulecast.estimators.data_parallel import find_gpu_group
 from joulecast.records import Device, Network, Observation, Profile, Setup, Trial
@@ -29,6 +30,17 @@ def test_a_measured_idle_power_comes_first() -> None:
     idle = Observation(Trial(Network(), Setup()), energy_j=240.0, duration_s=2.0)
     found = find_gpu_group(replace(A100, observations=(idle,)), TRAINING, 2)
     assert found is not None and found.waiting_w == 120.0
+
+
+def test_a_users_own_data_sheet_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "card.toml"
+    path.write_text(
+        'name = "my-card"\nunits = 46\nclock_mhz = 1725\nbandwidth_gb_s = 448\nmemory_gib = 8\n'
+        "power_limit_w = 220\nlink_gb_s = 31.5\ntflops = { fp32 = 20.3 }\n"
+    )
+    found = find_gpu_group(make_sheet_profile(read_data_sheet(path)), TRAINING, 2)
+    assert found is not None and found.link_bytes_per_s == 31.5e9
+    assert found.waiting_w is not None and 20 < found.waiting_w < 110
 
 
 def test_one_gpu_is_no_group() -> None:

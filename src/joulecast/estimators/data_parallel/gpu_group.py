@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joulecast.catalogue import find_data_sheet
+from joulecast.catalogue import match_data_sheet
 from joulecast.errors import InputError
+from joulecast.estimators.additive.datasheet_power import find_power_priors
 from joulecast.estimators.additive.decompose import find_idle_power
 from joulecast.records import DataSheet, Profile, Setup
 
-# An H200 whose clocks are up draws 124 of 700 W while nothing runs; data sheets give less, with
-# clocks down.
-_AWAKE_SHARE = 0.18
 # Runtimes that have nothing like DistributedDataParallel.
 _ALONE = ("mnn", "onnx")
 
@@ -69,16 +67,14 @@ def find_gpu_group(
 
 
 def _find_sheet(profile: Profile) -> DataSheet | None:
-    for name in (profile.device.processor, profile.device.name):
-        try:
-            return find_data_sheet(name)
-        except InputError:
-            continue
-    return None
+    device = profile.device
+    return profile.data_sheet or match_data_sheet(device.processor) or match_data_sheet(device.name)
 
 
 def _find_waiting_power(profile: Profile, sheet: DataSheet | None) -> float | None:
+    """Return the power of the idle device at active clocks, as between two steps."""
     measured_w = find_idle_power(profile.observations)
     if measured_w is not None or sheet is None:
         return measured_w
-    return max(sheet.idle_w or 0.0, _AWAKE_SHARE * sheet.power_limit_w)
+    median_w, _ = find_power_priors(sheet).idle_w
+    return median_w
