@@ -9,17 +9,20 @@ the data into its observations.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from neusight_data import KernelRow, StepRow
+from neusight_data import PRODUCT_OPS, KernelRow, StepRow, list_networks
+from scipy.spatial import cKDTree
+from step_products import list_step_work
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.estimators.additive.device_model import predict_durations
-from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.pieces import Piece, count_pieces, split_pieces
 from joulecast.estimators.additive.shared_fit import (
     MeasuredDevice,
@@ -28,11 +31,12 @@ from joulecast.estimators.additive.shared_fit import (
 )
 from joulecast.estimators.base import Floats
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.records import DataSheet
+from joulecast.records import DataSheet, Setup
 
-KERNELS_PER_OP = 40
+PRODUCTS, VECTORS = 100, 15
 """Kernels of each function and device that the law is fitted to: a Gaussian process of 31,000 rows
 would take days, and neighbours say the same."""
+_BATCHES = (1, 2, 4, 8, 16)
 # The mean of the fastest five of 25 runs.
 _TIMING_VARIANCE = 0.01**2
 # Steps were timed with allocations and dispatch: how far their sums may be off.
@@ -66,8 +70,10 @@ class DurationLaw:
 
     def predict(self, rows: Sequence[KernelRow | StepRow]) -> PredictedDurations:
         """Return the durations of kernels or steps."""
-        sums = encode_sums([count_row(row) for row in rows])
-        logs = predict_durations(make_sheet_encoder(self.sheet), self.fitted, sums).logs
+        encoder = make_sheet_encoder(self.sheet)
+        # Steps of training are sums over forward and backward passes (``additive/passes.py``).
+        sums = encoder.sum_pieces([count_row(row) for row in rows])
+        logs = predict_durations(encoder, self.fitted, sums).logs
         return PredictedDurations(logs.log_mean, np.sqrt(logs.log_variance))
 
 
@@ -100,12 +106,26 @@ def fit_law(
     return DurationLaw(find_data_sheet(device), fit_shared_durations(timed))
 
 
-def choose_kernels(kernels: Iterable[KernelRow], count: int = KERNELS_PER_OP) -> list[KernelRow]:
-    """Return up to so many kernels of each device and function, spread over their sizes."""
+def choose_kernels(
+    kernels: Iterable[KernelRow], products: int = PRODUCTS, vectors: int = VECTORS
+) -> list[KernelRow]:
+    """Return kernels of each device and function that are like operators of transformers.
+
+    Of those that are nearest to some operator, so many are taken that are far from each other.
+    """
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for kernel in kernels:
         groups[kernel.device, kernel.op].append(kernel)
-    return [row for group in groups.values() for row in _spread(group, count)]
+    chosen = []
+    for (_, op), group in groups.items():
+        near = _find_nearest(group, list_operator_sizes(op))
+        chosen += _spread(near, products if group[0].is_product else vectors)
+    return chosen
+
+
+def list_operator_sizes(op: str) -> list[tuple[int, ...]]:
+    """Return the sizes that networks of this benchmark run a kernel at, in usual batches."""
+    return sorted(_find_operator_sizes()[op if op in PRODUCT_OPS else "vector"])
 
 
 def count_row(row: KernelRow | StepRow) -> Mapping[Piece, float]:
@@ -113,6 +133,32 @@ def count_row(row: KernelRow | StepRow) -> Mapping[Piece, float]:
     if isinstance(row, KernelRow):
         return {row.piece: 1.0}
     return count_pieces(split_pieces(row.network, row.setup))
+
+
+@lru_cache
+def _find_operator_sizes() -> Mapping[str, set[tuple[int, ...]]]:
+    found: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for network in list_networks():
+        for setup in _list_setups():
+            for work in list_step_work(network, setup):
+                for product in work.products:
+                    found[product.op].add(product.sizes)
+                if not work.products:
+                    rows, columns = (round(math.exp(one)) for one in work.piece.point[:2])
+                    found["vector"].add((rows, columns))
+    return found
+
+
+def _list_setups() -> list[Setup]:
+    training = [Setup(batch, phase="train", accumulate=0) for batch in _BATCHES]
+    return [Setup(batch, phase="inference") for batch in _BATCHES] + training
+
+
+def _find_nearest(rows: Sequence[KernelRow], sizes: Sequence[tuple[int, ...]]) -> list[KernelRow]:
+    """Return the rows that are nearest to some of the sizes, in logarithms."""
+    tree = cKDTree(np.log(np.array([row.sizes for row in rows], float)))
+    numbers = tree.query(np.log(np.array(sizes, float)))[1]
+    return [rows[number] for number in np.unique(numbers)]
 
 
 def _spread(rows: Sequence[KernelRow], count: int) -> list[KernelRow]:

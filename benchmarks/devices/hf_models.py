@@ -104,7 +104,7 @@ def _attend_bert(
 
 
 def _attend_opt(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
     # Queries were scaled where they were made.
     scores = torch.matmul(query, key.transpose(-1, -2)) + mask

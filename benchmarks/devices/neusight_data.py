@@ -26,6 +26,7 @@ from joulecast.records import Layer, Network, Setup
 from joulecast.variants import Part
 
 INFERENCE, TRAINING = "inf", "train"
+PRODUCT_OPS = ("linear", "bmm")
 RIVALS = ("neusight", "roofline", "habitat", "li")
 """Methods whose published predictions are in the table of steps."""
 NETWORKS = Path(__file__).parent / "networks"
@@ -143,14 +144,25 @@ def load_network(model: str, mode: str, tokens: int, folder: Path = NETWORKS) ->
     names = [f"{model}-{one}-{tokens}.json.gz" for one in (mode, TRAINING)]
     for path in (folder / name for name in names):
         if path.is_file():
-            return Network.from_dict(json.loads(gzip.decompress(path.read_bytes())))
+            return _read_network(path)
     raise InputError(f"there is no network {names[-1]}: run read_models.py with its models.json")
+
+
+def list_networks(folder: Path = NETWORKS) -> list[Network]:
+    """Return the networks of all models."""
+    return [_read_network(path) for path in sorted(folder.glob("*.json.gz"))]
 
 
 @lru_cache(maxsize=65536)
 def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> Piece:
     """Return a kernel as a leaf: the same coordinates as those of a network's operators."""
-    return make_piece(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
+    piece = make_piece(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
+    # NeuSight adds two different tensors; Joulecast's isolated layers read one of them twice.
+    return replace(piece, alone_bytes=piece.size_bytes)
+
+
+def _read_network(path: Path) -> Network:
+    return Network.from_dict(json.loads(gzip.decompress(path.read_bytes())))
 
 
 def _make_kernel_layer(op: str, sizes: tuple[int, ...]) -> Layer:

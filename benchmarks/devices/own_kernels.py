@@ -42,11 +42,9 @@ def main() -> None:
         sys.exit(str(error))
     errors = defaultdict(list)
     for row, forward_s, backward_s in sum_kernels(kernels, steps):
-        error = (forward_s + backward_s) / row.duration_s - 1.0
-        errors[row.device, row.mode].append(error)
-        print(
-            f"{row.device:24} {row.model:11} {row.mode:5} batch {row.batch}: {error:+.1%}", end=""
-        )
+        off = (forward_s + backward_s) / row.duration_s - 1.0
+        errors[row.device, row.mode].append(off)
+        print(f"{row.device:24} {row.model:11} {row.mode:5} batch {row.batch}: {off:+.1%}", end="")
         if row.mode == TRAINING:
             print(f", forward {forward_s / row.forward_s - 1.0:+.0%}", end="")
             print(f", backward {backward_s / row.backward_s - 1.0:+.0%}", end="")

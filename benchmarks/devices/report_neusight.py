@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from neusight_data import INFERENCE, RIVALS, TRAINING
+from neusight_data import INFERENCE, PRODUCT_OPS, RIVALS, TRAINING
 from run_neusight import ANCHORS, DATA_SHEET, load_results
 
 Json = dict[str, Any]
@@ -29,7 +29,6 @@ TITLES = {
     TRAINING: "training",
     INFERENCE: "inference",
 }
-_PRODUCTS = ("linear", "bmm")
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,8 @@ def table_kernels(results: dict[str, Json]) -> str:
     head = [f"{what}, {TITLES[name]}" for what in ("products", "vector") for name in OWN]
     rows = [["GPU", *head]]
     choices: tuple[Callable[[str], bool], ...] = (
-        lambda op: op in _PRODUCTS,
-        lambda op: op not in _PRODUCTS,
+        lambda op: op in PRODUCT_OPS,
+        lambda op: op not in PRODUCT_OPS,
     )
     for device, variants in sorted(results.items()):
         cells = [_median_error(variants.get(name), chosen) for chosen in choices for name in OWN]
@@ -138,7 +137,8 @@ def draw_errors(steps: Sequence[ScoredStep], path: Path) -> None:
         known = [(100.0 * mape, height) for mape, height in points if mape is not None]
         if known:
             size = 55 if name in OWN else 28
-            axes.scatter(*zip(*known, strict=True), s=size, label=TITLES[name], color=f"C{place}")
+            mapes, heights = zip(*known, strict=True)
+            axes.scatter(mapes, heights, s=size, label=TITLES[name], color=f"C{place}")
     axes.set_yticks(range(len(groups)), [f"{device}, {TITLES[mode]}" for mode, device in groups])
     axes.set_xlabel("MAPE of step latency on the left-out GPU (%)")
     axes.set_xlim(left=0.0)

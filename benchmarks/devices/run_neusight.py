@@ -93,7 +93,7 @@ def leave_out(
         device: The GPU that is left out.
         architecture: Whether other GPUs of its architecture are left out as well.
     """
-    devices = {row.device for row in (*kernels, *steps)}
+    devices = {row.device for row in kernels} | {row.device for row in steps}
     if architecture:
         own = find_data_sheet(device).architecture
         devices = {one for one in devices if find_data_sheet(one).architecture != own}
