@@ -46,7 +46,8 @@ class DataSheet(Record):
         l2_bytes: The last cache that all units share; None where it is unknown, like the following.
         idle_w: Power of a device that sleeps, as makers and reviews quote it.
         process_nm: Name of the process by which the chip is made.
-        link_bytes_per_s: Peak bandwidth between two devices in one direction.
+        link_bytes_per_s: Peak bandwidth to other devices of a machine, in one direction, of all
+            links together.
         covers: What draws the power, as meters call it: ``gpu``, or ``board`` for a module with its
             processor and memory.
         aliases: Other names, such as the one that the driver reports.

@@ -30,7 +30,8 @@ class ParallelOptions:
         gpus: Number of equal GPUs.
         parallel: How they share the work: ``data``, as DistributedDataParallel does. Each GPU has
             a batch of its own, of the size ``batch``.
-        link_gb_s: Bandwidth between two GPUs in one direction, instead of the catalogue's.
+        link_gb_s: Bandwidth from one GPU to the others in one direction, instead of the
+            catalogue's.
     """
 
     gpus: int = 1
@@ -51,7 +52,7 @@ class ParallelOptions:
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Bandwidth between two GPUs in one direction; None for the catalogue's."""
+        """Bandwidth from one GPU to the others in one direction; None for the catalogue's."""
         return None if self.link_gb_s is None else 1e9 * self.link_gb_s
 
 

@@ -19,7 +19,7 @@ class GpuGroup:
     """Equal GPUs of one machine.
 
     Attributes:
-        link_bytes_per_s: Bandwidth between two of them, in one direction.
+        link_bytes_per_s: Bandwidth from one of them to the others, in one direction.
         waiting_w: Power of one that waits; None if it is not known.
     """
 
