@@ -44,7 +44,7 @@ from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.map_fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
 from joulecast.gp.logsums.prior_mean import prior_log_mean
-from joulecast.gp.logsums.relinearisation import extend_fitted
+from joulecast.gp.logsums.relinearisation import extend_fitted, keep_linearisation
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import Observation
 from joulecast.records.record_cache import cache_on_record
@@ -226,6 +226,8 @@ def _extend(
 ) -> FittedLogSums:
     """Return the process with further observations of inputs, some of which it may contain."""
     size = fitted.inputs.size
+    if not size:
+        return keep_linearisation(replace(fitted, inputs=inputs, observations=observations))
     order = np.argsort(fitted.inputs.identities, kind="stable")
     place = np.searchsorted(fitted.inputs.identities[order], inputs.identities)
     found = order[np.minimum(place, size - 1)]

@@ -77,18 +77,20 @@ def fit_shared_durations(devices: Sequence[MeasuredDevice]) -> FittedLogSums:
 
 
 def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSums) -> FittedLogSums:
-    """Fit the process of powers to those devices whose energy was measured.
+    """Fit the process of powers to those devices whose energy was measured, if there are any.
 
     Args:
         devices: The devices.
         durations: The process of durations, fitted to them.
     """
-    rows = []
-    for one in devices:
-        metered = [row for row in one.observations if row.energy_j and row.duration_s]
-        if metered:
-            rows.append(_encode_powers(replace(one, observations=metered), durations))
-    return _fit(define_shared_powers(), rows)
+    metered = [
+        replace(
+            one, observations=[row for row in one.observations if row.energy_j and row.duration_s]
+        )
+        for one in devices
+    ]
+    some = [one for one in metered if one.observations] or metered[:1]
+    return _fit(define_shared_powers(), [_encode_powers(one, durations) for one in some])
 
 
 def _encode_durations(device: MeasuredDevice, process: LogSumProcess) -> _Rows:

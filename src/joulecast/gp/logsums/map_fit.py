@@ -31,7 +31,8 @@ def fit_logsums(
 ) -> FittedLogSums:
     """Return the process with MAP hyper-parameters, ready to be conditioned.
 
-    Where there are outliers, they are discounted and everything is fitted again.
+    Where there are outliers, they are discounted and everything is fitted again. Without any
+    observations, hyper-parameters are the medians of their priors.
 
     Args:
         process: The process.
@@ -39,6 +40,8 @@ def fit_logsums(
         observations: Observed sums of them.
         max_rows: Number of observations that hyper-parameters are fitted to.
     """
+    if not observations.size:
+        return FittedLogSums(process, process.prior.means, inputs, observations)
     rows = select_subset(observations, max_rows)
 
     def fit(observations: LogObservations) -> FittedLogSums:
