@@ -76,17 +76,17 @@ def test_battery_has_to_last_for_everything(profiled):
     assert whole["needed_j"] > 3 * plain["needed_j"]
 
 
+LOADED = ("--steps", "10", "--loader")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
         (("--eval-every", "5"), 2, "--eval-every and --eval-samples belong together"),
-        (("--loader", "data.py:make_number"), 1, "the loader is a int: give one that gives"),
-        (
-            ("--loader", "data.py:nothing"),
-            1,
-            "has no function 'nothing' that returns a data loader",
-        ),
-        (("--loader", "data.py:make_loader", "--batch", "4"), 1, "give --batch 8"),
+        (("--loader", "data.py:make_loader"), 1, "how long is a run? Give --steps"),
+        ((*LOADED, "data.py:make_number"), 1, "the loader is a int: give one that gives"),
+        ((*LOADED, "data.py:nothing"), 1, "no function 'nothing' that returns a data loader"),
+        ((*LOADED, "data.py:make_loader", "--batch", "4"), 1, "give --batch 8"),
         (("--inference", "--eval-every", "5", "--eval-samples", "5"), 1, "belong to training"),
         (("--accumulate", "2", "--inference"), 1, "leave out --accumulate"),
         (("--checkpoint",), 1, "repeats no block to checkpoint: leave --checkpoint out"),
