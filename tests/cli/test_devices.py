@@ -54,3 +54,33 @@ def test_bad_input_is_one_line(shell, write):
     assert "clock_mhz is missing" in shell.fails("devices", "--add", missing)
     taken = write("card.toml", CARD.replace("my-card", "l4"))
     assert "already has nvidia-l4" in shell.fails("devices", "--add", taken)
+
+
+def test_a_device_that_was_never_measured_is_estimated_and_says_so(shell, write):
+    text = " ".join(shell("estimate", "lenet5", "--device", "rtx-4090").stdout.split())
+    assert "on nvidia-rtx-4090" in text and "J (datasheet, 95 % interval" in text
+    assert "from a data sheet, never measured on this device; joules are those of the gpu" in text
+    data = shell.json("estimate", "lenet5", "--device", write("card.toml", CARD))
+    assert data["provenance"] == "datasheet" and data["device"] == "my-card"
+
+
+def test_peaks_that_a_data_sheet_lacks_are_named(shell):
+    words = ("estimate", "lenet5", "--device", "t4")
+    assert "NVIDIA T4 16 GB has no bf16 peak: choose fp32" in shell.fails(
+        *words, "--precision", "bf16"
+    )
+    # Without TF32 units PyTorch computes in fp32.
+    fp32, tf32 = (shell.json(*words, "--precision", one) for one in ("fp32", "tf32"))
+    assert tf32["energy_j"] < 1.5 * fp32["energy_j"] < 2.5 * tf32["energy_j"]
+
+
+def test_comparisons_say_of_every_row_where_it_comes_from(shell):
+    words = ("compare", "lenet5", "--devices", "nvidia-h200,t4", "--precision", "fp32,bf16")
+    result = shell(*words, "--batch", "32", "--plot", "front.html")
+    lines = result.stdout.splitlines()
+    assert any("nvidia-h200" in line and " measured " in line for line in lines)
+    assert any("nvidia-t4" in line and " datasheet " in line for line in lines)
+    text = " ".join(result.stdout.split())
+    assert "Not ranked: nvidia-t4 with bf16: the data sheet of NVIDIA T4 16 GB has no bf16" in text
+    page = (shell.folder / "front.html").read_text()
+    assert "nvidia-t4: batch 32, sgd, fp32, datasheet" in page and "(datasheet)" in page

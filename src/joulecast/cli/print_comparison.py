@@ -273,17 +273,32 @@ def _list_ties(comparison: Comparison) -> list[str]:
     """Return which neighbouring ranks cannot be distinguished."""
     notes = []
     for covers, rows in comparison.groups.items():
-        pairs = [
-            f"{row.rank} and {row.rank + 1}"
+        tied = [
+            row.rank
             for row in rows
             if row.rank
             and row.probability_below_next is not None
             and row.probability_below_next < DISTINGUISHABLE_PROBABILITY
         ]
         group = f" ({covers})" if len(comparison.groups) > 1 else ""
-        if pairs:
+        if tied:
             notes.append(
                 f"Not distinguishable{group}, with a probability below "
-                f"{format_share(DISTINGUISHABLE_PROBABILITY)}: {', '.join(pairs)}."
+                f"{format_share(DISTINGUISHABLE_PROBABILITY)}: {', '.join(_join_ties(tied))}."
             )
     return notes
+
+
+def _join_ties(tied: Sequence[int]) -> list[str]:
+    """Return ``1 and 2``, ``4 to 9 (each from the next)`` for ranks that tie with the next one."""
+    texts: list[str] = []
+    first = tied[0]
+    for at, rank in enumerate(tied):
+        if at + 1 < len(tied) and tied[at + 1] == rank + 1:
+            continue
+        if rank == first:
+            texts.append(f"{first} and {rank + 1}")
+        else:
+            texts.append(f"{first} to {rank + 1} (each from the next)")
+        first = tied[at + 1] if at + 1 < len(tied) else rank
+    return texts

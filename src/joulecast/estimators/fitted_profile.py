@@ -21,6 +21,7 @@ from joulecast.estimators.base import (
 from joulecast.estimators.block_estimates import estimate_blocks
 from joulecast.estimators.estimate_notes import list_estimate_notes
 from joulecast.estimators.estimates import Estimates
+from joulecast.estimators.sheet_start import check_sheet_precision
 from joulecast.estimators.uncounted_work import (
     MIN_UNCOUNTED_SHARE,
     find_uncounted_share,
@@ -78,7 +79,7 @@ class FittedProfile:
         """
         if not 0.0 < level < 1.0:
             raise InputError(f"level is {level}: give a probability between 0 and 1, like 0.95")
-        setups = _list_setups(networks, setups)
+        setups = self._list_setups(networks, setups)
         keys = [_identify(*pair) for pair in zip(networks, setups, strict=True)]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         own_networks, own_setups = [key[0] for key in numbers], [key[1] for key in numbers]
@@ -87,7 +88,18 @@ class FittedProfile:
 
     def predict_means(self, networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Floats:
         """Return the mean energies of ``estimate``, faster if the estimator can."""
-        return predict_means(self.fitted, networks, _list_setups(networks, setups))
+        return predict_means(self.fitted, networks, self._list_setups(networks, setups))
+
+    def _list_setups(
+        self, networks: Sequence[Network], setups: Setup | Sequence[Setup]
+    ) -> Sequence[Setup]:
+        """Return the setup of each network, which the device can run."""
+        if not all(network.layers for network in networks):
+            raise InputError("the network is empty: give a net with layers")
+        listed = [setups] * len(networks) if isinstance(setups, Setup) else setups
+        for setup in dict.fromkeys(listed):
+            check_sheet_precision(self.profile, setup)
+        return listed
 
     def _estimate_distinct(
         self,
@@ -168,12 +180,6 @@ class FittedProfile:
             device_memory_bytes=self.profile.device.memory_bytes,
             runtime=self.profile.runtime,
         )
-
-
-def _list_setups(networks: Sequence[Network], setups: Setup | Sequence[Setup]) -> Sequence[Setup]:
-    if not all(network.layers for network in networks):
-        raise InputError("the network is empty: give a net with layers")
-    return [setups] * len(networks) if isinstance(setups, Setup) else setups
 
 
 def _identify(network: Network, setup: Setup) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from joulecast.catalogue import match_data_sheet
 from joulecast.errors import InputError
 from joulecast.estimators.base import Estimator
-from joulecast.records import DataSheet, Profile
+from joulecast.records import FLOAT_PRECISIONS, DataSheet, Profile, Setup
 
 # A device with at least so many observations is fitted to them alone: on an H200 treated as
 # unknown, what others had shown then made estimates neither better nor worse.
@@ -22,6 +22,18 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
     if not is_small or profile.provenance != "measured" or not profile.runtime.startswith("torch"):
         return None
     return match_data_sheet(profile.device.processor)
+
+
+def check_sheet_precision(profile: Profile, setup: Setup) -> None:
+    """Raise InputError for a precision that the data sheet of an unmeasured device lacks."""
+    if profile.provenance != "datasheet" or profile.data_sheet is None:
+        return
+    if setup.precision not in FLOAT_PRECISIONS:
+        raise InputError(
+            f"{setup.precision} cannot be estimated from a data sheet: give one of "
+            f"{', '.join(FLOAT_PRECISIONS)}"
+        )
+    profile.data_sheet.find_peak(setup.precision)
 
 
 def make_starting_estimator(name: str, sheet: DataSheet) -> Estimator:

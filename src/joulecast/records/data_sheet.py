@@ -15,8 +15,9 @@ from typing import Annotated
 from joulecast.errors import InputError
 from joulecast.records.codec import Record, always_stored, check_fields, omit_default
 from joulecast.records.field_checks import ByteCount, PositiveCount, Range
+from joulecast.records.trial import FLOAT_PRECISIONS
 
-PEAK_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+PEAK_PRECISIONS = (*FLOAT_PRECISIONS, "int8")
 """Precisions whose peaks a data sheet may give."""
 
 CLOCK_HZ = Range(1e6, 1e10)
@@ -94,7 +95,7 @@ class DataSheet(Record):
         for choice in (key, "fp32") if key == "tf32" else (key,):
             if choice in self.flops_per_s:
                 return self.flops_per_s[choice]
-        known = " or ".join(one for one in PEAK_PRECISIONS if one in self.flops_per_s)
+        known = " or ".join(one for one in FLOAT_PRECISIONS if one in self.flops_per_s)
         raise InputError(
             f"the data sheet of {self.title} has no {key} peak: choose {known}, or describe the "
             f"device in a TOML file with tflops.{key}"

@@ -9,6 +9,7 @@ from itertools import product
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import AUTO, Estimates, fit_profile
 from joulecast.estimators.data_parallel import GpuGroup, find_gpu_group, replicate_steps
+from joulecast.estimators.sheet_start import check_sheet_precision
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share
@@ -95,6 +96,7 @@ def _list_rows(
     for setup, one in product(setups, counts):
         row = ComparisonRow(name, setup, profile.device.name, profile.covers, gpus=one.gpus)
         try:
+            check_sheet_precision(profile, setup)
             group = find_gpu_group(profile, setup, one.gpus, one.link_bytes_per_s)
         except JoulecastError as error:
             planned.append(_PlannedRow(replace(row, reason=str(error))))
