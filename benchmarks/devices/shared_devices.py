@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import sqrt
 
 import numpy as np
-from duration_law import choose_kernels, count_row
+from kernel_choice import choose_kernels, count_row
 from neusight_data import KernelRow, StepRow
 
 from joulecast.catalogue import find_data_sheet

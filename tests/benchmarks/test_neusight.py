@@ -20,6 +20,8 @@ SCRIPTS = (
     "neusight_anchors",
     "step_products",
     "own_kernels",
+    "kernel_choice",
+    "shared_devices",
     "duration_law",
     "run_neusight",
     "report_neusight",
@@ -68,7 +70,7 @@ def time_pieces(counts, device):
 def write_data(scripts, folder, factors):
     """Write kernels and steps of GPUs, each slower than its law by a factor."""
     folder.mkdir()
-    data, law = scripts.neusight_data, scripts.duration_law
+    data, law = scripts.neusight_data, scripts.kernel_choice
     tables = {
         "matmul_kernels.csv": ["device,op,b,m,n,k,latency_ms"],
         "vector_kernels.csv": ["device,op,rows,columns,latency_ms"],
