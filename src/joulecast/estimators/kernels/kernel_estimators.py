@@ -43,7 +43,7 @@ class KernelEstimator:
     """Sums of kernels, each kind with a regression."""
 
     name: ClassVar[str]
-    version = 1
+    version = 2
     uses_anchors = False
     regression: ClassVar[type[ProcessRegression] | type[ForestRegression]]
 
