@@ -31,8 +31,9 @@ from joulecast.store.shipped import SHIPPED
 
 NOTICE = (
     "Durations of kernels and steps on P4, P100, V100, T4, A100, MI100 and MI210 are those of "
-    "NeuSight (Lee, Phanishayee and Mahajan, ASPLOS 2025), Copyright (c) 2025 sitar-lab, MIT "
-    "licence; those of the H200, and all powers, are Joulecast's own."
+    "NeuSight (Lee, Phanishayee and Mahajan, ASPLOS 2025), Copyright (c) 2025 Georgia "
+    "Institute of Technology and Microsoft Corporation, MIT licence; those of the H200, and all "
+    "powers, are Joulecast's own."
 )
 
 

@@ -50,7 +50,9 @@ def main() -> None:
     variants = (DATA_SHEET, ANCHORS) if arguments.anchors else (DATA_SHEET,)
     for device in chosen:
         for variant in variants:
-            if variant not in results.get(device, {}):
+            if variant == ANCHORS and not choose_anchors(kernels, device):
+                print(f"{device} has no kernels, and so no anchors", flush=True)
+            elif variant not in results.get(device, {}):
                 data = leave_out(kernels, steps, device, arguments.without_architecture)
                 found = predict_device(*data, device, variant)
                 results.setdefault(device, {})[variant] = found
