@@ -43,6 +43,8 @@ ONLY_COMPILED = ("docs/how-to/fleet.md",)
 # Too long for a test even if shortened; tests/campaign measures atlases.
 ONLY_PARSED = (
     "profile --atlas --on cpu --seconds 600",
+    # It estimates for every device; tests/cli/test_devices.py compares two.
+    "compare cnn5 --devices all",
     # Thousands of observations; tests/cli/test_profile.py imports some.
     "profiles import h200.json",
     # They need an instrument; tests/cli/test_data.py records and attaches.
