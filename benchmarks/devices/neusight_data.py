@@ -29,7 +29,7 @@ INFERENCE, TRAINING = "inf", "train"
 PRODUCT_OPS = ("linear", "bmm")
 RIVALS = ("neusight", "roofline", "habitat", "li")
 """Methods whose published predictions are in the table of steps."""
-NETWORKS = Path(__file__).parent / "networks"
+NETWORKS = Path(__file__).parent / "model_networks"
 KERNEL_SETUP = Setup(batch=1, phase="inference")
 """Kernels were measured forward, in fp32; their rows are all there is of a batch."""
 

@@ -18,7 +18,7 @@ from hf_models import INFERENCE, TRAINING, build_model, make_inputs, take_loss
 import joulecast
 from joulecast.records import Network
 
-FOLDER = Path(__file__).parent / "networks"
+FOLDER = Path(__file__).parent / "model_networks"
 TOKENS = {"bert": 512, "opt": 2048, "switch_transformers": 512}
 """Tokens that each type of model is measured at; a GPT at the number of its positions."""
 # Any would do: networks are per sample, and the batch belongs to the setup.

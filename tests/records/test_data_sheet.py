@@ -30,9 +30,7 @@ def test_peaks_by_the_precision_of_a_setup():
     assert SHEET.find_peak("int8_dynamic") == 130e12
     # Without TF32 units, PyTorch computes in fp32.
     assert SHEET.find_peak("tf32") == SHEET.find_peak("fp32") == 8e12
-    with pytest.raises(
-        InputError, match=r"no bf16 peak: choose fp32 or fp16, .*tflops\.bf16"
-    ):
+    with pytest.raises(InputError, match=r"no bf16 peak: choose fp32 or fp16, .*tflops\.bf16"):
         SHEET.find_peak("bf16")
 
 

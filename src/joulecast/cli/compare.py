@@ -101,8 +101,8 @@ def make_net_request(input: Shape | None, checkpoint: bool) -> NetRequest:
         "--devices",
         type=ListType(),
         metavar="NAME,NAME",
-        help="Devices with profiles, see `joulecast profiles list`, or of `joulecast devices`; all for "
-        "every one.  [default: this machine]",
+        help="Devices with profiles, see `joulecast profiles list`, or of `joulecast devices`; "
+        "all for every one.  [default: this machine]",
     ),
     click.option(
         "--gpus",
