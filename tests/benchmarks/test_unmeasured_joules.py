@@ -49,6 +49,18 @@ def test_page_of_the_other_card_shows_the_kept_figures(ecnas):
         assert f"**carried by data sheets, {name}** | {mape:.2f} ±" in page
 
 
+def test_page_of_the_unknown_h200_shows_the_kept_figures():
+    report = json.loads((FOLDER / "results" / "h200.json").read_text())
+    page = (FOLDER / "h200.md").read_text()
+    for name, rows in report["estimates"].items():
+        score = report["scores"][name]["all"]
+        errors = [abs(row["energy_j"] / row["measured_j"] - 1) for row in rows]
+        assert len(errors) == score["n"] == 203
+        assert 100 * mean(errors) == pytest.approx(score["mape"], abs=0.06)
+        figures = f"| {score['mape']:.1f} | {score['median']:.1f} | {score['bias']:+.1f} |"
+        assert figures in page, name
+
+
 def test_networks_with_measured_joules_are_read(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     from h200_networks import read_atlas, read_steps
