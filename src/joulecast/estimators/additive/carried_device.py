@@ -138,7 +138,7 @@ class SheetResiduals(SourceDevice):
                 log_w - self.means.predict_powers(leaves, seconds),
             ]
         )
-        return residuals + np.array(self.log_factors)
+        return np.asarray(residuals + np.array(self.log_factors))
 
 
 @dataclass(frozen=True)
