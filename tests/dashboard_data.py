@@ -74,7 +74,7 @@ def make_dashboard_data(folder: Path) -> DashboardData:
          "5", "--estimators", "additive,subtractive,flops"),
         ("score", "--on", "simulated:7", "--tdp", "150W", "--out", str(results / "score.json")),
         ("plan", str(jobs), "--out", str(results / "plan.json")),
-        ("prune", *WIDE, "--device", FIRST, "--budget", "60%",
+        ("prune", *WIDE, "--device", FIRST, "--budget", "60%", "--strategy", "uniform",
          "--out", str(results / "pruning.json")),
     )  # fmt: skip
     for words in commands:

@@ -14,6 +14,8 @@ from cli_stores import run_in_store
 
 SIZES = ("--batch", "512", "--input", "3x32x32")
 NET = ("cnn5:32,32,32,32", *SIZES, "--device", "sim")
+# The quickest strategy, where any would do.
+UNIFORM = (*NET, "--strategy", "uniform")
 OWN = """
 import torch
 from torch import nn
@@ -80,7 +82,7 @@ def test_confidence_prunes_further(halved, surely_halved):
 
 
 def test_text_shows_layers_interval_and_provenance(profiled):
-    out = profiled("prune", *NET, "--budget", "50%").stdout
+    out = profiled("prune", *UNIFORM, "--budget", "50%").stdout
     for words in ("(simulated, 95 % interval", "within the budget with", "conv2", "→", "random"):
         assert words in out
 
@@ -111,7 +113,7 @@ def test_a_saved_model_is_loaded_again(profiled, write):
 
 
 def test_measuring_says_whether_the_budget_is_kept(profiled):
-    data = profiled.json("prune", *NET, "--budget", "50%", "--measure", "--on", "simulated:7")
+    data = profiled.json("prune", *UNIFORM, "--budget", "50%", "--measure", "--on", "simulated:7")
     seen = data["measured"]
     assert seen["before"]["provenance"] == "simulated"
     assert seen["share"] == pytest.approx(seen["after"]["energy_j"] / seen["before"]["energy_j"])
@@ -121,12 +123,12 @@ def test_measuring_says_whether_the_budget_is_kept(profiled):
 def test_a_run_has_a_budget_too(profiled):
     before = profiled.json("estimate", *NET)["energy_j"]
     total = f"{0.95 * before * 1000}J"
-    data = profiled.json("prune", *NET, "--budget", total, "--steps", "1000")
+    data = profiled.json("prune", *UNIFORM, "--budget", total, "--steps", "1000")
     assert data["after"]["energy_j"] <= 0.95 * before
     words = ("--epochs", "10", "--samples", str(512 * 100))
-    assert profiled.json("prune", *NET, "--budget", total, *words)["counts"] == data["counts"]
+    assert profiled.json("prune", *UNIFORM, "--budget", total, *words)["counts"] == data["counts"]
     step = f"{0.95 * before}J/step"
-    assert profiled.json("prune", *NET, "--budget", step)["counts"] == data["counts"]
+    assert profiled.json("prune", *UNIFORM, "--budget", step)["counts"] == data["counts"]
 
 
 def test_refusals_are_one_line(profiled):
@@ -162,9 +164,9 @@ def test_a_probe_uses_the_device_itself(profiled):
 
 
 def test_extrapolation_is_reported(profiled):
-    guessed = profiled("prune", *NET, "--budget", "90%", "--inference").output
+    guessed = profiled("prune", *UNIFORM, "--budget", "90%", "--inference").output
     assert "extrapolated" in guessed
-    assert "extrapolated" not in profiled("prune", *NET, "--budget", "90%").output
+    assert "extrapolated" not in profiled("prune", *UNIFORM, "--budget", "90%").output
 
 
 def test_only_the_estimated_device_is_measured(profiled):

@@ -34,7 +34,7 @@ PATTERNS = (
 SHORTER = {
     "--seconds 120": "--seconds 4",
     "--seconds 30": "--seconds 4",
-    "prune resnet18": "prune resnet18 --strategy uniform",
+    "prune resnet18": "prune resnet18:64,1,1,1,1 --strategy uniform",
     "prune cnn5": "prune cnn5 --strategy uniform",
     'budget="60%", confidence=0.8,': 'budget="60%", confidence=0.8, strategy="uniform",',
 }
