@@ -9,7 +9,7 @@ The law is Joulecast's own (``estimators/additive/shared_fit.py``), fitted as th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from kernel_choice import count_row
@@ -18,8 +18,8 @@ from shared_devices import collect_devices, observe_row
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.estimators.additive.device_model import predict_durations
+from joulecast.estimators.additive.model_fit import extend_durations
 from joulecast.estimators.additive.shared_fit import (
-    MeasuredDevice,
     fit_shared_durations,
     make_sheet_encoder,
 )
@@ -61,25 +61,24 @@ class DurationLaw:
         logs = predict_durations(encoder, self.fitted, sums).logs
         return PredictedDurations(logs.log_mean, np.sqrt(logs.log_variance))
 
+    def condition(self, anchors: Sequence[KernelRow]) -> DurationLaw:
+        """Return the law given kernels of the device, as a profile with anchors has it."""
+        if not anchors:
+            return self
+        encoder, rows = make_sheet_encoder(self.sheet), [observe_row(row) for row in anchors]
+        return replace(self, fitted=extend_durations(encoder, self.fitted, rows))
 
-def fit_law(
-    device: str,
-    kernels: Iterable[KernelRow],
-    steps: Iterable[StepRow],
-    anchors: Sequence[KernelRow] = (),
-) -> DurationLaw:
+
+def fit_law(device: str, kernels: Iterable[KernelRow], steps: Iterable[StepRow]) -> DurationLaw:
     """Fit the law for a device to rows of others.
 
     Args:
         device: The device that is left out.
         kernels: Kernels of any devices; those of the device itself are not used.
         steps: Likewise steps.
-        anchors: Kernels of the device that are used.
     """
-    sheet = find_data_sheet(device)
     others = collect_devices(
         [row for row in kernels if row.device != device],
         [row for row in steps if row.device != device],
     )
-    own = [MeasuredDevice(sheet, [observe_row(row) for row in anchors])] if anchors else []
-    return DurationLaw(sheet, fit_shared_durations([*others, *own]))
+    return DurationLaw(find_data_sheet(device), fit_shared_durations(others))

@@ -49,12 +49,15 @@ def main() -> None:
     results = {} if arguments.again else load_results(arguments.out)
     variants = (DATA_SHEET, ANCHORS) if arguments.anchors else (DATA_SHEET,)
     for device in chosen:
-        for variant in variants:
-            if variant == ANCHORS and not choose_anchors(kernels, device):
-                print(f"{device} has no kernels, and so no anchors", flush=True)
-            elif variant not in results.get(device, {}):
-                data = leave_out(kernels, steps, device, arguments.without_architecture)
-                found = predict_device(*data, device, variant)
+        missing = [one for one in variants if one not in results.get(device, {})]
+        if ANCHORS in missing and not choose_anchors(kernels, device):
+            print(f"{device} has no kernels, and so no anchors", flush=True)
+            missing.remove(ANCHORS)
+        if missing:
+            data = leave_out(kernels, steps, device, arguments.without_architecture)
+            law = fit_law(device, *data)
+            for variant in missing:
+                found = predict_device(law, *data, device, variant)
                 results.setdefault(device, {})[variant] = found
                 save_results(arguments.out, results)
                 print(describe(device, variant, found), flush=True)
@@ -107,12 +110,16 @@ def leave_out(
 
 
 def predict_device(
-    kernels: Sequence[KernelRow], steps: Sequence[StepRow], device: str, variant: str
+    law: DurationLaw,
+    kernels: Sequence[KernelRow],
+    steps: Sequence[StepRow],
+    device: str,
+    variant: str,
 ) -> Json:
     """Return the predictions for a GPU, with what was measured and what others predict."""
     started_s = time.perf_counter()
     anchors = choose_anchors(kernels, device) if variant == ANCHORS else []
-    law = fit_law(device, kernels, steps, anchors)
+    law = law.condition(anchors)
     own_steps = [row for row in steps if row.device == device]
     used = set(choose_anchors(kernels, device))
     own_kernels = [row for row in kernels if row.device == device and row not in used]

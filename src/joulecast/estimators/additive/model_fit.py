@@ -120,6 +120,22 @@ def update_model(
     return model
 
 
+def extend_durations(
+    encoder: DeviceEncoder, duration: FittedLogSums, timed: Sequence[DecomposedObservation]
+) -> FittedLogSums:
+    """Return the process of durations with further observations of a device.
+
+    Args:
+        encoder: Encodes leaves for the device.
+        duration: The process, which other devices may share.
+        timed: What was timed on the device.
+    """
+    sums = encode_decomposed(encoder, timed)
+    leaf_s = predict_durations(encoder, duration, sums).leaf
+    inputs = encoder.encode_durations(sums.leaves)
+    return _extend(duration, inputs, observe_durations(timed, sums, leaf_s))
+
+
 def identify_observations(observations: Sequence[Observation]) -> Ints:
     """Return the identities of all usable observations, in order."""
     return np.unique(np.array([_identify(one) for one in observations if is_step(one)], np.int64))
@@ -204,12 +220,7 @@ def _extend_durations(
     model: AdditiveModel, decomposed: Sequence[DecomposedObservation]
 ) -> FittedLogSums:
     timed = [one for one in decomposed if one.mode == model.mode and one.duration_s]
-    if not timed:
-        return model.duration
-    sums = encode_decomposed(model.encoder, timed)
-    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
-    inputs = model.encoder.encode_durations(sums.leaves)
-    return _extend(model.duration, inputs, observe_durations(timed, sums, leaf_s))
+    return extend_durations(model.encoder, model.duration, timed) if timed else model.duration
 
 
 def _extend_powers(model: AdditiveModel, powers: Sequence[ObservedPower]) -> FittedLogSums:
