@@ -141,3 +141,18 @@ def test_what_cannot_be_made_is_tried_again():
     with pytest.raises(InputError):
         cache.get_or_make("a", fail)
     assert cache.get_or_make("a", lambda: 5) == 5
+
+
+def test_devices_of_the_catalogue_are_answered_from_their_data_sheets(store, tmp_path):
+    service = EstimateService(store)
+    answer = service.answer(EstimateQuestion(NET, "rtx-4090", SETUP))
+    assert answer.estimate.provenance == "datasheet"
+    assert answer.estimate.device == "nvidia-rtx-4090"
+    known = joulecast.estimate(NET, device="rtx-4090", batch=8, store=store)
+    assert answer.estimate.energy_j == pytest.approx(known.energy_j)
+    assert "nvidia-rtx-4090" in {one.name for one in service.list_unmeasured()}
+    # A question names no file: what comes from elsewhere must not make this program read one.
+    card = tmp_path / "card.toml"
+    card.write_text("name = 5")
+    with pytest.raises(MissingError, match="there is no profile of"):
+        service.answer(EstimateQuestion(NET, str(card), SETUP))
