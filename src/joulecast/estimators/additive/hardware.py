@@ -58,7 +58,7 @@ class Hardware(Record):
     device: str
     vendor: str
     architecture: str
-    units: float
+    units: int
     l2_bytes: float
     powers_w: tuple[float, ...]
 
@@ -71,7 +71,7 @@ class Hardware(Record):
             sheet.name,
             sheet.vendor,
             sheet.architecture,
-            float(sheet.units),
+            sheet.units,
             float(l2_bytes),
             powers_w,
         )
