@@ -21,6 +21,7 @@ from joulecast.records import Network, Profile, Setup
 
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult, Progress
+    from joulecast.estimators import Estimator
 
 # A probe measures each layer in one window and stops at this interval.
 _PROBE_INTERVAL_SHARE = 0.005
@@ -40,7 +41,8 @@ def profile(
 
     Every observation is stored at once, so an interrupted campaign resumes where it stopped. With
     ``atlas=True`` there is no net: layers of networks of all kinds are measured. With
-    ``phase="inference"`` layers are run, not trained.
+    ``anchors=True`` there is none either: large products and a copy narrow the estimates that start
+    from the data sheet of a GPU. With ``phase="inference"`` layers are run, not trained.
 
     Args:
         net: A name, a Network, or a module with ``inputs``; layers are profiled up to its widths.
@@ -52,28 +54,30 @@ def profile(
         options: Fields of ``Setup`` (``batch=128``); ``checkpoint=True`` puts repeated blocks under
             activation checkpointing; fields of ``MeasureOptions`` (``on="cuda:0"``) and of
             ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
-            ``estimator``, ``atlas``, ``from_``. For a module, ``loss`` may be a callable from its
-            output to a scalar.
+            ``estimator``, ``atlas``, ``anchors``, ``from_``. For a module, ``loss`` may be a
+            callable from its output to a scalar.
 
     Raises:
-        InputError: Neither a net nor ``atlas`` is given, or both are.
+        InputError: Neither a net nor ``atlas`` nor ``anchors`` is given, or several are.
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     setup_options, changes, measuring, profiling = split_options(
         profile, options, Setup, NetOptions, MeasureOptions, ProfileOptions
     )
     chosen = ProfileOptions(**profiling)
-    if chosen.atlas:
+    if chosen.atlas or chosen.anchors:
         given = [net, inputs, setup, input_shape]
         if any(one is not None for one in given) or setup_options.keys() - {"phase"} or changes:
+            name = "atlas" if chosen.atlas else "anchors"
             raise InputError(
-                "atlas=True draws its own networks and setups: leave net and setup out"
+                f"{name}=True draws its own networks and setups: leave net and setup out"
             )
+        unused = [*(name for name in profiling if name != "anchors"), *setup_options]
+        if chosen.anchors and unused:
+            raise InputError(f"anchors=True measures a fixed list: leave {unused[0]} out")
         # One round of each: more trials tell more than more rounds.
-        from joulecast.api.atlas import profile_atlas
-
         measured = MeasureOptions(**{"rounds": 1, **measuring})
-        return profile_atlas(measured, chosen, store, on_progress)[1]
+        return _profile_without_net(measured, chosen, store, on_progress)
     if net is None:
         raise InputError("no net is given: give one, or atlas=True to profile for any network")
     request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
@@ -84,6 +88,22 @@ def profile(
         store,
         on_progress,
     )[1]
+
+
+def _profile_without_net(
+    measuring: MeasureOptions,
+    profiling: ProfileOptions,
+    store: str | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> Profile:
+    """Measure the anchors of a device, or an atlas; return its profile."""
+    if profiling.anchors:
+        from joulecast.api.anchor_profile import profile_anchors
+
+        return profile_anchors(measuring, store, on_progress)[2]
+    from joulecast.api.atlas import profile_atlas
+
+    return profile_atlas(measuring, profiling, store, on_progress)[1]
 
 
 def run_profiling(
@@ -128,6 +148,8 @@ def run_profiling(
         own = describe_profile(measurer)
         # Before a store is created: a source may not exist.
         estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
+        if profiling.acquisition == "probe":
+            estimator = _start_probe(estimator, own, store)
         with open_store(store) as opened:
             result = run_campaign(
                 measurer,
@@ -172,16 +194,41 @@ def make_short_probe(seconds: float) -> ProfileOptions:
     return ProfileOptions(seconds=seconds, interval_share=_PROBE_INTERVAL_SHARE)
 
 
+def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estimator:
+    """Return an estimator that starts from the device's data sheet, if its estimates do.
+
+    Campaigns need none: they measure enough of their own. A probe may measure durations alone.
+    """
+    from joulecast.estimators.sheet_start import (
+        STARTS_FROM_SHEETS,
+        find_starting_sheet,
+        make_starting_estimator,
+    )
+    from joulecast.store import open_store
+
+    with open_store(store, create=False) as opened:
+        known = next((one for one in opened.list_profiles() if one.key == own.key), None)
+        sheet = find_starting_sheet(own if known is None else opened.load_profile(own.key))
+    if sheet is None or estimator.name not in STARTS_FROM_SHEETS:
+        return estimator
+    return make_starting_estimator(estimator.name, sheet)
+
+
 def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
     """Raise MissingError where a probe, which mostly measures time, would leave no energy."""
     from joulecast.campaign import find_profile_key
+    from joulecast.campaign.trial_log import describe_profile
+    from joulecast.estimators.sheet_start import find_starting_sheet
     from joulecast.store import open_store
 
     # Never opened: it only identifies the device and the meter.
     measurer = open_any_measurer(measuring)
     with open_store(store, create=False) as opened:
         observations = opened.load_observations(find_profile_key(measurer))
-    if not any(one.energy_j for one in observations if one.trial.network.layers):
+    own = describe_profile(measurer)
+    has_energy = any(one.energy_j for one in observations if one.trial.network.layers)
+    # A device that starts from its data sheet needs none.
+    if not has_energy and find_starting_sheet(own) is None:
         raise MissingError(
             f"no layer's energy was measured on {measurer.runtime.device.name} yet: run "
             "`joulecast profile NET` there first"

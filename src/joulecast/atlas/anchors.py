@@ -2,6 +2,7 @@
 
 One large matrix product per precision, one large copy and one layer that is too small to matter.
 Sizes follow from what is assumed about the device, so that a step takes about ten milliseconds.
+Products of other shapes, of as many FLOPs, show how far the peak depends on the shape.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _TILE, _SMALLEST, _LARGEST = 128, 256, 8192
 _MEMORY_SHARE = 0.25
 _MATRICES = 16
 _COPY_BATCH = 64
+# Rows and widths of further products over those of the square one, which have as many FLOPs.
+_OTHER_SHAPES = ((4.0, 0.5), (0.25, 2.0))
+# Products of attention: so many at once, of this width.
+_HEADS, _HEAD_WIDTH = 16, 64
 _TINY_WIDTH = 16
 
 
@@ -38,8 +43,31 @@ def make_anchor_trials(
     """
     mode, setup = "graph" if "graph" in modes else "eager", Setup(phase=phase)
     products = [replace(setup, precision=precision) for precision in scale.flops_per_s]
-    trials = [_make_product(scale, one, mode) for one in products]
+    widths = [_find_width(scale, one.precision) for one in products]
+    trials = [
+        _make_product(one, mode, width, width) for one, width in zip(products, widths, strict=True)
+    ]
     trials += [_make_copy(scale, setup, mode), _make_tiny(setup, mode)]
+    return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
+
+
+def make_shape_trials(
+    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
+) -> tuple[Trial, ...]:
+    """Return further products in each precision: tall, wide, and many small ones at once.
+
+    Args:
+        scale: What is assumed about the device.
+        modes: Modes of the runtime.
+        phase: ``train`` or ``inference``.
+    """
+    mode, trials = "graph" if "graph" in modes else "eager", []
+    for precision in scale.flops_per_s:
+        setup = Setup(phase=phase, precision=precision)
+        width = _find_width(scale, precision)
+        for rows, widths in _OTHER_SHAPES:
+            trials.append(_make_product(setup, mode, int(rows * width), int(widths * width)))
+        trials.append(_make_batched_product(setup, mode, width))
     return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
 
 
@@ -48,14 +76,27 @@ def _limit_copies(trial: Trial, most: int) -> Trial:
     return replace(trial, execution=replace(trial.execution, copies=copies))
 
 
-def _make_product(scale: DeviceScale, setup: Setup, mode: str) -> Trial:
-    """Return the product of two square matrices, as a linear layer."""
-    wanted = (scale.flops_per_s[setup.precision] * TARGET_S / _PRODUCT_FLOPS) ** (1 / 3)
+def _find_width(scale: DeviceScale, precision: str) -> int:
+    """Return the width of the square matrices whose product takes about the target's time."""
+    wanted = (scale.flops_per_s[precision] * TARGET_S / _PRODUCT_FLOPS) ** (1 / 3)
     most = (scale.memory_bytes * _MEMORY_SHARE / (_MATRICES * 4)) ** 0.5
     width = int(min(wanted, most, _LARGEST)) // _TILE * _TILE
-    width = max(_SMALLEST, width)
+    return max(_SMALLEST, width)
+
+
+def _make_product(setup: Setup, mode: str, rows: int, width: int) -> Trial:
+    """Return the product of a matrix with a square one, as a linear layer."""
     part = Part("hidden", (make_layer("linear", cin=width, cout=width, bias=0),))
-    return make_isolated_trial(part, replace(setup, batch=width), mode)
+    return make_isolated_trial(part, replace(setup, batch=rows), mode)
+
+
+def _make_batched_product(setup: Setup, mode: str, width: int) -> Trial:
+    """Return the products of queries and keys of attention over sequences of half the width."""
+    size = width // 2
+    batch = max(1, 4 * width // (_HEADS * _HEAD_WIDTH))
+    layer = make_layer("matmul", count=_HEADS, m=size, k=_HEAD_WIDTH, n=size)
+    part = Part("hidden", (replace(layer, reads=(1, 2)),))
+    return make_isolated_trial(part, replace(setup, batch=batch), mode)
 
 
 def _make_copy(scale: DeviceScale, setup: Setup, mode: str) -> Trial:

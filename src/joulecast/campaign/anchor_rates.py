@@ -56,16 +56,20 @@ def measure_anchors(trials: TrialLog, precision: str, phase: str = "train") -> N
     An anchor that the device refuses, or that cannot be measured undisturbed, is left out: other
     observations show the rates as well, only less directly.
     """
-    measurer = trials.measurer
     seen = {one.trial for one in trials.stored}
-    for trial in list_anchors(measurer, precision, phase):
+    for trial in list_anchors(trials.measurer, precision, phase):
         if trial not in seen:
-            try:
-                trials.measure(trial, with_energy=False, reason="anchor")
-            except ContaminatedError as error:
-                trials.skipped.append(f"anchor: {error}")
+            measure_anchor(trials, trial, with_energy=False)
     # They are measured for every target, and count as points of none.
     trials.new = 0
+
+
+def measure_anchor(trials: TrialLog, trial: Trial, *, with_energy: bool) -> None:
+    """Measure an anchor, or note why it is left out."""
+    try:
+        trials.measure(trial, with_energy, reason="anchor")
+    except ContaminatedError as error:
+        trials.skipped.append(f"anchor: {error}")
 
 
 def list_anchors(

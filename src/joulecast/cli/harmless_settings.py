@@ -13,7 +13,7 @@ from typing import Any
 
 HARMLESS = frozenset(
     """
-    accumulate acquisition atlas batch battery blocks budget candidates charge check
+    accumulate acquisition anchors atlas batch battery blocks budget candidates charge check
     checkpoint compiled confidence covers cross_check cuda_graphs deadline detach device
     device_file device_name devices epochs estimator estimators eval_every eval_samples
     floor form from_ gpus grid importance inference inferences input interval json keep

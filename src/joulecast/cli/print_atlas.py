@@ -9,6 +9,7 @@ from itertools import islice
 from joulecast.api.atlas import AtlasResult, profile_atlas
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.api.profiles import identify_profile
+from joulecast.campaign.anchor_rates import MeasuredPeaks
 from joulecast.campaign.atlas_summary import AtlasSummary
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
@@ -85,7 +86,16 @@ def _print_summary(result: AtlasResult, profile: Profile, command: str) -> None:
 
 def _list_rates(summary: AtlasSummary, provenance: str) -> Iterator[str]:
     """Yield the measured peaks of the device, one on a line."""
-    peaks = summary.peaks
+    rows = list_peaks(summary.peaks)
+    # A modelled meter counts work only, so it knows nothing about an idle device.
+    if summary.idle_power_w is not None and provenance != "modelled":
+        rows.append(("idle power", format_power(summary.idle_power_w)))
+    for name, value in rows:
+        yield f"{name:{_NAME_SIZE}}  {value}"
+
+
+def list_peaks(peaks: MeasuredPeaks) -> list[tuple[str, str]]:
+    """Return names and values of measured peaks."""
     rows = [
         (f"matrix product, {name}", format_count(rate, "FLOP/s"))
         for name, rate in peaks.flops_per_s.items()
@@ -94,11 +104,7 @@ def _list_rates(summary: AtlasSummary, provenance: str) -> Iterator[str]:
         rows.append(("copy", format_count(peaks.bytes_per_s, "B/s")))
     if peaks.launch_s is not None:
         rows.append(("empty launch", format_duration(peaks.launch_s)))
-    # A modelled meter counts work only, so it knows nothing about an idle device.
-    if summary.idle_power_w is not None and provenance != "modelled":
-        rows.append(("idle power", format_power(summary.idle_power_w)))
-    for name, value in rows:
-        yield f"{name:{_NAME_SIZE}}  {value}"
+    return rows
 
 
 def _describe_refusals(summary: AtlasSummary, restarts: int) -> Iterator[str]:

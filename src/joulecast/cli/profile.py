@@ -19,6 +19,7 @@ from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import SHARE, NumberType
 from joulecast.cli.output import OutputOptions, write_result
+from joulecast.cli.print_anchors import print_anchors
 from joulecast.cli.print_atlas import describe_disturbances, print_atlas
 from joulecast.cli.profiles import describe_profile, print_fits
 from joulecast.cli.progress import show_campaign
@@ -49,6 +50,8 @@ _NET_OPTIONS = (
     "acquisition",
     "missing",
 )
+# Options of campaigns that choose what they measure.
+_ANCHOR_OPTIONS = ("points", "seconds", "retry_refused", "from_", "estimator", "inference")
 # Options of every campaign.
 CAMPAIGN_LIMITS = (
     click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
@@ -92,6 +95,11 @@ def make_profile_options(
         type=NumberType(0),
         help="Stop after this time.  [default: 600, with --atlas 1800, or --points]",
     ),
+    click.option(
+        "--anchors",
+        is_flag=True,
+        help="Instead of NET: seconds that narrow estimates from the data sheet of a GPU.",
+    ),
     click.option("--atlas", is_flag=True, help="Instead of NET: learn the device for any network."),
     click.option(
         "--retry-refused", is_flag=True, help="With --atlas: try again what the device refused."
@@ -113,22 +121,29 @@ def profile(
     With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
     to large language models, in the order in which they tell most.
 
+    With --anchors there is none either: large products in each precision, a copy and an empty
+    launch narrow the estimates that start from the data sheet of a GPU. They take seconds.
+
     Layers and blocks are trained in isolation under a meter, or run with --inference; the next one
     is always what lowers the uncertainty of NET most for its time. For a family (cnn5) that
     includes all narrower members. Where CUDA graphs hide the host, up to three whole nets are
     trained or run for a second as well. Every measurement is stored at once: after an interruption,
     the same command resumes.
     """
+    if (profiling.atlas or profiling.anchors) and not options.is_typed("rounds"):
+        # One round of each: more trials tell more than more rounds.
+        measuring = replace(measuring, rounds=1)
+    if profiling.anchors:
+        _check_no_net("--anchors", "measures a fixed list", request, _ANCHOR_OPTIONS)
+        print_anchors(measuring, store, output)
+        return
     if profiling.atlas:
-        _check_atlas_options(request)
-        if not options.is_typed("rounds"):
-            # One round of each: more trials tell more than more rounds.
-            measuring = replace(measuring, rounds=1)
+        _check_no_net("--atlas", "draws its own networks and setups", request, ())
         phase = request.setup_options["phase"]
         print_atlas(measuring, replace(profiling, phase=phase), store, output)
         return
     if request.net is None:
-        raise click.UsageError("give a NET, or --atlas", click.get_current_context())
+        raise click.UsageError("give a NET, or --atlas, or --anchors", click.get_current_context())
     net, setup = request.resolve()
     with report_interruption(MEASUREMENTS_KEPT), show_campaign(profiling.points) as tell:
         result, learnt = run_profiling(net, setup, measuring, profiling, store, tell)
@@ -142,17 +157,15 @@ def profile(
     write_result(output, data, lambda: _print_result(result, learnt, command))
 
 
-def _check_atlas_options(request: NetRequest) -> None:
+def _check_no_net(flag: str, why: str, request: NetRequest, more: Sequence[str]) -> None:
     """Raise UsageError if options are given that mean nothing without a net."""
     context = click.get_current_context()
     if request.net is not None:
-        raise click.UsageError("give NET or --atlas, not both", context)
-    given = [name for name in _NET_OPTIONS if options.is_typed(name)]
+        raise click.UsageError(f"give NET or {flag}, not both", context)
+    given = [name for name in (*_NET_OPTIONS, *more) if options.is_typed(name)]
     if given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise click.UsageError(
-            f"--atlas draws its own networks and setups: leave {option} out", context
-        )
+        option = f"--{given[0].replace('_', '-').rstrip('-')}"
+        raise click.UsageError(f"{flag} {why}: leave {option} out", context)
 
 
 def describe_result(result: CampaignResult, profile: Profile) -> Json:

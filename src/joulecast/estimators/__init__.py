@@ -148,7 +148,8 @@ def fit_profile(profile: Profile, estimator: str = AUTO) -> FittedProfile:
         method = find_estimator(name)
         return FittedProfile(profile, method, _fit_or_load(profile, method))
     method = make_starting_estimator(name, sheet)
-    return FittedProfile(profile, method, method.fit(drop_contradicted(profile.observations)))
+    fitted = method.fit(drop_contradicted(profile.observations))
+    return FittedProfile(profile, method, fitted, sheet)
 
 
 def describe_fits(profile: Profile) -> dict[str, tuple[FitComponent, ...]]:

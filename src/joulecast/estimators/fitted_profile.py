@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.catalogue import DATASHEET
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import (
     UNIT_SD_SHARE,
@@ -21,7 +22,7 @@ from joulecast.estimators.base import (
 from joulecast.estimators.block_estimates import estimate_blocks
 from joulecast.estimators.estimate_notes import list_estimate_notes
 from joulecast.estimators.estimates import Estimates
-from joulecast.estimators.sheet_start import check_sheet_precision
+from joulecast.estimators.sheet_start import check_sheet_precision, rests_on_sheet
 from joulecast.estimators.uncounted_work import (
     MIN_UNCOUNTED_SHARE,
     find_uncounted_share,
@@ -30,6 +31,7 @@ from joulecast.estimators.uncounted_work import (
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import peak_memory
 from joulecast.records import (
+    DataSheet,
     Estimate,
     LazyObservations,
     Network,
@@ -44,11 +46,16 @@ UNIT_VARIATION = "unit-to-unit variation"
 
 @dataclass(frozen=True)
 class FittedProfile:
-    """A profile and an estimator fitted to it, made by ``fit_profile``."""
+    """A profile and an estimator fitted to it, made by ``fit_profile``.
+
+    Attributes:
+        data_sheet: The data sheet that the fit started from; None if it needed none.
+    """
 
     profile: Profile
     estimator: Estimator
     fitted: Fitted
+    data_sheet: DataSheet | None = None
 
     @cached_property
     def provenance(self) -> str:
@@ -56,7 +63,8 @@ class FittedProfile:
         observations, own = self.profile.observations, self.profile.provenance
         # Files and stores refuse observations of another provenance; a caller may mix them.
         others = () if isinstance(observations, LazyObservations) else observations
-        return weakest_provenance([own, *dict.fromkeys(one.provenance for one in others)])
+        sheet = [DATASHEET] if self.data_sheet and rests_on_sheet(self.profile) else []
+        return weakest_provenance([own, *sheet, *dict.fromkeys(one.provenance for one in others)])
 
     def estimate(
         self,

@@ -5,11 +5,16 @@ from __future__ import annotations
 from joulecast.catalogue import match_data_sheet
 from joulecast.errors import InputError
 from joulecast.estimators.base import Estimator
-from joulecast.records import FLOAT_PRECISIONS, DataSheet, Profile, Setup
+from joulecast.records import FLOAT_PRECISIONS, DataSheet, Device, Profile, Setup
 
 # A device with at least so many observations is fitted to them alone: on an H200 treated as
 # unknown, what others had shown then made estimates neither better nor worse.
 _MIN_OWN_OBSERVATIONS = 150
+# Fewer energies of a device say less about it than its data sheet: anchors alone are four or five.
+_MIN_OWN_ENERGIES = 20
+# A device that was imported or modelled has no data sheet.
+_PROVENANCES = ("measured", "simulated")
+_RUNTIMES = ("torch", "simulated")
 STARTS_FROM_SHEETS = ("additive",)
 """Estimators that need no observations of a device."""
 
@@ -19,21 +24,43 @@ def find_starting_sheet(profile: Profile) -> DataSheet | None:
     if profile.data_sheet is not None:
         return profile.data_sheet
     is_small = len(profile.observations) < _MIN_OWN_OBSERVATIONS
-    if not is_small or profile.provenance != "measured" or not profile.runtime.startswith("torch"):
+    is_like_sheet = profile.provenance in _PROVENANCES and profile.runtime.startswith(_RUNTIMES)
+    if not is_small or not is_like_sheet or _has_sources(profile):
         return None
-    return match_data_sheet(profile.device.processor)
+    return match_device_sheet(profile.device)
 
 
 def check_sheet_precision(profile: Profile, setup: Setup) -> None:
-    """Raise InputError for a precision that the data sheet of an unmeasured device lacks."""
-    if profile.provenance != "datasheet" or profile.data_sheet is None:
+    """Raise InputError for a precision that the data sheet to start from lacks."""
+    sheet = find_starting_sheet(profile)
+    if sheet is None:
         return
     if setup.precision not in FLOAT_PRECISIONS:
         raise InputError(
             f"{setup.precision} cannot be estimated from a data sheet: give one of "
             f"{', '.join(FLOAT_PRECISIONS)}"
         )
-    profile.data_sheet.find_peak(setup.precision)
+    sheet.find_peak(setup.precision)
+
+
+def match_device_sheet(device: Device) -> DataSheet | None:
+    """Return the data sheet of a device, by its driver's name or its own; None if none matches."""
+    for name in (device.processor, device.name):
+        if name and (sheet := match_data_sheet(name)) is not None:
+            return sheet
+    return None
+
+
+def rests_on_sheet(profile: Profile) -> bool:
+    """Return whether a fit that starts from a data sheet rests on it more than on observations."""
+    energies = sum(bool(one.energy_j and one.trial.network.layers) for one in profile.observations)
+    return energies < _MIN_OWN_ENERGIES
+
+
+def _has_sources(profile: Profile) -> bool:
+    """Return whether the user chose other devices to start from."""
+    stored = profile.fits.get(STARTS_FROM_SHEETS[0])
+    return bool(stored and stored.get("encoder", {}).get("sources"))
 
 
 def make_starting_estimator(name: str, sheet: DataSheet) -> Estimator:
