@@ -91,6 +91,13 @@ def define_linear() -> Kind:
         bias = Work(0.0, outputs, 1) if s["bias"] else NO_WORK
         return copy_input(s, shape, c) + bias
 
+    def gradient_products(s: Sizes, batch: int) -> tuple[tuple[str, dict[str, Any]], ...]:
+        rows, cin, cout = batch * math.prod(s["lead"]), s["cin"], s["cout"]
+        return (
+            ("input", {"lead": (rows,), "cin": cout, "cout": cin, "bias": 0}),
+            ("weight", {"lead": (cout,), "cin": rows, "cout": cin, "bias": 0}),
+        )
+
     forward, backward = make_contraction_rules(flops, out_shape, params)
     return Kind(
         {"cin": REQUIRED, "cout": REQUIRED, "lead": (), "bias": 1},
@@ -106,6 +113,7 @@ def define_linear() -> Kind:
         outer_width="cout",
         aligned_widths=("cin", "cout"),
         autocast=gives_half,
+        gradient_products=gradient_products,
         copy_transposed=copy_transposed,
     )
 
@@ -157,6 +165,13 @@ def define_matmul() -> Kind:
             return NO_WORK
         return Work(2 * c.batch * flops(s), 2 * moved_bytes(s, c), 2)
 
+    def gradient_products(s: Sizes, batch: int) -> tuple[tuple[str, dict[str, Any]], ...]:
+        count, m, k, n = batch * s["count"], s["m"], s["k"], s["n"]
+        return (
+            ("input", {"count": count, "m": m, "k": n, "n": k}),
+            ("input", {"count": count, "m": k, "k": m, "n": n}),
+        )
+
     def lead(s: Sizes) -> Shape:
         return (s["count"],) if s["count"] > 1 else ()
 
@@ -174,6 +189,7 @@ def define_matmul() -> Kind:
         second_shape=lambda s: (*lead(s), s["k"], s["n"]),
         autocast=gives_half,
         is_function=True,
+        gradient_products=gradient_products,
     )
 
 

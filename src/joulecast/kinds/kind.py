@@ -51,6 +51,9 @@ class Kind:
         autocast: The precision of its output under autocast.
         operators: Kinds and sizes of the operators that it runs one after the other; none if it
             is one operator.
+        gradient_products: Matrix products of the backward pass, as operators of the same kind on a
+            whole batch: whether of the ``input`` or the ``weight``, and their sizes. None if its
+            gradients are no such products.
         copy_transposed: Extra work of the forward pass where its input is transposed in memory.
         can_be_in_tail: It may follow another operator inside a layer.
         is_function: Networks call it as a function, so a layer is named after the function.
@@ -87,6 +90,9 @@ class Kind:
     autocast: Callable[[Sizes], OutputPrecision] = field(default=lambda s: "input")
     operators: Callable[[Sizes], tuple[tuple[str, Mapping[str, Any]], ...]] = field(
         default=lambda s: ()
+    )
+    gradient_products: Callable[[Sizes, int], tuple[tuple[str, Mapping[str, Any]], ...]] = field(
+        default=lambda s, batch: ()
     )
     copy_transposed: WorkRule = field(default=lambda s, shape, c: NO_WORK)
     can_be_in_tail: bool = False

@@ -61,18 +61,12 @@ def _make_forward_setup(leaf: Piece, setup: Setup) -> Setup:
 
 def _list_backward_products(operator: Layer, setup: Setup) -> Iterator[Layer]:
     """Yield the matrix products of the backward pass, each for the whole batch."""
-    sizes = operator.sizes
-    if operator.kind == "linear":
-        rows, width, out = setup.batch * math.prod(sizes["lead"]), sizes["cin"], sizes["cout"]
-        if operator.input_grad:
-            yield make_layer("linear", lead=(rows,), cin=out, cout=width, bias=0)
-        if operator.trains:
-            yield make_layer("linear", lead=(out,), cin=rows, cout=width, bias=0)
-    elif operator.kind == "matmul":
-        count, m, k, n = setup.batch * sizes["count"], sizes["m"], sizes["k"], sizes["n"]
-        for rows, depth, columns in ((m, n, k), (k, m, n)):
-            product = make_layer("matmul", count=count, m=rows, k=depth, n=columns)
-            yield replace(product, reads=(1, 2))
+    kind = find_kind(operator.kind)
+    needed = {"input": operator.input_grad, "weight": operator.trains}
+    for whose, sizes in kind.gradient_products(operator.sizes, setup.batch):
+        if needed[whose]:
+            product = make_layer(operator.kind, **sizes)
+            yield product if kind.second_shape is None else replace(product, reads=(1, 2))
 
 
 def _make_backward(leaf: Piece, forward: Piece, work: StepWork) -> list[Piece]:
