@@ -19,7 +19,7 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive import estimator
+from joulecast.estimators.additive import estimator, phases
 from joulecast.estimators.additive.device_model import DURATIONS, HOST_TIME, POWERS
 from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.target_pieces import list_probes, read_target
@@ -378,7 +378,7 @@ def test_a_module_that_was_read_is_less_certain(fitted):
 
 def test_training_and_inference_have_models_of_their_own(device, monkeypatch):
     """Given enough of both; each predicts its phase, whatever was observed of the other."""
-    monkeypatch.setattr(estimator, "_MIN_OWN_ENERGIES", 20)
+    monkeypatch.setattr(phases, "_MIN_OWN_ENERGIES", 20)
     networks = draw_networks(12, seed=8)
     inference = replace(SETUP, phase="inference")
     training = observe_parts(device, networks)

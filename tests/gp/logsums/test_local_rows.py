@@ -47,10 +47,9 @@ def test_local_conditioning_is_close_to_exact(fitted):
 
 def test_many_observations_give_exact_means_and_local_variances(fitted, monkeypatch):
     monkeypatch.setattr(local_rows, "MAX_EXACT_ROWS", 100)
-    monkeypatch.setattr(local_rows, "LOCAL_ROWS", 120)
     kept = linearise_observations(fitted)
     new = draw_inputs(np.random.default_rng(2), 10, first_identity=1000)
-    posterior = condition_for(kept, new)
+    posterior = condition_for(kept, new, limit=120)
     assert 100 < posterior.sums.size <= 120
     exact, local = (predict_inputs(each, new) for each in (condition_logsums(kept), posterior))
     assert local.log_mean == pytest.approx(exact.log_mean, abs=1e-8)

@@ -26,7 +26,7 @@ from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Bools, Floats
-from joulecast.gp.logsums.local_rows import LOCAL_ROWS, condition_for
+from joulecast.gp.logsums.local_rows import condition_for
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
 from joulecast.gp.logsums.totals import (
@@ -353,7 +353,7 @@ def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> Lo
         order = np.lexsort((inputs.basis.sum(axis=1), inputs.cells[1]))
         step = -(-inputs.size // _MAX_QUERIES)
         inputs = inputs.take(np.sort(order[::step]))
-    return condition_for(process, inputs, limit=_SHARED_ROWS if is_shared else LOCAL_ROWS)
+    return condition_for(process, inputs, limit=_SHARED_ROWS if is_shared else None)
 
 
 def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:

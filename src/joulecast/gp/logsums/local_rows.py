@@ -50,7 +50,7 @@ def condition_for(
     fitted: FittedLogSums,
     inputs: LogInputs,
     queries: LogSums | None = None,
-    limit: int = LOCAL_ROWS,
+    limit: int | None = None,
 ) -> LogSumPosterior:
     """Return the posterior given all observations, or those that matter if there are many.
 
@@ -60,7 +60,7 @@ def condition_for(
         fitted: The process and its observations.
         inputs: Distinct inputs to predict.
         queries: Sums over them; each input alone if left out.
-        limit: Number of observations that are many.
+        limit: Number of observations that are many; LOCAL_ROWS by default.
     """
     return condition_on_rows(fitted, find_rows(fitted, inputs, queries, limit))
 
@@ -77,9 +77,10 @@ def find_rows(
     fitted: FittedLogSums,
     inputs: LogInputs,
     queries: LogSums | None = None,
-    limit: int = LOCAL_ROWS,
+    limit: int | None = None,
 ) -> Ints:
     """Return all observations, or those that matter if there are many."""
+    limit = limit or LOCAL_ROWS
     if fitted.observations.size <= max(MAX_EXACT_ROWS, limit):
         return np.arange(fitted.observations.size)
     return select_rows(fitted, inputs, queries, limit)
