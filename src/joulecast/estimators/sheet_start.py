@@ -7,8 +7,8 @@ from joulecast.errors import InputError
 from joulecast.estimators.base import Estimator
 from joulecast.records import FLOAT_PRECISIONS, DataSheet, Device, Profile, Setup
 
-# A device with at least so many observations is fitted to them alone: on an H200 treated as
-# unknown, what others had shown then made estimates neither better nor worse.
+# A device with at least so many observations is fitted to them alone. A judgement: no benchmark has
+# compared both for a growing number of observations.
 _MIN_OWN_OBSERVATIONS = 150
 # Fewer energies of a device say less about it than its data sheet: anchors alone are four or five.
 _MIN_OWN_ENERGIES = 20
