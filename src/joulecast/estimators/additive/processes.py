@@ -43,6 +43,13 @@ _PEAK_SHARE, _PEAK_LOG_SD = 0.5, 0.5
 _STATIC_SHARE, _STATIC_FACTOR, _STATIC_LOG_SD = 0.2, 1.1, 0.3
 # Power that a busy device adds to that, whatever it does.
 _BUSY_FACTOR, _BUSY_LOG_SD = 1.3, 0.6
+# What powers depend on, on one device as on several: kinds, achieved rates, and sizes by class.
+_POWER_TERMS = (
+    KernelTerm(CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+    KernelTerm(KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
+    KernelTerm(ALL_INPUTS, POWER_AXES[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
+    KernelTerm(CLASS, POWER_AXES, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
+)
 # Overheads: a tenth of a run, within a factor of ten.
 _OVERHEAD_LOG_SD = 1.5
 # Shares of the residuals of other devices that this one has too. Powers are learnt from noisier
@@ -97,23 +104,11 @@ def define_powers(
     coefficients = ((static_w, _STATIC_LOG_SD), busy) + (peak,) * rates
     coefficients += ((overhead_w, _PEAK_LOG_SD),) * len(encoder.overheads)
     coefficients += _divide_share(_POWER_SHARE, len(encoder.sources))
-    axes = POWER_AXES
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.1, 0.5)),
-        KernelTerm(CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
-        KernelTerm(KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
-        KernelTerm(ALL_INPUTS, axes[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
-        KernelTerm(CLASS, axes, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
+        *_POWER_TERMS,
     )
-    noise = (0.05, 0.5) if is_imported else _POWER_NOISE
-    return LogSumProcess(
-        coefficients,
-        terms,
-        nugget_sd=(0.05, 0.5),
-        structure_sd=(0.04, 0.5),
-        sum_sd=_SUM_SD,
-        noise_sd=noise,
-    )
+    return _make_power_process(coefficients, terms, (0.05, 0.5) if is_imported else _POWER_NOISE)
 
 
 def define_shared_durations() -> LogSumProcess:
@@ -145,22 +140,24 @@ def define_shared_powers() -> LogSumProcess:
     Basis functions are watts that the data sheet suggests (``datasheet_power``).
     """
     coefficients: tuple[Prior, ...] = ((1.0, 0.1),) * (len(FLOAT_PRECISIONS) + 3)
-    axes = POWER_AXES
     terms = (
         KernelTerm(DEVICE, shared_sd=(LEVEL_LOG_SD, 0.3), regime_sd=(0.05, 0.5)),
         KernelTerm(DEVICE_CLASS, shared_sd=(0.1, 0.5)),
-        KernelTerm(CLASS, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
-        KernelTerm(KIND, shared_sd=(0.1, 0.5), regime_sd=(0.05, 0.5)),
-        KernelTerm(ALL_INPUTS, axes[:3], (0.15, 0.5), (0.1, 0.5), (1.5, 0.7)),
-        KernelTerm(CLASS, axes, (0.1, 0.5), (0.1, 0.5), (3.0, 0.7)),
+        *_POWER_TERMS,
     )
+    return _make_power_process(coefficients, terms, _POWER_NOISE)
+
+
+def _make_power_process(
+    coefficients: tuple[Prior, ...], terms: tuple[KernelTerm, ...], noise_sd: Prior
+) -> LogSumProcess:
     return LogSumProcess(
         coefficients,
         terms,
         nugget_sd=(0.05, 0.5),
         structure_sd=(0.04, 0.5),
         sum_sd=_SUM_SD,
-        noise_sd=_POWER_NOISE,
+        noise_sd=noise_sd,
     )
 
 
