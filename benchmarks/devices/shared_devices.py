@@ -41,9 +41,13 @@ def collect_devices(
         layers: Number of layers of the H200; 0 leaves it out.
     """
     rows: dict[str, list[KernelRow | StepRow]] = defaultdict(list)
-    chosen: list[KernelRow | StepRow] = [*choose_kernels(kernels), *steps]
-    for row in chosen:
-        rows[row.device].append(row)
+    for kernel in choose_kernels(kernels):
+        rows[kernel.device].append(kernel)
+    has_kernels = set(rows)
+    for step in steps:
+        # Steps contain allocations of memory: kernels tell more where there are any.
+        if step.device not in has_kernels:
+            rows[step.device].append(step)
     found = [
         MeasuredDevice(find_data_sheet(name), [observe_row(row) for row in own])
         for name, own in sorted(rows.items())

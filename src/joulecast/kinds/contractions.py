@@ -142,6 +142,8 @@ def define_grouped_linear() -> Kind:
         backward=backward,
         params=params,
         autocast=lambda s: "half" if s.get("half") else "full",
+        # Rows of a gradient of weights differ by expert: no operator of this kind is like it.
+        gradient_products=lambda s, batch: (),
         copy_transposed=copy_input,
     )
 

@@ -13,7 +13,7 @@ FLOPs that are left.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -45,8 +45,9 @@ def split_passes(leaf: Piece) -> Passes:
         backward = [make_piece(Part("hidden", (one,), half_input), once) for one in products]
     else:
         backward = _make_backward(leaf, forward, work)
+    kernels = [forward, *backward]
     counts: dict[Piece, float] = {}
-    for one in (forward, *backward, *_make_update(leaf, work)):
+    for one in (*kernels, *_make_update(leaf, kernels)):
         if one.flops or one.size_bytes:
             counts[one] = counts.get(one, 0.0) + 1.0
     return tuple(counts.items())
@@ -101,9 +102,12 @@ def _make_backward(leaf: Piece, forward: Piece, work: StepWork) -> list[Piece]:
     ]
 
 
-def _make_update(leaf: Piece, work: StepWork) -> list[Piece]:
-    """Return what is left of a leaf's bytes: weights that change, gradients that are added up."""
-    left_bytes = leaf.size_bytes - work.forward.size_bytes - work.backward.size_bytes
+def _make_update(leaf: Piece, kernels: Sequence[Piece]) -> list[Piece]:
+    """Return what is left of a leaf's bytes, all of it elementwise.
+
+    Weights change, gradients are added up, and autocast converts operands.
+    """
+    left_bytes = leaf.size_bytes - sum(one.size_bytes for one in kernels)
     if left_bytes < _MIN_UPDATE_SHARE * leaf.size_bytes:
         return []
     rows = max(left_bytes / 12.0, 1.0)
