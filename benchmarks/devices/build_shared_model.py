@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from image_steps import read_image_steps
 from neusight_data import read_kernels, read_steps
 from shared_devices import H200, collect_devices
 
@@ -44,7 +45,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=SHARED_FIT, help="file to write")
     arguments = parser.parse_args()
     try:
-        devices = collect_devices(read_kernels(arguments.data), read_steps(arguments.data))
+        devices = collect_devices(
+            read_kernels(arguments.data), [*read_steps(arguments.data), *read_image_steps()]
+        )
     except InputError as error:
         sys.exit(str(error))
     model = fit_shared_model(devices, find_host_time())

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from kernel_choice import count_row
-from neusight_data import KernelRow, StepRow
+from image_steps import read_image_steps
+from kernel_choice import AnyStep, count_row
+from neusight_data import KernelRow
 from shared_devices import collect_devices, observe_row
 
 from joulecast.catalogue import find_data_sheet
@@ -53,7 +54,7 @@ class DurationLaw:
     sheet: DataSheet
     fitted: FittedLogSums
 
-    def predict(self, rows: Sequence[KernelRow | StepRow]) -> PredictedDurations:
+    def predict(self, rows: Sequence[KernelRow | AnyStep]) -> PredictedDurations:
         """Return the durations of kernels or steps."""
         encoder = make_sheet_encoder(self.sheet)
         # Steps of training are sums over forward and backward passes (``additive/passes.py``).
@@ -69,16 +70,16 @@ class DurationLaw:
         return replace(self, fitted=extend_durations(encoder, self.fitted, rows))
 
 
-def fit_law(device: str, kernels: Iterable[KernelRow], steps: Iterable[StepRow]) -> DurationLaw:
+def fit_law(device: str, kernels: Iterable[KernelRow], steps: Iterable[AnyStep]) -> DurationLaw:
     """Fit the law for a device to rows of others.
 
     Args:
         device: The device that is left out.
         kernels: Kernels of any devices; those of the device itself are not used.
-        steps: Likewise steps.
+        steps: Likewise steps. Those of image models are added to them.
     """
     others = collect_devices(
         [row for row in kernels if row.device != device],
-        [row for row in steps if row.device != device],
+        [row for row in (*steps, *read_image_steps()) if row.device != device],
     )
     return DurationLaw(find_data_sheet(device), fit_shared_durations(others))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
+from image_steps import ImageStep
 from neusight_data import PRODUCT_OPS, KernelRow, StepRow, list_networks
 from scipy.spatial import cKDTree
 from step_products import list_step_work
@@ -15,6 +16,8 @@ from step_products import list_step_work
 from joulecast.estimators.additive.pieces import Piece, count_pieces, split_pieces
 from joulecast.records import Setup
 
+AnyStep = StepRow | ImageStep
+"""A step of a network in one of the tables."""
 PRODUCTS, VECTORS = 100, 15
 """Kernels of each function and device that the law is fitted to: a Gaussian process of 31,000 rows
 would take days, and neighbours say the same."""
@@ -43,7 +46,7 @@ def list_operator_sizes(op: str) -> list[tuple[int, ...]]:
     return sorted(_find_operator_sizes()[op if op in PRODUCT_OPS else "vector"])
 
 
-def count_row(row: KernelRow | StepRow) -> Mapping[Piece, float]:
+def count_row(row: KernelRow | AnyStep) -> Mapping[Piece, float]:
     """Return the pieces of a row with how often it runs each."""
     if isinstance(row, KernelRow):
         return {row.piece: 1.0}

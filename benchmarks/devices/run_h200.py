@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from h200_networks import MeasuredStep, read_atlas, read_steps
+from image_steps import read_image_steps
 from neusight_data import read_kernels
 from neusight_data import read_steps as read_neusight_steps
 from shared_devices import H200, collect_devices
@@ -139,7 +140,8 @@ def load_shared(data: Path, path: Path | None) -> BlindModel:
         stored = StoredSharedModel.from_dict(json.loads(path.read_text()))
         found = stored.restore()
     else:
-        devices = collect_devices(read_kernels(data), read_neusight_steps(data), layers=0)
+        known = [*read_neusight_steps(data), *read_image_steps()]
+        devices = collect_devices(read_kernels(data), known, layers=0)
         nothing = np.zeros(0)
         found = fit_shared_model(devices, fit_host_time([], nothing, nothing))
         if path is not None:

@@ -1,7 +1,8 @@
 """Collect what several GPUs were measured to do, as the shared model is fitted to it.
 
-NeuSight's kernels and steps of other GPUs ─┐
-layers of the shipped H200 profile ─────────┴─▶ MeasuredDevice, one for each GPU
+NeuSight's kernels; its steps of GPUs that have none ─┐
+published steps of image models on GeForce cards ─────┼─▶ MeasuredDevice, one for each GPU
+layers of the shipped H200 profile ───────────────────┘
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from functools import lru_cache
 from math import sqrt
 
 import numpy as np
-from kernel_choice import choose_kernels, count_row
-from neusight_data import KernelRow, StepRow
+from kernel_choice import AnyStep, choose_kernels, count_row
+from neusight_data import KernelRow
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.estimators.additive.decompose import DecomposedObservation, decompose_observations
@@ -26,26 +27,27 @@ H200_LAYERS = 900
 """Layers of the H200 that enter: a third of all gives the same errors as all of them."""
 # The mean of the fastest five of 25 runs.
 _KERNEL_SD_SHARE = 0.01
-# Steps were timed with memory allocations, and some disagree with their own kernels by 50 %.
+# NeuSight's steps were timed with memory allocations; image models ran with kernels that cuDNN had
+# chosen by trial.
 _STEP_SD_SHARE = 0.08
 
 
 def collect_devices(
-    kernels: Iterable[KernelRow], steps: Iterable[StepRow], layers: int = H200_LAYERS
+    kernels: Iterable[KernelRow], steps: Iterable[AnyStep], layers: int = H200_LAYERS
 ) -> list[MeasuredDevice]:
-    """Return the GPUs of NeuSight's tables and, with some of its layers, the H200.
+    """Return the GPUs of the tables and, with some of its layers, the H200.
 
     Args:
         kernels: Kernels of the GPUs to use.
-        steps: Steps of the GPUs to use.
+        steps: Steps of the GPUs to use. NeuSight's contain allocations of memory, so kernels alone
+            are used of a GPU that has any.
         layers: Number of layers of the H200; 0 leaves it out.
     """
-    rows: dict[str, list[KernelRow | StepRow]] = defaultdict(list)
+    rows: dict[str, list[KernelRow | AnyStep]] = defaultdict(list)
     for kernel in choose_kernels(kernels):
         rows[kernel.device].append(kernel)
     has_kernels = set(rows)
     for step in steps:
-        # Steps contain allocations of memory: kernels tell more where there are any.
         if step.device not in has_kernels:
             rows[step.device].append(step)
     found = [
@@ -57,7 +59,7 @@ def collect_devices(
     return found
 
 
-def observe_row(row: KernelRow | StepRow) -> DecomposedObservation:
+def observe_row(row: KernelRow | AnyStep) -> DecomposedObservation:
     """Return a kernel or a step as an observation of the device alone."""
     is_kernel = isinstance(row, KernelRow)
     sd_share = _KERNEL_SD_SHARE if is_kernel else _STEP_SD_SHARE

@@ -2,7 +2,8 @@
 
 One large matrix product per precision, one large copy and one layer that is too small to matter.
 Sizes follow from what is assumed about the device, so that a step takes about ten milliseconds.
-Products of other shapes, of as many FLOPs, show how far the peak depends on the shape.
+Products of other shapes, of as many FLOPs, show how far the peak depends on the shape;
+convolutions, what layers of ordinary sizes reach; eager steps, how fast the host issues kernels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.atlas.device_scale import DeviceScale
+from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Setup, Trial
 from joulecast.variants import Part, make_isolated_trial
@@ -29,6 +31,12 @@ _OTHER_SHAPES = ((4.0, 0.5), (0.25, 2.0))
 # Products of attention: so many at once, of this width.
 _HEADS, _HEAD_WIDTH = 16, 64
 _TINY_WIDTH = 16
+# Channels and image of convolutions, those of two stages of a ResNet, and their batch.
+_CONVOLUTIONS = ((64, 56), (256, 14))
+_CONVOLUTION_BATCH = 64
+# Networks whose kernels are so short in such batches that the host decides how long a step takes:
+# one with few calls and one with many.
+_HOST_NETWORKS, _HOST_BATCH = ("lenet5", "resnet18"), 2
 
 
 def make_anchor_trials(
@@ -69,6 +77,37 @@ def make_shape_trials(
             trials.append(_make_product(setup, mode, int(rows * width), int(widths * width)))
         trials.append(_make_batched_product(setup, mode, width))
     return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
+
+
+def make_layer_trials(
+    scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
+) -> tuple[Trial, ...]:
+    """Return convolutions of ordinary sizes in each precision.
+
+    Args:
+        scale: What is assumed about the device.
+        modes: Modes of the runtime.
+        phase: ``train`` or ``inference``.
+    """
+    mode, trials = "graph" if "graph" in modes else "eager", []
+    for precision in scale.flops_per_s:
+        setup = Setup(_CONVOLUTION_BATCH, phase=phase, precision=precision)
+        for channels, image in _CONVOLUTIONS:
+            sizes = {"cin": channels, "cout": channels, "space": image, "kernel": 3, "padding": 1}
+            part = Part("hidden", (make_layer("conv2d", bias=0, **sizes),))
+            trials.append(make_isolated_trial(part, setup, mode))
+    return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
+
+
+def make_host_trials(modes: tuple[str, ...] = ("eager",)) -> tuple[Trial, ...]:
+    """Return eager training steps that show the host; none where layers are timed with it anyway.
+
+    Args:
+        modes: Modes of the runtime.
+    """
+    if "graph" not in modes:
+        return ()
+    return tuple(Trial(make_family(name), Setup(_HOST_BATCH)) for name in _HOST_NETWORKS)
 
 
 def _limit_copies(trial: Trial, most: int) -> Trial:

@@ -1,9 +1,11 @@
 """Measure the anchors of a GPU alone, to narrow what its data sheet says.
 
     products in each precision of the data sheet   square, tall, wide, and many small ones at once
+    convolutions in each precision                 what layers of ordinary sizes reach
     a copy, an empty launch                        bandwidth, and what a kernel costs at least
+    eager steps of two small networks              how fast the host issues kernels
 
-Durations of all of them take about two seconds of device time. Energies, of a square product in
+Durations of all of them take a few seconds of device time. Energies, of a square product in
 each precision and of the copy, take one more window of the meter each. What was measured before is
 not measured again.
 """
@@ -13,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from joulecast.atlas.anchors import make_anchor_trials, make_shape_trials
+from joulecast.atlas.anchors import (
+    make_anchor_trials,
+    make_host_trials,
+    make_layer_trials,
+    make_shape_trials,
+)
 from joulecast.atlas.device_scale import DeviceScale
 from joulecast.campaign.anchor_rates import (
     MeasuredPeaks,
@@ -130,7 +137,8 @@ def choose_anchor_scale(scale: DeviceScale, sheet: DataSheet) -> DeviceScale:
 def _plan(scale: DeviceScale, modes: tuple[str, ...]) -> dict[Trial, bool]:
     """Return the anchors, and whether the energy of each is measured."""
     *large, tiny = make_anchor_trials(scale, modes)
-    others = (*make_shape_trials(scale, modes), tiny)
+    shapes, layers = make_shape_trials(scale, modes), make_layer_trials(scale, modes)
+    others = (*shapes, *layers, tiny, *make_host_trials(modes))
     return {**dict.fromkeys(large, True), **dict.fromkeys(others, False)}
 
 

@@ -56,6 +56,8 @@ _MIN_SD_SHARE = 0.03
 OTHER_HOST_SD_SHARE = 0.2
 # Relative standard deviation of the host time of unseen structures.
 _UNSEEN_SD_SHARE = 0.4
+# Fewer eager steps than this show the pace of a host, not what each type of call takes (a guess).
+_MIN_OWN_STEPS = 6
 # Fewer networks than this show nothing of their spread or of the pace of a host.
 _MIN_NETWORKS = 2
 # Two steps show the duration of a call if one has at least this many times the calls of the other.
@@ -146,6 +148,34 @@ def count_launches_outside_blocks(counts: Mapping[Piece, float]) -> float:
     return sum(piece.launches * count for piece, count in counts.items() if not piece.is_block)
 
 
+def update_host_time(
+    model: HostTimeModel,
+    decomposed: Sequence[DecomposedObservation],
+    device_s: Floats,
+    device_var: Floats,
+    unit: str = "",
+) -> HostTimeModel:
+    """Return the host given eager steps: fitted to them, or at their pace where there are few.
+
+    Args:
+        model: The host of another device, which issues the same calls at another pace.
+        decomposed: All eager observations of the device.
+        device_s: Duration of each on the device alone.
+        device_var: Variance of these durations.
+        unit: The unit to estimate for.
+    """
+    steps = _find_steps(decomposed, device_s)
+    if len(steps) >= _MIN_OWN_STEPS:
+        return fit_host_time(decomposed, device_s, device_var, unit)
+    if not steps:
+        return model
+    ratios = [_host_time_ratio(model, one) for one in steps]
+    errors = [median(ratios) / ratio - 1.0 for ratio in ratios]
+    networks = sum(not one.observation.is_isolated for one in steps)
+    model = model.scale(median(ratios))
+    return replace(model, sd_share=_find_sd_share(errors), network_count=networks)
+
+
 def fit_host_time(
     decomposed: Sequence[DecomposedObservation],
     device_s: Floats,
@@ -160,11 +190,7 @@ def fit_host_time(
         device_var: Variance of these durations.
         unit: The unit to estimate for: structures are fitted to all units, the host's pace to it.
     """
-    steps = [
-        TimedStep(one, _find_host_time(one, busy_s))
-        for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
-        if one.mode == "eager" and one.issue_s and one.duration_s
-    ]
+    steps = _find_steps(decomposed, device_s)
     launch, graph = _fit_pauses(decomposed, device_s, device_var)
     model = HostTimeModel(
         step_overhead_s=0.0,
@@ -194,6 +220,15 @@ def fit_host_time(
     if len(own) < min(_MIN_NETWORKS, len(networks)):
         sd_share = math.hypot(sd_share, OTHER_HOST_SD_SHARE)
     return replace(model, sd_share=sd_share, network_count=len(errors))
+
+
+def _find_steps(decomposed: Sequence[DecomposedObservation], device_s: Floats) -> list[TimedStep]:
+    """Return the eager steps with their host times."""
+    return [
+        TimedStep(one, _find_host_time(one, busy_s))
+        for one, busy_s in zip(decomposed, device_s.tolist(), strict=True)
+        if one.mode == "eager" and one.issue_s and one.duration_s
+    ]
 
 
 def _host_time_ratio(model: HostTimeModel, step: TimedStep) -> float:

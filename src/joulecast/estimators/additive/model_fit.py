@@ -27,7 +27,7 @@ from joulecast.estimators.additive.device_model import (
 from joulecast.estimators.additive.encode import (
     number_name,
 )
-from joulecast.estimators.additive.host_time import fit_host_time
+from joulecast.estimators.additive.host_time import fit_host_time, update_host_time
 from joulecast.estimators.additive.observed_rows import (
     ObservedPower,
     encode_decomposed,
@@ -115,7 +115,13 @@ def update_model(
         eager = decompose_observations(one for one in observations if one.trial.mode == "eager")
         sums = encode_decomposed(model.encoder, eager)
         busy = predict_durations(model.encoder, model.duration, sums)
-        host_time = fit_host_time(eager, busy.total, busy.variance, model.unit)
+        found = eager, busy.total, busy.variance, model.unit
+        starts_from_sheet = model.encoder.hardware is not None
+        host_time = (
+            update_host_time(model.host_time, *found)
+            if starts_from_sheet
+            else fit_host_time(*found)
+        )
         model = replace(model, host_time=host_time)
     return model
 
