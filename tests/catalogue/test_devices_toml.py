@@ -22,13 +22,30 @@ FP16_PER_UNIT = {
     "Jetson Ampere": 1024,
 }  # fmt: skip
 GA100 = ("A100", "A30")
+# Clocks in MHz at which makers state peaks, where it is not the boost clock. The P4's is that of
+# its announcement.
+FP32_CLOCKS_MHZ = {"nvidia-p4": 1063}
+FP16_CLOCKS_MHZ = {
+    "nvidia-h100-sxm": 1830, "nvidia-h200": 1830, "nvidia-gh200": 1830, "nvidia-h100-pcie": 1620,
+}  # fmt: skip
+# Matrix peaks whose clock is not stated: it is below the boost clock.
+WITHOUT_FP16_CLOCK = ("nvidia-h100-nvl", "nvidia-b200")
+# KiB of L2 for each 32 bits of the memory bus, on a chip whose cache is not cut. The MI300X's is
+# its Infinity Cache.
+L2_KIB_PER_32_BITS = {
+    "P100": 32, "Pascal": 256, "Volta": 48, "Jetson Volta": 64, "Turing": 512, "GA100": 256,
+    "Ampere": 512, "Ada Lovelace": 8192, "Hopper": 320, "GeForce Blackwell": 8192, "CDNA": 64,
+    "CDNA 2": 64, "CDNA 3": 1024,
+}  # fmt: skip
+# A quarter of the cache is switched off on these.
+CUT_L2 = ("nvidia-rtx-4060", "nvidia-rtx-4070", "nvidia-rtx-4090", "nvidia-rtx-5090")
 # Width of the memory bus in bits, and Gbit/s of each of its lines.
 BUSES = {
     "nvidia-a100-pcie-40gb": (5120, 2.43), "nvidia-a100-pcie-80gb": (5120, 3.024),
     "nvidia-a100-sxm4-40gb": (5120, 2.43), "nvidia-a100-sxm4-80gb": (5120, 3.186),
     "nvidia-h100-sxm": (5120, 5.237), "nvidia-h100-pcie": (5120, 3.186),
     "nvidia-h100-nvl": (6016, 5.237), "nvidia-h200": (6144, 6.25), "nvidia-gh200": (6144, 5.2),
-    "nvidia-b200": (8192, 7.8), "nvidia-l4": (192, 12.5), "nvidia-l40s": (384, 18),
+    "nvidia-b200": (7680, 7.992), "nvidia-l4": (192, 12.5), "nvidia-l40s": (384, 18),
     "nvidia-a10": (384, 12.5), "nvidia-a30": (3072, 2.43), "nvidia-a40": (384, 14.5),
     "nvidia-rtx-a6000": (384, 16), "nvidia-rtx-6000-ada": (384, 20), "nvidia-t4": (256, 10),
     "nvidia-p4": (256, 6), "nvidia-v100-pcie-16gb": (4096, 1.754),
@@ -46,6 +63,9 @@ BUSES = {
 }  # fmt: skip
 SHEETS = {one.name: one for one in list_data_sheets()}
 each_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
+H200_L2 = pytest.mark.xfail(
+    strict=True, reason="the H100's figure; its sixth stack of memory suggests 60 MiB"
+)
 
 
 def choose(sheet: DataSheet, table: dict[str, int]) -> int:
@@ -60,9 +80,10 @@ def choose(sheet: DataSheet, table: dict[str, int]) -> int:
 
 @each_sheet
 def test_fp32_peaks_follow_from_units_and_clocks(sheet):
-    computed = sheet.units * choose(sheet, FP32_PER_UNIT) * 2 * sheet.clock_hz
-    # The P4's data sheet states 5.5 TFLOP/s, 4 % below its boost clock.
-    assert sheet.flops_per_s["fp32"] == pytest.approx(computed, rel=0.04)
+    clock_hz = FP32_CLOCKS_MHZ.get(sheet.name, sheet.clock_hz / 1e6) * 1e6
+    computed = sheet.units * choose(sheet, FP32_PER_UNIT) * 2 * clock_hz
+    # Makers round to two digits: the P4's 5.5 TFLOP/s are 5.44.
+    assert sheet.flops_per_s["fp32"] == pytest.approx(computed, rel=0.011)
 
 
 @each_sheet
@@ -70,9 +91,22 @@ def test_fp16_peaks_follow_from_units_and_clocks(sheet):
     if "fp16" not in sheet.flops_per_s:
         assert sheet.architecture == "Pascal"
         return
-    computed = sheet.units * choose(sheet, FP16_PER_UNIT) * 2 * sheet.clock_hz
-    # Makers state matrix peaks of large chips at a lower clock: H100 SXM at 1830 MHz, NVL at 1545.
-    assert 0.86 <= sheet.flops_per_s["fp16"] / computed <= 1.015
+    clock_hz = FP16_CLOCKS_MHZ.get(sheet.name, sheet.clock_hz / 1e6) * 1e6
+    computed = sheet.units * choose(sheet, FP16_PER_UNIT) * 2 * clock_hz
+    if sheet.name in WITHOUT_FP16_CLOCK:
+        assert 0.86 <= sheet.flops_per_s["fp16"] / computed <= 1
+    else:
+        # The L40S's data sheet prints the L40's figure, 1.2 % too low.
+        assert sheet.flops_per_s["fp16"] == pytest.approx(computed, rel=0.0125)
+
+
+@each_sheet
+def test_precisions_came_with_generations(sheet):
+    has_bf16 = sheet.architecture not in ("Pascal", "Volta", "Turing")
+    assert ("bf16" in sheet.flops_per_s) == has_bf16
+    assert ("tf32" in sheet.flops_per_s) == (
+        has_bf16 and sheet.architecture not in ("CDNA", "CDNA 2")
+    )
 
 
 @each_sheet
@@ -93,7 +127,23 @@ def test_other_peaks_are_multiples_of_fp16(sheet):
 @each_sheet
 def test_bandwidths_follow_from_buses(sheet):
     bits, gbit_per_s = BUSES[sheet.name]
-    assert sheet.bytes_per_s == pytest.approx(bits / 8 * gbit_per_s * 1e9, rel=0.01)
+    assert sheet.bytes_per_s == pytest.approx(bits / 8 * gbit_per_s * 1e9, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        pytest.param(sheet, id=name, marks=[H200_L2] if name == "nvidia-h200" else [])
+        for name, sheet in SHEETS.items()
+        # Two chips with a cache each, of which NVIDIA does not say how much is switched off.
+        if name != "nvidia-b200"
+    ],
+)
+def test_caches_follow_from_buses(sheet):
+    full = BUSES[sheet.name][0] / 32 * choose(sheet, L2_KIB_PER_32_BITS) * 2**10
+    expected = full * (0.75 if sheet.name in CUT_L2 else 1)
+    # The H100 NVL's cache is whole, though 2 % of its bus are off.
+    assert sheet.l2_bytes == pytest.approx(expected, rel=0.025)
 
 
 @each_sheet

@@ -32,7 +32,8 @@ def test_one_device_is_shown_with_all_figures_and_their_sources(shell):
     assert "labelled datasheet" in text
     assert "Estimates rest on its profile" in shell("devices", "h200").stdout
     data = shell.json("devices", "mi250")
-    assert data["sources"]["power_limit_w"].startswith("AMD Instinct MI250")
+    assert data["sources"]["power_limit_w"].startswith("unconfirmed: half of a module")
+    assert data["sources"]["units"].startswith("AMD ROCm documentation")
     assert data["provenance"] == "datasheet" and data["profiles"] == []
 
 
