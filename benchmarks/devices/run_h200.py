@@ -50,10 +50,6 @@ Json = dict[str, Any]
 LEVEL, ATLAS_S, ANCHORS = 0.95, 60.0, 5
 TOGETHER = 20
 SHEET = find_data_sheet(H200)
-# NeuSight's kernels are in fp32, so the efficiency of matrix units is a stated prior. Published
-# training reaches 52 % of their peak with transformers (GPT-3 on A100s: Narayanan et al., SC 2021)
-# and 20 % with ResNet-50 (2,600 images/s on an A100: huggingface/pytorch-image-models, issue 1491).
-MATRIX_UNIT_FACTOR = 2.5
 
 
 def main() -> None:
@@ -116,21 +112,9 @@ class BlindModel(SharedModel):
         """Return the model of a device that was never measured."""
         model, priors = super().start_model(sheet), find_power_priors(sheet, [H200])
         assert model.encoder.hardware is not None
-        # Powers at peaks are known at those of the data sheet.
-        compute_w = {
-            name: median_w if name == "fp32" else median_w / MATRIX_UNIT_FACTOR
-            for name, (median_w, _) in priors.compute_w.items()
-        }
-        others = priors.static_w[0], priors.busy_w[0], priors.memory_w[0]
-        powers_w = (*others[:2], *compute_w.values(), others[2])
+        powers_w = tuple(median_w for median_w, _ in priors.coefficients)
         hardware = replace(model.encoder.hardware, powers_w=powers_w)
-        roofline = model.encoder.roofline
-        flop_s = {
-            name: cost if name == "fp32" else MATRIX_UNIT_FACTOR * cost
-            for name, cost in roofline.flop_s.items()
-        }
-        roofline = replace(roofline, flop_s=flop_s)
-        encoder = replace(model.encoder, hardware=hardware, roofline=roofline)
+        encoder = replace(model.encoder, hardware=hardware)
         return replace(model, encoder=encoder, idle_w=priors.idle_w[0])
 
 

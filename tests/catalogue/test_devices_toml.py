@@ -63,9 +63,6 @@ BUSES = {
 }  # fmt: skip
 SHEETS = {one.name: one for one in list_data_sheets()}
 each_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
-H200_L2 = pytest.mark.xfail(
-    strict=True, reason="the H100's figure; its sixth stack of memory suggests 60 MiB"
-)
 
 
 def choose(sheet: DataSheet, table: dict[str, int]) -> int:
@@ -133,7 +130,7 @@ def test_bandwidths_follow_from_buses(sheet):
 @pytest.mark.parametrize(
     "sheet",
     [
-        pytest.param(sheet, id=name, marks=[H200_L2] if name == "nvidia-h200" else [])
+        pytest.param(sheet, id=name)
         for name, sheet in SHEETS.items()
         # Two chips with a cache each, of which NVIDIA does not say how much is switched off.
         if name != "nvidia-b200"

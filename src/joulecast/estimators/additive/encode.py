@@ -84,7 +84,7 @@ class PieceEncoder(Record):
         work = _Work.of(leaves)
         basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
         if self.hardware is not None:
-            basis = basis * np.array(self.roofline.costs)
+            basis = _merge_matrix_units(basis * np.array(self.roofline.costs))
         basis = self._add_overheads(leaves, basis)
         return self._make_inputs(leaves, basis, self._find_points(work))
 
@@ -278,6 +278,18 @@ def encode_sums(
         np.array(flags, bool),
         passes,
     )
+
+
+def _merge_matrix_units(seconds: Floats) -> Floats:
+    """Return seconds of launches, fp32 FLOPs, FLOPs of matrix units in any precision, and bytes.
+
+    What share of their peak matrix units reach in one precision tells about the others.
+    """
+    precisions = len(FLOAT_PRECISIONS)
+    flops = seconds[:, 1 : 1 + precisions]
+    is_fp32 = np.array(FLOAT_PRECISIONS) == "fp32"
+    columns = flops[:, is_fp32].sum(axis=1), flops[:, ~is_fp32].sum(axis=1)
+    return np.column_stack([seconds[:, 0], *columns, seconds[:, 1 + precisions :]])
 
 
 @lru_cache(maxsize=65536)

@@ -118,8 +118,8 @@ def define_shared_durations() -> LogSumProcess:
     by those of an architecture, and belong to one device, in about equal parts: a device that was
     never measured has the first two.
     """
-    coefficients: tuple[Prior, ...] = ((1.0, 0.3),)
-    coefficients += ((1.15, 0.15),) * len(FLOAT_PRECISIONS) + ((1.2, 0.15),)
+    # Launches, FLOPs in fp32, FLOPs of matrix units, whose peaks are farther off, and bytes.
+    coefficients: tuple[Prior, ...] = (1.0, 0.3), (1.15, 0.15), (1.5, 0.3), (1.2, 0.15)
     axes = DURATION_AXES + HARDWARE_AXES
     terms = (
         KernelTerm(DEVICE, shared_sd=(0.08, 0.5), regime_sd=(0.08, 0.5)),
