@@ -2,7 +2,7 @@
 
     python benchmarks/devices/build_shared_model.py --data FOLDER
 
-FOLDER has NeuSight's tables; layers and energies of the H200 are those of the shipped profile.
+FOLDER has NeuSight's tables; energies, and the host, are those of the shipped profile of an H200.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from image_steps import read_image_steps
 from neusight_data import read_kernels, read_steps
-from shared_devices import H200, collect_devices
+from published_steps import read_published_steps
+from shared_devices import H200, collect_devices, collect_metered
 
 from joulecast.errors import InputError
 from joulecast.estimators import find_estimator, load_fit
@@ -33,8 +33,10 @@ from joulecast.store.shipped import SHIPPED
 NOTICE = (
     "Durations of kernels and steps on P4, P100, V100, T4, A100, MI100 and MI210 are those of "
     "NeuSight (Lee, Phanishayee and Mahajan, ASPLOS 2025), Copyright (c) 2025 Georgia "
-    "Institute of Technology and Microsoft Corporation, MIT licence; those of the H200, and all "
-    "powers, are Joulecast's own."
+    "Institute of Technology and Microsoft Corporation, MIT licence; durations of image models on "
+    "RTX 3090, 4090 and 5090 are those of timm (huggingface/pytorch-image-models, Apache-2.0), of "
+    "BERT and ResNet-50 on twelve GPUs those of Lambda (lambdal/deeplearning-benchmark); powers "
+    "are Joulecast's own, of an H200."
 )
 
 
@@ -46,11 +48,11 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         devices = collect_devices(
-            read_kernels(arguments.data), [*read_steps(arguments.data), *read_image_steps()]
+            read_kernels(arguments.data), [*read_steps(arguments.data), *read_published_steps()]
         )
     except InputError as error:
         sys.exit(str(error))
-    model = fit_shared_model(devices, find_host_time())
+    model = fit_shared_model(devices, collect_metered(), find_host_time())
     arguments.out.parent.mkdir(exist_ok=True)
     data = StoredSharedModel.from_model(model, NOTICE).to_dict()
     arguments.out.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")

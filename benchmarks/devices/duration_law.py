@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from image_steps import read_image_steps
 from kernel_choice import AnyStep, count_row
 from neusight_data import KernelRow
+from published_steps import read_published_steps
 from shared_devices import collect_devices, observe_row
 
 from joulecast.catalogue import find_data_sheet
@@ -76,10 +76,13 @@ def fit_law(device: str, kernels: Iterable[KernelRow], steps: Iterable[AnyStep])
     Args:
         device: The device that is left out.
         kernels: Kernels of any devices; those of the device itself are not used.
-        steps: Likewise steps. Those of image models are added to them.
+        steps: Likewise steps. Published steps are added to them.
     """
     others = collect_devices(
         [row for row in kernels if row.device != device],
-        [row for row in (*steps, *read_image_steps()) if row.device != device],
+        [
+            *(row for row in steps if row.device != device),
+            *read_published_steps(without=device),
+        ],
     )
     return DurationLaw(find_data_sheet(device), fit_shared_durations(others))

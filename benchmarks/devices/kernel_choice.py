@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from image_steps import ImageStep
 from neusight_data import PRODUCT_OPS, KernelRow, StepRow, list_networks
+from published_steps import PublishedStep
 from scipy.spatial import cKDTree
 from step_products import list_step_work
 
 from joulecast.estimators.additive.pieces import Piece, count_pieces, split_pieces
 from joulecast.records import Setup
 
-AnyStep = StepRow | ImageStep
+AnyStep = StepRow | PublishedStep
 """A step of a network in one of the tables."""
 PRODUCTS, VECTORS = 100, 15
 """Kernels of each function and device that the law is fitted to: a Gaussian process of 31,000 rows

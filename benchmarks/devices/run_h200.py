@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from h200_networks import MeasuredStep, read_atlas, read_steps
-from image_steps import read_image_steps
+from h200_networks import MeasuredStep, read_anchors, read_atlas, read_steps
 from neusight_data import read_kernels
 from neusight_data import read_steps as read_neusight_steps
+from published_steps import read_published_steps
 from shared_devices import H200, collect_devices
 
 from joulecast.catalogue import find_data_sheet
@@ -95,11 +95,11 @@ def parse_arguments() -> argparse.Namespace:
 
 def list_stages() -> dict[str, list[Observation]]:
     """Return what was observed on the H200 at each stage."""
-    atlas = read_atlas(ATLAS_S)
+    atlas, further = read_atlas(ATLAS_S), read_anchors()
     return {
         "data sheet": [],
-        "anchors": atlas[:ANCHORS],
-        "anchors with energy": atlas[: 2 * ANCHORS],
+        "anchors": [*atlas[:ANCHORS], *(one for one in further if not one.energy_j)],
+        "anchors with energy": [*atlas[: 2 * ANCHORS], *further],
         "60 s of atlas": atlas,
     }
 
@@ -124,10 +124,10 @@ def load_shared(data: Path, path: Path | None) -> BlindModel:
         stored = StoredSharedModel.from_dict(json.loads(path.read_text()))
         found = stored.restore()
     else:
-        known = [*read_neusight_steps(data), *read_image_steps()]
-        devices = collect_devices(read_kernels(data), known, layers=0)
+        known = [*read_neusight_steps(data), *read_published_steps()]
+        devices = collect_devices(read_kernels(data), known)
         nothing = np.zeros(0)
-        found = fit_shared_model(devices, fit_host_time([], nothing, nothing))
+        found = fit_shared_model(devices, devices, fit_host_time([], nothing, nothing))
         if path is not None:
             stored = StoredSharedModel.from_model(found, "NeuSight, MIT licence")
             path.write_text(json.dumps(stored.to_dict()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.atlas.anchors import make_anchor_trials
+from joulecast.atlas.anchors import make_anchor_trials, make_host_trials, make_layer_trials
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
 from joulecast.estimators.additive.pieces import make_piece
 from joulecast.kinds import Work, peak_memory
@@ -58,3 +58,18 @@ def test_anchors_of_a_processor_run() -> None:
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     for trial in make_anchor_trials(assume_scale(False, 4 * GIB)):
         runtime.prepare(trial).close()
+
+
+def test_layers_are_convolutions_in_every_precision() -> None:
+    for scale in SCALES:
+        trials = make_layer_trials(scale, ("eager", "graph"))
+        assert {trial.setup.precision for trial in trials} == set(scale.flops_per_s)
+        assert {trial.network.layers[0].kind for trial in trials} == {"conv2d"}
+        assert all(assume_step_s(trial, scale) < 0.5 for trial in trials)
+
+
+def test_host_shows_only_in_eager_steps_beside_graphs() -> None:
+    assert make_host_trials(("eager",)) == ()
+    few, many = make_host_trials(("eager", "graph"))
+    assert {few.execution.mode, many.execution.mode} == {"eager"}
+    assert len(many.network.layers) > 3 * len(few.network.layers)

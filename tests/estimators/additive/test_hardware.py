@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from joulecast.catalogue import find_data_sheet, list_data_sheets
@@ -40,3 +41,14 @@ def test_unknown_cache_is_assumed_by_the_units():
     found = Hardware.from_data_sheet(replace(T4, l2_bytes=None))
     assert found.l2_bytes == T4.units * 2**18
     assert Hardware.from_dict(found.to_dict()) == found
+
+
+def test_rates_of_a_multiprocessor_are_over_those_of_a_v100():
+    v100 = find_data_sheet("v100-pcie-16gb")
+    hardware = Hardware.from_data_sheet(v100)
+    (own,) = hardware.relate_rates(
+        np.array([v100.flops_per_s["fp32"]]), np.array([v100.bytes_per_s])
+    )
+    assert own == pytest.approx([0.0, 0.0], abs=0.1)
+    twice = hardware.relate_rates(np.array([1e13, 2e13]), np.array([1e12, 1e12]))
+    assert twice[1, 0] > twice[0, 0] and twice[1, 1] == twice[0, 1]

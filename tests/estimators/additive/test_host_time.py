@@ -13,7 +13,11 @@ from host_time_examples import (
     true_start,
     true_time,
 )
-from joulecast.estimators.additive.host_time import combine_times, fit_host_time
+from joulecast.estimators.additive.host_time import (
+    combine_times,
+    fit_host_time,
+    update_host_time,
+)
 from joulecast.kinds import HOST_CALLS
 
 
@@ -110,6 +114,31 @@ def test_pace_of_another_host_is_uncertain():
     )
     assert other.per_call_s == same.per_call_s
     assert other.sd_share > 0.2 > same.sd_share
+
+
+def update(model, observations):
+    size = len(observations)
+    return update_host_time(model, observations, np.full(size, 1e-5), np.zeros(size))
+
+
+def test_few_steps_set_the_pace_of_another_host():
+    model = fit(observe_all(noise=0.0))
+    piece = list_pieces()[0]
+    steps = [
+        observe_host_bound(piece, n, 1.7 * predict_time(model, piece, n), is_isolated=False)
+        for n in (20.0, 60.0)
+    ]
+    found = update(model, steps)
+    for other in list_pieces():
+        expected_s = 1.7 * predict_time(model, other, 30.0)
+        assert predict_time(found, other, 30.0) == pytest.approx(expected_s, rel=0.02)
+    assert found.network_count == 2
+    assert update(model, []) == model
+
+
+def test_many_steps_replace_another_host():
+    many = observe_all(noise=0.0)
+    assert update(fit(many).scale(3.0), many) == fit(many)
 
 
 def test_slower_of_host_and_device_decides():

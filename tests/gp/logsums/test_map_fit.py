@@ -37,3 +37,12 @@ def test_subset_has_all_strata_and_few_inputs():
     rows = select_subset(observations, 250, max_inputs=40)
     several = sums.take(rows[rows >= 150])
     assert len(np.unique(several.counts.column)) <= 40
+
+
+def test_subset_without_large_sums():
+    fitted, _ = draw_fitted(np.random.default_rng(3), size=200, singles=50, several=100)
+    counts = fitted.observations.sums.counts
+    inputs = np.bincount(counts.row, minlength=counts.size)
+    rows = select_subset(fitted.observations, 150, max_row_inputs=2)
+    assert inputs.max() > 2 and len(rows) == np.count_nonzero(inputs <= 2)
+    assert inputs[rows].max() <= 2

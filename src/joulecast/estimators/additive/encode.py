@@ -35,8 +35,9 @@ from joulecast.records.codec import Record, omit_default
 DURATION_AXES = tuple(range(len(AXES) + 1))
 """Columns of points that durations depend on: those of pieces, and whether FLOPs or bytes bound."""
 
-HARDWARE_AXES = len(AXES) + 1, len(AXES) + 2
-"""Columns of points where hardware is known: output per multiprocessor, bytes over the cache."""
+HARDWARE_AXES = tuple(range(len(AXES) + 1, len(AXES) + 5))
+"""Columns of points where hardware is known: output per multiprocessor, bytes over the cache, FLOPs
+and bytes per second of a multiprocessor."""
 
 POWER_AXES = tuple(range(len(AXES) + 4))
 """Columns of points that powers depend on: achieved rates, then those of durations."""
@@ -122,7 +123,11 @@ class PieceEncoder(Record):
         log_ratio = np.log(compute_s + 1e-12) - np.log(memory_s + 1e-12)
         columns = [work.points, np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)]
         if self.hardware is not None:
+            has_flops = work.flops_by_precision > 0
+            leaf_flop_s = np.where(has_flops.any(axis=1), has_flops @ flop_s, flop_s[0])
+            rates = 1.0 / leaf_flop_s, np.full(len(leaf_flop_s), 1.0 / self.roofline.byte_s)
             columns += [self.hardware.relate_work(work.points, work.size_bytes)]
+            columns += [self.hardware.relate_rates(*rates)]
         return np.column_stack(columns)
 
     def _make_inputs(
@@ -141,10 +146,17 @@ class PieceEncoder(Record):
             basis,
             points,
             np.array(numbers, np.int64).reshape(len(leaves), columns),
-            np.array([number_name(leaf.regime) for leaf in leaves], np.int64),
+            np.array(list(map(number_name, self._name_regimes(leaves))), np.int64),
             np.array(list(map(number_name, identities)), np.int64),
             caps,
         )
+
+    def _name_regimes(self, leaves: Sequence[Piece]) -> list[str]:
+        """Return the regimes of leaves; devices share those of both half precisions."""
+        regimes = [leaf.regime for leaf in leaves]
+        if self.hardware is None:
+            return regimes
+        return [name.replace("fp16", "bf16") for name in regimes]
 
 
 @dataclass(frozen=True)

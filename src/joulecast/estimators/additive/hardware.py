@@ -40,6 +40,9 @@ _STATIC_SHARE = 0.15
 _SHARPNESS = 8.0
 _DEFAULT_NODE_NM = 7.0
 _L2_BYTES_PER_UNIT = 2**18
+# FLOPs in fp32 and bytes per second of a multiprocessor of a V100, and how much a factor in them
+# counts over one in sizes.
+_UNIT_FLOPS_PER_S, _UNIT_BYTES_PER_S, _RATE_SCALE = 1.75e11, 1.1e10, 2.0
 # Duration of an empty launch; those of GPUs of ten years differ by less than a factor of two.
 _LAUNCH_S = 2.5e-6
 # Log standard deviations: of a launch, of peaks, of the bandwidth.
@@ -85,6 +88,16 @@ class Hardware(Record):
         output = points[:, AXES.index("positions")] + points[:, AXES.index("output channels")]
         per_unit = output - math.log(self.units)
         return np.column_stack([per_unit, np.log(1.0 + size_bytes) - math.log(self.l2_bytes)])
+
+    def relate_rates(self, flops_per_s: Floats, bytes_per_s: Floats) -> Floats:
+        """Return logarithms of the rates of each multiprocessor, over those of a V100's.
+
+        The faster the units of a multiprocessor are, the harder it is to keep them busy: a large
+        ResNet reaches 0.42 of the peak of an RTX 3090 and 0.2 of that of an A100.
+        """
+        flops = np.log(flops_per_s / (self.units * _UNIT_FLOPS_PER_S))
+        moved = np.log(bytes_per_s / (self.units * _UNIT_BYTES_PER_S))
+        return _RATE_SCALE * np.column_stack([flops, moved])
 
 
 def find_sustained_roofline(

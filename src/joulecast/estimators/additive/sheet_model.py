@@ -67,19 +67,23 @@ class SharedModel:
         )
 
 
-def fit_shared_model(devices: Sequence[MeasuredDevice], host_time: HostTimeModel) -> SharedModel:
+def fit_shared_model(
+    timed: Sequence[MeasuredDevice], metered: Sequence[MeasuredDevice], host_time: HostTimeModel
+) -> SharedModel:
     """Fit durations and powers to several devices.
 
     Args:
-        devices: What was measured on each; of some at least, energy too.
+        timed: Devices whose durations are shared.
+        metered: Devices whose powers are shared.
         host_time: The host of one of them.
     """
-    duration = fit_shared_durations(devices)
-    observations = [row for one in devices for row in one.observations]
+    duration = fit_shared_durations(timed)
+    observations = [row for one in timed for row in one.observations]
+    titles = (one.sheet.title for one in (*timed, *metered))
     return SharedModel(
-        tuple(one.sheet.title for one in devices),
+        tuple(dict.fromkeys(titles)),
         duration,
-        fit_shared_powers(devices, duration),
+        fit_shared_powers(metered, duration),
         host_time,
         summarise_kinds(observations, splits_passes=True),
         choose_sum_error_sd_share(observations),

@@ -28,6 +28,7 @@ def fit_logsums(
     inputs: LogInputs,
     observations: LogObservations,
     max_rows: int = MAX_FIT_ROWS,
+    max_row_inputs: int | None = None,
 ) -> FittedLogSums:
     """Return the process with MAP hyper-parameters, ready to be conditioned.
 
@@ -39,10 +40,11 @@ def fit_logsums(
         inputs: Distinct inputs of the observations.
         observations: Observed sums of them.
         max_rows: Number of observations that hyper-parameters are fitted to.
+        max_row_inputs: Hyper-parameters are fitted to sums of at most so many inputs, if given.
     """
     if not observations.size:
         return FittedLogSums(process, process.prior.means, inputs, observations)
-    rows = select_subset(observations, max_rows)
+    rows = select_subset(observations, max_rows, max_row_inputs=max_row_inputs)
 
     def fit(observations: LogObservations) -> FittedLogSums:
         theta = _find_mode(process, inputs, observations.take(rows))
@@ -54,11 +56,20 @@ def fit_logsums(
 
 
 def select_subset(
-    observations: LogObservations, max_rows: int, max_inputs: int = MAX_FIT_INPUTS
+    observations: LogObservations,
+    max_rows: int,
+    max_inputs: int = MAX_FIT_INPUTS,
+    max_row_inputs: int | None = None,
 ) -> Ints:
     """Return observations of all strata, ascending, with at most so many inputs.
 
     A stratum's number of observations grows with the square root of its size, until it runs out.
+
+    Args:
+        observations: The observations to choose from.
+        max_rows: Number of observations.
+        max_inputs: Number of distinct inputs of all chosen sums together.
+        max_row_inputs: Number of inputs of each chosen sum; None for any.
     """
     counts, size = observations.sums.counts, observations.size
     strata = np.zeros(size, np.int64) if observations.strata is None else observations.strata
@@ -67,6 +78,8 @@ def select_subset(
     chosen = []
     for row in _order_by_stratum(strata).tolist():
         own = set(counts.column[starts[row] : starts[row + 1]].tolist())
+        if max_row_inputs is not None and len(own) > max_row_inputs:
+            continue
         if len(own) == 1 or len(seen | own) <= max_inputs:
             seen |= own
             chosen.append(row)

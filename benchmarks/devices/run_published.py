@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 from duration_law import DurationLaw, fit_law
-from image_steps import ImageStep, read_image_steps
 from neusight_data import read_kernels, read_steps
+from published_steps import PublishedStep, read_published_steps
 from run_neusight import choose_devices, load_results, save_results
 
 from joulecast.errors import InputError
@@ -38,7 +38,7 @@ _LEVEL, _MS = 0.95, 1e-3
 def main() -> None:
     """Leave out each card and write what is predicted for it."""
     arguments = parse_arguments()
-    images = read_image_steps()
+    images = read_published_steps()
     try:
         kernels, steps = read_kernels(arguments.data), read_steps(arguments.data)
         chosen = choose_devices(sorted({row.device for row in images}), arguments.gpu)
@@ -63,7 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def predict_steps(law: DurationLaw, steps: Sequence[ImageStep]) -> list[Json]:
+def predict_steps(law: DurationLaw, steps: Sequence[PublishedStep]) -> list[Json]:
     """Return a record of each step, with the roofline of the data sheet beside it."""
     predicted = law.predict(steps)
     return [
@@ -81,7 +81,7 @@ def predict_steps(law: DurationLaw, steps: Sequence[ImageStep]) -> list[Json]:
     ]
 
 
-def time_roofline(sheet: DataSheet, step: ImageStep) -> float:
+def time_roofline(sheet: DataSheet, step: PublishedStep) -> float:
     """Return the longer of all FLOPs at the peak and all bytes at the full bandwidth."""
     work = network_work(step.network, step.setup).total
     return max(work.flops / sheet.find_peak("fp16"), work.size_bytes / sheet.bytes_per_s)
