@@ -1,0 +1,154 @@
+"""Choose networks, batch sizes and device time for the device that experiments run on.
+
+The paper trains its convolutional networks with batches of 10. A GPU of a server waits for its host
+then, and what is measured is the host. On a GPU the networks of the paper are therefore trained with
+batches that keep it busy, and those of 10 where an experiment compares both. Other devices get the
+batch of the paper. Architectures are ours, because the paper does not give them.
+
+The seeds were chosen before anything was measured; no estimator was developed on these networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecast.records import Setup
+from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan
+from joulecast.uses.reproduce.experiment import PlannedWork
+
+PAPER_BATCH = 10
+"""Batch size of the paper's convolutional networks."""
+
+AMPERE, OURS, FLOPS = "subtractive", "additive" + NO_PROBE, "flops"
+ESTIMATORS = (FLOPS, "flops-linear", AMPERE, OURS)
+"""Estimators that are compared: proportional to FLOPs, linear in them, the paper's, and ours."""
+
+PAPER_FAMILIES = ("lenet5", "cnn5", "har", "lstm")
+"""Families of the paper's Table 1 and Fig. 8."""
+
+# Expected device time of a trial with energy, on an H200.
+TRIAL_S = 1.1
+_FLOPS_NETS = 7
+
+
+@dataclass(frozen=True)
+class FamilySetting:
+    """A family as it is evaluated on a device.
+
+    Attributes:
+        family: Name of the family.
+        setup: How its networks are trained.
+        input_shape: Shape of one sample.
+        seed: Seed that draws the networks.
+        nets: Number of test networks.
+        repeated: How many of them are measured twice.
+        ampere_s: Device time of the paper's method, which may stop earlier by its own rule.
+        ours_s: Device time of our method.
+    """
+
+    family: str
+    setup: Setup
+    input_shape: tuple[int, ...]
+    seed: int
+    nets: int
+    repeated: int
+    ampere_s: float
+    ours_s: float
+
+    def make_plan(self) -> EvaluationPlan:
+        """Return the plan of the evaluation."""
+        return EvaluationPlan(
+            self.family,
+            self.setup,
+            self.input_shape,
+            ESTIMATORS,
+            self.nets,
+            self.ampere_s,
+            self.seed,
+            (("additive", self.ours_s),),
+            self.repeated,
+        )
+
+    def list_work(self) -> tuple[PlannedWork, ...]:
+        """Return what its evaluation measures."""
+        name = self.family
+        return (
+            PlannedWork(f"{name}: test networks", self.nets, TRIAL_S * self.nets),
+            PlannedWork(f"{name}: test networks again", self.repeated, TRIAL_S * self.repeated),
+            PlannedWork(f"{name}: campaign of {AMPERE}", int(self.ampere_s), self.ampere_s),
+            PlannedWork(f"{name}: campaign of additive", int(2 * self.ours_s), 1.3 * self.ours_s),
+            PlannedWork(f"{name}: networks for {FLOPS}", _FLOPS_NETS, TRIAL_S * _FLOPS_NETS),
+        )
+
+
+@dataclass(frozen=True)
+class PaperSettings:
+    """How large experiments are.
+
+    Attributes:
+        is_gpu: Whether the device is a GPU that small batches leave idle.
+        is_quick: Whether fewer networks and less device time are used.
+    """
+
+    is_gpu: bool = False
+    is_quick: bool = False
+
+    def get_family(self, name: str) -> FamilySetting:
+        """Return how a family is evaluated."""
+        setup, shape, seed = (_GPU if self.is_gpu else _SMALL)[name]
+        nets, repeated, ampere_s, ours_s = (_QUICK if self.is_quick else _FULL)[name]
+        return FamilySetting(name, setup, shape, seed, nets, repeated, ampere_s, ours_s)
+
+    def choose(self, full: int, quick: int) -> int:
+        """Return one of two sizes of an experiment."""
+        return quick if self.is_quick else full
+
+
+def list_family_work(settings: PaperSettings, names: Sequence[str]) -> tuple[PlannedWork, ...]:
+    """Return what the evaluations of some families measure."""
+    return tuple(work for name in names for work in settings.get_family(name).list_work())
+
+
+def _train(batch: int, precision: str = "fp32", optimizer: str = "sgd") -> Setup:
+    return Setup(batch=batch, precision=precision, optimizer=optimizer)
+
+
+# Setup, input and seed of each family.
+_GPU = {
+    "lenet5": (_train(PAPER_BATCH), (1, 28, 28), 501),
+    "cnn5": (_train(128, "tf32"), (3, 96, 96), 502),
+    "har": (_train(32), (9, 128), 503),
+    "lstm": (_train(32), (32,), 504),
+    "transformer": (_train(512, "tf32", "adamw"), (256,), 505),
+    "resnet34": (_train(128, "tf32"), (3, 96, 96), 506),
+    "resnet50": (_train(128, "tf32"), (3, 96, 96), 507),
+}
+_SMALL = {
+    "lenet5": (_train(PAPER_BATCH), (1, 28, 28), 501),
+    "cnn5": (_train(PAPER_BATCH), (3, 32, 32), 502),
+    "har": (_train(32), (9, 128), 503),
+    "lstm": (_train(32), (32,), 504),
+    "transformer": (_train(8), (32,), 505),
+    "resnet34": (_train(4), (3, 64, 64), 506),
+    "resnet50": (_train(4), (3, 64, 64), 507),
+}
+# Test networks, how many of them twice, and seconds of the paper's method and of ours.
+_FULL = {
+    "lenet5": (20, 10, 70.0, 25.0),
+    "cnn5": (100, 25, 120.0, 40.0),
+    "har": (20, 10, 70.0, 25.0),
+    "lstm": (20, 10, 70.0, 25.0),
+    "transformer": (20, 10, 60.0, 30.0),
+    "resnet34": (20, 8, 90.0, 35.0),
+    "resnet50": (6, 3, 60.0, 30.0),
+}
+_QUICK = {
+    "lenet5": (6, 3, 30.0, 15.0),
+    "cnn5": (20, 5, 40.0, 15.0),
+    "har": (6, 3, 30.0, 15.0),
+    "lstm": (6, 3, 30.0, 15.0),
+    "transformer": (6, 3, 30.0, 15.0),
+    "resnet34": (6, 3, 40.0, 15.0),
+    "resnet50": (3, 1, 30.0, 15.0),
+}
