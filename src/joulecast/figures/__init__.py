@@ -8,7 +8,7 @@
     plot_additivity, plot_energy_by_size, plot_energy_by_time     what energy depends on
     plot_curve, plot_curve_errors, plot_acquisition_step          fitted curves of a layer
     plot_timeline                                                 schedules and batteries
-    plot_layer_changes                                            before and after pruning
+    plot_layer_changes, plot_pruned_networks                      pruning
     plot_campaign, plot_observations                              progress of profiling
         │
         ▼
@@ -52,6 +52,7 @@ from joulecast.figures.front_plot import FrontPlotOptions, FrontPoint, plot_pare
 from joulecast.figures.matplotlib_backend import make_png, make_svg, to_matplotlib
 from joulecast.figures.plot import Axis, Caption, Plot, combine_plots
 from joulecast.figures.plotly_backend import to_plotly
+from joulecast.figures.pruning_plot import LearningCurve, plot_pruned_networks
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.size_plots import (
     LayerMeasurement,
@@ -73,6 +74,7 @@ __all__ = [
     "FrontPlotOptions",
     "FrontPoint",
     "LayerMeasurement",
+    "LearningCurve",
     "NetworkBreakdown",
     "Plot",
     "SampledCurve",
@@ -103,6 +105,7 @@ __all__ = [
     "plot_observations",
     "plot_pareto_front",
     "plot_profiling_time",
+    "plot_pruned_networks",
     "plot_timeline",
     "sample_curve",
     "save_html",
