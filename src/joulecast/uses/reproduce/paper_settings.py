@@ -1,9 +1,9 @@
 """Choose networks, batch sizes and device time for the device that experiments run on.
 
-The paper trains its convolutional networks with batches of 10. A GPU of a server waits for its host
-then, and what is measured is the host. On a GPU the networks of the paper are therefore trained with
-batches that keep it busy, and those of 10 where an experiment compares both. Other devices get the
-batch of the paper. Architectures are ours, because the paper does not give them.
+The paper trains its convolutional networks with batches of 10. A large GPU then waits for its host,
+and what is measured is the host. On a GPU the five-layer CNN, Transformers and ResNets are therefore
+trained with batches that keep it busy; single experiments measure both. Other devices get the batch
+of the paper. Architectures are ours, because the paper does not give them.
 
 The seeds were chosen before anything was measured; no estimator was developed on these networks.
 """
