@@ -42,7 +42,8 @@ def plot_error_trend(
     colours, markers = choose_colours(groups), choose_markers(groups)
     sizes = [point.size for point in points]
     ends = (min(sizes), max(sizes))
-    marks: list[Mark] = [Line("no error", ends, (0.0, 0.0), MUTED, is_dashed=True)]
+    zero = Line("no error", ends, (0.0, 0.0), MUTED, is_dashed=True)
+    marks: list[Mark] = [] if is_absolute else [zero]
     for name, group in groups.items():
         errors = tuple(abs(p.error_percent) if is_absolute else p.error_percent for p in group)
         marks.append(

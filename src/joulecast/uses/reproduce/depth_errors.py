@@ -42,6 +42,7 @@ from joulecast.uses.reproduce.paper_settings import (
     list_family_work,
 )
 from joulecast.uses.reproduce.scored_nets import (
+    LEGEND,
     compute_net_mape,
     describe_mapes,
     list_evaluation_notes,
@@ -141,9 +142,10 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     nets = result.numbers["nets"]
     names = [name for name in _SHOWN if all(name in net["estimates_j"] for net in nets)]
+    named = sum(net["is_named"] for net in nets)
     subtitle = (
-        f"{len(nets)} ResNets with random widths and depths, and ResNet-18, 34, 50 and the like, "
-        f"on {result.device.name}"
+        f"{len(nets) - named} random ResNets and {named} of the original width on "
+        f"{result.device.name}; {LEGEND}"
     )
     caption = Caption("Distribution of errors", subtitle, result.provenance)
     points = [

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.subtractive.curves import QUANTITIES, fit_curves
 from joulecast.figures import Caption, Plot
-from joulecast.figures.marks import Bars, Mark
-from joulecast.figures.plot import Axis, Panel, make_plot
-from joulecast.figures.style import BLUE, GREY, RED, make_tints
+from joulecast.figures.marks import Mark, Points
+from joulecast.figures.plot import Axis, Panel, choose_limits, make_plot
+from joulecast.figures.style import BLUE, MUTED, RED, SPARE_MARKERS, make_tints
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.uses.evaluate import EvaluationPlan
 from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
@@ -122,7 +123,7 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     families = [name for name in PAPER_FAMILIES if name in result.numbers["families"]]
     series: dict[str, tuple[list[float], str]] = {}
-    tints = make_tints(GREY, len(PAPER_SECONDS))
+    tints = make_tints(MUTED, len(PAPER_SECONDS))
     for (device, seconds), tint in zip(PAPER_SECONDS.items(), tints, strict=True):
         values = [float(seconds[PAPER_FAMILIES.index(name)]) for name in families]
         series[f"{device} (paper)"] = (values, tint)
@@ -131,20 +132,25 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
         if all(rows):
             values = [row["profiling_s"] + row["fitting_s"] for row in rows]
             series[f"{estimator}, {result.device.name}"] = (values, colour)
-    width = 0.86 / len(series)
+    # The first family is the top row.
+    heights = [float(len(families) - 1 - at) for at in range(len(families))]
     marks: list[Mark] = [
-        Bars(
+        Points(
             name,
-            tuple(at - 0.43 + (index + 0.5) * width for at in range(len(families))),
             tuple(values),
+            tuple(heights),
             colour,
-            0.92 * width,
-            labels=tuple(f"{value:.0f}" for value in values),
+            hover_texts=tuple(f"{name}: {value:.0f} s" for value in values),
+            marker=marker,
         )
-        for index, (name, (values, colour)) in enumerate(series.items())
+        for (name, (values, colour)), marker in zip(
+            series.items(), cycle(SPARE_MARKERS), strict=False
+        )
     ]
-    x, y = Axis("", categories=tuple(families)), Axis("Profiling and fitting", "s", low=0.0)
-    subtitle = "the paper's devices in grey; they are no comparable hardware"
+    low, high = choose_limits([one for values, _ in series.values() for one in values], True)
+    x = Axis("Profiling and fitting", "s", is_log=True, low=low, high=high)
+    y = Axis("", categories=tuple(reversed(families)))
+    subtitle = "the paper's devices in grey: they are not comparable with this one"
     caption = Caption("Table 1: time of profiling and fitting", subtitle, result.provenance)
     return make_plot((Panel(x, y, tuple(marks)),), caption, "")
 

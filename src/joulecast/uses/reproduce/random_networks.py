@@ -34,6 +34,7 @@ from joulecast.uses.reproduce.paper_settings import (
     list_family_work,
 )
 from joulecast.uses.reproduce.scored_nets import (
+    LEGEND,
     compute_net_mape,
     describe_mapes,
     list_evaluation_notes,
@@ -111,7 +112,7 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     nets = result.numbers["nets"]
     names = [name for name in _SHOWN if name in nets[0]["estimates_j"]]
-    subtitle = f"{len(nets)} random five-layer CNNs on {result.device.name}"
+    subtitle = f"{len(nets)} random five-layer CNNs on {result.device.name}; {LEGEND}"
     caption = Caption("Estimated against measured", subtitle, result.provenance)
     agreement = plot_estimates(list_scored(nets, names), caption)
     points = [

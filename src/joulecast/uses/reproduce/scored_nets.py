@@ -68,6 +68,10 @@ def describe_mapes(nets: Sequence[Mapping[str, Any]], names: Sequence[str]) -> s
     return ", ".join(f"{LABELS.get(one, one)} {compute_net_mape(nets, one):.1f} %" for one in names)
 
 
+LEGEND = f"{AMPERE} is AMPERE's method, {OURS} ours"
+"""What the legends of plots call estimators."""
+
+
 def sum_evaluation_s(evaluation: Evaluation) -> float:
     """Return the device time of the campaigns of an evaluation, each counted once."""
     return sum({one.device_seconds for one in evaluation.scores})

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from joulecast.figures import Caption, Plot, combine_plots, plot_curve_errors
+from joulecast.figures import (
+    Axis,
+    Caption,
+    Plot,
+    SampledCurve,
+    combine_plots,
+    plot_curve_errors,
+)
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,
@@ -65,9 +73,21 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
         for result in results:
             curve = load_surface(result.numbers["surfaces"][at])
             caption = Caption(f"{curve.label}, {result.device.name}", "", result.provenance)
-            plots.append(plot_curve_errors(curve, caption))
+            plots.append(_show_range(plot_curve_errors(curve, caption), curve))
     subtitle = "estimate less observation at test points, as a share of the observation"
     return combine_plots("Fig. 12: differences of estimate and observation", plots, subtitle)
+
+
+def _show_range(plot: Plot, curve: SampledCurve) -> Plot:
+    """Return a plot whose axes cover the surface, not only the points."""
+    x, y = ((axis[0], axis[-1]) for axis in curve.axes)
+    panels = [replace(panel, x=_widen(panel.x, *x), y=_widen(panel.y, *y)) for panel in plot.panels]
+    return replace(plot, panels=tuple(panels))
+
+
+def _widen(axis: Axis, low: float, high: float) -> Axis:
+    margin = 0.05 * (high - low)
+    return replace(axis, low=low - margin, high=high + margin)
 
 
 SURFACE_ERRORS = Experiment(

@@ -30,6 +30,7 @@ from joulecast.uses.reproduce.paper_settings import (
     list_family_work,
 )
 from joulecast.uses.reproduce.scored_nets import (
+    LEGEND,
     compute_net_mape,
     describe_mapes,
     list_evaluation_notes,
@@ -90,7 +91,7 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     nets = result.numbers["nets"]
     rows = list_scored(nets, [name for name in _SHOWN if name in nets[0]["estimates_j"]])
-    subtitle = f"{len(nets)} random Transformers on {result.device.name}"
+    subtitle = f"{len(nets)} random Transformers on {result.device.name}; {LEGEND}"
     plots = (
         plot_estimates(rows, Caption("Estimated against measured", subtitle, result.provenance)),
         plot_error_distribution(rows, Caption("Distribution of errors", "", result.provenance)),
