@@ -78,6 +78,7 @@ class Laboratory:
     failures: list[str] = field(default_factory=list)
     _evaluations: dict[str, Evaluation] = field(default_factory=dict)
     _fits: dict[tuple[str, str], Fitted] = field(default_factory=dict)
+    _measured: set[str] = field(default_factory=set)
     _is_warm: bool = False
 
     # -----------------------------------------------------------------------------------------
@@ -147,12 +148,14 @@ class Laboratory:
 
     def measure_family(self, plan: EvaluationPlan) -> None:
         """Measure what the evaluation of a family lacks."""
+        name = self._name(plan)
+        if name in self._measured:
+            # Experiments share it: to find that nothing is missing takes seconds.
+            return
         measurer = self._require_measurer()
-        self._evaluations.clear()
-        self._fits.clear()
         one_window = measurer.change_run(measurer.run, rounds=1)
-        failures = measure_evaluation(one_window, self.log, plan, self.on_progress)
-        self.failures += failures
+        self.failures += measure_evaluation(one_window, self.log, plan, self.on_progress)
+        self._measured.add(name)
 
     def evaluate_family(self, plan: EvaluationPlan) -> Evaluation:
         """Evaluate estimators on the kept observations of a family.
