@@ -5,9 +5,9 @@
     python benchmarks/faithful/run.py tables          tables of results/*.json
 
 ``simulated`` runs a whole campaign for every arm: ``subtractive``, ``subtractive`` with one
-deviation as in the paper, ``ampere``, and ``ampere`` with one deviation as ours. Each run is written
-at once, and the same command resumes. ``kept`` refits observations of earlier campaigns, which shows
-the deviations of fitting and adding up, but not those of choosing points.
+deviation as in the paper, ``ampere``, and ``ampere`` with one deviation as ours. Each run is
+written at once, and the same command resumes. ``kept`` refits observations of earlier campaigns,
+which shows the deviations of fitting and adding up, but not those of choosing points.
 """
 
 from __future__ import annotations
@@ -349,7 +349,9 @@ def make_kept_table(report: Json) -> str:
     stops = settings.get("cost", {}).get("stops", {})
     for name, row in stops.items():
         after = f"after {row['points']} points" if row["points"] else f"not in {row['most']} points"
-        lines.append(f"\nRule `{name}` on the long campaign: {after}, MAPE {row['mape_percent']:.1f} %")
+        lines.append(
+            f"\nRule `{name}` on the long campaign: {after}, MAPE {row['mape_percent']:.1f} %"
+        )
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
 
 DEFAULT_FOLDER = "reproduction"
+# Steps of a measurement of the paper.
+_FAITHFUL_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class ReproduceOptions:
         measure_only: Measure, and leave analysing and drawing to a later run.
         redraw: Use what the folder holds, and measure nothing.
         beside: Folders of other devices, whose results are drawn beside.
+        faithful: Use the paper's algorithm without our deviations, ``ampere``, and measure 500
+            steps at a time.
+        celeba: Folder of CelebA's images for fig13; faces are drawn without it.
     """
 
     out: str = DEFAULT_FOLDER
@@ -46,6 +51,8 @@ class ReproduceOptions:
     measure_only: bool = False
     redraw: bool = False
     beside: tuple[str, ...] = ()
+    faithful: bool = False
+    celeba: str = ""
 
     def __post_init__(self) -> None:
         if self.measure_only and self.redraw:
@@ -68,7 +75,8 @@ def reproduce(
         experiments: ``all``, or names such as ``fig2`` and ``table1``.
         on_progress: Called before every measurement.
         options: Fields of ``MeasureOptions`` (``on="cuda:0"``) and of ``ReproduceOptions``:
-            ``out``, ``quick``, ``until_s``, ``measure_only``, ``redraw``, ``beside``.
+            ``out``, ``quick``, ``until_s``, ``measure_only``, ``redraw``, ``beside``,
+            ``faithful``, ``celeba``.
     """
     measuring, running = split_options(reproduce, options, MeasureOptions, ReproduceOptions)
     names = (experiments,) if isinstance(experiments, str) else tuple(experiments)
@@ -117,6 +125,7 @@ def run_experiments(
             identity.settings,
             measurer,
             on_progress or _ignore,
+            celeba=options.celeba,
         )
         is_complete = options.redraw or measure_experiments(found, lab)
     if options.measure_only:
@@ -132,7 +141,7 @@ def plan_reproduction(
     """Return what each experiment would measure in an empty folder, with expected seconds."""
     from joulecast.uses.reproduce import PaperSettings, find_experiments, plan_experiments
 
-    settings = PaperSettings(_is_gpu(measuring.on), options.quick)
+    settings = PaperSettings(_is_gpu(measuring.on), options.quick, options.faithful)
     return plan_experiments(find_experiments(names), settings)
 
 
@@ -142,6 +151,8 @@ def _open(
     """Open the device, and claim the folder for it."""
     from joulecast.uses.reproduce import BudgetedMeasurer
 
+    if options.faithful:
+        measuring = replace(measuring, runs=measuring.runs or _FAITHFUL_STEPS)
     measurer = open_any_measurer(measuring)
     folder.claim(_identify(measurer, measuring, options))
     stack.enter_context(lock_device(measuring.on))
@@ -164,6 +175,7 @@ def _identify(
         meter.provenance,
         _is_gpu(measuring.on),
         options.quick,
+        options.faithful,
     )
 
 

@@ -59,6 +59,17 @@ def make_reproduce_options(beside: tuple[str, ...], **rest: Any) -> ReproduceOpt
     ),
     click.option("--redraw", is_flag=True, help="Use what FOLDER holds, without a device."),
     click.option(
+        "--faithful",
+        is_flag=True,
+        help="The paper's algorithm without our deviations, and 500 steps a measurement.",
+    ),
+    click.option(
+        "--celeba",
+        default="",
+        metavar="FOLDER",
+        help="CelebA's images and attributes for fig13, instead of drawn faces.",
+    ),
+    click.option(
         "--beside",
         cls=RepeatedOption,
         metavar="FOLDER",
@@ -74,7 +85,7 @@ def reproduce(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Run experiments of the AMPERE paper: fig2 ... fig12, table1, or all of them.
+    """Run experiments of the AMPERE paper: fig2 ... fig13, table1, or all of them.
 
     Each one measures networks, draws the figure of the paper from them, and says whether the
     paper's statement held on this device. Every observation is kept in FOLDER at once: after an

@@ -79,9 +79,7 @@ class _Sketch:
     def _between(self, low: float, high: float, *shape: int) -> Tensor:
         """Return numbers of a uniform distribution, one for each face."""
         sizes = (len(self.labels), *(shape or (1, 1)))
-        return low + (high - low) * torch.rand(
-            sizes, generator=self.rng, device=self.labels.device
-        )
+        return low + (high - low) * torch.rand(sizes, generator=self.rng, device=self.labels.device)
 
     def _trait(self) -> Tensor:
         """Return a trait of each face, whose mean depends on the label."""

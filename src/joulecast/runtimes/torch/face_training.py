@@ -39,7 +39,8 @@ class FaceTask:
     Attributes:
         widths: Channels of the convolutions.
         size: Height and width of an image.
-        setup: Batch and precision of a step.
+        setup: Batch and precision of a step that is measured.
+        train_batch: Images of a batch that it learns from.
         train_steps: Steps before channels are removed.
         tune_steps: Steps after that.
         test_every: Steps between tests.
@@ -51,6 +52,7 @@ class FaceTask:
     widths: tuple[int, ...]
     size: int
     setup: Setup
+    train_batch: int
     train_steps: int
     tune_steps: int
     test_every: int
@@ -154,7 +156,7 @@ class FaceTrainer:
         points = []
         for step in range(1, steps + 1):
             module.train()
-            images, labels = self._draw(self.task.setup.batch, rng)
+            images, labels = self._draw(self.task.train_batch, rng)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(cross_entropy(module(images), labels))
             optimizer.step()
@@ -183,5 +185,5 @@ class FaceTrainer:
     @cached_property
     def _test_images(self) -> list[tuple[Tensor, Tensor]]:
         rng = torch.Generator(self.where).manual_seed(_TEST_SEED)
-        batch = self.task.setup.batch
+        batch = self.task.train_batch
         return [self._draw(batch, rng) for _ in range(self.task.test_batches)]

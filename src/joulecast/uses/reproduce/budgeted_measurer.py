@@ -92,7 +92,11 @@ class BudgetedMeasurer:
         """Return the measurer for another run, with the same end."""
         return replace(self, inner=self.inner.change_run(run, rounds))
 
-    def _check(self, measure: Callable[[], Observation]) -> Observation:
+    def check_time(self) -> None:
+        """Raise BudgetSpentError if the time is spent."""
         if self.now() >= self.until_s:
             raise BudgetSpentError("the device time is spent: run the same command to continue")
+
+    def _check(self, measure: Callable[[], Observation]) -> Observation:
+        self.check_time()
         return measure()

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from joulecast.errors import MissingError
+from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.curves import read_point
-from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.figures import Caption, Plot, plot_acquisition_step, sample_curve
-from joulecast.gp.regression import GaussianProcess, fit_gaussian_process
+from joulecast.gp.regression import GaussianProcess, ProcessOptions, fit_gaussian_process
 from joulecast.records import Setup
 from joulecast.uses.reproduce.experiment import (
     HELD,
@@ -54,7 +54,8 @@ def measure(lab: Laboratory) -> None:
         acquisition="energy",
         uncertainty_share=0.0,
     )
-    lab.run_campaign(SubtractiveEstimator(), target, ROLE, _count_points(lab.settings))
+    estimator = find_estimator(lab.settings.ampere)
+    lab.run_campaign(estimator, target, ROLE, _count_points(lab.settings))
 
 
 def analyse(lab: Laboratory) -> Findings:
@@ -62,7 +63,10 @@ def analyse(lab: Laboratory) -> Findings:
     points = _list_points(lab)
     if len(points) < AFTER:
         raise MissingError(f"the curve has {len(points)} points, and {AFTER} are needed")
-    sds_j = {count: _largest_sd_j(_fit(points[:count])) for count in range(2, len(points) + 1)}
+    options = lab.settings.paper_options.process
+    sds_j = {
+        count: _largest_sd_j(_fit(points[:count], options)) for count in range(2, len(points) + 1)
+    }
     order = [int(channels) for channels, _, _ in points]
     is_smaller = sds_j[AFTER] < sds_j[BEFORE]
     ends = {order[0], order[1]}
@@ -79,6 +83,7 @@ def analyse(lab: Laboratory) -> Findings:
         ],
         "largest_sds_j": {str(count): sd_j for count, sd_j in sds_j.items()},
         "batch": _choose_setup(lab.settings).batch,
+        "is_faithful": lab.settings.is_faithful,
     }
     verdict = HELD if is_smaller else NOT_HELD
     return Findings(verdict, finding, numbers, sum_cost_s(lab.list_role(ROLE)))
@@ -89,8 +94,10 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     points = [(p["channels"], p["energy_j"], p["variance_j2"]) for p in result.numbers["points"]]
     label = f"FC layer, input ({result.numbers['batch']}, C, 28, 28)"
+    is_faithful = bool(result.numbers.get("is_faithful"))
+    options = PaperSettings(is_faithful=is_faithful).paper_options.process
     before, after = (
-        sample_curve(_fit(points[:count]), label, (_FEATURE,)) for count in (BEFORE, AFTER)
+        sample_curve(_fit(points[:count], options), label, (_FEATURE,)) for count in (BEFORE, AFTER)
     )
     order = ", ".join(f"{channels:g}" for channels, _, _ in points)
     subtitle = f"{label} on {result.device.name}; measured in the order {order} channels"
@@ -117,10 +124,10 @@ def _list_points(lab: Laboratory) -> list[tuple[float, float, float]]:
     return points
 
 
-def _fit(points: Sequence[tuple[float, float, float]]) -> GaussianProcess:
+def _fit(points: Sequence[tuple[float, float, float]], options: ProcessOptions) -> GaussianProcess:
     channels, energies_j, variances = zip(*points, strict=True)
     inputs = [(int(count),) for count in channels]
-    return fit_gaussian_process(inputs, energies_j, variances)
+    return fit_gaussian_process(inputs, energies_j, variances, options=options)
 
 
 def _largest_sd_j(process: GaussianProcess) -> float:

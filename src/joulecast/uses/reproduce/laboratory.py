@@ -13,7 +13,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from joulecast.campaign import Progress, run_campaign
 from joulecast.errors import (
@@ -44,8 +46,9 @@ from joulecast.uses.evaluate.training_observations import (
     find_training_observations,
 )
 from joulecast.uses.progress_report import ProgressReport, ReportProgress
+from joulecast.uses.reproduce.budgeted_measurer import BudgetedMeasurer
 from joulecast.uses.reproduce.observation_file import ObservationFile
-from joulecast.uses.reproduce.paper_settings import PaperSettings
+from joulecast.uses.reproduce.paper_settings import AMPERE, PaperSettings
 
 RUN = "reproduce"
 """First part of the run tag of an experiment's own observations."""
@@ -68,6 +71,7 @@ class Laboratory:
         measurer: Measures trials; None if only kept observations may be used.
         on_progress: Called before every measurement.
         failures: What failed in this process, with the reason.
+        celeba: Folder of CelebA's images; empty if there are none.
     """
 
     log: ObservationFile
@@ -76,10 +80,27 @@ class Laboratory:
     measurer: TrialMeasurer | None = None
     on_progress: ReportProgress = _ignore
     failures: list[str] = field(default_factory=list)
+    celeba: str = ""
     _evaluations: dict[str, Evaluation] = field(default_factory=dict)
     _fits: dict[tuple[str, str], Fitted] = field(default_factory=dict)
     _measured: set[str] = field(default_factory=set)
     _is_warm: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder that everything is kept in."""
+        return self.log.path.parent
+
+    @property
+    def torch_device(self) -> Any:
+        """The device that PyTorch trains on: the measured one, or the CPU of this machine."""
+        return getattr(self._require_measurer().runtime, "torch_device", "cpu")
+
+    def check_time(self) -> None:
+        """Raise BudgetSpentError if no time is left for what is not a measurement."""
+        measurer = self._require_measurer()
+        if isinstance(measurer, BudgetedMeasurer):
+            measurer.check_time()
 
     # -----------------------------------------------------------------------------------------
     # Single trials
@@ -165,13 +186,14 @@ class Laboratory:
         """
         name = self._name(plan)
         if name not in self._evaluations:
-            self._evaluations[name] = evaluate_stored(self.load_profile(), plan)
+            evaluation = evaluate_stored(self.load_profile(), plan)
+            self._evaluations[name] = _rename_estimator(evaluation, self.settings.ampere, AMPERE)
         return self._evaluations[name]
 
     def find_training(self, plan: EvaluationPlan, estimator: str) -> TrainingObservations:
         """Return the kept observations that an estimator is fitted to in an evaluation."""
         log = EvaluationLog(self._name(plan), self.load_profile().observations)
-        return find_training_observations(log, plan, draw_nets(plan), estimator)
+        return find_training_observations(log, plan, draw_nets(plan), self.translate(estimator))
 
     def fit(self, plan: EvaluationPlan, estimator: str) -> Fitted:
         """Fit an estimator to its observations in the evaluation of a family.
@@ -182,9 +204,13 @@ class Laboratory:
         key = (self._name(plan), estimator)
         if key not in self._fits:
             found = self.find_training(plan, estimator)
-            method = find_estimator(strip_probe(estimator))
+            method = find_estimator(strip_probe(self.translate(estimator)))
             self._fits[key] = method.fit((*found.campaign, *found.probes))
         return self._fits[key]
+
+    def translate(self, estimator: str) -> str:
+        """Return the estimator that a name of results stands for."""
+        return self.settings.ampere if estimator == AMPERE else estimator
 
     def load_profile(self) -> Profile:
         """Return the profile with all observations of the folder."""
@@ -236,6 +262,21 @@ class Laboratory:
         self._is_warm = True
         with suppress(MeasurementError, NetError):
             self._require_measurer().time(trial)
+
+
+def _rename_estimator(evaluation: Evaluation, old: str, new: str) -> Evaluation:
+    """Return an evaluation in which an estimator has another name."""
+    nets = tuple(
+        replace(
+            net,
+            estimates={new if name == old else name: one for name, one in net.estimates.items()},
+        )
+        for net in evaluation.nets
+    )
+    scores = tuple(
+        replace(one, estimator=new) if one.estimator == old else one for one in evaluation.scores
+    )
+    return replace(evaluation, nets=nets, scores=scores)
 
 
 def sum_cost_s(observations: Iterable[Observation]) -> float:

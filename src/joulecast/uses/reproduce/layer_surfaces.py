@@ -17,7 +17,6 @@ import numpy as np
 from joulecast.errors import MissingError
 from joulecast.estimators.subtractive.curves import (
     Curve,
-    fit_curves,
     predict_locations,
     read_point,
 )
@@ -30,7 +29,6 @@ from joulecast.figures import (
     plot_curve,
     sample_curve,
 )
-from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import Trial
 from joulecast.uses.evaluate.evaluation_plan import draw_nets
 from joulecast.uses.reproduce.experiment import (
@@ -53,7 +51,6 @@ from joulecast.variants import (
     CurveRange,
     Part,
     curve_key,
-    make_variant,
     part_widths,
     plan_curves,
     resize_part,
@@ -86,6 +83,7 @@ def list_test_trials(settings: PaperSettings) -> list[Trial]:
     """Return variants of the hidden convolutions at random channels."""
     setting = settings.get_family(FAMILY)
     widest = draw_nets(setting.make_plan()).widest
+    partition = settings.paper_options.partition
     rng = random.Random(_SEED)
     trials = []
     for found in list_hidden(settings):
@@ -94,14 +92,16 @@ def list_test_trials(settings: PaperSettings) -> list[Trial]:
                 rng.randint(low, high) for low, high in zip(found.lows, found.highs, strict=True)
             ]
             part = resize_part(found.part, widths)
-            trials.append(Trial(make_variant(part, widest), setting.setup))
+            trials.append(Trial(partition.make_variant(part, widest), setting.setup))
     return trials
 
 
 def list_hidden(settings: PaperSettings) -> list[CurveRange]:
     """Return the hidden convolutions of the family, the largest image first."""
     widest = draw_nets(settings.get_family(FAMILY).make_plan()).widest
-    hidden = [found for found in plan_curves(widest) if len(found.lows) == len(_FEATURES)]
+    partition = settings.paper_options.partition
+    curves = plan_curves(widest, partition.split, partition.make_variant)
+    hidden = [found for found in curves if len(found.lows) == len(_FEATURES)]
     return sorted(hidden, key=lambda found: -math.prod(_get_space(found.part)))
 
 
@@ -113,7 +113,7 @@ def sample_surfaces(lab: Laboratory) -> list[Json]:
     """
     setting = lab.settings.get_family(FAMILY)
     campaign = lab.find_training(setting.make_plan(), AMPERE).campaign
-    curves = fit_curves(campaign, "energy", fit_gaussian_process)
+    curves = lab.settings.fit_paper_curves(campaign, "energy")
     tests = _list_tests(lab, curves)
     surfaces = []
     for found in list_hidden(lab.settings):
@@ -206,7 +206,7 @@ def _list_tests(
     """Return test energies by curve and widths: a variant less its other layers."""
     tests: dict[str, dict[tuple[float, ...], float]] = {}
     for one in lab.list_role(ROLE):
-        point = read_point(one, "energy")
+        point = read_point(one, "energy", lab.settings.paper_options.partition)
         if point is None:
             continue
         costs = predict_locations(curves, point.other_locations)

@@ -15,12 +15,11 @@ from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
-from joulecast.estimators.subtractive.curves import QUANTITIES, fit_curves
+from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.figures import Caption, Plot
 from joulecast.figures.marks import Mark, Points
 from joulecast.figures.plot import Axis, Panel, choose_limits, make_plot
 from joulecast.figures.style import BLUE, MUTED, RED, SPARE_MARKERS, make_tints
-from joulecast.gp.regression import fit_gaussian_process
 from joulecast.uses.evaluate import EvaluationPlan
 from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
 from joulecast.uses.reproduce.experiment import (
@@ -163,13 +162,13 @@ def _time_estimator(
 ) -> dict[str, Any] | None:
     """Return the device time of an estimator's campaign and the time of its fit; None without."""
     training = lab.find_training(evaluation_plan, name)
-    method = find_estimator(strip_probe(name))
+    method = find_estimator(strip_probe(lab.translate(name)))
     started_s = clock()
     try:
         if name == AMPERE:
             # The estimator remembers its curves, and would not fit them again.
             for quantity in QUANTITIES:
-                fit_curves(training.campaign, quantity, fit_gaussian_process)
+                lab.settings.fit_paper_curves(training.campaign, quantity)
         else:
             method.fit(training.campaign)
     except MissingError:

@@ -6,8 +6,8 @@
     random, FLOPs          random channel pruning by FLOPs
 
 Ten seeds each. Random candidates are those of Li et al. (CVPR 2022), of which the one that keeps
-most weight magnitude within the budget is taken. The paper trains on CelebA's gender attribute; give
-its folder, or faces are drawn. No network that is measured was seen by an estimator.
+most weight magnitude within the budget is taken. The paper trains on CelebA's gender attribute;
+without its folder, faces are drawn. No network that is measured was seen by an estimator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, MissingError
@@ -28,6 +28,7 @@ from joulecast.uses.progress_report import ProgressReport
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,
+    UNTESTED,
     Experiment,
     ExperimentResult,
     Findings,
@@ -68,7 +69,8 @@ class PruningStudy:
     Attributes:
         widths: Channels of the four convolutions.
         size: Height and width of an image.
-        setup: Batch and precision.
+        setup: Batch and precision of the steps that are measured.
+        train_batch: Images of a batch that networks learn from.
         seeds: Number of seeds.
         steps: Training steps before and after pruning, and between tests.
         test_batches: Batches of test images.
@@ -79,6 +81,7 @@ class PruningStudy:
     widths: tuple[int, ...]
     size: int
     setup: Setup
+    train_batch: int
     seeds: int
     steps: tuple[int, int, int]
     test_batches: int
@@ -90,41 +93,37 @@ _GPU = PruningStudy(
     (64, 128, 256, 512),
     64,
     Setup(batch=512, precision="tf32"),
+    train_batch=512,
     seeds=10,
     steps=(500, 200, 50),
     test_batches=8,
     points=(45, 60),
     seconds=(22.0, 0.7),
 )
-_QUICK_GPU = PruningStudy(
-    (64, 128, 256, 512),
-    64,
-    Setup(batch=512, precision="tf32"),
-    seeds=2,
-    steps=(100, 50, 25),
-    test_batches=4,
-    points=(30, 40),
-    seconds=(10.0, 0.7),
-)
+_QUICK_GPU = replace(_GPU, seeds=2, steps=(100, 50, 25), points=(30, 40), seconds=(10.0, 0.7))
+# Small batches of small networks wait for the host on a GPU, and cutting channels saves nothing of
+# that. Other devices are slower: they learn from small batches.
 _SMALL = PruningStudy(
-    (16, 32, 64, 128),
+    (32, 64, 128, 256),
     64,
-    Setup(batch=32),
+    Setup(batch=128),
+    train_batch=32,
     seeds=10,
     steps=(300, 100, 50),
     test_batches=16,
     points=(45, 60),
-    seconds=(120.0, 1.0),
+    seconds=(200.0, 2.0),
 )
-_QUICK_SMALL = PruningStudy(
-    (8, 16, 24, 32),
-    32,
-    Setup(batch=16),
+_QUICK_SMALL = replace(
+    _SMALL,
+    size=32,
+    setup=Setup(batch=256),
+    train_batch=4,
     seeds=2,
     steps=(4, 2, 2),
     test_batches=2,
     points=(34, 34),
-    seconds=(5.0, 1.0),
+    seconds=(5.0, 2.0),
 )
 
 
@@ -196,7 +195,10 @@ def analyse(lab: Laboratory) -> Findings:
         raise MissingError("no network pruned by the paper's method, or by FLOPs, was measured")
     is_kept = paper["mean_share"] <= BUDGET_SHARE < flops["mean_share"]
     lost = paper["mean_accuracy_points_lost"]
-    is_accurate = lost is None or lost <= _MOST_POINTS_LOST
+    verdict = HELD if is_kept and (lost is None or lost <= _MOST_POINTS_LOST) else NOT_HELD
+    if verdict == HELD and lost is None:
+        # No network learned, so nothing is known about accuracy.
+        verdict = UNTESTED
     roles = [f"{ROLE}.{name}" for name in (lab.settings.ampere, OURS)]
     roles += [f"{ROLE}.{seed}" for seed in range(1, study.seeds + 1)]
     seconds = sum(sum_cost_s(lab.list_role(role)) for role in roles)
@@ -208,8 +210,9 @@ def analyse(lab: Laboratory) -> Findings:
         "rows": rows,
         "by_seed": seeds,
     }
-    verdict = HELD if is_kept and is_accurate else NOT_HELD
-    return Findings(verdict, _describe_finding(rows, guides), numbers, seconds, _list_notes(numbers))
+    return Findings(
+        verdict, _describe_finding(rows, guides), numbers, seconds, _list_notes(numbers)
+    )
 
 
 def draw(results: Sequence[ExperimentResult]) -> Plot:
@@ -227,8 +230,8 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
         f"{first.numbers['faces']}, {first.numbers['seeds']} seeds on {first.device.name}; budget "
         f"{100 * BUDGET_SHARE:g} % of the energy of a step"
     )
-    caption = Caption("Fig. 13: networks pruned to half of their energy", subtitle)
-    caption = Caption(caption.title, subtitle, first.provenance)
+    title = "Fig. 13: networks pruned to half of their energy"
+    caption = Caption(title, subtitle, first.provenance)
     return plot_pruned_networks(curves, shares, BUDGET_SHARE, caption)
 
 
@@ -249,7 +252,13 @@ def _prepare(lab: Laboratory, study: PruningStudy) -> _Tools:
     from joulecast.runtimes.torch.face_training import FaceTask, FaceTrainer
 
     task = FaceTask(
-        study.widths, study.size, study.setup, *study.steps, study.test_batches, celeba=lab.celeba
+        study.widths,
+        study.size,
+        study.setup,
+        study.train_batch,
+        *study.steps,
+        study.test_batches,
+        celeba=lab.celeba,
     )
     trainer = FaceTrainer(task, lab.torch_device)
     paper = lab.settings.ampere
@@ -257,9 +266,7 @@ def _prepare(lab: Laboratory, study: PruningStudy) -> _Tools:
     drawn = _draw_narrow(trainer.network, trainer.channels.groups)
     by_total = Target(trainer.network, study.setup, networks=drawn)
     fits = {}
-    for name, target, points in zip(
-        (paper, OURS), (by_curve, by_total), study.points, strict=True
-    ):
+    for name, target, points in zip((paper, OURS), (by_curve, by_total), study.points, strict=True):
         role = f"{ROLE}.{name}"
         if len(lab.list_role(role)) < points:
             lab.run_campaign(find_estimator(name), target, role, points)
@@ -334,7 +341,10 @@ def _summarise(seeds: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     learned = [seed[name] for seed in seeds if name in seed and _has_learned(seed)]
     shares = [row["share"] for row in rows]
     curves = {
-        key: [statistics.fmean(values) for values in zip(*(row[key] for row in learned or rows), strict=True)]
+        key: [
+            statistics.fmean(values)
+            for values in zip(*(row[key] for row in learned or rows), strict=True)
+        ]
         for key in ("losses", "accuracies")
     }
     return {
@@ -378,7 +388,7 @@ def _list_notes(numbers: Mapping[str, Any]) -> tuple[str, ...]:
     if learned < seeds:
         notes.append(
             f"In {seeds - learned} of {seeds} seeds the unpruned network did not learn (accuracy "
-            f"below {100 * _LEARNED_ACCURACY:.0f} %): their energies count, their accuracies do not."
+            f"below {100 * _LEARNED_ACCURACY:.0f} %): of these, only the energies count."
         )
     failed = {name: row["failures"] for name, row in numbers["rows"].items() if row["failures"]}
     notes += [f"{name}: no network in {count} seeds." for name, count in failed.items()]

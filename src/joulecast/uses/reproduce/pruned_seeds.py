@@ -3,8 +3,8 @@
     train ─▶ for each guide: choose channels on records, remove them, train on ─▶ a file of the seed
 
 The unpruned network is trained once for all guides of a seed, and trained on like the others. A
-seed is written as soon as it is done. Energies are not part of it: the laboratory measures a step of
-each network and keeps the observations.
+seed is written as soon as it is done. Energies are not part of it: the laboratory measures a step
+of each network and keeps the observations.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from joulecast.errors import FileError, InputError, MissingError
 from joulecast.files import write_atomically
 from joulecast.input_files import MOST_JSON_BYTES, parse_json, read_limited
 from joulecast.records import Device, Profile, load_record
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, omit_default
 from joulecast.records.observation import Provenance
 from joulecast.uses.reproduce.experiment import ExperimentResult
 from joulecast.uses.reproduce.paper_settings import PaperSettings
@@ -35,6 +35,7 @@ class FolderIdentity(Record):
     provenance: Provenance
     is_gpu: bool
     is_quick: bool
+    is_faithful: bool = omit_default(False)
 
     @property
     def profile(self) -> Profile:
@@ -44,7 +45,7 @@ class FolderIdentity(Record):
     @property
     def settings(self) -> PaperSettings:
         """How large its experiments are."""
-        return PaperSettings(self.is_gpu, self.is_quick)
+        return PaperSettings(self.is_gpu, self.is_quick, self.is_faithful)
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,13 @@ class ResultFolder:
                 f"{self.path} holds results of another unit of {known.device.name}, and units "
                 "differ by more than estimates do: continue there, or give another --out"
             )
-        if known.is_quick != identity.is_quick:
-            with_or_without = "with" if known.is_quick else "without"
-            raise InputError(
-                f"{self.path} holds results {with_or_without} --quick: run it {with_or_without} "
-                "--quick again, or give another --out"
-            )
+        for name in ("quick", "faithful"):
+            was_given, is_given = (getattr(one, f"is_{name}") for one in (known, identity))
+            if was_given != is_given:
+                how = f"{'with' if was_given else 'without'} --{name}"
+                raise InputError(
+                    f"{self.path} holds results {how}: run it {how} again, or give another --out"
+                )
 
     def find_identity(self) -> FolderIdentity | None:
         """Return what the folder belongs to; None if it is new."""
