@@ -201,6 +201,7 @@ def run_kept(out: Path) -> None:
         test = average_passes(profile.observations)
         if campaign and test:
             settings[name] = refit(campaign, test)
+            print(name, json.dumps(settings[name]["arms"]), file=sys.stderr, flush=True)
             if name == "cost":
                 settings[name]["stops"] = replay_stops(campaign, test)
     found = {"measured": True, "device": "NVIDIA H200", "settings": settings}
@@ -260,8 +261,8 @@ def replay_stops(campaign: Sequence[Observation], test: Sequence[Observation]) -
 
 
 def find_stop(propose: Callable[[int], Any], campaign: Sequence[Observation]) -> int | None:
-    """Return the first number of observations after which nothing is proposed."""
-    for count in range(20, len(campaign) + 1):
+    """Return the first number of observations, of every tenth, after which nothing is proposed."""
+    for count in range(30, len(campaign) + 1, 10):
         try:
             if propose(count).trial is None:
                 return count

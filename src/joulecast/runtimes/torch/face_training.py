@@ -110,7 +110,7 @@ class FaceTrainer:
 
     def rank_channels(self, net: FaceNet) -> tuple[ChannelGroup, ...]:
         """Return the groups of channels, ranked by the magnitude of this network's weights."""
-        return compute_importance(net.module, self.channels.groups)
+        return compute_importance(copy.deepcopy(net.module).cpu(), self.channels.groups)
 
     def continue_training(
         self, net: FaceNet, groups: Sequence[ChannelGroup], counts: Mapping[str, int], seed: int
