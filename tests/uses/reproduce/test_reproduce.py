@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -139,6 +140,24 @@ def test_nothing_is_drawn_from_a_folder_without_measurements(tmp_path):
         joulecast.reproduce("fig5", out=str(tmp_path), redraw=True)
     with pytest.raises(MissingError, match="holds no measurements"):
         joulecast.reproduce("fig5", on=DEVICE, out=str(tmp_path), beside=(str(tmp_path / "no"),))
+
+
+def test_compressed_observations_are_read_too(reproduced, tmp_path):
+    folder, outcome = reproduced
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    plain = copy / "observations.jsonl"
+    lines = plain.read_bytes().splitlines(keepends=True)
+    packed = copy / "observations.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"".join(lines[:-5])))
+    plain.write_bytes(b"".join(lines[-5:]))
+    assert ObservationFile(plain).list_all() == (
+        ObservationFile(folder / "observations.jsonl").list_all()
+    )
+    (again,) = joulecast.reproduce("fig2", out=str(copy), redraw=True).results
+    assert again == outcome.results[0]
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(FileError, match="is damaged"):
+        ObservationFile(plain)
 
 
 def test_damaged_lines_are_named(tiny, tmp_path):
