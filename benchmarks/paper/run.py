@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import Any
 
 import joulecast
 
@@ -32,7 +33,7 @@ def main() -> int:
     started_s = time.monotonic()
     due_s = 0.0
 
-    def report(progress) -> None:
+    def report(progress: Any) -> None:
         nonlocal due_s
         now_s = time.monotonic() - started_s
         if now_s >= due_s:
