@@ -18,7 +18,7 @@ from joulecast.errors import MissingError
 from joulecast.figures import Caption, ChannelCosts, Plot, plot_channel_costs
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.kinds import network_work
-from joulecast.records import Setup, Trial
+from joulecast.records import Trial
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,
@@ -28,7 +28,7 @@ from joulecast.uses.reproduce.experiment import (
     PlannedWork,
 )
 from joulecast.uses.reproduce.laboratory import Laboratory, sum_cost_s
-from joulecast.uses.reproduce.paper_settings import TRIAL_S, PaperSettings
+from joulecast.uses.reproduce.paper_settings import TRIAL_S, PaperSettings, make_paper_setup
 from joulecast.uses.reproduce.small_networks import make_fully_connected
 from joulecast.uses.reproduce.statistics import (
     compute_errors_percent,
@@ -129,7 +129,7 @@ def _list_channels(settings: PaperSettings) -> tuple[int, ...]:
 
 
 def _list_trials(settings: PaperSettings, given: LayerInput) -> list[Trial]:
-    setup = Setup(batch=given.batch)
+    setup = make_paper_setup(given.batch, settings.is_gpu)
     return [
         Trial(make_fully_connected(channels, given.space), setup)
         for channels in _list_channels(settings)

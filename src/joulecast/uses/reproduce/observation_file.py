@@ -4,13 +4,16 @@
 
 A process that is killed while it writes leaves at most one incomplete line at the end, which is
 removed when the file is opened again. The file needs no database, so that it can be written on a
-machine that has little installed, and read anywhere.
+machine that has little installed, and read anywhere. A file compressed by gzip beside it, with
+``.gz`` at the end of its name, is read first: that is how finished ones are kept.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,10 @@ class ObservationFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._observations = list(_read(path)) if path.exists() else []
+        packed = path.with_name(f"{path.name}.gz")
+        self._observations = _parse(_unpack(packed), packed) if packed.exists() else []
+        if path.exists():
+            self._observations += _parse(_read(path), path)
 
     def list_all(self) -> tuple[Observation, ...]:
         """Return all observations in the order they were made."""
@@ -75,15 +81,31 @@ def find_key(observation: Observation) -> str:
     return Profile(one.device, one.runtime, one.covers, one.provenance).key
 
 
-def _read(path: Path) -> list[Observation]:
+def _read(path: Path) -> bytes:
+    """Return the complete lines of a file, and remove an incomplete one."""
     data = read_limited(path, MOST_UNPACKED_BYTES)
     whole, _, rest = data.rpartition(b"\n")
     if rest:
         # The process was killed while it wrote this line: the next one must not continue it.
         with path.open("r+b") as file:
             file.truncate(len(data) - len(rest))
+    return whole
+
+
+def _unpack(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            data = file.read(MOST_UNPACKED_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"{path} is damaged ({error}): restore it") from error
+    if len(data) > MOST_UNPACKED_BYTES:
+        raise FileError(f"{path} unpacks to more than {MOST_UNPACKED_BYTES // 2**20} MiB")
+    return data.rstrip(b"\n")
+
+
+def _parse(lines: bytes, path: Path) -> list[Observation]:
     observations = []
-    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+    for number, line in enumerate(lines.split(b"\n") if lines else [], start=1):
         try:
             values = parse_json(line)
         except ValueError as error:

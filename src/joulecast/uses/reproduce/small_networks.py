@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Input, Layer, Network, Setup
-from joulecast.uses.reproduce.paper_settings import PAPER_BATCH, PaperSettings
+from joulecast.uses.reproduce.paper_settings import PaperSettings, make_paper_setup
 
 IMAGE = (1, 28, 28)
 CLASSES = 10
@@ -41,7 +41,7 @@ def make_fully_connected(channels: int, space: tuple[int, int]) -> Network:
 
 def choose_busy_setup(settings: PaperSettings, batch: int) -> Setup:
     """Return a setup that keeps the device busy: the paper's batch, or a larger one on a GPU."""
-    return Setup(batch=batch, precision="tf32") if settings.is_gpu else Setup(batch=PAPER_BATCH)
+    return Setup(batch=batch, precision="tf32") if settings.is_gpu else make_paper_setup()
 
 
 def _make_conv(cin: int, cout: int) -> Layer:

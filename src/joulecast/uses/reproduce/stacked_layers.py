@@ -28,7 +28,12 @@ from joulecast.uses.reproduce.experiment import (
     PlannedWork,
 )
 from joulecast.uses.reproduce.laboratory import Laboratory, sum_cost_s
-from joulecast.uses.reproduce.paper_settings import PAPER_BATCH, TRIAL_S, PaperSettings
+from joulecast.uses.reproduce.paper_settings import (
+    PAPER_BATCH,
+    TRIAL_S,
+    PaperSettings,
+    make_paper_setup,
+)
 from joulecast.uses.reproduce.small_networks import make_stack
 from joulecast.uses.reproduce.statistics import compute_errors_percent, fit_line
 from joulecast.variants import Part, split_network
@@ -50,7 +55,8 @@ class StackSetting:
 
 def list_stacks(settings: PaperSettings) -> tuple[StackSetting, ...]:
     """Return what is stacked: the paper's batch, and on a GPU also one that keeps it busy."""
-    small = StackSetting(16, Setup(batch=PAPER_BATCH), f"batch {PAPER_BATCH}, 16 channels")
+    setup = make_paper_setup(is_gpu=settings.is_gpu)
+    small = StackSetting(16, setup, f"batch {PAPER_BATCH}, 16 channels")
     if not settings.is_gpu:
         return (small,)
     busy = Setup(batch=512, precision="tf32")
