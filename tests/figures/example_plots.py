@@ -10,6 +10,7 @@ from joulecast.figures import (
     ErrorPoint,
     LayerMeasurement,
     LayerStack,
+    LearningCurve,
     NetworkBreakdown,
     ScheduledJob,
     ScoredEstimate,
@@ -30,6 +31,7 @@ from joulecast.figures import (
     plot_mape_bars,
     plot_mape_points,
     plot_profiling_time,
+    plot_pruned_networks,
     plot_timeline,
     sample_curve,
 )
@@ -76,6 +78,11 @@ STEPS = {
         StepMeasurement("x", 0.02, 3.5),
     ]
 }
+LEARNING = {
+    "unpruned": LearningCurve((50, 100), (0.6, 0.3), (0.7, 0.9)),
+    "random, FLOPs": LearningCurve((50, 100), (0.6, 0.4), (0.7, 0.85)),
+}
+ENERGY_SHARES = {"random, subtractive": (0.49, 0.51), "random, FLOPs": (0.8, 0.9)}
 STACKS = [
     LayerStack(
         "batch 10",
@@ -144,6 +151,9 @@ MAKERS = {
     "budget": lambda caption=NO_CAPTION: plot_error_by_budget(RUNS, caption=caption),
     "cost": lambda caption=NO_CAPTION: plot_error_by_cost(COSTS, COST_OPTIONS, caption=caption),
     "profiling time": lambda caption=NO_CAPTION: plot_profiling_time(DURATIONS_S, caption),
+    "pruned": lambda caption=NO_CAPTION: plot_pruned_networks(
+        LEARNING, ENERGY_SHARES, 0.5, caption
+    ),
     "stacks": lambda caption=NO_CAPTION: plot_layer_stacks(STACKS, caption),
     "error trend": lambda caption=NO_CAPTION: plot_error_trend(TREND, Axis("Layers"), caption),
     "channel costs": lambda caption=NO_CAPTION: plot_channel_costs(CHANNELS, caption),
