@@ -13,6 +13,7 @@ from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Target
+from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.estimators.subtractive.curves import read_point
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.figures import Caption, Plot, plot_acquisition_step, sample_curve
@@ -108,13 +109,15 @@ def _choose_setup(settings: PaperSettings) -> Setup:
 
 def _list_points(lab: Laboratory) -> list[tuple[float, float, float]]:
     """Return channels, energy and variance of the output layer's points, as they were measured."""
-    points = []
-    for one in lab.list_role(ROLE):
+    points: dict[float, tuple[float, float, float]] = {}
+    # At the end, a campaign may measure again what looks wrong: that is no new point.
+    for one in drop_contradicted(lab.list_role(ROLE)):
         found = read_point(one, "energy")
         if found is not None and found.part.role == "output":
             (features,) = part_widths(found.part)
-            points.append((features / _POSITIONS, found.value, found.variance))
-    return points
+            channels = features / _POSITIONS
+            points.setdefault(channels, (channels, found.value, found.variance))
+    return list(points.values())
 
 
 def _fit(points: Sequence[tuple[float, float, float]]) -> GaussianProcess:
