@@ -62,7 +62,7 @@ def test_single_deviations_are_part_of_the_name():
     assert estimator.options == replace(OURS, stop="variance", order=False)
     assert find_estimator("ampere:stop").options == replace(PAPER, stop="sd")
     assert find_estimator("subtractive-blocks:stop").options.layers is False
-    with pytest.raises(InputError, match="no deviation 'stopp'.*stop, limit"):
+    with pytest.raises(InputError, match=r"no deviation 'stopp'.*stop, limit"):
         find_estimator("subtractive:stopp")
     with pytest.raises(InputError, match="no estimator 'additive:stop'"):
         find_estimator("additive:stop")

@@ -61,7 +61,7 @@ def test_what_is_not_celeba_is_refused(celeba, tmp_path):
     with pytest.raises(InputError, match="no attribute 'Smile'"):
         read_celeba(celeba, 16, "Smile")
     (celeba / "img_align_celeba" / "000002.jpg").unlink()
-    with pytest.raises(FileError, match="000002.jpg"):
+    with pytest.raises(FileError, match=r"000002\.jpg"):
         read_celeba(celeba, 16)
     with pytest.raises(FileError, match=r"list_attr_celeba.txt.*give the folder of CelebA"):
         read_celeba(tmp_path / "nothing", 16)

@@ -8,6 +8,7 @@ from typing import Any
 
 from joulecast.errors import MissingError
 from joulecast.figures import Caption, Plot, ScoredEstimate, plot_mape_bars
+from joulecast.records import weakest_provenance
 from joulecast.uses.reproduce.experiment import (
     HELD,
     NOT_HELD,
@@ -28,11 +29,13 @@ from joulecast.uses.reproduce.paper_settings import (
 )
 from joulecast.uses.reproduce.scored_nets import (
     LABELS,
+    LEGEND,
     compute_net_mape,
     list_estimators_of,
     list_evaluation_notes,
     list_nets,
     list_scored,
+    name_device,
     sum_evaluation_s,
 )
 
@@ -115,11 +118,9 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
             rows += list_scored(family["nets"], ESTIMATORS, label)
             if family["noise_percent"] is not None:
                 noise[label] = family["noise_percent"]
-    devices = " and ".join(
-        f"{one.device.name}{'' if one.provenance == 'measured' else f' ({one.provenance})'}"
-        for one in results
-    )
-    caption = Caption("Fig. 8: mean errors by family", devices, results[0].provenance)
+    subtitle = f"{' and '.join(map(name_device, results))}; {LEGEND}"
+    provenance = weakest_provenance(one.provenance for one in results)
+    caption = Caption("Fig. 8: mean errors by family", subtitle, provenance)
     return plot_mape_bars(rows, noise, caption)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
+from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.estimators.subtractive.curves import read_point
 from joulecast.figures import Caption, Plot, plot_acquisition_step, sample_curve
 from joulecast.gp.regression import GaussianProcess, ProcessOptions, fit_gaussian_process
@@ -115,13 +116,15 @@ def _choose_setup(settings: PaperSettings) -> Setup:
 
 def _list_points(lab: Laboratory) -> list[tuple[float, float, float]]:
     """Return channels, energy and variance of the output layer's points, as they were measured."""
-    points = []
-    for one in lab.list_role(ROLE):
+    points: dict[float, tuple[float, float, float]] = {}
+    # At the end, a campaign may measure again what looks wrong: that is no new point.
+    for one in drop_contradicted(lab.list_role(ROLE)):
         found = read_point(one, "energy")
         if found is not None and found.part.role == "output":
             (features,) = part_widths(found.part)
-            points.append((features / _POSITIONS, found.value, found.variance))
-    return points
+            channels = features / _POSITIONS
+            points.setdefault(channels, (channels, found.value, found.variance))
+    return list(points.values())
 
 
 def _fit(points: Sequence[tuple[float, float, float]], options: ProcessOptions) -> GaussianProcess:

@@ -46,6 +46,7 @@ from joulecast.uses.reproduce.paper_settings import (
     PaperSettings,
     list_family_work,
 )
+from joulecast.uses.reproduce.scored_nets import name_device
 from joulecast.uses.reproduce.statistics import compute_errors_percent, compute_mape
 from joulecast.variants import (
     CurveRange,
@@ -193,7 +194,7 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     for at in range(count):
         for result in results:
             curve = load_surface(result.numbers["surfaces"][at])
-            name = f"{curve.label}, {result.device.name}"
+            name = f"{curve.label}, {name_device(result)}"
             caption = Caption(name, "", result.provenance)
             plots.append(plot_curve(curve, caption, with_interval=True))
     subtitle = "energy per step; curves of the paper's method, with their 95 % intervals"

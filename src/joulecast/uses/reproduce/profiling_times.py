@@ -19,7 +19,7 @@ from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.figures import Caption, Plot
 from joulecast.figures.marks import Mark, Points
 from joulecast.figures.plot import Axis, Panel, choose_limits, make_plot
-from joulecast.figures.style import BLUE, MUTED, RED, SPARE_MARKERS, make_tints
+from joulecast.figures.style import BLUE, MUTED, RED, SPARE_MARKERS
 from joulecast.uses.evaluate import EvaluationPlan
 from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
 from joulecast.uses.reproduce.experiment import (
@@ -122,15 +122,14 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     result = results[0]
     families = [name for name in PAPER_FAMILIES if name in result.numbers["families"]]
     series: dict[str, tuple[list[float], str]] = {}
-    tints = make_tints(MUTED, len(PAPER_SECONDS))
-    for (device, seconds), tint in zip(PAPER_SECONDS.items(), tints, strict=True):
+    for device, seconds in PAPER_SECONDS.items():
         values = [float(seconds[PAPER_FAMILIES.index(name)]) for name in families]
-        series[f"{device} (paper)"] = (values, tint)
+        series[device] = (values, MUTED)
     for estimator, colour in ((AMPERE, RED), (OURS, BLUE)):
         rows = [result.numbers["families"][name].get(estimator) for name in families]
         if all(rows):
             values = [row["profiling_s"] + row["fitting_s"] for row in rows]
-            series[f"{estimator}, {result.device.name}"] = (values, colour)
+            series[estimator] = (values, colour)
     # The first family is the top row.
     heights = [float(len(families) - 1 - at) for at in range(len(families))]
     marks: list[Mark] = [
@@ -149,7 +148,7 @@ def draw(results: Sequence[ExperimentResult]) -> Plot:
     low, high = choose_limits([one for values, _ in series.values() for one in values], True)
     x = Axis("Profiling and fitting", "s", is_log=True, low=low, high=high)
     y = Axis("", categories=tuple(reversed(families)))
-    subtitle = "the paper's devices in grey: they are not comparable with this one"
+    subtitle = f"in colour on {result.device.name}; the paper's own devices, in grey, differ"
     caption = Caption("Table 1: time of profiling and fitting", subtitle, result.provenance)
     return make_plot((Panel(x, y, tuple(marks)),), caption, "")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from joulecast.figures import ScoredEstimate
 from joulecast.uses.evaluate import Evaluation, NetResult
+from joulecast.uses.reproduce.experiment import ExperimentResult
 from joulecast.uses.reproduce.paper_settings import AMPERE, FLOPS, OURS
 from joulecast.uses.reproduce.statistics import compute_errors_percent, compute_mape
 
@@ -14,6 +15,12 @@ LABELS = {FLOPS: "proportional to FLOPs", AMPERE: "AMPERE", OURS: "ours"}
 """How the sentences of findings name estimators."""
 
 Json = dict[str, Any]
+
+
+def name_device(result: ExperimentResult) -> str:
+    """Return the name of a device, with the provenance of what was not measured."""
+    label = "" if result.provenance == "measured" else f" ({result.provenance})"
+    return result.device.name + label
 
 
 def list_nets(nets: Iterable[NetResult]) -> list[Json]:

@@ -30,6 +30,7 @@ from joulecast.uses.reproduce.layer_surfaces import (
     plan,
     sample_surfaces,
 )
+from joulecast.uses.reproduce.scored_nets import name_device
 
 
 def analyse(lab: Laboratory) -> Findings:
@@ -66,13 +67,13 @@ def judge(surfaces: Sequence[Mapping[str, Any]]) -> tuple[str, str, list[dict[st
 
 
 def draw(results: Sequence[ExperimentResult]) -> Plot:
-    """Draw the error of every test point; devices stand side by side."""
+    """Draw the error of every test point, with a row of panels for each device."""
     plots = []
     count = min(len(result.numbers["surfaces"]) for result in results)
-    for at in range(count):
-        for result in results:
+    for result in results:
+        for at in range(count):
             curve = load_surface(result.numbers["surfaces"][at])
-            caption = Caption(f"{curve.label}, {result.device.name}", "", result.provenance)
+            caption = Caption(f"{curve.label}, {name_device(result)}", "", result.provenance)
             plots.append(_show_range(plot_curve_errors(curve, caption), curve))
     subtitle = "estimate less observation at test points, as a share of the observation"
     return combine_plots("Fig. 12: differences of estimate and observation", plots, subtitle)
