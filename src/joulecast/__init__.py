@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Setup,
     )
     from joulecast.api.report import report
+    from joulecast.api.reproduce import reproduce
     from joulecast.api.score import score, score_phones
     from joulecast.api.search import search
 
@@ -77,6 +78,7 @@ __all__ = [
     "profile",
     "prune",
     "report",
+    "reproduce",
     "score",
     "score_phones",
     "search",

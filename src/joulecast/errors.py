@@ -12,6 +12,7 @@
     │   ├── MeterLostError         the meter can no longer be read: check it, then go on
     │   ├── NotTrainingError       the loss is not finite, or a weight did not change
     │   └── OutOfMemoryError       the trial does not fit on the device
+    ├── BudgetSpentError           give more time: what was measured is kept
     └── StoreError                 the store cannot be read or written; it is unchanged
 
 A message says what is wrong, with which value, and what to do. It is one line and safe to show:
@@ -71,6 +72,10 @@ class NotTrainingError(MeasurementError):
 
 class OutOfMemoryError(MeasurementError):
     """The trial does not fit into the device's memory."""
+
+
+class BudgetSpentError(JoulecastError):
+    """The device time that was allowed is spent."""
 
 
 class StoreError(JoulecastError):

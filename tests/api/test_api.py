@@ -27,6 +27,7 @@ VERBS = {
     "report",
     "plan",
     "evaluate",
+    "reproduce",
     "score",
 }
 JOBS = """

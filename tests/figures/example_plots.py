@@ -3,15 +3,21 @@
 import xml.etree.ElementTree as ET
 
 from joulecast.figures import (
+    Axis,
+    ChannelCosts,
     CostPlotOptions,
     DeviceSchedule,
+    ErrorPoint,
     LayerMeasurement,
+    LayerStack,
+    LearningCurve,
     NetworkBreakdown,
     ScheduledJob,
     ScoredEstimate,
     StepMeasurement,
     plot_acquisition_step,
     plot_additivity,
+    plot_channel_costs,
     plot_curve,
     plot_curve_errors,
     plot_energy_by_size,
@@ -19,10 +25,13 @@ from joulecast.figures import (
     plot_error_by_budget,
     plot_error_by_cost,
     plot_error_distribution,
+    plot_error_trend,
     plot_estimates,
+    plot_layer_stacks,
     plot_mape_bars,
     plot_mape_points,
     plot_profiling_time,
+    plot_pruned_networks,
     plot_timeline,
     sample_curve,
 )
@@ -69,6 +78,40 @@ STEPS = {
         StepMeasurement("x", 0.02, 3.5),
     ]
 }
+LEARNING = {
+    "unpruned": LearningCurve((50, 100), (0.6, 0.3), (0.7, 0.9)),
+    "random, FLOPs": LearningCurve((50, 100), (0.6, 0.4), (0.7, 0.85)),
+}
+ENERGY_SHARES = {"random, subtractive": (0.49, 0.51), "random, FLOPs": (0.8, 0.9)}
+STACKS = [
+    LayerStack(
+        "batch 10",
+        (0.0, 1.0, 2.0),
+        (0.2, 0.31, 0.4),
+        (0.19, 0.3, 0.39),
+        (0.21, 0.32, 0.41),
+        (0.2, 0.4),
+        {"neuralpower": (0.3, 0.5, 0.7)},
+    )
+]
+TREND = [
+    ErrorPoint(f"net {i}", name, 10.0 * i, sign * 5.0 * i)
+    for i in (1, 2, 3)
+    for name, sign in (("flops", -1), ("subtractive", 1))
+]
+CHANNELS = [
+    ChannelCosts(
+        "input (10, C, 28, 28)",
+        (1.0, 8.0, 64.0),
+        (0.1, 0.2, 0.5),
+        (False, True, False),
+        (0.01, 0.08, 0.6),
+        (0.11, 0.16, 0.5),
+        (0.1, 0.19, 0.5),
+        (0.09, 0.17, 0.48),
+        (0.11, 0.21, 0.52),
+    )
+]
 DURATIONS_S = {"xavier": {"lenet5": 184.0, "har": 740.0}, "server": {"lenet5": 235.0}}
 
 
@@ -108,6 +151,12 @@ MAKERS = {
     "budget": lambda caption=NO_CAPTION: plot_error_by_budget(RUNS, caption=caption),
     "cost": lambda caption=NO_CAPTION: plot_error_by_cost(COSTS, COST_OPTIONS, caption=caption),
     "profiling time": lambda caption=NO_CAPTION: plot_profiling_time(DURATIONS_S, caption),
+    "pruned": lambda caption=NO_CAPTION: plot_pruned_networks(
+        LEARNING, ENERGY_SHARES, 0.5, caption
+    ),
+    "stacks": lambda caption=NO_CAPTION: plot_layer_stacks(STACKS, caption),
+    "error trend": lambda caption=NO_CAPTION: plot_error_trend(TREND, Axis("Layers"), caption),
+    "channel costs": lambda caption=NO_CAPTION: plot_channel_costs(CHANNELS, caption),
     "additivity": lambda caption=NO_CAPTION: plot_additivity(BREAKDOWNS, caption),
     "sizes": lambda caption=NO_CAPTION: plot_energy_by_size(SIZES, caption),
     "time and energy": lambda caption=NO_CAPTION: plot_energy_by_time(STEPS, caption),

@@ -10,7 +10,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
 from joulecast.errors import InputError
-from joulecast.gp.regression import KERNELS, GaussianProcess, fit_gaussian_process
+from joulecast.gp.regression import (
+    KERNELS,
+    GaussianProcess,
+    ProcessOptions,
+    fit_gaussian_process,
+)
 
 WIDTHS = [(1, 1), (64, 1), (1, 128), (64, 128), (20, 60), (40, 100), (10, 30), (50, 20)]
 NEW_WIDTHS = np.array([[3.0, 7.0], [30.0, 64.0], [64.0, 128.0]])
@@ -125,3 +130,55 @@ def test_prediction_loads_neither_scikit_learn_nor_scipy(process):
         "assert not {'sklearn', 'scipy', 'torch'} & set(sys.modules), sorted(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, json.dumps(process.to_dict())], check=True)
+
+
+def test_one_length_scale_over_channels_is_the_distance_of_equation_3():
+    """Two axes of different range keep one unit: distances are Euclidean."""
+    points = [(1, 1), (64, 4), (1, 4), (64, 1), (30, 2), (15, 3)]
+    values = [1.0 + 0.1 * a + 0.01 * b for a, b in points]
+    options = ProcessOptions(warps_inputs=False, separates_axes=False)
+    process = fit_gaussian_process(points, values, [1e-6] * 6, options=options)
+    assert process.length_scales[0] == process.length_scales[1]
+    assert (process.span == 63.0).all() and not process.is_warped
+    ours = fit_gaussian_process(points, values, [1e-6] * 6)
+    assert ours.is_warped and ours.span[0] != ours.span[1]
+
+
+def test_without_priors_the_likelihood_is_larger():
+    """Signal variance 1 and known noise 0 are the kernel of the paper, on standardised values."""
+    values = np.array([1.0, 1.4, 2.0, 2.9, 5.0, 9.0])
+    points = [(1,), (8,), (16,), (24,), (48,), (64,)]
+    options = ProcessOptions(has_priors=False, fits_signal=False, knows_noise=False)
+    process = fit_gaussian_process(points, values, [0.5] * 6, options=options)
+    assert process.signal_variance == 1.0 and (process.variances == 0.0).all()
+    assert process.scale == pytest.approx(values.std())
+    assert 0.1 <= process.length_scales[0] <= 10.0 and 1e-6 <= process.nugget <= 1.0
+    fixed = ProcessOptions(fits_signal=False, knows_noise=False)
+    with_priors = fit_gaussian_process(points, values, [0.5] * 6, options=fixed)
+    assert compute_log_likelihood(process) >= compute_log_likelihood(with_priors) - 1e-6
+
+
+def compute_log_likelihood(process):
+    """Return the log marginal likelihood of the standardised values."""
+    points = (np.sqrt(process.inputs) - process.offset) / process.span
+    cov = process._evaluate_kernel(points, points) + (process.nugget + 1e-10) * np.eye(len(points))
+    z = (process.values - process.mean) / process.scale
+    _, log_det = np.linalg.slogdet(cov)
+    return -0.5 * (z @ np.linalg.solve(cov, z) + log_det)
+
+
+def test_equal_values_have_a_scale():
+    options = ProcessOptions(fits_signal=False)
+    assert fit_gaussian_process([(1,), (9,)], [2.0, 2.0], [0.0, 0.0], options=options).scale == 0.2
+
+
+def test_json_says_whether_points_are_warped():
+    points, values = [(1,), (9,), (4,)], [1.0, 2.0, 1.5]
+    options = ProcessOptions(warps_inputs=False)
+    process = fit_gaussian_process(points, values, [0.0] * 3, options=options)
+    data = process.to_dict()
+    assert data["warped"] is False
+    assert "warped" not in fit_gaussian_process(points, values, [0.0] * 3).to_dict()
+    restored = GaussianProcess.from_dict(data)
+    new = np.array([[2.0], [20.0]])
+    assert (restored.predict(new)[0] == process.predict(new)[0]).all()

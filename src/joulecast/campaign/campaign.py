@@ -167,7 +167,7 @@ def _run(
         if stopped or proposal.trial is None:
             break
         _measure_proposed(trials, proposal, started_s + seconds if seconds else math.inf)
-    repair_s = _find_repair_time(target, seconds or elapsed_s)
+    repair_s = _find_repair_time(estimator, target, seconds or elapsed_s)
     fitted, repeated = _repair_and_fit(estimator, trials, repair_s, fitted)
     log.save_fit(key, estimator.name, fitted.to_dict())
     return CampaignResult(
@@ -214,9 +214,9 @@ def _load_fit(log: ObservationLog, profile_key: str, estimator: Estimator) -> Fi
     return estimator.load(data)
 
 
-def _find_repair_time(target: Target, campaign_s: float) -> float:
+def _find_repair_time(estimator: Estimator, target: Target, campaign_s: float) -> float:
     """Return how long doubtful trials are measured again; a probe's user waits for it."""
-    if target.acquisition == "probe":
+    if target.acquisition == "probe" or not getattr(estimator, "repeats_doubtful", True):
         return 0.0
     return max(_LEAST_REPAIR_S, _REPAIR_SHARE * campaign_s)
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import Estimator as Estimator
@@ -39,21 +40,23 @@ AUTO = "auto"
 _BY_RUNTIME = {"onnxruntime": "kernel-gp", "torch_compile": "kernel-gp"}
 
 
-def _import_later(module: str, name: str) -> Callable[[], Estimator]:
+def _import_later(module: str, name: str) -> Callable[..., Estimator]:
     """Return a function that makes an estimator and imports its module only then."""
 
-    def make_estimator() -> Estimator:
-        estimator: Estimator = getattr(import_module(f"joulecast.estimators.{module}"), name)()
+    def make_estimator(**options: Any) -> Estimator:
+        make = getattr(import_module(f"joulecast.estimators.{module}"), name)
+        estimator: Estimator = make(**options)
         return estimator
 
     return make_estimator
 
 
 # Importing all of them takes longer than an estimate with one.
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
+ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "additive": _import_later("additive.estimator", "AdditiveEstimator"),
     "subtractive": _import_later("subtractive.estimator", "SubtractiveEstimator"),
     "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
+    "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
     "kernel-gp": _import_later("kernels.kernel_estimators", "KernelProcessEstimator"),
     "kernel-forest": _import_later("kernels.kernel_estimators", "KernelForestEstimator"),
     "neuralpower": _import_later("baselines.neuralpower", "NeuralPowerEstimator"),
@@ -62,6 +65,8 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "work-linear": _import_later("baselines.whole_networks", "LinearWorkEstimator"),
     "constant": _import_later("baselines.whole_networks", "ConstantEstimator"),
 }
+
+_WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")
 
 FIRST_STEPS = "the rest of the run may differ from its beginning"
 """Name of the uncertainty source that remains after the first steps of a run."""
@@ -75,12 +80,18 @@ def list_estimator_names() -> tuple[str, ...]:
 def find_estimator(name: str = DEFAULT) -> Estimator:
     """Return an estimator by its name.
 
+    After a colon, names of the paper's method list deviations from the paper that are switched:
+    ``subtractive:stop`` stops as the paper does, ``ampere:stop`` as we do.
+
     Raises:
-        InputError: No estimator has this name.
+        InputError: No estimator or no deviation has this name.
         MissingError: The estimator's plug-in cannot be loaded.
     """
     if name in ESTIMATORS:
         return ESTIMATORS[name]()
+    base, *changes = name.split(":")
+    if base in _WITH_DEVIATIONS and changes:
+        return ESTIMATORS[base](changes=tuple(changes))
     plugins = _load_plugins()
     if name not in plugins:
         known = ", ".join(list_estimator_names())

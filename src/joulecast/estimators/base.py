@@ -178,7 +178,8 @@ class Estimator(Protocol):
     """A method of estimating energy. It is stateless: what it learns is in the fit.
 
     It may also have an attribute ``campaign``: the name of the estimator whose campaign it shares
-    in an evaluation, if both propose the same trials.
+    in an evaluation, if both propose the same trials. Campaigns measure doubtful trials again
+    unless an attribute ``repeats_doubtful`` is false.
 
     Attributes:
         version: Version of the fit's JSON; fits of another version are fitted anew.

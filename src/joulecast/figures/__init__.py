@@ -1,14 +1,15 @@
 """Plots of estimates, costs and schedules, rendered with plotly (screen) or matplotlib (papers).
 
     plot_estimates, plot_mape_bars, plot_mape_points,             accuracy
-    plot_error_distribution
+    plot_error_distribution, plot_error_trend
     plot_error_by_budget, plot_error_by_cost,                     cost of accuracy
     plot_error_by_time, plot_profiling_time
     plot_pareto_front                                             energy against score or time
-    plot_additivity, plot_energy_by_size, plot_energy_by_time     what energy depends on
+    plot_additivity, plot_energy_by_size, plot_energy_by_time,    what energy depends on
+    plot_layer_stacks, plot_channel_costs
     plot_curve, plot_curve_errors, plot_acquisition_step          fitted curves of a layer
     plot_timeline                                                 schedules and batteries
-    plot_layer_changes                                            before and after pruning
+    plot_layer_changes, plot_pruned_networks                      pruning
     plot_campaign, plot_observations                              progress of profiling
         │
         ▼
@@ -48,17 +49,22 @@ from joulecast.figures.error_plots import (
     plot_mape_bars,
     plot_mape_points,
 )
+from joulecast.figures.error_trend_plot import ErrorPoint, plot_error_trend
 from joulecast.figures.front_plot import FrontPlotOptions, FrontPoint, plot_pareto_front
 from joulecast.figures.matplotlib_backend import make_png, make_svg, to_matplotlib
 from joulecast.figures.plot import Axis, Caption, Plot, combine_plots
 from joulecast.figures.plotly_backend import to_plotly
+from joulecast.figures.pruning_plot import LearningCurve, plot_pruned_networks
 from joulecast.figures.save import make_html, save_html, save_png, save_svg
 from joulecast.figures.size_plots import (
+    ChannelCosts,
     LayerMeasurement,
     StepMeasurement,
+    plot_channel_costs,
     plot_energy_by_size,
     plot_energy_by_time,
 )
+from joulecast.figures.stack_plot import LayerStack, plot_layer_stacks
 from joulecast.figures.timeline_plot import DeviceSchedule, ScheduledJob, plot_timeline
 
 __all__ = [
@@ -66,13 +72,17 @@ __all__ = [
     "CampaignMoment",
     "Caption",
     "ChangedLayer",
+    "ChannelCosts",
     "CostPlotOptions",
     "CurvePoint",
     "DeviceSchedule",
     "EmbeddedPlot",
+    "ErrorPoint",
     "FrontPlotOptions",
     "FrontPoint",
     "LayerMeasurement",
+    "LayerStack",
+    "LearningCurve",
     "NetworkBreakdown",
     "Plot",
     "SampledCurve",
@@ -88,6 +98,7 @@ __all__ = [
     "plot_acquisition_step",
     "plot_additivity",
     "plot_campaign",
+    "plot_channel_costs",
     "plot_curve",
     "plot_curve_errors",
     "plot_energy_by_size",
@@ -96,13 +107,16 @@ __all__ = [
     "plot_error_by_cost",
     "plot_error_by_time",
     "plot_error_distribution",
+    "plot_error_trend",
     "plot_estimates",
     "plot_layer_changes",
+    "plot_layer_stacks",
     "plot_mape_bars",
     "plot_mape_points",
     "plot_observations",
     "plot_pareto_front",
     "plot_profiling_time",
+    "plot_pruned_networks",
     "plot_timeline",
     "sample_curve",
     "save_html",

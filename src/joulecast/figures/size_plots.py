@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from joulecast.figures.marks import Line, Mark, Points
+from joulecast.figures.marks import Band, Floats, Line, Mark, Points
 from joulecast.figures.plot import (
     Axis,
     Caption,
@@ -17,7 +17,7 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import MUTED, choose_colours, choose_markers
+from joulecast.figures.style import BLUE, MEASURED, MUTED, RED, choose_colours, choose_markers
 from joulecast.units import format_count, format_duration, format_energy
 
 _ENERGY_TITLE = "Energy per step"
@@ -40,6 +40,39 @@ class StepMeasurement:
     net: str
     duration_s: float
     energy_j: float
+
+
+@dataclass(frozen=True)
+class ChannelCosts:
+    """Energy of a layer over its channels, with a Gaussian process and lines through FLOPs.
+
+    Attributes:
+        title: The layer and how it is trained.
+        channels: Measured numbers of channels.
+        energies_j: Energy of a step at each of them.
+        is_held_out: Whether the process was not fitted to a point.
+        proportional_j: Energy proportional to FLOPs at each number of channels.
+        linear_j: Energy linear in FLOPs.
+        means_j: Mean of the Gaussian process; its 95 % interval is from ``lows_j`` to ``highs_j``.
+    """
+
+    title: str
+    channels: Floats
+    energies_j: Floats
+    is_held_out: tuple[bool, ...]
+    proportional_j: Floats
+    linear_j: Floats
+    means_j: Floats
+    lows_j: Floats
+    highs_j: Floats
+
+
+def plot_channel_costs(layers: Sequence[ChannelCosts], caption: Caption = Caption()) -> Plot:
+    """Plot measured energies over channels with three fits to them, one panel per layer."""
+    require_data((count for layer in layers for count in layer.channels), "measured layer")
+    return make_plot(
+        [_make_channel_panel(layer) for layer in layers], caption, "Energy against input channels"
+    )
 
 
 def plot_energy_by_size(
@@ -119,6 +152,34 @@ def _make_series(
         marks.append(Line(name, x, y, colours[name]))
         marks.append(Points(name, x, y, colours[name], hover_texts=texts, marker=markers[name]))
     return tuple(marks)
+
+
+def _make_channel_panel(layer: ChannelCosts) -> Panel:
+    x = layer.channels
+    colours = choose_colours(("flops", "flops-linear"))
+    marks: list[Mark] = [
+        Band("95 % interval", x, layer.lows_j, layer.highs_j, BLUE),
+        Line("Gaussian process mean", x, layer.means_j, BLUE),
+        Line("proportional to FLOPs", x, layer.proportional_j, colours["flops"], is_dashed=True),
+        Line("linear in FLOPs", x, layer.linear_j, colours["flops-linear"], is_dashed=True),
+    ]
+    for name, wanted, colour, marker in (
+        ("measured", False, MEASURED, "circle"),
+        ("measured, held out", True, RED, "cross"),
+    ):
+        rows = [
+            (count, energy_j)
+            for count, energy_j, held_out in zip(
+                x, layer.energies_j, layer.is_held_out, strict=True
+            )
+            if held_out == wanted
+        ]
+        if rows:
+            counts, energies_j = zip(*rows, strict=True)
+            texts = tuple(f"{count:g} channels: {format_energy(energy)}" for count, energy in rows)
+            marks.append(Points(name, counts, energies_j, colour, hover_texts=texts, marker=marker))
+    axis = Axis("Input channels", is_integer=True)
+    return Panel(axis, Axis(_ENERGY_TITLE, "J", True, low=0.0), tuple(marks), layer.title)
 
 
 def _make_log(axis: Axis, values: Sequence[float]) -> Axis:

@@ -13,7 +13,8 @@ A variant is a network of one, two or three parts. Subtracting the others leaves
 splits variants too, so an observation needs no label to say which part it shows.
 ``part_widths.py`` separates the widths of a part from its curve, ``curve_ranges.py`` finds all
 curves of a network. ``variant_networks.py`` makes variants, ``isolate.py`` runs parts alone.
-``partitions.py`` has the two ways to split, ``block_scale.py`` scales whole blocks.
+``partitions.py`` has the two ways to split, ``block_scale.py`` scales whole blocks, ``own_ends.py``
+frames a part by the network's own input and output layers, as the paper does.
 Only the standard library is needed, so this package also runs on devices.
 """
 
@@ -32,7 +33,13 @@ from joulecast.variants.part_widths import (
     resize_part,
     width_names,
 )
-from joulecast.variants.partitions import BLOCKS, LAYERS, Partition, read_block_variant
+from joulecast.variants.partitions import (
+    BLOCKS,
+    LAYERS,
+    Partition,
+    adapt_partition,
+    read_block_variant,
+)
 from joulecast.variants.parts import (
     BLOCK,
     ROLES,
@@ -44,7 +51,7 @@ from joulecast.variants.parts import (
     split_network,
     unfold_blocks,
 )
-from joulecast.variants.variant_networks import make_variant, read_variant
+from joulecast.variants.variant_networks import make_paper_variant, make_variant, read_variant
 
 __all__ = [
     "BLOCK",
@@ -56,11 +63,13 @@ __all__ = [
     "Partition",
     "PlacedPart",
     "Widths",
+    "adapt_partition",
     "curve_key",
     "describe_part",
     "fixed_properties",
     "make_isolated_network",
     "make_isolated_trial",
+    "make_paper_variant",
     "make_variant",
     "match_phase",
     "match_precision",

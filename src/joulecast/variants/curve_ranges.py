@@ -26,6 +26,7 @@ from joulecast.variants.parts import BLOCK, ROLES, Part, PlacedPart, split_netwo
 from joulecast.variants.variant_networks import make_variant
 
 Split = Callable[[Network], tuple[PlacedPart, ...]]
+MakeVariant = Callable[[Part, Network], Network]
 
 _OUTPUT_WIDTHS = ("cout", "hidden", "channels")
 
@@ -54,16 +55,19 @@ class CurveRange:
 
 
 @lru_cache(maxsize=16)
-def plan_curves(network: Network, split: Split = split_network) -> tuple[CurveRange, ...]:
+def plan_curves(
+    network: Network, split: Split = split_network, make: MakeVariant = make_variant
+) -> tuple[CurveRange, ...]:
     """Return all curves of a network, with those of stems and heads, in profiling order.
 
     Args:
         network: The network.
         split: Splits it, and variants of its parts, into parts.
+        make: Makes the variant that shows a part.
     """
     ranges: dict[str, CurveRange] = {}
     for placed, steps in zip(split(network), _list_steps(network, split), strict=True):
-        for found in _list_ranges(placed, steps, network, split):
+        for found in _list_ranges(placed, steps, lambda part: make(part, network), split):
             key = stable_hash(fixed_properties(found.part))
             ranges[key] = _merge_ranges(ranges[key], found) if key in ranges else found
     order = (*ROLES, BLOCK)
@@ -71,7 +75,7 @@ def plan_curves(network: Network, split: Split = split_network) -> tuple[CurveRa
 
 
 def _list_ranges(
-    placed: PlacedPart, steps: Widths, network: Network, split: Split
+    placed: PlacedPart, steps: Widths, make: Callable[[Part], Network], split: Split
 ) -> Iterator[CurveRange]:
     """Yield the range of a part and those of its stems and heads, which follow its widths."""
     highs = tuple(
@@ -83,10 +87,7 @@ def _list_ranges(
         for step, high in zip(steps, highs, strict=True)
     )
     next_widths = tuple(low + step for low, step in zip(lows, steps, strict=True))
-    variants = (
-        make_variant(resize_part(placed.part, widths), network)
-        for widths in (lows, next_widths, highs)
-    )
+    variants = (make(resize_part(placed.part, widths)) for widths in (lows, next_widths, highs))
     for low, following, high in zip(*map(split, variants), strict=True):
         first, second = part_widths(low.part), part_widths(following.part)
         differences = tuple(b - a or 1 for a, b in zip(first, second, strict=True))

@@ -5,11 +5,13 @@ A hidden layer or a block rarely reads the data or computes the classes itself, 
 **head** (the network's output layer if that fits, otherwise a mean over all positions and a small
 linear layer). Both are small on purpose, because subtracting them leaves their noise. That is why a
 network's embedding of ten thousand tokens is not used as a stem, nor its first convolution on the
-full image.
+full image. The paper frames a hidden layer by the network's own input and output layers
+(``own_ends.py``): ``make_paper_variant`` does so wherever they fit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from joulecast.kinds import (
@@ -23,6 +25,7 @@ from joulecast.kinds import (
     output_shape,
 )
 from joulecast.records import Input, Layer, Network, Setup
+from joulecast.variants.own_ends import make_own_head, make_own_stem
 from joulecast.variants.part_descriptions import describe_part
 from joulecast.variants.part_widths import resize_part, width_names
 from joulecast.variants.parts import (
@@ -33,6 +36,9 @@ from joulecast.variants.parts import (
     unfold_blocks,
 )
 
+MakeStem = Callable[[Layer, Network], Layer]
+MakeHead = Callable[[Layer, Network], list[Layer]]
+
 FEATURES = 32
 CLASSES = 10
 DATA_CHANNELS = 3
@@ -42,15 +48,12 @@ MOST_HEAD_CLASSES = 1024
 
 def make_variant(part: Part, network: Network) -> Network:
     """Return the small network that shows a part of ``network``."""
-    layers = list(part.layers)
-    if part.role != "output":
-        layers += _make_head(part.layers[-1], network)
-    if part.role in ("hidden", BLOCK):
-        layers.insert(0, _make_stem(part.layers[0], network))
-    first = layers[0]
-    data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
-    groups = ((1, 1 + len(part.layers)),) if part.role == BLOCK else ()
-    return Network(tuple(layers), data, name=describe_part(part), groups=groups)
+    return _join_parts(part, network, _make_stem, _make_head)
+
+
+def make_paper_variant(part: Part, network: Network) -> Network:
+    """Return the network that shows a part between the input and output layers of ``network``."""
+    return _join_parts(part, network, _find_own_stem, _find_own_head)
 
 
 def read_variant(network: Network) -> tuple[Part, ...] | None:
@@ -66,6 +69,27 @@ def read_variant(network: Network) -> tuple[Part, ...] | None:
         return None
     shown = parts.pop(max(0, len(parts) - 2))
     return (shown, *parts)
+
+
+def _join_parts(part: Part, network: Network, make_stem: MakeStem, make_head: MakeHead) -> Network:
+    layers = list(part.layers)
+    if part.role != "output":
+        layers += make_head(part.layers[-1], network)
+    if part.role in ("hidden", BLOCK):
+        layers.insert(0, make_stem(part.layers[0], network))
+    first = layers[0]
+    data = Input(single_input_shape(first), int(first.sizes.get("vocabulary", 0)))
+    groups = ((1, 1 + len(part.layers)),) if part.role == BLOCK else ()
+    return Network(tuple(layers), data, name=describe_part(part), groups=groups)
+
+
+def _find_own_stem(layer: Layer, network: Network) -> Layer:
+    return make_own_stem(layer, network) or _make_stem(layer, network)
+
+
+def _find_own_head(layer: Layer, network: Network) -> list[Layer]:
+    head = make_own_head(output_shape(layer), network)
+    return _make_head(layer, network) if head is None else _attach_head(layer, head)
 
 
 def _make_stem(layer: Layer, network: Network) -> Layer:
@@ -86,9 +110,14 @@ def _make_stem(layer: Layer, network: Network) -> Layer:
 def _make_head(layer: Layer, network: Network) -> list[Layer]:
     """Return layers that compute classes from the output of ``layer``."""
     shape = output_shape(layer)
-    input_grad = layer.input_grad or (layer.trains and layer_work(layer, Setup()).params > 0)
     head = _resize_output_part(shape, network) or _make_pooled_head(shape, _output_axis(layer))
-    channels_last = len(shape) > 2 and _gives_channels_last(layer)
+    return _attach_head(layer, head)
+
+
+def _attach_head(layer: Layer, head: Sequence[Layer]) -> list[Layer]:
+    """Return a head with the gradients and the memory format that it has after a layer."""
+    input_grad = layer.input_grad or (layer.trains and layer_work(layer, Setup()).params > 0)
+    channels_last = len(output_shape(layer)) > 2 and _gives_channels_last(layer)
     first = replace(head[0], channels_last=channels_last)
     return [replace(one, input_grad=input_grad) for one in (first, *head[1:])]
 

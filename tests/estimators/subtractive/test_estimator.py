@@ -9,6 +9,7 @@ import pytest
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import (
     BlockSubtractiveEstimator,
+    PaperEstimator,
     SubtractiveEstimator,
     _fit_process,
 )
@@ -38,6 +39,12 @@ class TestBlockSubtractive(EstimatorContract):
     def make_estimator(self):
         _fit_process.cache_clear()
         return BlockSubtractiveEstimator()
+
+
+class TestPaper(EstimatorContract):
+    def make_estimator(self):
+        _fit_process.cache_clear()
+        return PaperEstimator()
 
 
 def test_blocks_need_fewer_measurements_and_err_less():

@@ -77,3 +77,9 @@ def test_estimators_that_propose_the_same_trials_share_a_campaign():
     assert {name_campaign(name) for name in ("flops", "work-linear", "constant")} == {"flops"}
     plan = replace(PLAN, estimators=("constant", "work-linear", "subtractive"))
     assert plan.campaigns == ("flops", "subtractive")
+
+
+def test_a_second_pass_may_have_fewer_networks():
+    plan = EvaluationPlan("lenet5", Setup(batch=8), nets=12)
+    assert [plan.count_nets(number) for number in (0, 1)] == [12, 12]
+    assert [replace(plan, repeated=3).count_nets(number) for number in (0, 1)] == [12, 3]

@@ -80,8 +80,17 @@ def fit_curves(
     quantity: str,
     fit: FitProcess,
     partition: Partition = LAYERS,
+    carries_variance: bool = True,
 ) -> dict[str, Curve]:
-    """Fit all curves that the observations show, by key."""
+    """Fit all curves that the observations show, by key.
+
+    Args:
+        observations: What was measured.
+        quantity: One of QUANTITIES.
+        fit: Fits a process.
+        partition: How networks are split into parts.
+        carries_variance: Whether the variance of what is subtracted is added to the point's own.
+    """
     groups: dict[str, list[VariantPoint]] = {}
     for observation in observations:
         point = read_point(observation, quantity, partition)
@@ -93,7 +102,7 @@ def fit_curves(
         locations = (at for group in own.values() for one in group for at in one.other_locations)
         costs = predict_locations(curves, locations)
         for key in sorted(own):
-            curve = _fit_curve(own[key], costs, fit)
+            curve = _fit_curve(own[key], costs, fit, carries_variance)
             if curve:
                 curves[key] = curve
     return curves
@@ -158,13 +167,16 @@ def _fit_curve(
     group: Sequence[VariantPoint],
     costs: Mapping[Location, tuple[float, float]],
     fit: FitProcess,
+    carries_variance: bool,
 ) -> Curve | None:
     points = []
     for point in group:
         if all(location in costs for location in point.other_locations):
             others = [costs[location] for location in point.other_locations]
             value = point.value - sum(mean for mean, _ in others)
-            variance = point.variance + sum(variance for _, variance in others)
+            variance = point.variance
+            if carries_variance:
+                variance += sum(variance for _, variance in others)
             points.append((part_widths(point.part), value, variance))
     if not points:
         return None

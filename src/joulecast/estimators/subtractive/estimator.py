@@ -8,12 +8,14 @@
 There is one Gaussian process per curve. A curve is a layer in its role and setup, with all sizes
 but its widths. ``curves.py`` subtracts and fits, ``next_point.py`` proposes where to measure next,
 ``network_sums.py`` adds up networks, and ``rates.py`` estimates layers without a curve.
+``subtractive`` deviates from the paper in many points; ``paper_options.py`` lists them, and
+``ampere`` has none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -35,18 +37,17 @@ from joulecast.estimators.base import (
 from joulecast.estimators.subtractive.curves import QUANTITIES, Curve, fit_curves, read_point
 from joulecast.estimators.subtractive.network_sums import PartCost, sum_networks
 from joulecast.estimators.subtractive.next_point import propose_point
+from joulecast.estimators.subtractive.paper_options import (
+    OURS,
+    PAPER,
+    SEPARATOR,
+    SubtractiveOptions,
+    change_options,
+)
 from joulecast.estimators.subtractive.rates import GroupRates, ProfiledPart, Rates, fit_rates
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import LayerEstimate, Network, Observation, Setup
-from joulecast.variants import (
-    BLOCKS,
-    LAYERS,
-    Partition,
-    PlacedPart,
-    describe_part,
-    resize_part,
-    width_names,
-)
+from joulecast.variants import PlacedPart, describe_part, resize_part, width_names
 
 
 class SubtractiveEstimator:
@@ -56,10 +57,20 @@ class SubtractiveEstimator:
     version = 1
     uses_anchors = False
     sum_error_sd_share = SUBTRACTED_SUM_ERROR_SD_SHARE
-    partition = LAYERS
+    options = OURS
 
-    def __init__(self, kernel: str = "matern") -> None:
-        self._fit_process = partial(_fit_process, kernel=kernel)
+    def __init__(self, kernel: str = "matern", changes: tuple[str, ...] = ()) -> None:
+        """Make the estimator.
+
+        Args:
+            kernel: Kernel of the Gaussian processes.
+            changes: Deviations from the paper that are switched: see ``paper_options.py``.
+        """
+        self.name = SEPARATOR.join((type(self).name, *changes))
+        self.options = replace(change_options(type(self).options, changes), kernel=kernel)
+        self.partition = self.options.partition
+        self.repeats_doubtful = self.options.repair
+        self._fit_process = partial(_fit_process, options=self.options.process)
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is a variant, run as a whole eager step."""
@@ -75,7 +86,7 @@ class SubtractiveEstimator:
         quantity = "time" if target.acquisition == "time" else "energy"
         own = [seen for seen in observations if seen.trial.setup == target.setup]
         curves = self._fit_curves(own, quantity)
-        return propose_point(target, own, curves, self.partition)
+        return propose_point(target, own, curves, self.options)
 
     def fit(
         self, observations: Sequence[Observation], fitted: Fitted | None = None
@@ -92,7 +103,7 @@ class SubtractiveEstimator:
                 curves.setdefault(key, _describe(curve))[quantity] = curve.process.to_dict()
         rates = {name: fit_rates(_list_profiled(found)) for name, found in by_quantity.items()}
         count = sum(map(self.uses, observations))
-        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.partition)
+        return FittedSubtractive(curves, rates, self.sum_error_sd_share, count, self.options)
 
     def load(self, data: Json) -> FittedSubtractive:
         """Restore a fit from its JSON."""
@@ -101,10 +112,12 @@ class SubtractiveEstimator:
             for quantity, groups in data["rates"].items()
         }
         share, count = data["off_share"], data["seen"]
-        return FittedSubtractive(data["curves"], rates, share, count, self.partition)
+        return FittedSubtractive(data["curves"], rates, share, count, self.options)
 
     def _fit_curves(self, observations: Sequence[Observation], quantity: str) -> dict[str, Curve]:
-        return fit_curves(observations, quantity, self._fit_process, self.partition)
+        return fit_curves(
+            observations, quantity, self._fit_process, self.partition, self.options.carried
+        )
 
 
 class BlockSubtractiveEstimator(SubtractiveEstimator):
@@ -114,7 +127,14 @@ class BlockSubtractiveEstimator(SubtractiveEstimator):
     """
 
     name = "subtractive-blocks"
-    partition = BLOCKS
+    options = replace(OURS, layers=False)
+
+
+class PaperEstimator(SubtractiveEstimator):
+    """AMPERE as the paper describes it, without the deviations of ``subtractive``."""
+
+    name = "ampere"
+    options = PAPER
 
 
 @dataclass(frozen=True)
@@ -127,14 +147,14 @@ class FittedSubtractive:
         rates: Rates for what no curve shows, by quantity.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
-        partition: How networks are split into parts.
+        options: How networks are split and added up.
     """
 
     curves: Mapping[str, Json]
     rates: Mapping[str, Rates]
     sum_error_sd_share: float
     observation_count: int
-    partition: Partition = LAYERS
+    options: SubtractiveOptions = OURS
 
     def predict(
         self,
@@ -176,9 +196,10 @@ class FittedSubtractive:
     def _predict_setup(
         self, networks: Sequence[Network], setup: Setup, joint: bool, per_layer: bool
     ) -> Prediction:
-        parts = [self.partition.split(network) for network in networks]
+        split = self.options.partition.split
+        parts = [split(network) for network in networks]
         energy, duration = (
-            sum_networks(self.curves, self.rates[quantity], quantity, parts, setup)
+            sum_networks(self.curves, self.rates[quantity], quantity, parts, setup, self.options)
             for quantity in QUANTITIES
         )
         sds_j = self.sum_error_sd_share * energy.totals

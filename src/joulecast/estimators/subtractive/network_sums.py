@@ -12,7 +12,8 @@ extrapolated in proportion to the rates.
 Where a curve's mean is below its standard deviation, subtraction has left little but noise. The sum
 then uses the mean of curve and rates, weighted by their variances, and both variances remain.
 Weights are updated once per step, however often their layer is called and whichever layers share
-them: a further call counts without the update's share of the cost.
+them: a further call counts without the update's share of the cost. The paper has none of these
+three; ``paper_options.py`` turns each off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 
 from joulecast.estimators.base import Floats, Json
 from joulecast.estimators.subtractive.curves import width_rows
+from joulecast.estimators.subtractive.paper_options import OURS, SubtractiveOptions
 from joulecast.estimators.subtractive.rates import Rates, estimate_part, estimate_update_share
 from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Setup
@@ -67,6 +69,7 @@ def sum_networks(
     quantity: str,
     networks: Sequence[Sequence[PlacedPart]],
     setup: Setup,
+    options: SubtractiveOptions = OURS,
 ) -> NetworkSums:
     """Sum the parts of each network.
 
@@ -76,16 +79,16 @@ def sum_networks(
         quantity: ``energy`` or ``time``.
         networks: The parts of each network.
         setup: How the networks are trained.
+        options: Which deviations from the paper there are.
     """
     keys = {curve_key(placed.part, setup) for parts in networks for placed in parts}
     stored = {key: curves.get(key, {}).get(quantity) for key in sorted(keys)}
     processes = {key: GaussianProcess.from_dict(data) for key, data in stored.items() if data}
     evaluated = _evaluate_curves(
-        processes, (placed.part for parts in networks for placed in parts), setup
+        processes, (placed.part for parts in networks for placed in parts), setup, options
     )
-    costs = tuple(
-        tuple(_find_cost(placed, setup, evaluated, rates) for placed in parts) for parts in networks
-    )
+    counter = _PartCounter(setup, evaluated, rates, options)
+    costs = tuple(tuple(map(counter.find_cost, parts)) for parts in networks)
     totals = np.array([sum(cost.value for cost in row) for row in costs], dtype=float)
     return NetworkSums(totals, _curve_cov(costs, evaluated) + _rate_cov(costs), costs)
 
@@ -97,6 +100,8 @@ class _EvaluatedCurve:
     Attributes:
         index: Indices of the points by their widths.
         lows: Smallest profiled widths; ``highs`` the largest.
+        blends: Whether rates count where the curve is mostly noise.
+        extrapolates: Whether the curve is not evaluated beyond the profiled widths.
     """
 
     index: dict[Widths, int]
@@ -104,9 +109,16 @@ class _EvaluatedCurve:
     cov: Floats
     lows: Floats
     highs: Floats
+    blends: bool = True
+    extrapolates: bool = True
 
-    def clip(self, part: Part) -> Widths:
-        return _clip(part, self.lows, self.highs)
+    def find_point(self, part: Part) -> Widths:
+        """Return the widths at which the curve is evaluated for a part."""
+        return _clip(part, self.lows, self.highs) if self.extrapolates else part_widths(part)
+
+    def is_inside(self, part: Part) -> bool:
+        """Return whether the widths of a part are within the profiled ones."""
+        return _clip(part, self.lows, self.highs) == part_widths(part)
 
     def combine(self, index: int, value: float, sd_share: float) -> tuple[float, float, float]:
         """Return the cost at a point, the curve's weight in it, and the deviation of the rates.
@@ -114,6 +126,8 @@ class _EvaluatedCurve:
         The rates' ``value`` only counts where the curve is mostly noise.
         """
         mean, variance = float(self.means[index]), float(self.cov[index, index])
+        if not self.blends:
+            return mean, 1.0, 0.0
         if value <= 0 or mean >= variance**0.5:
             return max(mean, 0.0), 1.0, 0.0
         rate_sd = value * sd_share
@@ -123,7 +137,10 @@ class _EvaluatedCurve:
 
 
 def _evaluate_curves(
-    processes: Mapping[str, GaussianProcess], parts: Iterable[Part], setup: Setup
+    processes: Mapping[str, GaussianProcess],
+    parts: Iterable[Part],
+    setup: Setup,
+    options: SubtractiveOptions,
 ) -> dict[str, _EvaluatedCurve]:
     bounds = {
         key: (one.inputs.min(axis=0), one.inputs.max(axis=0)) for key, one in processes.items()
@@ -133,12 +150,15 @@ def _evaluate_curves(
         key = curve_key(part, setup)
         if key in processes:
             points = index.setdefault(key, {})
-            points.setdefault(_clip(part, *bounds[key]), len(points))
+            widths = _clip(part, *bounds[key]) if options.extrapolation else part_widths(part)
+            points.setdefault(widths, len(points))
     evaluated = {}
     for key, points in index.items():
         means, cov = processes[key].predict(width_rows(points))
         cov += processes[key].nugget_variance * np.eye(len(points))
-        evaluated[key] = _EvaluatedCurve(points, means, cov, *bounds[key])
+        evaluated[key] = _EvaluatedCurve(
+            points, means, cov, *bounds[key], options.blend, options.extrapolation
+        )
     return evaluated
 
 
@@ -149,36 +169,46 @@ def _clip(part: Part, lows: Floats, highs: Floats) -> Widths:
     return tuple(int(min(max(width, low), high)) for width, low, high in bounds)
 
 
-def _find_cost(
-    placed: PlacedPart, setup: Setup, evaluated: Mapping[str, _EvaluatedCurve], rates: Rates
-) -> PartCost:
-    part, key = placed.part, curve_key(placed.part, setup)
-    calls = _count_calls(placed, rates, setup)
-    value, sd_share, group = estimate_part(rates, part, setup)
-    if key not in evaluated:
+@dataclass(frozen=True)
+class _PartCounter:
+    """What the costs of parts follow from."""
+
+    setup: Setup
+    evaluated: Mapping[str, _EvaluatedCurve]
+    rates: Rates
+    options: SubtractiveOptions
+
+    def find_cost(self, placed: PlacedPart) -> PartCost:
+        """Return the cost of all calls of a part."""
+        part, key = placed.part, curve_key(placed.part, self.setup)
+        calls = self._count_calls(placed)
+        value, sd_share, group = estimate_part(self.rates, part, self.setup)
+        if key not in self.evaluated:
+            return PartCost(
+                value * calls, seen=False, rate_sd=value * calls * sd_share, rate_group=group
+            )
+        curve = self.evaluated[key]
+        nearest = curve.find_point(part)
+        at = curve.index[nearest]
+        if nearest == part_widths(part):
+            mean, weight, rate_sd = curve.combine(at, value, sd_share)
+            seen = curve.is_inside(part)
+            return PartCost(mean * calls, seen, key, at, weight * calls, rate_sd * calls, group)
+        nearest_value = estimate_part(self.rates, resize_part(part, nearest), self.setup).value
+        ratio = value / (nearest_value or value or 1.0)
+        mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
+        rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
+        weight *= ratio
         return PartCost(
-            value * calls, seen=False, rate_sd=value * calls * sd_share, rate_group=group
+            mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, group
         )
-    curve = evaluated[key]
-    nearest = curve.clip(part)
-    at = curve.index[nearest]
-    if nearest == part_widths(part):
-        mean, weight, rate_sd = curve.combine(at, value, sd_share)
-        return PartCost(mean * calls, True, key, at, weight * calls, rate_sd * calls, group)
-    nearest_value = estimate_part(rates, resize_part(part, nearest), setup).value
-    ratio = value / (nearest_value or value or 1.0)
-    mean, weight, rate_sd = curve.combine(at, nearest_value, sd_share)
-    rate_sd = ratio * rate_sd + abs(ratio - 1.0) * mean * sd_share
-    weight *= ratio
-    return PartCost(mean * ratio * calls, False, key, at, weight * calls, rate_sd * calls, group)
 
-
-def _count_calls(placed: PlacedPart, rates: Rates, setup: Setup) -> float:
-    """Return how often a part's cost counts; repeated calls and tied weights skip the update."""
-    repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
-    if not repeats:
-        return placed.calls
-    return placed.calls - repeats * estimate_update_share(rates, placed.part, setup)
+    def _count_calls(self, placed: PlacedPart) -> float:
+        """Return how often a part's cost counts; further calls and tied weights skip the update."""
+        repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
+        if not repeats or not self.options.updates:
+            return placed.calls
+        return placed.calls - repeats * estimate_update_share(self.rates, placed.part, self.setup)
 
 
 def _curve_cov(

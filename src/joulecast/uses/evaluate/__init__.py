@@ -27,7 +27,7 @@ from joulecast.uses.evaluate.evaluation_plan import (
     list_estimators,
     name_evaluation,
 )
-from joulecast.uses.evaluate.evaluation_run import evaluate
+from joulecast.uses.evaluate.evaluation_run import evaluate, measure_evaluation
 from joulecast.uses.evaluate.stored_evaluation import evaluate_stored
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "evaluate",
     "evaluate_stored",
     "list_estimators",
+    "measure_evaluation",
     "name_evaluation",
 ]

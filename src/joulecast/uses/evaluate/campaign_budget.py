@@ -24,6 +24,7 @@ class BudgetedEstimator:
         self.name = estimator.name
         self.version = estimator.version
         self.uses_anchors = estimator.uses_anchors
+        self.repeats_doubtful = getattr(estimator, "repeats_doubtful", True)
         self._estimator = estimator
         self._seconds = seconds
 

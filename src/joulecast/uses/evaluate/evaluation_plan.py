@@ -91,6 +91,7 @@ class EvaluationPlan:
         seconds: Device time of each campaign; probes are not included.
         seed: Seed that draws and shuffles the networks.
         budgets: Device time of single estimators that differs from ``seconds``.
+        repeated: Number of test networks in the second pass; all of them by default.
     """
 
     family: str
@@ -101,6 +102,7 @@ class EvaluationPlan:
     seconds: float = 60.0
     seed: int = 1
     budgets: tuple[tuple[str, float], ...] = ()
+    repeated: int | None = None
 
     def __post_init__(self) -> None:
         check_family(self.family)
@@ -126,6 +128,10 @@ class EvaluationPlan:
     def get_seconds(self, name: str) -> float:
         """Return the device time that an estimator's campaign may take."""
         return dict(self.budgets).get(name_campaign(name), self.seconds)
+
+    def count_nets(self, number: int) -> int:
+        """Return how many test networks a pass measures: 0 is the first, 1 the second."""
+        return self.nets if not number or self.repeated is None else self.repeated
 
     def needs_probes(self, name: str) -> bool:
         """Return whether an estimator is evaluated with its probes."""

@@ -65,15 +65,34 @@ def evaluate(
     Raises:
         MissingError: The device refused all test networks, or all trials of the estimators.
     """
+    failures = measure_evaluation(measurer, store, plan, on_progress)
     runtime, meter = measurer.runtime, measurer.meter
+    observations = tuple(store.load_observations(find_profile_key(measurer)))
+    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, observations)
+    return evaluate_stored(profile, plan, failures)
+
+
+def measure_evaluation(
+    measurer: TrialMeasurer,
+    store: ObservationLog,
+    plan: EvaluationPlan,
+    on_progress: ReportProgress | None = None,
+) -> tuple[str, ...]:
+    """Measure what an evaluation lacks; return the trials that failed, with the reasons.
+
+    Args:
+        measurer: An open measurer.
+        store: Stores every observation as soon as it is made.
+        plan: What to evaluate.
+        on_progress: Called before every measurement.
+    """
     key = find_profile_key(measurer)
     name = name_evaluation(plan, key)
     log = EvaluationLog(name, store.load_observations(key), store.add_observation)
-    _check_unit(log, runtime.device.unit)
+    _check_unit(log, measurer.runtime.device.unit)
     run = _EvaluationRun(measurer, log, plan, draw_nets(plan), on_progress or _ignore)
     run.measure_all()
-    profile = Profile(runtime.device, runtime.name, meter.covers, meter.provenance, log.list_all())
-    return evaluate_stored(profile, plan, tuple(dict.fromkeys(run.failures)))
+    return tuple(dict.fromkeys(run.failures))
 
 
 def _ignore(report: ProgressReport) -> None:
@@ -124,7 +143,8 @@ class _EvaluationRun:
     def _measure_pass(self, number: int) -> None:
         role = PASSES[number]
         self._begin_stage(f"test nets, pass {number + 1} of {len(PASSES)}")
-        windows = self._list_windows(role, self.nets.make_trials(self.plan.setup))
+        trials = self.nets.make_trials(self.plan.setup)[: self.plan.count_nets(number)]
+        windows = self._list_windows(role, trials)
         measurer = self.measurer.change_run(self.log.make_tag(role), rounds=1)
         refused: set[Trial] = set()
         for done, trial in enumerate(windows):

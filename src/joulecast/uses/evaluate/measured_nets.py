@@ -20,10 +20,11 @@ def summarise_test_nets(
     trials = drawn.make_trials(plan.setup)
     nets = [_summarise_net(trial, passes) for trial in trials]
     missing = []
-    for number, windows in enumerate(passes, start=1):
-        count = sum(trial.key not in windows for trial in trials)
+    for number, windows in enumerate(passes):
+        wanted = trials[: plan.count_nets(number)]
+        count = sum(trial.key not in windows for trial in wanted)
         if count:
-            missing.append(f"pass {number} of {count} of {len(trials)} test nets")
+            missing.append(f"pass {number + 1} of {count} of {len(wanted)} test nets")
     return [net for net in nets if net is not None], missing
 
 

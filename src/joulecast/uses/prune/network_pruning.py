@@ -30,7 +30,7 @@ def prune_network(
     groups: Sequence[ChannelGroup],
     setup: Setup,
     budget: EnergyBudget,
-    profile: Profile | None = None,
+    profile: Profile | FittedProfile | None = None,
     options: PruneOptions | None = None,
 ) -> PruningResult:
     """Choose channel counts so that a step stays within a budget.
@@ -40,7 +40,8 @@ def prune_network(
         groups: Groups of channels that can be pruned, with their importance.
         setup: How the network is trained or run.
         budget: Limit for one step.
-        profile: Profile of the device; only the objective ``flops`` works without one.
+        profile: Profile of the device, which may be fitted already; only the objective ``flops``
+            works without one.
         options: Strategy, objective, confidence and limits.
 
     Raises:
@@ -51,7 +52,9 @@ def prune_network(
         raise InputError("the objective flops needs a share as budget: give one like 50%")
     if not groups:
         raise InputError(f"{network.name or 'the network'} has no channels that can be pruned")
-    fitted_profile = fit_profile(profile, options.estimator) if profile else None
+    fitted_profile = profile if isinstance(profile, FittedProfile) else None
+    if isinstance(profile, Profile):
+        fitted_profile = fit_profile(profile, options.estimator)
     problem = PruningProblem(
         network,
         tuple(groups),

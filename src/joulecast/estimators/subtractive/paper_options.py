@@ -1,0 +1,169 @@
+"""Choices of the subtractive estimator: what it does by default, and what the AMPERE paper says.
+
+Every field of ``SubtractiveOptions`` is one deviation from the paper. Its default is what
+``subtractive`` does, its value in ``PAPER`` what the paper says (sections 3.2 to 3.4). ``ampere``
+is the estimator with all of them as in the paper. A name like ``subtractive:stop:ends`` changes
+single ones: those of ``subtractive`` become the paper's, those of ``ampere`` ours.
+``benchmarks/faithful`` has the effect of each.
+
+Where the paper leaves something open, the most literal reading was taken:
+
+- "the variance is smaller than 5 % of the profiled data": the largest variance over a curve, in J²,
+  is compared as a number with 5 % of the mean of its data, in J, both of 500 batches, which is what
+  the paper plots. Units do not match. ``variance share`` compares it with the variance of the data
+  instead.
+- "the number of profiled points exceeds the limits": the number is not given; 20 points of a curve
+  are ours.
+- "the upper and lower bounds as the starting points": two points, all widths smallest and all
+  largest.
+- Equation 3 has a length scale, but neither a signal variance nor noise. Values are standardised,
+  so that the signal variance is 1; length scale and one noise variance have the largest likelihood.
+  The length scale is between a tenth and ten times the range of channels.
+- Equation 2 subtracts the input and the output layer of the network. A hidden layer at another
+  height and width gets an input layer on a smaller image, which is then another kind with its own
+  curve. Where they do not fit (an image before a linear layer), variants keep our stem and head.
+- Repeated blocks are layers ("repeating layers or blocks of layers"); a block has one width.
+
+500 batches per measurement are not a choice of an estimator: measure with ``--runs 500 --rounds 1``
+(``PAPER_BATCHES``). Not in the paper at all, and part of both: estimates of layers without a curve,
+intervals of a network's total, and what to do when a device refuses a trial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from joulecast.errors import InputError
+from joulecast.gp.regression import ProcessOptions
+from joulecast.variants import BLOCKS, LAYERS, Partition, adapt_partition
+
+PAPER_BATCHES = 500
+"""Steps that one measurement of the paper spans."""
+
+STOP_RULES = ("sd", "variance", "variance share")
+"""What is compared with 5 %: the largest standard deviation of a curve over the mean of its values;
+its variance over that mean, as plain numbers; or its variance over the variance of the values."""
+
+
+@dataclass(frozen=True)
+class SubtractiveOptions:
+    """How curves are fitted, chosen and added up.
+
+    Attributes:
+        kernel: ``matern``, or ``rbf`` for comparison.
+        roots: Points are square roots of widths, each axis scaled by its range; else channels.
+        lengths: One length scale per width; else one for all.
+        priors: Hyper-parameters have priors; else the likelihood alone decides.
+        signal: The signal variance is fitted; else it is 1 for standardised values.
+        noise: The known variance of each measurement counts; else one noise variance is fitted.
+        carried: The variance of what is subtracted is added to the point's own.
+        stop: One of STOP_RULES.
+        limit: Points after which a curve is done; None if only the campaign has a limit.
+        order: The least certain curve of all is measured next, weighted by its use; else one curve
+            after the other, outputs first.
+        corners: Bounds include mixed corners, one width smallest and the other largest.
+        grid: Candidates are a coarse grid of widths; else every channel count, up to 128 values of
+            each of two widths.
+        stems: Variants have small stems and heads of ours; else the network's own input and output
+            layers where they fit.
+        gradient: The output layer alone computes the gradient of its input.
+        blend: Where a curve is mostly noise, rates per FLOP, byte and launch are averaged in, and
+            no layer costs less than nothing; else the mean of the curve counts, whatever it is.
+        extrapolation: Beyond the profiled widths costs grow with the work; else the process itself
+            is evaluated there.
+        updates: Weights that are used several times are updated once; else every call costs the
+            same.
+        layers: Layers of a repeated block have their own curves; else a block is one layer.
+        repair: Campaigns measure doubtful trials again.
+    """
+
+    kernel: str = "matern"
+    roots: bool = True
+    lengths: bool = True
+    priors: bool = True
+    signal: bool = True
+    noise: bool = True
+    carried: bool = True
+    stop: str = "sd"
+    limit: int | None = None
+    order: bool = True
+    corners: bool = True
+    grid: bool = True
+    stems: bool = True
+    gradient: bool = True
+    blend: bool = True
+    extrapolation: bool = True
+    updates: bool = True
+    layers: bool = True
+    repair: bool = True
+
+    def __post_init__(self) -> None:
+        if self.stop not in STOP_RULES:
+            raise InputError(f"unknown rule {self.stop!r}: choose one of {', '.join(STOP_RULES)}")
+
+    @property
+    def partition(self) -> Partition:
+        """How networks are split and variants made."""
+        base = LAYERS if self.layers else BLOCKS
+        return adapt_partition(base, own_ends=not self.stems, output_gradient=self.gradient)
+
+    @property
+    def process(self) -> ProcessOptions:
+        """How the process of a curve is fitted."""
+        return ProcessOptions(
+            kernel=self.kernel,
+            warps_inputs=self.roots,
+            separates_axes=self.lengths,
+            has_priors=self.priors,
+            fits_signal=self.signal,
+            knows_noise=self.noise,
+        )
+
+
+OURS = SubtractiveOptions()
+"""What ``subtractive`` does."""
+
+PAPER = SubtractiveOptions(
+    roots=False,
+    lengths=False,
+    priors=False,
+    signal=False,
+    noise=False,
+    carried=False,
+    stop="variance",
+    limit=20,
+    order=False,
+    corners=False,
+    grid=False,
+    stems=False,
+    gradient=False,
+    blend=False,
+    extrapolation=False,
+    updates=False,
+    layers=False,
+    repair=False,
+)
+"""What the paper says."""
+
+DEVIATIONS = tuple(one.name for one in fields(SubtractiveOptions) if one.name != "kernel")
+"""Names of all deviations, which are those of the options."""
+
+SEPARATOR = ":"
+"""Separates the name of an estimator from deviations that are changed."""
+
+
+def change_options(options: SubtractiveOptions, names: tuple[str, ...]) -> SubtractiveOptions:
+    """Return options with some deviations as in the paper, or as ours where they are the paper's.
+
+    Raises:
+        InputError: There is no deviation of a name.
+    """
+    for name in names:
+        if name not in DEVIATIONS:
+            raise InputError(
+                f"there is no deviation {name!r} from the paper: give one of "
+                f"{', '.join(DEVIATIONS)}"
+            )
+        ours, paper = getattr(OURS, name), getattr(PAPER, name)
+        options = replace(options, **{name: paper if getattr(options, name) == ours else ours})
+    return options
