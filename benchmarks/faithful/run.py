@@ -19,14 +19,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from joulecast.campaign import run_campaign
-from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Target
 from joulecast.estimators.subtractive.paper_options import DEVIATIONS, PAPER_BATCHES
@@ -215,8 +215,6 @@ def find_role(observations: Iterable[Observation], role: str) -> list[Observatio
 
 def average_passes(observations: Sequence[Observation]) -> list[Observation]:
     """Return each test network once, with the mean energy of both passes."""
-    from dataclasses import replace
-
     passes: dict[str, list[Observation]] = {}
     for one in (*find_role(observations, "test1"), *find_role(observations, "test2")):
         passes.setdefault(one.trial.key, []).append(one)
@@ -249,7 +247,7 @@ def replay_stops(campaign: Sequence[Observation], test: Sequence[Observation]) -
     rows: Json = {}
     for name, arm in arms.items():
         estimator = find_estimator(arm)
-        count = find_stop(lambda n, one=estimator: one.propose(target, campaign[:n]), campaign)
+        count = find_stop(estimator, target, campaign)
         known = campaign[:count] if count else campaign
         errors = score(estimator, known, test)
         rows[name] = {
@@ -260,14 +258,11 @@ def replay_stops(campaign: Sequence[Observation], test: Sequence[Observation]) -
     return rows
 
 
-def find_stop(propose: Callable[[int], Any], campaign: Sequence[Observation]) -> int | None:
+def find_stop(estimator: Estimator, target: Target, campaign: Sequence[Observation]) -> int | None:
     """Return the first number of observations, of every tenth, after which nothing is proposed."""
     for count in range(30, len(campaign) + 1, 10):
-        try:
-            if propose(count).trial is None:
-                return count
-        except MissingError:
-            continue
+        if estimator.propose(target, campaign[:count]).trial is None:
+            return count
     return None
 
 

@@ -117,8 +117,8 @@ device = click.option(
 estimator = click.option(
     "--estimator",
     default="auto",
-    help="Estimator; subtractive is the paper's.  [default: additive; kernel-gp where the "
-    "runtime fuses]",
+    help="Estimator; subtractive is the paper's, ampere the same to the letter.  [default: "
+    "additive; kernel-gp where the runtime fuses]",
 )
 from_ = click.option(
     "--from",

@@ -93,5 +93,5 @@ def _make_share_panel(
             )
         )
     x = Axis("Guide of pruning", categories=tuple(str(1 + at) for at in range(len(shares))))
-    y = Axis("Energy of a step, share of the unpruned network", "%", low=0.0)
-    return Panel(x, y, tuple(marks), "Energy, a point for each seed")
+    y = Axis("Share of the unpruned network", "%", low=0.0)
+    return Panel(x, y, tuple(marks), "Energy of a step, a point for each seed")

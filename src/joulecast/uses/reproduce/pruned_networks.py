@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators import FittedProfile, find_estimator, fit_profile
+from joulecast.estimators import FittedProfile, find_estimator
 from joulecast.estimators.base import Target
 from joulecast.figures import Caption, LearningCurve, Plot, plot_pruned_networks
 from joulecast.kinds.channel_groups import ChannelGroup, narrow_network
@@ -268,13 +268,14 @@ def _prepare(lab: Laboratory, study: PruningStudy) -> _Tools:
     by_total = Target(trainer.network, study.setup, networks=drawn)
     fits = {}
     for name, target, points in zip((paper, OURS), (by_curve, by_total), study.points, strict=True):
-        role = f"{ROLE}.{name}"
+        method, role = find_estimator(name), f"{ROLE}.{name}"
         if len(lab.list_role(role)) < points:
-            lab.run_campaign(find_estimator(name), target, role, points)
+            lab.run_campaign(method, target, role, points)
         own = lab.profile
         seen = tuple(lab.list_role(role))
         profile = Profile(own.device, own.runtime, own.covers, own.provenance, seen)
-        fits[name] = fit_profile(profile, name)
+        # Both learn from their campaign alone, without what a data sheet says.
+        fits[name] = FittedProfile(profile, method, method.fit(seen))
     return _Tools(trainer, fits)
 
 
