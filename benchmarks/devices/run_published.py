@@ -1,9 +1,9 @@
-"""Predict image models on each GeForce card of timm's tables, without having measured it.
+"""Predict published steps of image models and of BERT on each GPU, without having measured it.
 
-    python benchmarks/devices/run_images.py --data FOLDER --out RESULTS.json
-    python benchmarks/devices/run_images.py --data FOLDER --out RESULTS.json --gpu 5090
+    python benchmarks/devices/run_published.py --data FOLDER --out RESULTS.json
+    python benchmarks/devices/run_published.py --data FOLDER --out RESULTS.json --gpu 5090
 
-FOLDER has NeuSight's tables. A run resumes: cards that the file already has are kept.
+FOLDER has NeuSight's tables. A run resumes: GPUs that the file already has are kept.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _LEVEL, _MS = 0.95, 1e-3
 
 
 def main() -> None:
-    """Leave out each card and write what is predicted for it."""
+    """Leave out each GPU and write what is predicted for it."""
     arguments = parse_arguments()
-    images = read_published_steps()
+    published = read_published_steps()
     try:
         kernels, steps = read_kernels(arguments.data), read_steps(arguments.data)
-        chosen = choose_devices(sorted({row.device for row in images}), arguments.gpu)
+        chosen = choose_devices(sorted({row.device for row in published}), arguments.gpu)
     except InputError as error:
         sys.exit(str(error))
     results = load_results(arguments.out)
     for device in chosen:
         if device not in results:
             law = fit_law(device, kernels, steps)
-            own = [row for row in images if row.device == device]
+            own = [row for row in published if row.device == device]
             results[device] = {"commit": find_commit(__file__), "steps": predict_steps(law, own)}
             save_results(arguments.out, results)
         print(describe(device, results[device]["steps"]), flush=True)
@@ -59,7 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of NeuSight's tables")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the predictions")
-    parser.add_argument("--gpu", action="append", help="only this card, or a part of its name")
+    parser.add_argument("--gpu", action="append", help="only this GPU, or a part of its name")
     return parser.parse_args()
 
 
@@ -68,10 +68,12 @@ def predict_steps(law: DurationLaw, steps: Sequence[PublishedStep]) -> list[Json
     predicted = law.predict(steps)
     return [
         {
+            "source": row.source,
             "model": row.model,
             "mode": row.mode,
-            "image": row.image,
+            "size": row.size,
             "batch": row.batch,
+            "precision": row.precision,
             "measured_ms": row.duration_s / _MS,
             "predicted_ms": float(median_s) / _MS,
             "log_sd": float(log_sd),
@@ -84,11 +86,11 @@ def predict_steps(law: DurationLaw, steps: Sequence[PublishedStep]) -> list[Json
 def time_roofline(sheet: DataSheet, step: PublishedStep) -> float:
     """Return the longer of all FLOPs at the peak and all bytes at the full bandwidth."""
     work = network_work(step.network, step.setup).total
-    return max(work.flops / sheet.find_peak("fp16"), work.size_bytes / sheet.bytes_per_s)
+    return max(work.flops / sheet.find_peak(step.precision), work.size_bytes / sheet.bytes_per_s)
 
 
 def describe(device: str, steps: Sequence[Json]) -> str:
-    """Return a line about the predictions for a card."""
+    """Return a line about the predictions for a GPU."""
     measured, predicted, roofline, log_sds = (
         np.array([one[name] for one in steps])
         for name in ("measured_ms", "predicted_ms", "roofline_ms", "log_sd")

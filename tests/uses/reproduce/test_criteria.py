@@ -8,6 +8,7 @@ from joulecast.errors import MissingError
 from joulecast.uses.reproduce import (
     HELD,
     NOT_HELD,
+    UNTESTED,
     depth_errors,
     family_errors,
     layer_surfaces,
@@ -16,6 +17,7 @@ from joulecast.uses.reproduce import (
     surface_errors,
     transformer_errors,
 )
+from joulecast.uses.reproduce.experiment import Findings
 from joulecast.uses.reproduce.paper_settings import AMPERE, FLOPS, OURS
 from joulecast.uses.reproduce.statistics import (
     compute_errors_percent,
@@ -177,3 +179,11 @@ def test_statistics():
     assert fit_line([0, 1, 2, 3], [0, 9, 1, 7]).r_squared < 0.5
     assert fit_proportional([1, 2], [3, 6]) == pytest.approx(3.0)
     assert compute_errors_percent([2.0], [1.0]) == [100.0]
+
+
+def test_findings_of_a_part_decide_nothing():
+    found = Findings(HELD, "It was small.", {})
+    assert found.mark_partial(4, 4, "families") == found
+    partial = found.mark_partial(1, 4, "families")
+    assert partial.verdict == UNTESTED
+    assert partial.finding == "Only 1 of 4 families measured so far. It was small."

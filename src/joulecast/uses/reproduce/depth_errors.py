@@ -109,7 +109,10 @@ def analyse(lab: Laboratory) -> Findings:
     nets = [{**net, "depth": count_depth(net["name"])} for net in nets]
     verdict, finding, correlation = judge(nets)
     numbers = {"nets": nets, "rank_correlation": correlation}
-    return Findings(verdict, finding, numbers, seconds, tuple(notes))
+    found = Findings(verdict, finding, numbers, seconds, tuple(notes))
+    planned = sum(lab.settings.get_family(name).nets for name in _NAMED)
+    planned += sum(len(_list_trials(lab.settings, name)) for name in _NAMED)
+    return found.mark_partial(len(nets), planned, "networks")
 
 
 def judge(nets: Sequence[Mapping[str, Any]]) -> tuple[str, str, float]:

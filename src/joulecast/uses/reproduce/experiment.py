@@ -13,7 +13,7 @@ no device. To add an experiment, write one module with one ``Experiment`` and ad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from joulecast.records import Device
@@ -63,6 +63,19 @@ class Findings:
     numbers: Mapping[str, Any]
     device_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+
+    def mark_partial(self, done: int, planned: int, what: str) -> Findings:
+        """Return findings that decide nothing where less was measured than planned.
+
+        Args:
+            done: How many were measured.
+            planned: How many the experiment has.
+            what: What they are, in the plural.
+        """
+        if done >= planned:
+            return self
+        finding = f"Only {done} of {planned} {what} measured so far. {self.finding}"
+        return replace(self, verdict=UNTESTED, finding=finding)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def analyse(lab: Laboratory) -> Findings:
         seconds += sum_evaluation_s(evaluation)
     verdict, finding, mapes = judge(families)
     numbers = {"families": families, "mapes_percent": mapes}
-    return Findings(verdict, finding, numbers, seconds, tuple(notes))
+    found = Findings(verdict, finding, numbers, seconds, tuple(notes))
+    return found.mark_partial(len(mapes), len(PAPER_FAMILIES), "families")
 
 
 def judge(families: Mapping[str, Any]) -> tuple[str, str, dict[str, dict[str, float]]]:

@@ -203,9 +203,9 @@ def analyse(lab: Laboratory) -> Findings:
         "rows": rows,
         "by_seed": seeds,
     }
-    return Findings(
-        judge(paper, flops), _describe_finding(rows, guides), numbers, seconds, _list_notes(numbers)
-    )
+    finding, notes = _describe_finding(rows, guides), _list_notes(numbers)
+    found = Findings(judge(paper, flops), finding, numbers, seconds, notes)
+    return found.mark_partial(len(seeds), study.seeds, "seeds")
 
 
 def judge(paper: Mapping[str, Any], flops: Mapping[str, Any]) -> str:
