@@ -7,10 +7,10 @@ from joulecast.errors import InputError
 from joulecast.estimators.base import Estimator
 from joulecast.records import FLOAT_PRECISIONS, DataSheet, Device, Profile, Setup
 
-# A device with at least so many observations is fitted to them alone. On an H200, 40 observations of
-# layers like those of the network estimate as well without the data sheet as with it (6 and 14 %),
-# and intervals hold more often; but after 74 of an atlas, estimates of any network have a median
-# error of 18 % with the data sheet and of 32 % without.
+# A device with at least so many observations is fitted to them alone. On an H200, 40 observations
+# of layers like the network's estimate as well without the data sheet as with it (6 and 14 %), and
+# intervals hold more often; but after 74 of an atlas, estimates of any network have a median error
+# of 18 % with the data sheet and of 32 % without.
 _MIN_OWN_OBSERVATIONS = 150
 # Fewer energies of a device say less about it than its data sheet: anchors alone are four or five.
 _MIN_OWN_ENERGIES = 20
