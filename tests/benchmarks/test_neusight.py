@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from joulecast.records import Setup
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "devices"
 SCRIPTS = (
+    "published_steps",
     "neusight_data",
     "neusight_anchors",
     "step_products",
@@ -24,6 +26,7 @@ SCRIPTS = (
     "shared_devices",
     "duration_law",
     "run_neusight",
+    "run_published",
     "report_neusight",
 )
 V100, P100, A100 = "Tesla V100-PCIE-32GB", "Tesla P100-PCIE-16GB", "NVIDIA A100-PCIE-40GB"
@@ -212,3 +215,56 @@ def test_wrong_data_are_refused_in_one_line(scripts, tmp_path):
         data.load_network("bert", "train", 7)
     with pytest.raises(InputError, match="no GPU is called H100"):
         scripts.run_neusight.choose_devices([V100], ["H100"])
+
+
+def test_published_steps_have_networks_and_data_sheets(scripts):
+    steps = scripts.published_steps.read_published_steps()
+    assert len(steps) == 189
+    for step in steps:
+        assert (scripts.published_steps.NETWORKS / step.file_name).is_file()
+        find_data_sheet(step.device).find_peak(step.precision)
+        assert 1e-2 < step.duration_s < 3.0
+
+
+def test_published_steps_of_a_gpu_are_left_out_by_any_of_its_names(scripts):
+    read = scripts.published_steps.read_published_steps
+    names = {find_data_sheet(step.device).name for step in read(without="H100 SXM")}
+    assert len(names) == 12 and "nvidia-h100-sxm" not in names
+    assert read(without="H100 SXM") == read(without="NVIDIA H100 80GB HBM3")
+
+
+def test_published_steps_are_thinned_and_others_are_not(scripts):
+    published = scripts.published_steps.read_published_steps()
+    own = [
+        scripts.neusight_data.StepRow(V100, "bert", "inf", 512, n, 1, 1, 0, {}) for n in range(40)
+    ]
+    kept = scripts.shared_devices.thin_steps([*published, *own])
+    assert kept[-40:] == own
+    counts = Counter((one.source, one.device) for one in kept[:-40])
+    assert max(counts.values()) <= scripts.shared_devices.PUBLISHED_STEPS
+    assert set(counts) == {(one.source, one.device) for one in published}
+
+
+def test_steps_do_not_count_where_a_gpu_has_kernels(scripts, monkeypatch):
+    networks = [scripts.neusight_data.load_network("bert", "train", 512)]
+    monkeypatch.setattr(scripts.kernel_choice, "list_networks", lambda: networks)
+    scripts.kernel_choice._find_operator_sizes.cache_clear()
+    kernels = [scripts.neusight_data.KernelRow(V100, op, sizes, 1e-3) for op, sizes in KERNELS]
+    steps = [
+        scripts.neusight_data.StepRow(name, "bert", "inf", 512, 8, 0.1, 0.1, 0.0, {})
+        for name in (V100, P100)
+    ]
+    found = {one.sheet.name: one for one in scripts.shared_devices.collect_devices(kernels, steps)}
+    assert all(one.is_isolated for one in found[find_data_sheet(V100).name].observations)
+    (step,) = found[find_data_sheet(P100).name].observations
+    assert not step.is_isolated
+    scripts.kernel_choice._find_operator_sizes.cache_clear()
+
+
+def test_description_of_published_steps_has_errors_and_coverage(scripts):
+    rows = [
+        {"measured_ms": 10.0, "predicted_ms": 11.0, "roofline_ms": 5.0, "log_sd": 0.2},
+        {"measured_ms": 10.0, "predicted_ms": 20.0, "roofline_ms": 5.0, "log_sd": 0.2},
+    ]
+    text = scripts.run_published.describe("a GPU", rows)
+    assert "MAPE 55.0%" in text and "50% inside" in text and "roofline 50.0%" in text

@@ -121,8 +121,9 @@ def profile(
     With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
     to large language models, in the order in which they tell most.
 
-    With --anchors there is none either: large products in each precision, a copy and an empty
-    launch narrow the estimates that start from the data sheet of a GPU. They take seconds.
+    With --anchors there is none either: large products and convolutions in each precision, a copy,
+    an empty launch and steps of two small networks narrow the estimates that start from the data
+    sheet of a GPU. They take seconds.
 
     Layers and blocks are trained in isolation under a meter, or run with --inference; the next one
     is always what lowers the uncertainty of NET most for its time. For a family (cnn5) that
