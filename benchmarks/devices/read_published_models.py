@@ -8,6 +8,7 @@ writes ``published_networks/MODEL-MODE-SIZE.json.gz`` for every model of ``publi
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -41,11 +42,9 @@ def main() -> None:
 
 def read_image_model(step: PublishedStep) -> Network:
     """Return the network of an image model, as it ran: PyTorch 1.12 has no fused attention."""
-    import timm
-    from timm.layers import set_fused_attn
-
+    timm: Any = import_module("timm")
     is_training, is_nchw = step.mode == TRAINING, step.model.endswith(_NCHW)
-    set_fused_attn(not is_training)
+    timm.layers.set_fused_attn(not is_training)
     module = timm.create_model(step.model.removesuffix(_NCHW))
     images = torch.zeros(_BATCH, 3, step.size, step.size)
     if is_training and not is_nchw:
@@ -56,9 +55,8 @@ def read_image_model(step: PublishedStep) -> Network:
 
 def read_bert(step: PublishedStep) -> Network:
     """Return the network of a BERT with the head for SQuAD, with eager attention."""
-    from transformers import BertConfig, BertForQuestionAnswering
-
-    config = BertConfig(attn_implementation="eager", **_BERT_SIZES[step.model])
+    transformers: Any = import_module("transformers")
+    config = transformers.BertConfig(attn_implementation="eager", **_BERT_SIZES[step.model])
     tokens = torch.zeros(_BATCH, step.size, dtype=torch.long)
     inputs = {
         "input_ids": tokens,
@@ -67,7 +65,7 @@ def read_bert(step: PublishedStep) -> Network:
         "start_positions": tokens[:, 0],
         "end_positions": tokens[:, 0],
     }
-    return joulecast.inspect(BertForQuestionAnswering(config), inputs, loss=take_loss)
+    return joulecast.inspect(transformers.BertForQuestionAnswering(config), inputs, loss=take_loss)
 
 
 def take_loss(outputs: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from h200_networks import MeasuredStep, read_anchors, read_atlas, read_steps
+from kernel_choice import AnyStep
 from neusight_data import read_kernels
 from neusight_data import read_steps as read_neusight_steps
 from published_steps import read_published_steps
@@ -124,7 +125,7 @@ def load_shared(data: Path, path: Path | None) -> BlindModel:
         stored = StoredSharedModel.from_dict(json.loads(path.read_text()))
         found = stored.restore()
     else:
-        known = [*read_neusight_steps(data), *read_published_steps()]
+        known: list[AnyStep] = [*read_neusight_steps(data), *read_published_steps()]
         devices = collect_devices(read_kernels(data), known)
         nothing = np.zeros(0)
         found = fit_shared_model(devices, devices, fit_host_time([], nothing, nothing))

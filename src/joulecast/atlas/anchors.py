@@ -93,8 +93,10 @@ def make_layer_trials(
     for precision in scale.flops_per_s:
         setup = Setup(_CONVOLUTION_BATCH, phase=phase, precision=precision)
         for channels, image in _CONVOLUTIONS:
-            sizes = {"cin": channels, "cout": channels, "space": image, "kernel": 3, "padding": 1}
-            part = Part("hidden", (make_layer("conv2d", bias=0, **sizes),))
+            layer = make_layer(
+                "conv2d", cin=channels, cout=channels, space=image, kernel=3, padding=1, bias=0
+            )
+            part = Part("hidden", (layer,))
             trials.append(make_isolated_trial(part, setup, mode))
     return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
 
