@@ -84,10 +84,19 @@ class FaceTrainer:
     Args:
         task: What is trained.
         where: Device of PyTorch.
+
+    Raises:
+        FileError: The folder of images is not CelebA's.
     """
 
     def __init__(self, task: FaceTask, where: torch.device | str = "cpu") -> None:
         self.task, self.where = task, torch.device(where)
+        # Read at once, so that nothing is measured for images that are not there.
+        self._draw: DrawBatch = (
+            read_celeba(Path(task.celeba), task.size)
+            if task.celeba
+            else make_drawn_faces(task.size)
+        )
 
     @cached_property
     def channels(self) -> PrunableChannels:
@@ -175,12 +184,6 @@ class FaceTrainer:
                 hits = (logits.argmax(1) == labels).float().mean()
                 right += float(hits) / self.task.test_batches
         return LearningPoint(step, loss, right)
-
-    @cached_property
-    def _draw(self) -> DrawBatch:
-        if self.task.celeba:
-            return read_celeba(Path(self.task.celeba), self.task.size)
-        return make_drawn_faces(self.task.size)
 
     @cached_property
     def _test_images(self) -> list[tuple[Tensor, Tensor]]:
