@@ -265,7 +265,7 @@ def _prepare(lab: Laboratory, study: PruningStudy) -> _Tools:
     paper = lab.settings.ampere
     by_curve = Target(trainer.network, study.setup, acquisition="energy")
     drawn = _draw_narrow(trainer.network, trainer.channels.groups)
-    by_total = Target(trainer.network, study.setup, networks=drawn)
+    by_total = Target(trainer.network, study.setup, networks=(trainer.network, *drawn))
     fits = {}
     for name, target, points in zip((paper, OURS), (by_curve, by_total), study.points, strict=True):
         method, role = find_estimator(name), f"{ROLE}.{name}"
@@ -304,8 +304,12 @@ def _make_trial(seed: PrunedSeed, one: PrunedNetwork) -> Trial:
 
 
 def _read_seed(lab: Laboratory, seed: PrunedSeed) -> dict[str, Any]:
-    """Return the measured networks of a seed, by guide."""
+    """Return the measured networks of a seed, by guide; none until all of them were tried."""
     role = f"{ROLE}.{seed.seed}"
+    tried = {one.trial.key for one in lab.list_role(role)}
+    trials = [_make_trial(seed, one) for one in seed.networks.values() if one.network]
+    if not tried.issuperset(trial.key for trial in trials):
+        return {}
     energies_j: dict[str, float] = {}
     for name, one in seed.networks.items():
         if one.network is not None:
@@ -374,7 +378,7 @@ def _describe_finding(rows: Mapping[str, Mapping[str, Any]], guides: Sequence[st
         text += f" ({100 * min(row['shares']):.1f}–{100 * max(row['shares']):.1f} %"
         text += f", above the budget in {row['above_budget']} of {len(row['shares'])} seeds"
         if row["mean_accuracy_points_lost"] is not None:
-            text += f", {row['mean_accuracy_points_lost']:.2f} points of accuracy lost"
+            text += f", {row['mean_accuracy_points_lost']:z.2f} points of accuracy lost"
         parts.append(text + ")")
     whole_j = PAPER_STEPS * rows[UNPRUNED]["mean_energy_j"]
     return f"{'; '.join(parts)}. {PAPER_STEPS:,} unpruned steps take {whole_j:,.0f} J."
@@ -393,7 +397,9 @@ def _list_notes(numbers: Mapping[str, Any]) -> tuple[str, ...]:
             f"below {100 * _LEARNED_ACCURACY:.0f} %): of these, only the energies count."
         )
     failed = {name: row["failures"] for name, row in numbers["rows"].items() if row["failures"]}
-    notes += [f"{name}: no network in {count} seeds." for name, count in failed.items()]
+    notes += [
+        f"{name}: no network in {count} seed{'s' * (count > 1)}." for name, count in failed.items()
+    ]
     return tuple(notes)
 
 
