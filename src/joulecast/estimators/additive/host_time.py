@@ -44,8 +44,9 @@ GRAPH_GAP_S = 0.35e-6
 _GRAPH_GAP_SD_S = 0.15e-6
 # Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
-# Duration of a call if no eager step was timed.
-LAUNCH_S = 10e-6
+# Duration of a call, forward and backward, if no eager step was timed: it is 30 us on the host of an
+# H200, and 35 to 60 us on two cores of a shared server.
+CALL_S = 30e-6
 # Host times of one network differ by about this from hour to hour (7.7 % on a shared H200 host).
 # This prior counts as much as so many networks, and what is fitted is never below the minimum.
 _PRIOR_SD_SHARE = 0.08
@@ -194,7 +195,7 @@ def fit_host_time(
     launch, graph = _fit_pauses(decomposed, device_s, device_var)
     model = HostTimeModel(
         step_overhead_s=0.0,
-        per_call_s=(LAUNCH_S,) * len(HOST_CALLS),
+        per_call_s=(CALL_S,) * len(HOST_CALLS),
         structure_factors={},
         launch_gap_s=launch.mean_s,
         sd_share=_UNSEEN_SD_SHARE,
