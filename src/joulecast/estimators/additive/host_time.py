@@ -44,8 +44,8 @@ GRAPH_GAP_S = 0.35e-6
 _GRAPH_GAP_SD_S = 0.15e-6
 # Relative standard deviation of the duration of one step.
 _TIMING_SD_SHARE = 0.01
-# Duration of a call, forward and backward, if no eager step was timed: it is 30 us on the host of an
-# H200, and 35 to 60 us on two cores of a shared server.
+# Duration of a call, forward and backward, if no eager step was timed: 30 us on the host of an H200
+# and 35 to 60 us on two cores of a shared server were observed.
 CALL_S = 30e-6
 # Host times of one network differ by about this from hour to hour (7.7 % on a shared H200 host).
 # This prior counts as much as so many networks, and what is fitted is never below the minimum.
