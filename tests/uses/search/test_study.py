@@ -151,7 +151,7 @@ def test_study_rejects_other_setups_and_estimators(cnn_profile, change, change_t
     def continue_study(setup=SETUP, estimator="additive", vary=None):
         dimensions = {"lr": NumberRange(0.001, 0.1)} if vary is None else vary
         space = make_search_space("cnn5", setup, dimensions, (3, 32, 32))
-        budget = parse_budget("50%", LENGTH)
+        budget = parse_budget("90%", LENGTH)
         screener = make_screener(profile, space, budget, LENGTH, estimator=estimator)
         return run_search(screener, trials=2, storage=storage, study="s")
 

@@ -15,6 +15,7 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,20 @@ class ObservationFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         packed = path.with_name(f"{path.name}.gz")
-        self._observations = _parse(_unpack(packed), packed) if packed.exists() else []
+        found = _parse(_unpack(packed), packed) if packed.exists() else []
         if path.exists():
-            self._observations += _parse(_read(path), path)
+            found += _parse(_read(path), path)
+        self._by_profile: dict[str, list[Observation]] = {}
+        for one in found:
+            self._by_profile.setdefault(find_key(one), []).append(one)
 
     def list_all(self) -> tuple[Observation, ...]:
-        """Return all observations in the order they were made."""
-        return tuple(self._observations)
+        """Return all observations, profile by profile in the order they were made."""
+        return tuple(chain.from_iterable(self._by_profile.values()))
 
     def load_observations(self, profile_key: str) -> Sequence[Observation]:
         """Return the observations of one profile in the order they were made."""
-        return [one for one in self._observations if find_key(one) == profile_key]
+        return tuple(self._by_profile.get(profile_key, ()))
 
     def add_observation(self, observation: Observation) -> None:
         """Write an observation to the disk.
@@ -65,7 +69,7 @@ class ObservationFile:
         except OSError as error:
             reason = error.strerror or str(error)
             raise FileError(f"cannot write {self.path} ({reason}): give another --out") from error
-        self._observations.append(observation)
+        self._by_profile.setdefault(find_key(observation), []).append(observation)
 
     def load_fit(self, profile_key: str, estimator: str) -> Json | None:
         """Return nothing: every campaign of an experiment starts afresh."""
