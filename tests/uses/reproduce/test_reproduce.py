@@ -135,6 +135,14 @@ def test_a_folder_belongs_to_one_device_and_one_size(tiny, tmp_path):
         joulecast.reproduce("fig5", on=DEVICE, out=folder)
 
 
+def test_a_folder_of_a_run_that_measured_nothing_is_free(tiny, tmp_path):
+    folder = str(tmp_path / "out")
+    joulecast.reproduce("fig5", on=DEVICE, out=folder, quick=True, until_s=1e-9, measure_only=True)
+    assert not ResultFolder(tmp_path / "out").observations.exists()
+    joulecast.reproduce("fig5", on="simulated:8", out=folder, until_s=1.0, measure_only=True)
+    assert ResultFolder(tmp_path / "out").read_identity().device.name == "simulated-8"
+
+
 def test_nothing_is_drawn_from_a_folder_without_measurements(tmp_path):
     with pytest.raises(MissingError, match="holds no measurements: run `joulecast reproduce`"):
         joulecast.reproduce("fig5", out=str(tmp_path), redraw=True)

@@ -66,11 +66,13 @@ class ResultFolder:
     def claim(self, identity: FolderIdentity) -> None:
         """Create the folder for a device, or check that it belongs to it.
 
+        A folder without observations belongs to no device: its first run failed early.
+
         Raises:
             InputError: It holds results of another device, or of other settings.
             FileError: It cannot be written.
         """
-        known = self.find_identity()
+        known = self.find_identity() if self._has_observations() else None
         if known is None:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -129,6 +131,10 @@ class ResultFolder:
         """Return the result of an experiment; None if it has none."""
         path = self.path / f"{name}.json"
         return _load(ExperimentResult, path) if path.exists() else None
+
+    def _has_observations(self) -> bool:
+        plain = self.observations
+        return plain.exists() or plain.with_name(f"{plain.name}.gz").exists()
 
     def _write(self, path: Path, record: Record) -> None:
         text = json.dumps(record.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
