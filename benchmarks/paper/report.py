@@ -1,11 +1,14 @@
-"""Write what a folder of results holds into docs/paper.md, between its two marks.
+"""Write what folders of results hold into docs/paper.md, between its two marks.
 
-python benchmarks/paper/report.py benchmarks/paper/results
+python benchmarks/paper/report.py benchmarks/paper/results [FOLDER ...]
+
+An experiment is taken from the first folder that has it.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.uses.reproduce import EXPERIMENTS, ExperimentResult, ResultFolder
@@ -18,15 +21,13 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 def main() -> None:
     """Replace the results of the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
-    folder = ResultFolder(args.folder)
-    found = [folder.find_result(name) for name in sort_names()]
-    results = [one for one in found if one is not None]
+    results = find_results(args.folders)
     before, _, rest = args.page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    text = write_results(results, args.folder, args.page)
+    text = write_results(results, args.page)
     args.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
@@ -35,11 +36,22 @@ def sort_names() -> list[str]:
     return sorted(EXPERIMENTS, key=lambda name: (name[:3] != "fig", int(name.lstrip("figtable"))))
 
 
-def write_results(results: list[ExperimentResult], folder: Path, page: Path) -> str:
+def find_results(folders: Sequence[Path]) -> list[tuple[ExperimentResult, Path]]:
+    """Return the result of each experiment, with the folder that it is from."""
+    found = []
+    for name in sort_names():
+        for folder in folders:
+            if (result := ResultFolder(folder).find_result(name)) is not None:
+                found.append((result, folder))
+                break
+    return found
+
+
+def write_results(results: Sequence[tuple[ExperimentResult, Path]], page: Path) -> str:
     """Return a table of verdicts, and each experiment with its sentence and picture."""
     if not results:
         return "Nothing was measured yet."
-    first = results[0]
+    first = results[0][0]
     lines = [
         f"On an {first.device.processor or first.device.name} with {first.runtime}, "
         f"{first.provenance}, {first.date}"
@@ -49,10 +61,10 @@ def write_results(results: list[ExperimentResult], folder: Path, page: Path) -> 
         "|---|---|---|",
         *(
             f"| [{one.name}](#{make_anchor(one)}) | {one.title} | {one.verdict} |"
-            for one in results
+            for one, _ in results
         ),
     ]
-    for one in results:
+    for one, folder in results:
         lines += ["", f"### {make_heading(one)}", "", f"**The paper.** {one.statement}", ""]
         lines += [f"**Criterion.** {one.criterion}", ""]
         lines += [f"**It {one.verdict}.** {one.finding}"]
@@ -61,7 +73,9 @@ def write_results(results: list[ExperimentResult], folder: Path, page: Path) -> 
             target = Path(*[".."] * len(page.parent.relative_to(ROOT).parts))
             path = target / picture.resolve().relative_to(ROOT)
             lines += ["", f"![{one.title}]({path.as_posix()})"]
-        lines += [line for note in one.notes for line in ("", f"*{note}*")]
+        is_other = one.device.unit != first.device.unit
+        notes = (*one.notes, *(["Measured on another unit than the first experiment."] * is_other))
+        lines += [line for note in notes for line in ("", f"*{note}*")]
     return "\n".join(lines)
 
 

@@ -6,12 +6,19 @@ import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import joulecast
 from joulecast.records import Device
-from joulecast.uses.reproduce import EXPERIMENTS, HELD, ExperimentResult, ResultFolder
+from joulecast.uses.reproduce import (
+    EXPERIMENTS,
+    HELD,
+    NOT_HELD,
+    ExperimentResult,
+    ResultFolder,
+)
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "paper"
 BLOCKED = ("click", "rich", "sqlalchemy", "alembic", "plotly", "matplotlib", "optuna", "fastapi")
@@ -78,9 +85,23 @@ def test_the_page_gets_the_results_between_its_marks(tmp_path):
     folder.save_result(result)
     page = report.PAGE.read_text(encoding="utf-8")
     assert page.count(report.BEGIN) == page.count(report.END) == 1
-    text = report.write_results([result], tmp_path, report.PAGE)
+    text = report.write_results([(result, tmp_path)], report.PAGE)
     assert "On an A Board with torch-2, measured, 2026-11-17." in text
     assert "[table1](#table-1-time-of-profiling-and-fitting)" in text
     assert "### Table 1: Time of profiling and fitting" in text
     assert "**It held.** It took 60 s." in text and "*Beware.*" in text
     assert report.sort_names()[:2] == ["fig2", "fig4"] and report.sort_names()[-1] == "table1"
+
+
+def test_an_experiment_is_taken_from_the_first_folder_that_has_it(tmp_path):
+    report = load("report")
+    results = ResultFolder(FOLDER / "results")
+    fig4, fig5 = (results.find_result(name) for name in ("fig4", "fig5"))
+    other = replace(fig5, device=replace(fig5.device, unit="other"))
+    for name, kept in {"a": [fig4], "b": [replace(fig4, verdict=NOT_HELD), other]}.items():
+        (tmp_path / name).mkdir()
+        for result in kept:
+            ResultFolder(tmp_path / name).save_result(result)
+    found = report.find_results([tmp_path / "a", tmp_path / "b"])
+    assert found == [(fig4, tmp_path / "a"), (other, tmp_path / "b")]
+    assert report.write_results(found, report.PAGE).count("Measured on another unit") == 1
