@@ -27,6 +27,11 @@ def test_what_is_measured_can_be_drawn_later(shell):
     assert (shell.folder / "results" / "summary.md").exists()
 
 
+def test_dry_run_refuses_an_unknown_device(shell):
+    line = shell.fails("reproduce", "fig2", "--on", "gpu7", "--dry-run")
+    assert "there is no device 'gpu7': give cpu or cuda:0" in line
+
+
 def test_dry_run_lists_everything_and_measures_nothing(shell):
     text = shell("reproduce", "all", "--on", "cuda:0", "--dry-run").stdout
     assert all(name in text for name in EXPERIMENTS)

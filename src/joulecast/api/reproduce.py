@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions, split_options
+from joulecast.devices import parse_on
 from joulecast.errors import InputError
+from joulecast.runtimes import find_hardware
 from joulecast.uses.progress_report import ProgressReport, ReportProgress
 
 if TYPE_CHECKING:
@@ -138,9 +140,16 @@ def run_experiments(
 def plan_reproduction(
     names: Sequence[str], measuring: MeasureOptions, options: ReproduceOptions
 ) -> dict[str, tuple[PlannedWork, ...]]:
-    """Return what each experiment would measure in an empty folder, with expected seconds."""
+    """Return what each experiment would measure in an empty folder, with expected seconds.
+
+    Raises:
+        InputError: There is no such experiment or device. The device need not be here.
+    """
     from joulecast.uses.reproduce import PaperSettings, find_experiments, plan_experiments
 
+    hardware = None if "://" in measuring.on else find_hardware(measuring.on)
+    if hardware is not None:
+        parse_on(hardware)
     settings = PaperSettings(_is_gpu(measuring.on), options.quick, options.faithful)
     return plan_experiments(find_experiments(names), settings)
 

@@ -118,8 +118,8 @@ def define_shared_durations() -> LogSumProcess:
     by those of an architecture, and belong to one device, in about equal parts: a device that was
     never measured has the first two.
 
-    The devices of the fit ran alike networks, and seem more alike than others are. What belongs to
-    one device has therefore a prior that is larger, and firmer, than they suggest.
+    The devices of the fit ran similar networks, so they look more alike than others are. The part
+    that belongs to one device therefore has a larger and tighter prior than they suggest.
     """
     # Launches, FLOPs in fp32, FLOPs of matrix units, whose peaks are farther off, and bytes.
     coefficients: tuple[Prior, ...] = (1.0, 0.3), (1.15, 0.15), (1.5, 0.3), (1.2, 0.15)

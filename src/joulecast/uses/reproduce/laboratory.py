@@ -39,7 +39,11 @@ from joulecast.uses.evaluate import (
     measure_evaluation,
     name_evaluation,
 )
-from joulecast.uses.evaluate.evaluation_log import CampaignObservations, EvaluationLog
+from joulecast.uses.evaluate.evaluation_log import (
+    PASSES,
+    CampaignObservations,
+    EvaluationLog,
+)
 from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
 from joulecast.uses.evaluate.training_observations import (
     TrainingObservations,
@@ -189,7 +193,10 @@ class Laboratory:
         """
         name = self._name(plan)
         if name not in self._evaluations:
-            evaluation = evaluate_stored(self.load_profile(), plan)
+            profile = self.load_profile()
+            if not EvaluationLog(name, profile.observations).list_for(PASSES[0]):
+                raise MissingError("no test network was measured yet")
+            evaluation = evaluate_stored(profile, plan)
             self._evaluations[name] = _rename_estimator(evaluation, self.settings.ampere, AMPERE)
         return self._evaluations[name]
 
