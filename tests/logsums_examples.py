@@ -6,13 +6,14 @@ from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.gp.logsums.prior_covariance import log_prior_covariance
 from joulecast.gp.logsums.prior_mean import prior_log_mean
-from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess
+from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP, KernelTerm, LogSumProcess
 from joulecast.gp.weighted_sums import WeightedSums
 
 BASIS_SIZE, AXES, STRUCTURES = 3, 2, 3
 
 
-def make_process(coefficients=(1e-3, 2e-3, 5e-4), **sds):
+def make_process(coefficients=(1e-3, 2e-3, 5e-4), leaves_out=False, **sds):
+    """Return a process; with leaves_out, one with terms that leave some of the inputs out."""
     axes = tuple(range(AXES))
     terms = (
         KernelTerm(ALL_INPUTS, shared_sd=(0.3, 0.5)),
@@ -21,17 +22,25 @@ def make_process(coefficients=(1e-3, 2e-3, 5e-4), **sds):
         KernelTerm(0, axes, shared_sd=(0.4, 0.5), regime_sd=(0.3, 0.5)),
         KernelTerm(1, axes[:1], regime_sd=(0.2, 0.5), length_scale=(1.0, 0.5)),
     )
+    if leaves_out:
+        terms += (
+            KernelTerm(2, shared_sd=(0.25, 0.5)),
+            KernelTerm(2, axes, shared_sd=(0.2, 0.5), regime_sd=(0.1, 0.5)),
+        )
     return LogSumProcess(tuple((one, 0.5) for one in coefficients), terms, **sds)
 
 
 def draw_inputs(rng, size, first_identity=0, caps=False):
-    """Return inputs of two classes, each of two kinds, in two regimes."""
+    """Return inputs of two classes, each of two kinds, in two regimes.
+
+    Terms of the third group leave out one of the kinds.
+    """
     kinds = rng.integers(0, 4, size)
     basis = rng.uniform(0.1, 2.0, (size, BASIS_SIZE))
     return LogInputs(
         basis,
         5.0 + 2.0 * rng.normal(size=(size, AXES)),
-        np.column_stack([kinds // 2, kinds]),
+        np.column_stack([kinds // 2, kinds, np.where(kinds == 1, NO_GROUP, kinds % 2)]),
         rng.integers(0, 2, size),
         first_identity + np.arange(size),
         np.log(basis.sum(axis=1) * 2e-3) if caps else None,

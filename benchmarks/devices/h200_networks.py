@@ -100,10 +100,6 @@ def read_atlas(seconds: float) -> list[Observation]:
 
 
 def read_anchors() -> list[Observation]:
-    """Return the anchors beyond those of an atlas, as ``joulecast profile --anchors`` timed them.
-
-    Products of other shapes, convolutions and eager steps of two small networks, on one H200 on
-    17 November 2026; the idle device is the one with energy.
-    """
-    path = Path(__file__).parent / "results" / "h200-anchors.json"
-    return [Observation.from_dict(row) for row in json.loads(path.read_text())]
+    """Return the anchors as ``measure_anchors.py`` measured them on one H200."""
+    path = Path(__file__).parent / "results" / "h200-anchors.jsonl"
+    return [Observation.from_dict(json.loads(line)) for line in path.read_text().splitlines()]

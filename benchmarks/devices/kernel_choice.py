@@ -29,7 +29,9 @@ def choose_kernels(
 ) -> list[KernelRow]:
     """Return kernels of each device and function that are like operators of transformers.
 
-    Of those that are nearest to some operator, so many are taken that are far from each other.
+    Of those that are nearest to some operator, so many are taken at random. Those that are farthest
+    from each other would be the extremes, where GPUs differ most: with them steps of a left-out
+    V100 were off by 21 to 34 %, with random ones by 18 to 29 %.
     """
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for kernel in kernels:
@@ -37,7 +39,7 @@ def choose_kernels(
     chosen = []
     for (_, op), group in groups.items():
         near = _find_nearest(group, list_operator_sizes(op))
-        chosen += _spread(near, products if group[0].is_product else vectors)
+        chosen += _draw(near, products if group[0].is_product else vectors)
     return chosen
 
 
@@ -79,15 +81,7 @@ def _find_nearest(rows: Sequence[KernelRow], sizes: Sequence[tuple[int, ...]]) -
     return [rows[number] for number in np.unique(numbers)]
 
 
-def _spread(rows: Sequence[KernelRow], count: int) -> list[KernelRow]:
-    """Return rows that are far apart: each next one is farthest from those before it."""
-    if len(rows) <= count:
-        return list(rows)
-    sizes = np.log(np.array([row.sizes for row in rows], float))
-    # Start from the largest: it is what steps spend most of their time on.
-    chosen = [int(np.argmax(sizes.sum(axis=1)))]
-    distances = np.full(len(rows), np.inf)
-    while len(chosen) < count:
-        distances = np.minimum(distances, ((sizes - sizes[chosen[-1]]) ** 2).sum(axis=1))
-        chosen.append(int(np.argmax(distances)))
-    return [rows[number] for number in chosen]
+def _draw(rows: Sequence[KernelRow], count: int) -> list[KernelRow]:
+    """Return so many rows at random, in their order."""
+    numbers = np.random.default_rng(0).permutation(len(rows))[:count]
+    return [rows[number] for number in np.sort(numbers)]

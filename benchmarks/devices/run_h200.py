@@ -48,7 +48,7 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-LEVEL, ATLAS_S, ANCHORS = 0.95, 60.0, 5
+LEVEL, ATLAS_S = 0.95, 60.0
 TOGETHER = 20
 SHEET = find_data_sheet(H200)
 
@@ -96,12 +96,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def list_stages() -> dict[str, list[Observation]]:
     """Return what was observed on the H200 at each stage."""
-    atlas, further = read_atlas(ATLAS_S), read_anchors()
+    anchors = read_anchors()
     return {
         "data sheet": [],
-        "anchors": [*atlas[:ANCHORS], *(one for one in further if not one.energy_j)],
-        "anchors with energy": [*atlas[: 2 * ANCHORS], *further],
-        "60 s of atlas": atlas,
+        "anchors": [replace(one, energy_j=None) for one in anchors if one.trial.network.layers],
+        "anchors with energy": anchors,
+        "60 s of atlas": read_atlas(ATLAS_S),
     }
 
 

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--on", default="cuda:0")
     parser.add_argument("--until-s", type=float)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--faithful", action="store_true")
     args = parser.parse_args()
     started_s = time.monotonic()
     due_s = 0.0
@@ -47,6 +48,7 @@ def main() -> int:
         on=args.on,
         out=args.out,
         quick=args.quick,
+        faithful=args.faithful,
         until_s=args.until_s,
         measure_only=True,
         on_progress=report,

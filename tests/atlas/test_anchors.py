@@ -1,5 +1,7 @@
 """Anchors take milliseconds on any device and show every rate of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from joulecast.atlas.anchors import make_anchor_trials, make_host_trials, make_layer_trials
@@ -60,12 +62,32 @@ def test_anchors_of_a_processor_run() -> None:
         runtime.prepare(trial).close()
 
 
-def test_layers_are_convolutions_in_every_precision() -> None:
+def test_layers_multiply_in_every_precision_and_move_data_in_two() -> None:
     for scale in SCALES:
         trials = make_layer_trials(scale, ("eager", "graph"))
-        assert {trial.setup.precision for trial in trials} == set(scale.flops_per_s)
-        assert {trial.network.layers[0].kind for trial in trials} == {"conv2d"}
+        kinds = {
+            precision: {
+                trial.network.layers[0].kind
+                for trial in trials
+                if trial.setup.precision == precision
+            }
+            for precision in scale.flops_per_s
+        }
+        assert all({"conv2d", "linear", "sdpa", "lstm"} <= own for own in kinds.values())
+        assert {"batch_norm", "layer_norm", "embedding", "pool"} <= kinds["fp32"]
+        assert "layer_norm" not in kinds.get("tf32", set())
         assert all(assume_step_s(trial, scale) < 0.5 for trial in trials)
+    for scale in SCALES[:3]:
+        for trial in make_layer_trials(scale, ("eager", "graph")):
+            used_bytes = trial.execution.copies * peak_memory(trial.network, trial.setup)
+            assert used_bytes < 0.6 * scale.memory_bytes
+
+
+def test_layers_of_a_processor_run() -> None:
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    for trial in make_layer_trials(assume_scale(False, 4 * GIB, has_bf16=False)):
+        small = replace(trial, setup=replace(trial.setup, batch=1))
+        runtime.prepare(small).close()
 
 
 def test_host_shows_only_in_eager_steps_beside_graphs() -> None:

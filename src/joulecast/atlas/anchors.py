@@ -2,13 +2,15 @@
 
 One large matrix product per precision, one large copy and one layer that is too small to matter.
 Sizes follow from what is assumed about the device, so that a step takes about ten milliseconds.
-Products of other shapes, of as many FLOPs, show how far the peak depends on the shape;
-convolutions, what layers of ordinary sizes reach; eager steps, how fast the host issues kernels.
+Products of other shapes, of as many FLOPs, show how far the peak depends on the shape; layers of
+ordinary sizes, what each kind reaches of it; eager steps, how fast the host issues kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from joulecast.atlas.device_scale import DeviceScale
 from joulecast.families import make_family
@@ -31,9 +33,45 @@ _OTHER_SHAPES = ((4.0, 0.5), (0.25, 2.0))
 # Products of attention: so many at once, of this width.
 _HEADS, _HEAD_WIDTH = 16, 64
 _TINY_WIDTH = 16
-# Channels and image of convolutions, those of two stages of a ResNet, and their batch.
-_CONVOLUTIONS = ((64, 56), (256, 14))
-_CONVOLUTION_BATCH = 64
+# Layers of ordinary sizes in image models and in language models, and their batch. Libraries run
+# other kernels where channels are no multiple of eight.
+_LAYER_BATCH = 64
+_IMAGE, _SMALL_IMAGE, _TOKENS, _WIDTH = 56, 14, 128, 768
+_PRODUCT_LAYERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("conv2d", {"cin": 64, "cout": 64, "space": _IMAGE, "kernel": 3, "padding": 1, "bias": 0}),
+    (
+        "conv2d",
+        {"cin": 256, "cout": 256, "space": _SMALL_IMAGE, "kernel": 3, "padding": 1, "bias": 0},
+    ),
+    ("conv2d", {"cin": 61, "cout": 61, "space": _IMAGE, "kernel": 3, "padding": 1, "bias": 0}),
+    (
+        "conv2d",
+        {
+            "cin": 64,
+            "cout": 64,
+            "space": _IMAGE,
+            "kernel": 3,
+            "padding": 1,
+            "bias": 0,
+            "groups": 64,
+        },
+    ),
+    ("linear", {"lead": (_TOKENS,), "cin": _WIDTH - 1, "cout": _WIDTH - 1, "bias": 0}),
+    (
+        "sdpa",
+        {"tokens": _TOKENS, "kv_tokens": _TOKENS, "heads": 12, "kv_heads": 12, "head_dim": 64},
+    ),
+    ("lstm", {"cin": 256, "hidden": 256, "tokens": _TOKENS, "depth": 1}),
+)
+# Those that multiply nothing run alike in fp32 and in TF32.
+_OTHER_LAYERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("batch_norm", {"shape": (64, _IMAGE, _IMAGE)}),
+    ("pool", {"fn": "max", "shape": (64, _IMAGE, _IMAGE), "kernel": (2, 2), "stride": (2, 2)}),
+    ("layer_norm", {"shape": (_TOKENS, _WIDTH), "dims": 1}),
+    ("elementwise", {"fn": "gelu", "shape": (_TOKENS, 4 * _WIDTH)}),
+    ("dropout", {"shape": (_TOKENS, _WIDTH), "p": 0.1}),
+    ("embedding", {"lead": (_TOKENS,), "vocabulary": 32000, "width": _WIDTH}),
+)
 # Networks whose kernels are so short in such batches that the host decides how long a step takes:
 # one with few calls and one with many.
 _HOST_NETWORKS, _HOST_BATCH = ("lenet5", "resnet18"), 2
@@ -82,7 +120,7 @@ def make_shape_trials(
 def make_layer_trials(
     scale: DeviceScale, modes: tuple[str, ...] = ("eager",), phase: str = "train"
 ) -> tuple[Trial, ...]:
-    """Return convolutions of ordinary sizes in each precision.
+    """Return layers of ordinary sizes in each precision, one of every frequent kind.
 
     Args:
         scale: What is assumed about the device.
@@ -91,12 +129,10 @@ def make_layer_trials(
     """
     mode, trials = "graph" if "graph" in modes else "eager", []
     for precision in scale.flops_per_s:
-        setup = Setup(_CONVOLUTION_BATCH, phase=phase, precision=precision)
-        for channels, image in _CONVOLUTIONS:
-            layer = make_layer(
-                "conv2d", cin=channels, cout=channels, space=image, kernel=3, padding=1, bias=0
-            )
-            part = Part("hidden", (layer,))
+        setup = Setup(_LAYER_BATCH, phase=phase, precision=precision)
+        layers = _PRODUCT_LAYERS + (() if precision == "tf32" else _OTHER_LAYERS)
+        for kind, sizes in layers:
+            part = Part("hidden", (make_layer(kind, **sizes),))
             trials.append(make_isolated_trial(part, setup, mode))
     return tuple(_limit_copies(trial, scale.most_copies) for trial in trials)
 

@@ -6,12 +6,13 @@ import pytest
 from joulecast.gp.logsums.prior_covariance import (
     discrepancy_covariance,
     discrepancy_variance,
+    find_input_variances,
     log_prior_covariance,
     log_prior_variance,
     multiply_prior_covariance,
     structure_products,
 )
-from joulecast.gp.logsums.process import ALL_INPUTS
+from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP
 from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_inputs, draw_sums, make_process
 
@@ -19,8 +20,10 @@ from logsums_examples import draw_inputs, draw_sums, make_process
 def evaluate_pair(process, hyper, left, right, i, j):
     total = hyper.nugget_sd**2 * (left.identities[i] == right.identities[j])
     for term, own in zip(process.terms, hyper.terms, strict=True):
-        if term.group != ALL_INPUTS and left.groups[i, term.group] != right.groups[j, term.group]:
-            continue
+        if term.group != ALL_INPUTS:
+            group = left.groups[i, term.group]
+            if group == NO_GROUP or group != right.groups[j, term.group]:
+                continue
         axes = list(term.axes)
         difference = (left.points[i, axes] - right.points[j, axes]) / own.length_scales
         d = np.sqrt(5.0 * (difference**2).sum())
@@ -30,10 +33,10 @@ def evaluate_pair(process, hyper, left, right, i, j):
     return total
 
 
-@pytest.fixture
-def example():
+@pytest.fixture(params=[False, True])
+def example(request):
     rng = np.random.default_rng(0)
-    process = make_process()
+    process = make_process(leaves_out=request.param)
     hyper = process.unpack(process.prior.means + 0.1)
     return process, hyper, draw_inputs(rng, 17), draw_inputs(rng, 11, first_identity=10)
 
@@ -47,7 +50,7 @@ def test_covariance_equals_its_definition(example):
     ]
     assert cov == pytest.approx(np.array(expected), abs=1e-9)
     assert np.diag(log_prior_covariance(process, hyper, left, left)) == pytest.approx(
-        np.full(left.size, hyper.prior_variance), abs=1e-6
+        find_input_variances(process, hyper, left), abs=1e-6
     )
 
 

@@ -22,7 +22,6 @@ def test_theta_lists_hyper_parameters_in_order():
     assert hyper.terms[1].length_scales == pytest.approx([3.0, 3.0])
     assert hyper.noise_sd == pytest.approx(0.01)
     assert process.prior.sds.tolist() == [1.0, 0.5, 0.4, 0.6, 0.6, 0.5, 0.5, 0.5, 0.2]
-    assert hyper.prior_variance == pytest.approx(0.3**2 + 0.2**2 + 0.1**2)
 
 
 def test_prior_density_has_its_gradient():

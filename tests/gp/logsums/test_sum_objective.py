@@ -10,23 +10,24 @@ from joulecast.gp.logsums.log_inputs import sort_by_cell
 from joulecast.gp.logsums.prior_covariance import discrepancy_covariance, log_prior_covariance
 from joulecast.gp.logsums.prior_mean import prior_log_mean
 from joulecast.gp.logsums.sum_objective import SumObjective
-from logsums_examples import draw_fitted, draw_inputs
+from logsums_examples import draw_fitted, draw_inputs, make_process
 
 
-def make_objective(seed, caps=False):
+def make_objective(seed, caps=False, leaves_out=False):
     rng = np.random.default_rng(seed)
     fitted, values = draw_fitted(rng)
     inputs = replace(draw_inputs(np.random.default_rng(seed), 30, caps=caps))
     index, observations = sort_by_cell(inputs, fitted.observations)
     linear = linearise(observations.sums.counts, values[index])
     inputs = inputs.take(index)
-    return SumObjective(fitted.process, inputs, observations, linear), observations, linear
+    process = make_process(leaves_out=leaves_out)
+    return SumObjective(process, inputs, observations, linear), observations, linear
 
 
-@pytest.mark.parametrize("caps", [False, True])
+@pytest.mark.parametrize(("caps", "leaves_out"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_gradient_equals_finite_differences(seed, caps):
-    objective, _, _ = make_objective(seed, caps)
+def test_gradient_equals_finite_differences(seed, caps, leaves_out):
+    objective, _, _ = make_objective(seed, caps, leaves_out)
     prior = objective.process.prior
     theta = prior.means + 0.3 * np.random.default_rng(seed).normal(size=len(prior.means))
     evaluate = objective.negative_log_posterior
@@ -51,8 +52,9 @@ def test_gradient_by_basis_functions_of_the_logarithm():
     assert evaluate(theta)[1][len(coefficients) - 1] == expected
 
 
-def test_likelihood_equals_that_of_a_dense_normal():
-    objective, observations, linear = make_objective(4)
+@pytest.mark.parametrize("leaves_out", [False, True])
+def test_likelihood_equals_that_of_a_dense_normal(leaves_out):
+    objective, observations, linear = make_objective(4, leaves_out=leaves_out)
     process, inputs, sums = objective.process, objective.inputs, observations.sums
     theta = process.prior.means + 0.1
     hyper = process.unpack(theta)

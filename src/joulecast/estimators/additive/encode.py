@@ -9,7 +9,7 @@ mean the same in every fit and on every machine.
 
 Leaves of several devices are inputs of one process where their hardware is known: basis functions
 are then relative to what the data sheet says, points have the figures that efficiency depends on,
-and groups tell devices and architectures apart.
+and groups tell devices and makers apart.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.roofline import Roofline
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.logsums.process import NO_GROUP
 from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default
@@ -42,8 +43,20 @@ and bytes per second of a multiprocessor."""
 POWER_AXES = tuple(range(len(AXES) + 4))
 """Columns of points that powers depend on: achieved rates, then those of durations."""
 
-CLASS, KIND, DEVICE, DEVICE_CLASS, ARCHITECTURE_CLASS, VENDOR_CLASS = range(6)
-"""Columns of groups; those of devices only where hardware is known."""
+CLASS, KIND = range(2)
+"""Columns of groups."""
+
+DEVICE, DEVICE_CLASS, VENDOR_CLASS, NEW_DEVICE_CLASS, NEW_DEVICE_KIND = range(2, 7)
+"""Further columns where hardware is known; the last two for devices that the process was not fitted
+to, and for no others."""
+
+RELATIVE_AXES = tuple(
+    at
+    for at in DURATION_AXES + HARDWARE_AXES
+    if at not in (AXES.index("positions"), AXES.index("output channels"))
+)
+"""Columns that mean the same on every device: the output of a multiprocessor in place of the whole
+output."""
 
 # FLOPs and bytes that differ by more than this in logarithm: only one of them matters.
 _MAX_LOG_RATIO = 4.0
@@ -136,12 +149,11 @@ class PieceEncoder(Record):
         groups = [[leaf.operator_class, leaf.kind] for leaf in leaves]
         identities = [leaf.key for leaf in leaves]
         if (own := self.hardware) is not None:
-            makers = own.device, own.architecture or own.device, own.vendor or own.device
-            for group in groups:
-                group += [own.device, *(f"{group[CLASS]} {name}" for name in makers)]
+            for group, leaf in zip(groups, leaves, strict=True):
+                group += [own.device, *own.name_groups(leaf.operator_class, leaf.kind)]
             identities = [f"{key} {own.device}" for key in identities]
-        numbers = [list(map(number_name, group)) for group in groups]
-        columns = KIND + 1 if own is None else VENDOR_CLASS + 1
+        numbers = [[number_name(name) if name else NO_GROUP for name in group] for group in groups]
+        columns = KIND + 1 if own is None else NEW_DEVICE_KIND + 1
         return LogInputs(
             basis,
             points,

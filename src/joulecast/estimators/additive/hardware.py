@@ -23,7 +23,7 @@ from joulecast.estimators.additive.piece_points import AXES
 from joulecast.estimators.additive.roofline import Roofline
 from joulecast.gp.linalg import Floats
 from joulecast.records import FLOAT_PRECISIONS, DataSheet
-from joulecast.records.codec import Record
+from joulecast.records.codec import Record, omit_default
 
 ENERGY_PER_FLOP_AND_NM_J = 1e-12
 """Energy of an fp32 FLOP, over the process node in nm, with all that a large product needs.
@@ -56,32 +56,43 @@ class Hardware(Record):
     Attributes:
         device: Its name.
         vendor: Its maker, whose libraries it runs.
-        architecture: Devices of one architecture run the same kernels.
         units: Its multiprocessors.
         l2_bytes: Its last cache.
         powers_w: What the data sheet suggests for each basis function of powers.
+        is_fitted: Whether the processes were fitted to measurements of this device. Any other one
+            may differ from all of them.
     """
 
     device: str
     vendor: str
-    architecture: str
     units: int
     l2_bytes: float
     powers_w: tuple[float, ...]
+    is_fitted: bool = omit_default(False)
 
     @classmethod
-    def from_data_sheet(cls, sheet: DataSheet) -> Hardware:
+    def from_data_sheet(cls, sheet: DataSheet, is_fitted: bool = False) -> Hardware:
         """Return the figures of a data sheet."""
         l2_bytes = sheet.l2_bytes or _L2_BYTES_PER_UNIT * sheet.units
         powers_w = tuple(median_w for median_w, _ in find_power_priors(sheet).coefficients)
         return cls(
             sheet.name,
             sheet.vendor,
-            sheet.architecture,
             sheet.units,
             float(l2_bytes),
             powers_w,
+            is_fitted,
         )
+
+    def name_groups(self, operator_class: str, kind: str) -> list[str]:
+        """Return the groups of an operator on this device, after that of the device itself.
+
+        They are its class on the device, its class on those of the maker, and its class and kind on
+        a new device, which are empty for a device that the processes were fitted to.
+        """
+        makers = self.device, self.vendor or self.device
+        new = ["", ""] if self.is_fitted else [f"new {operator_class}", f"new {kind}"]
+        return [*(f"{operator_class} {name}" for name in makers), *new]
 
     def relate_work(self, points: Floats, size_bytes: Floats) -> Floats:
         """Return logarithms of the output of each multiprocessor and of bytes over the cache."""

@@ -5,8 +5,8 @@
     device 3: data sheet, energies  ─┘
 
 Leaves of all devices are inputs of one process of durations and one of powers. Their residuals are
-shared by all devices, by those of a maker and of an architecture, and in part belong to a device
-alone: that part is unknown for a device that was never measured, and what is measured on a device
+shared by all devices and by those of a maker, and in part belong to a device alone: that part is
+unknown, and larger, for a device that was never measured, and what is measured on a device
 outweighs what others say.
 """
 
@@ -65,13 +65,18 @@ class MeasuredDevice:
     observations: Sequence[DecomposedObservation]
 
 
-def make_sheet_encoder(sheet: DataSheet) -> DeviceEncoder:
-    """Return the encoder of a device that shares its model with others."""
+def make_sheet_encoder(sheet: DataSheet, is_fitted: bool = False) -> DeviceEncoder:
+    """Return the encoder of a device that shares its model with others.
+
+    Args:
+        sheet: Its data sheet.
+        is_fitted: Whether the model is fitted to measurements of the device.
+    """
     return DeviceEncoder(
         find_sustained_roofline(sheet),
         (),
         sheet.power_limit_w,
-        hardware=Hardware.from_data_sheet(sheet),
+        hardware=Hardware.from_data_sheet(sheet, is_fitted),
     )
 
 
@@ -99,7 +104,7 @@ def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSum
 
 
 def _encode_durations(device: MeasuredDevice, process: LogSumProcess) -> _Rows:
-    encoder = make_sheet_encoder(device.sheet)
+    encoder = make_sheet_encoder(device.sheet, is_fitted=True)
     sums = encode_decomposed(encoder, device.observations)
     inputs = encoder.encode_durations(sums.leaves)
     leaf_s = np.exp(prior_log_mean(inputs, _find_medians(process)))

@@ -15,6 +15,7 @@ from joulecast.gp.linalg import Floats, Ints, iterate_strips, matvec
 from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
 from joulecast.gp.logsums.process import (
     ALL_INPUTS,
+    NO_GROUP,
     KernelTerm,
     LogSumParameters,
     LogSumProcess,
@@ -65,14 +66,15 @@ def log_prior_variance(
     process: LogSumProcess, hyper: LogSumParameters, inputs: LogInputs, weights: WeightedSums
 ) -> Floats:
     """Return the prior variance of weighted sums of log values, from the pairs within each."""
-    own = hyper.prior_variance * weights.sum_entries(weights.weight**2)
+    variances = find_input_variances(process, hyper, inputs)
+    own = weights.sum_entries(weights.weight**2 * variances[weights.column])
     first, second = _list_pairs(weights.row)
     left, right = weights.column[first], weights.column[second]
     same_regime = inputs.regimes[left] == inputs.regimes[right]
     cov = np.zeros(len(first))
     for term, parameters in zip(process.terms, hyper.terms, strict=True):
         column = inputs.group_column(term.group)
-        same = np.flatnonzero(column[left] == column[right])
+        same = np.flatnonzero((column[left] == column[right]) & (column[left] != NO_GROUP))
         variance = parameters.shared_sd**2 + parameters.regime_sd**2 * same_regime[same]
         if term.axes:
             points = scale_points(inputs.points[:, list(term.axes)], parameters.length_scales)
@@ -83,12 +85,23 @@ def log_prior_variance(
     return np.asarray(own + 2.0 * np.bincount(weights.row[first], cov, weights.size))
 
 
+def find_input_variances(
+    process: LogSumProcess, hyper: LogSumParameters, inputs: LogInputs
+) -> Floats:
+    """Return the prior variance of the log value of each input, with nuggets."""
+    variances = np.full(inputs.size, hyper.nugget_sd**2)
+    for term, own in zip(process.terms, hyper.terms, strict=True):
+        variances += own.variance * (inputs.group_column(term.group) != NO_GROUP)
+    return variances
+
+
 def compare_cells(term: KernelTerm, left: Ints, right: Ints) -> tuple[Floats, Floats]:
     """Return which cells share the term's group, and which of those share their regime too."""
     same_regime = left[:, None, -1] == right[None, :, -1]
     if term.group == ALL_INPUTS:
         return np.ones(same_regime.shape), same_regime.astype(float)
-    same_group = left[:, None, term.group] == right[None, :, term.group]
+    group = left[:, None, term.group]
+    same_group = (group == right[None, :, term.group]) & (group != NO_GROUP)
     return same_group.astype(float), (same_group & same_regime).astype(float)
 
 
@@ -173,7 +186,7 @@ def _find_variance(own: TermParameters, left: Ints, right: Ints) -> float | Floa
 
 def _match_groups(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Return the members of each group that occurs on both sides, ascending."""
-    shared = np.intersect1d(left, right)
+    shared = np.setdiff1d(np.intersect1d(left, right), [NO_GROUP])
     return zip(_list_members(left, shared), _list_members(right, shared), strict=True)
 
 

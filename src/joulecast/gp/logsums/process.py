@@ -21,6 +21,9 @@ Prior = tuple[float, float]
 
 ALL_INPUTS = -1
 
+NO_GROUP = -(2**63)
+"""Group of inputs that a term leaves out: it adds nothing to their variance."""
+
 
 @dataclass(frozen=True)
 class KernelTerm(Record):
@@ -122,11 +125,6 @@ class LogSumParameters:
     structure_sd: float
     sum_sd: float
     noise_sd: float
-
-    @property
-    def prior_variance(self) -> float:
-        """Prior variance of every input."""
-        return sum(term.variance for term in self.terms) + self.nugget_sd**2
 
 
 def _unpack_term(term: KernelTerm, values: Iterator[float]) -> TermParameters:

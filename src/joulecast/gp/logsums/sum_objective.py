@@ -21,7 +21,13 @@ from joulecast.gp.logsums.linearisation import LinearSums
 from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations
 from joulecast.gp.logsums.prior_covariance import compare_cells, structure_products
 from joulecast.gp.logsums.prior_mean import coefficient_gradient, prior_log_mean
-from joulecast.gp.logsums.process import KernelTerm, LogSumParameters, LogSumProcess, TermParameters
+from joulecast.gp.logsums.process import (
+    NO_GROUP,
+    KernelTerm,
+    LogSumParameters,
+    LogSumProcess,
+    TermParameters,
+)
 
 
 class SumObjective:
@@ -201,7 +207,8 @@ def _list_blocks(term: KernelTerm, inputs: LogInputs) -> list[_KernelBlock]:
     if not term.axes:
         return []
     column = inputs.group_column(term.group)
-    return [_make_block(term, inputs, np.flatnonzero(column == one)) for one in np.unique(column)]
+    groups = np.setdiff1d(column, [NO_GROUP])
+    return [_make_block(term, inputs, np.flatnonzero(column == one)) for one in groups]
 
 
 def _make_block(term: KernelTerm, inputs: LogInputs, members: Ints) -> _KernelBlock:

@@ -20,6 +20,7 @@ from joulecast.gp.logsums.posterior import LogSumPosterior, multiply_triangular
 from joulecast.gp.logsums.prior_covariance import (
     discrepancy_covariance,
     discrepancy_variance,
+    find_input_variances,
     log_prior_covariance,
     log_prior_variance,
 )
@@ -75,11 +76,12 @@ def predict_inputs(
     log_mean, log_variance = np.empty(inputs.size), np.zeros(inputs.size)
     if not with_variance and posterior.full_mean is not None:
         return LogPrediction(posterior.full_mean.predict(inputs), log_variance)
+    variances = find_input_variances(posterior.process, posterior.hyper, inputs)
     for index, mean, cov in _iterate_inputs(posterior, inputs):
         log_mean[index] = mean
         if with_variance:
             explained = multiply_triangular(posterior.inverse_factor, cov)
-            log_variance[index] = _subtract_squares(posterior.hyper.prior_variance, explained.T)
+            log_variance[index] = _subtract_squares(variances[index], explained.T)
     return LogPrediction(log_mean, log_variance)
 
 
@@ -170,7 +172,8 @@ def explain_inputs(
     for index, mean, cov in _iterate_inputs(posterior, inputs, known_mean):
         log_mean[index] = mean
         explained[index] = multiply_triangular(posterior.inverse_factor, cov).T
-    log_variance = _subtract_squares(posterior.hyper.prior_variance, explained)
+    variances = find_input_variances(posterior.process, posterior.hyper, inputs)
+    log_variance = _subtract_squares(variances, explained)
     return LogPrediction(log_mean, log_variance), explained
 
 
@@ -233,7 +236,7 @@ def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: Weig
     return weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
 
 
-def _subtract_squares(prior_variance: float | Floats, explained: Floats) -> Floats:
+def _subtract_squares(prior_variance: Floats, explained: Floats) -> Floats:
     """Return the posterior variance of each row of L⁻¹·k."""
     squares = np.einsum("ij,ij->i", explained, explained)
     return np.asarray(np.maximum(prior_variance - squares, 0.0))
