@@ -39,6 +39,7 @@ from estimates import (
     estimate_shipped,
     read_network,
 )
+from fourth_networks import FOURTH_NETWORKS
 from networks import NETWORKS
 from result_files import RunFolder, open_folder
 from second_networks import SECOND_NETWORKS
@@ -57,6 +58,7 @@ TABLES = {
     "first": NETWORKS,
     "second": SECOND_NETWORKS,
     "third": THIRD_NETWORKS,
+    "fourth": FOURTH_NETWORKS,
     "development": DEVELOPMENT,
 }
 DEVICE_STAGES = ("shipped", "truth", "probed")

@@ -10,7 +10,7 @@ import gzip
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -46,12 +46,18 @@ class MeasuredStep:
 
 
 def read_steps() -> list[MeasuredStep]:
-    """Return all networks whose joules were measured."""
-    return [*_read_anywhere(), *_read_families()]
+    """Return all development networks whose joules were measured."""
+    folders = ("results", "results-second", "results-third")
+    return [*_read_anywhere(folders), *_read_families()]
 
 
-def _read_anywhere() -> Iterator[MeasuredStep]:
-    for folder in ("results", "results-second", "results-third"):
+def read_fresh_steps() -> list[MeasuredStep]:
+    """Return the networks that were measured after the model was final."""
+    return list(_read_anywhere(("results-fourth",)))
+
+
+def _read_anywhere(folders: Sequence[str]) -> Iterator[MeasuredStep]:
+    for folder in folders:
         path = BENCHMARKS / "anywhere" / folder
         results: dict[str, Any] = json.loads((path / "results.json").read_text())
         networks = json.loads(gzip.decompress((path / "networks.json.gz").read_bytes()))
@@ -99,7 +105,7 @@ def read_atlas(seconds: float) -> list[Observation]:
     return found
 
 
-def read_anchors() -> list[Observation]:
-    """Return the anchors as ``measure_anchors.py`` measured them on one H200."""
-    path = Path(__file__).parent / "results" / "h200-anchors.jsonl"
+def read_anchors(name: str) -> list[Observation]:
+    """Return the anchors of one H200, as ``measure_anchors.py`` wrote them."""
+    path = Path(__file__).parent / "results" / name
     return [Observation.from_dict(json.loads(line)) for line in path.read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 python benchmarks/devices/run_h200.py --data FOLDER                    # FOLDER: NeuSight's tables
 python benchmarks/devices/run_h200.py --data FOLDER --shared FILE      # keep the shared model there
+python benchmarks/devices/run_h200.py --data FOLDER --fresh            # networks of the fourth test
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from h200_networks import MeasuredStep, read_anchors, read_atlas, read_steps
+from h200_networks import (
+    MeasuredStep,
+    read_anchors,
+    read_atlas,
+    read_fresh_steps,
+    read_steps,
+)
 from kernel_choice import AnyStep
 from neusight_data import read_kernels
 from neusight_data import read_steps as read_neusight_steps
@@ -49,6 +56,8 @@ from joulecast.testing.commits import find_commit
 Json = dict[str, Any]
 
 LEVEL, ATLAS_S = 0.95, 60.0
+ANCHORS, FRESH_ANCHORS = "h200-anchors.jsonl", "h200-anchors-fourth.jsonl"
+"""Anchors of one card, and of the card that the fourth test's networks were measured on."""
 TOGETHER = 20
 SHEET = find_data_sheet(H200)
 
@@ -56,10 +65,11 @@ SHEET = find_data_sheet(H200)
 def main() -> None:
     """Estimate every network at every stage; write and print the results."""
     args = parse_arguments()
-    steps = read_steps()
+    steps = read_fresh_steps() if args.fresh else read_steps()
+    known = list_stages(read_anchors(FRESH_ANCHORS if args.fresh else ANCHORS))
     shared = load_shared(args.data, args.shared)
     stages: Json = {}
-    for name, observations in list_stages().items():
+    for name, observations in known.items():
         fitted = start_from_sheet(SHEET, observations, shared)
         stages[name] = estimate_steps(fitted, steps)
         print(describe(name, stages[name]), flush=True)
@@ -71,12 +81,13 @@ def main() -> None:
         "measured": "on H200s, by Joulecast",
         "date": datetime.now(UTC).date().isoformat(),
         "commit": find_commit(__file__),
-        "observations": {name: len(found) for name, found in list_stages().items()},
+        "observations": {name: len(found) for name, found in known.items()},
         "scores": {name: score_groups(rows) for name, rows in stages.items()},
         "estimates": stages,
     }
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "h200.json").write_text(format_json(report))
+    name = "h200-fresh.json" if args.fresh else "h200.json"
+    (args.out / name).write_text(format_json(report))
     for name, rows in stages.items():
         print(describe(name, rows))
 
@@ -86,6 +97,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, required=True, help="folder of NeuSight's tables")
     parser.add_argument("--shared", type=Path, help="file to keep the shared model in")
+    parser.add_argument("--fresh", action="store_true", help="estimate the fourth test's networks")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
 
@@ -94,14 +106,16 @@ def parse_arguments() -> argparse.Namespace:
 # What is known
 
 
-def list_stages() -> dict[str, list[Observation]]:
+def list_stages(anchors: Sequence[Observation]) -> dict[str, Sequence[Observation]]:
     """Return what was observed on the H200 at each stage."""
-    anchors = read_anchors()
+    left_s = ATLAS_S - sum(one.cost_s for one in anchors)
     return {
         "data sheet": [],
         "anchors": [replace(one, energy_j=None) for one in anchors if one.trial.network.layers],
         "anchors with energy": anchors,
         "60 s of atlas": read_atlas(ATLAS_S),
+        "60 s, of which anchors": [*anchors, *read_atlas(left_s)],
+        "anchors and 60 s of atlas": [*anchors, *read_atlas(ATLAS_S)],
     }
 
 
@@ -194,7 +208,7 @@ def score_groups(rows: Sequence[Json]) -> Json:
         "anywhere": [row for row in rows if row["test"] == "anywhere"],
         "families": [row for row in rows if row["test"] != "anywhere"],
     }
-    return {name: score_rows(own) for name, own in groups.items()}
+    return {name: score_rows(own) for name, own in groups.items() if own}
 
 
 def score_rows(rows: Sequence[Json]) -> Json:

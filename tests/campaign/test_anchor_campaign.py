@@ -20,7 +20,7 @@ def test_anchors_are_measured_in_seconds_and_once():
         first = run_anchors(replace(measurer, rounds=1), log, SHEET)
         again = run_anchors(replace(measurer, rounds=1), log, SHEET)
         stored = log.load_observations(first.profile_key)
-    assert first.elapsed_s < 15 and first.new == first.trials
+    assert first.elapsed_s < 30 and first.new == first.trials
     assert 0 < first.with_energy < first.trials
     assert first.peaks.flops_per_s.keys() == {"fp32", "tf32", "bf16"}
     assert first.peaks.bytes_per_s and first.peaks.launch_s
