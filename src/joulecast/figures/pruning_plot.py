@@ -92,6 +92,7 @@ def _make_share_panel(
                 hover_texts=tuple(f"{name}: {100.0 * share:.1f} %" for share in found),
             )
         )
-    x = Axis("Guide of pruning", categories=tuple(str(1 + at) for at in range(len(shares))))
+    # In two lines, so that they stand side by side.
+    x = Axis("Guide of pruning", categories=tuple(name.replace(", ", ",\n") for name in shares))
     y = Axis("Share of the unpruned network", "%", low=0.0)
     return Panel(x, y, tuple(marks), "Energy of a step, a point for each seed")
