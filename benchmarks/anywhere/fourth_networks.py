@@ -76,9 +76,6 @@ def _make_language_model(
 
 FOURTH_NETWORKS = (
     BenchmarkNetwork("pythia_410m", "language", make_pythia, 16, "bf16", "adamw", HF, 1),
-    BenchmarkNetwork(
-        "wide_resnet50_2", "vision", make_torchvision("wide_resnet50_2"), 64, "tf32", "sgd", VISION
-    ),
     BenchmarkNetwork("roberta_base", "language", make_roberta, 32, "tf32", "adamw", HF, 1),
     BenchmarkNetwork(
         "efficientnet_b4", "vision", make_torchvision("efficientnet_b4"), 32, "bf16", "sgd", VISION

@@ -33,7 +33,12 @@ from joulecast.testing.commits import find_commit
 
 Json = dict[str, Any]
 
-FOLDERS = {"first": "results", "second": "results-second", "third": "results-third"}
+FOLDERS = {
+    "first": "results",
+    "second": "results-second",
+    "third": "results-third",
+    "fourth": "results-fourth",
+}
 """Where the tables of each test are, beside this script."""
 
 # How Joulecast names a card: digits of a hash.

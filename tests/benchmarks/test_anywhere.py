@@ -26,6 +26,7 @@ SCRIPTS = (
     "generative_networks", "speech_and_tables", "networks", "development", "second_language",
     "second_vision", "second_generative", "second_signals", "second_networks", "third_language",
     "third_vision", "third_generative", "third_neighbourhoods", "third_signals", "third_networks",
+    "fourth_networks",
     "result_files", "truth", "estimates", "scores", "run", "rescore", "report",
 )  # fmt: skip
 
@@ -60,6 +61,7 @@ OTHER_DOMAINS = SHARED_DOMAINS | {"series", "control"}
         ("first", (14, 13, 3), (20, 9, 1), SHARED_DOMAINS),
         ("second", (14, 13, 3), (16, 9, 5), OTHER_DOMAINS),
         ("third", (13, 11, 2), (14, 7, 5), OTHER_DOMAINS | {"graphs", "fields"}),
+        ("fourth", (6, 6, 2), (7, 7, 0), {"language", "vision", "video"}),
     ],
 )
 def test_the_table_keeps_what_the_protocol_says(scripts, name, precisions, optimizers, domains):
