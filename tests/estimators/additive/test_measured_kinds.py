@@ -6,9 +6,11 @@ from additive_examples import SETUP, count_network, draw_networks, observe_parts
 from joulecast.estimators.additive.decompose import decompose_observations
 from joulecast.estimators.additive.device_model import predict_device
 from joulecast.estimators.additive.measured_kinds import (
+    MeasuredKind,
     add_kinds,
     find_unseen_shares,
     note_extrapolation,
+    share_half_precisions,
     summarise_kinds,
 )
 from joulecast.families import make_family
@@ -84,3 +86,11 @@ def test_sizes_beyond_measured_ones_are_noted(model, kinds):
     small, large = note_extrapolation(kinds, predict(model, *map(linear_network, (64, 16384))))
     assert not any("linear" in one for one in small)
     assert any(one.startswith("extrapolated") and "linear fp32" in one for one in large)
+
+
+def test_half_precisions_share_what_was_measured():
+    fp16, bf16, fp32 = MeasuredKind(1), MeasuredKind(2), MeasuredKind(3)
+    measured = {"relu fp16": fp16, "gelu bf16 inference": bf16, "add fp32": fp32, "add fp16": fp16}
+    shared = share_half_precisions(measured)
+    assert shared["relu bf16"] == fp16 and shared["gelu fp16 inference"] == bf16
+    assert shared["add fp32"] == fp32 and len(shared) == 7

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
+from joulecast.estimators.additive import estimator
+from joulecast.estimators.additive.sheet_model import load_shared_model
 from joulecast.families import make_family
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
@@ -31,6 +34,18 @@ def test_rows_are_ranked_by_energy_per_sample(cnn_profile):
         low, high = row.duration_interval_s
         assert low < row.duration_s < high
         assert row.estimate.provenance == "simulated"
+
+
+def test_data_sheets_are_ranked_in_precisions_that_no_fit_has_seen(monkeypatch):
+    profiles = {name: make_sheet_profile(find_data_sheet(name)) for name in ("l40s", "a10")}
+    # As if the shared model knew no kind of layer.
+    shared = replace(load_shared_model(), measured_kinds={})
+    monkeypatch.setattr(estimator, "load_shared_model", lambda: shared)
+    found = compare(NET, profiles, [Setup(32, precision="bf16"), Setup(32)])
+    (rows,) = found.groups.values()
+    assert sorted(row.rank for row in rows) == [1, 2, 3, 4]
+    assert all(row.estimate.unseen_share == pytest.approx(1.0, abs=0.01) for row in rows)
+    assert not found.unranked
 
 
 def test_front_is_marked(cnn_profile):

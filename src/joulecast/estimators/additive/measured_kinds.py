@@ -67,6 +67,19 @@ def summarise_kinds(
     }
 
 
+def share_half_precisions(measured: Mapping[str, MeasuredKind]) -> dict[str, MeasuredKind]:
+    """Return labels in fp16 under their names in bf16 too, and the other way round.
+
+    Devices that share a process have one regime for both.
+    """
+    swapped = {}
+    for label, kind in measured.items():
+        for one, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            if one in label.split():
+                swapped[label.replace(one, other)] = kind
+    return dict(sorted({**swapped, **measured}.items()))
+
+
 def add_kinds(
     earlier: Mapping[str, MeasuredKind], added: Mapping[str, MeasuredKind]
 ) -> dict[str, MeasuredKind]:

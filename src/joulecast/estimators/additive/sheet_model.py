@@ -17,7 +17,11 @@ from joulecast.estimators.additive.datasheet_power import find_power_priors
 from joulecast.estimators.additive.decompose import choose_sum_error_sd_share
 from joulecast.estimators.additive.device_model import AdditiveModel
 from joulecast.estimators.additive.host_time import OTHER_HOST_SD_SHARE, HostTimeModel
-from joulecast.estimators.additive.measured_kinds import MeasuredKind, summarise_kinds
+from joulecast.estimators.additive.measured_kinds import (
+    MeasuredKind,
+    share_half_precisions,
+    summarise_kinds,
+)
 from joulecast.estimators.additive.shared_fit import (
     MeasuredDevice,
     fit_shared_durations,
@@ -85,7 +89,7 @@ def fit_shared_model(
         duration,
         fit_shared_powers(metered, duration),
         host_time,
-        summarise_kinds(observations, splits_passes=True),
+        share_half_precisions(summarise_kinds(observations, splits_passes=True)),
         choose_sum_error_sd_share(observations),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from joulecast.catalogue import DATASHEET
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import AUTO, Estimates, fit_profile
 from joulecast.estimators.data_parallel import GpuGroup, find_gpu_group, replicate_steps
@@ -140,7 +141,8 @@ def _find_reason(estimate: Estimate, profile: Profile, setup: Setup) -> str:
         needed = format_bytes(estimate.peak_memory_bytes)
         available = format_bytes(estimate.device_memory_bytes)
         return f"does not fit: needs about {needed}, but {device} has {available}"
-    if estimate.unseen_share <= _MAX_UNSEEN_SHARE:
+    # Data sheets are compared although nothing was measured: their intervals are wide.
+    if estimate.unseen_share <= _MAX_UNSEEN_SHARE or estimate.provenance == DATASHEET:
         return ""
     seen = [one for one, _ in summarise_observations(profile.observations).setups]
     for name in _COMPARED_FIELDS:
