@@ -8,12 +8,13 @@ It needs PyTorch, NumPy and NVML, and no database. What the file holds is not me
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from joulecast.api.measurers import open_any_measurer
 from joulecast.api.options import MeasureOptions
-from joulecast.campaign.anchor_campaign import run_anchors
-from joulecast.errors import MissingError
+from joulecast.campaign.anchor_campaign import AnchorRun, run_anchors
+from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators.sheet_start import match_device_sheet
 from joulecast.uses.reproduce.observation_file import ObservationFile
 
@@ -24,14 +25,23 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="file of the observations")
     parser.add_argument("--on", default="cuda:0", help="device to measure")
     arguments = parser.parse_args()
-    with open_any_measurer(MeasureOptions(on=arguments.on)) as measurer:
-        sheet = match_device_sheet(measurer.runtime.device)
-        if sheet is None:
-            raise MissingError(f"the catalogue has no data sheet of {measurer.runtime.device.name}")
-        run = run_anchors(measurer, ObservationFile(arguments.out), sheet)
+    try:
+        run = measure(arguments.out, arguments.on)
+    except JoulecastError as error:
+        sys.exit(str(error))
     print(f"{run.trials} anchors, {run.with_energy} with energy, {run.elapsed_s:.1f} s")
     for reason in run.skipped:
         print(f"skipped: {reason}")
+
+
+def measure(out: Path, on: str) -> AnchorRun:
+    """Measure the anchors that the file does not hold yet."""
+    with open_any_measurer(MeasureOptions(on=on)) as measurer:
+        device = measurer.runtime.device
+        sheet = match_device_sheet(device)
+        if sheet is None:
+            raise MissingError(f"the catalogue has no data sheet of {device.name}: name a GPU")
+        return run_anchors(measurer, ObservationFile(out), sheet)
 
 
 if __name__ == "__main__":
