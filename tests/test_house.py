@@ -83,7 +83,7 @@ def list_public_floats() -> Iterator[tuple[str, str]]:
                 for field in node.body:
                     if isinstance(field, ast.AnnAssign) and is_float(field.annotation):
                         yield f"{name_of(path)}:{node.name}", ast.unparse(field.target)
-        if name_of(path).startswith("api/") or path == SOURCE / "__init__.py":
+        if name_of(path).startswith("features/") or path == SOURCE / "__init__.py":
             for function in list_functions(path):
                 if not function.name.startswith("_"):
                     for argument in list_arguments(function):

@@ -34,8 +34,8 @@ from observation_files import read_profiles, write_packed
 from report import COST, RESULTS, count_tests, open_log
 from settings import OWN, OWN_SECONDS, SETTINGS, Setting
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign import ObservationLog, find_profile_key, run_campaign
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import JoulecastError, MeasurementError, MissingError, NetError

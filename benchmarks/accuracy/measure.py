@@ -23,8 +23,8 @@ from settings import (
     Setting,
 )
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key, run_campaign
 from joulecast.errors import JoulecastError
 from joulecast.estimators import find_estimator

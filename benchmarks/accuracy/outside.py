@@ -48,8 +48,8 @@ from scoring import (
     show_score,
 )
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.cli.terminal import label_provenance, make_console, print_table
 from joulecast.errors import MissingError

@@ -27,7 +27,7 @@ from scoring import (
     list_windows,
 )
 
-from joulecast.api.measurers import OwnNetRuntime
+from joulecast.features.measurers import OwnNetRuntime
 from joulecast.campaign import run_campaign
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator

@@ -31,8 +31,8 @@ from observation_files import read_profiles, write_packed
 from report import RESULTS, count_tests, list_used, open_log
 from settings import BASELINE_SECONDS, OWN_SECONDS, Setting
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.cli.terminal import make_console, print_table
 from joulecast.errors import JoulecastError, MissingError

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from joulecast.api.nets import resolve_name
+from joulecast.features.nets import resolve_name
 from joulecast.records import Network, Observation, Setup
 
 BENCHMARKS = Path(__file__).parents[1]

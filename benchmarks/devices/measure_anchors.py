@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from joulecast.api.measurers import open_any_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_any_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign.anchor_campaign import AnchorRun, run_anchors
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators.sheet_start import match_device_sheet

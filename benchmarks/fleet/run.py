@@ -29,8 +29,8 @@ from typing import Any
 import psutil
 from listed_networks import ListedEstimator
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.campaign import run_campaign
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family

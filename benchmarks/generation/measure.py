@@ -24,8 +24,8 @@ from language_models import (
     make_model,
 )
 
-from joulecast.api.measurers import OwnNetRuntime, open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import OwnNetRuntime, open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Observation, Setup, Trial
 from joulecast.runtimes.torch.load import LoadedNet

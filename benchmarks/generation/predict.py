@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from language_models import Case, ModelSize, make_model
 
-from joulecast.api.profiles import load_profile
+from joulecast.features.profiles import load_profile
 from joulecast.estimators import fit_profile
 from joulecast.generation import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import Network, Setup

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from test_networks import list_pace_trials, list_trials
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.records import Observation
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from baselines import RIVALS, LayerRegressions
 from error_table import Row, parse_arguments, write_tables
 
-from joulecast.api.profiles import load_profile
+from joulecast.features.profiles import load_profile
 from joulecast.estimators import fit_profile
 from joulecast.estimators.fitted_profile import FittedProfile
 from joulecast.records import Observation

@@ -23,11 +23,11 @@ from typing import Any
 import click
 from onnx_inputs import damage_graph, make_onnx_file
 
-from joulecast.api.inspect import count_step
-from joulecast.api.nets import ResolvedNet, resolve_name
-from joulecast.api.outside_profiles import read_outside_profile
+from joulecast.features.inspect import count_step
+from joulecast.features.nets import ResolvedNet, resolve_name
+from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.budgets import parse_budget
-from joulecast.cli.estimate import parse_seen
+from joulecast.features.estimate import parse_seen
 from joulecast.cli.inspect import describe_network
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings

@@ -35,14 +35,14 @@ from joulecast.testing.machines import find_processor
 OBSERVATIONS = 5_000
 COMMAND = "from joulecast.cli.main import main; main()"
 WORDS = ("estimate", "cnn5", "--device", "nvidia-h200")
-IMPORTS = "import joulecast.cli.main, joulecast.cli.estimate, rich.console"
+IMPORTS = "import joulecast.cli.main, joulecast.features.estimate, rich.console"
 READ = "from joulecast.files import read_profile; {0}; profile = read_profile({1!r}); {2}"
 START, STOP = "import time; t = time.process_time()", "print(time.process_time() - t)"
 PREDICT = (
-    "from joulecast.api.profiles import load_profile; "
+    "from joulecast.features.profiles import load_profile; "
     "from joulecast.estimators import estimate_network; "
     "from joulecast.families import make_family; from joulecast.records import Setup; "
-    "import joulecast.cli.estimate; profile = load_profile('nvidia-h200'); "
+    "import joulecast.features.estimate; profile = load_profile('nvidia-h200'); "
     f"{START}; estimate_network(profile, make_family('cnn5'), Setup()); {STOP}"
 )
 

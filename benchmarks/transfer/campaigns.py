@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.api.nets import resolve_name
+from joulecast.features.nets import resolve_name
 from joulecast.campaign import run_campaign
 from joulecast.estimators import fit_profile
 from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive

@@ -18,25 +18,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulecast.api.catalogue import list_devices
-    from joulecast.api.compare import compare
-    from joulecast.api.data import attach_trace
-    from joulecast.api.data_export import export_observations
-    from joulecast.api.data_import import import_runs, predict_run
-    from joulecast.api.data_levels import export_dataset
-    from joulecast.api.estimate import estimate, update
-    from joulecast.api.estimate_run import estimate_run
-    from joulecast.api.evaluate import evaluate
-    from joulecast.api.fleet import estimate_fleet
-    from joulecast.api.generate import generate
-    from joulecast.api.inspect import inspect
-    from joulecast.api.measure import measure
-    from joulecast.api.monitor import monitor
-    from joulecast.api.plan import plan
-    from joulecast.api.profile import profile
-    from joulecast.api.profiles import load_profile
-    from joulecast.api.prune import load_pruned, prune
-    from joulecast.api.records import (
+    from joulecast.features.catalogue import list_devices
+    from joulecast.features.compare import compare
+    from joulecast.features.data import attach_trace
+    from joulecast.features.data_export import export_observations
+    from joulecast.features.data_import import import_runs, predict_run
+    from joulecast.features.data_levels import export_dataset
+    from joulecast.features.estimate import estimate, estimate_run, update
+    from joulecast.features.evaluate import evaluate
+    from joulecast.features.fleet import estimate_fleet
+    from joulecast.features.generate import generate
+    from joulecast.features.inspect import inspect
+    from joulecast.features.measure import measure
+    from joulecast.features.monitor import monitor
+    from joulecast.features.plan import plan
+    from joulecast.features.profile import profile
+    from joulecast.features.profiles import load_profile
+    from joulecast.features.prune import load_pruned, prune
+    from joulecast.features.records import (
         Estimate,
         JoulecastError,
         Network,
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
         Profile,
         Setup,
     )
-    from joulecast.api.report import report
-    from joulecast.api.reproduce import reproduce
-    from joulecast.api.score import score, score_phones
-    from joulecast.api.search import search
+    from joulecast.features.report import report
+    from joulecast.features.reproduce import reproduce
+    from joulecast.features.score import score, score_phones
+    from joulecast.features.search import search
 
 __all__ = [
     "Estimate",
@@ -95,6 +94,7 @@ _MODULES = {
     "Setup": "records",
     "attach_trace": "data",
     "estimate_fleet": "fleet",
+    "estimate_run": "estimate",
     "export_dataset": "data_levels",
     "export_observations": "data_export",
     "import_runs": "data_import",
@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("joulecast")
     if name not in __all__:
         raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
-    return getattr(import_module(f"joulecast.api.{_MODULES.get(name, name)}"), name)
+    return getattr(import_module(f"joulecast.features.{_MODULES.get(name, name)}"), name)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from joulecast.errors import InputError
+from joulecast.errors import ArgumentError, InputError, arg
 from joulecast.records.codec import Record, not_stored
 from joulecast.units import format_energy, format_share, parse_energy, parse_share
 
@@ -41,13 +41,21 @@ class RunLength(Record):
 
     def __post_init__(self) -> None:
         if (self.epochs is None) != (self.samples is None):
-            raise InputError("epochs and samples belong together: give both, or steps")
+            raise ArgumentError(
+                f"{arg('epochs')} and {arg('samples')} belong together: give both, or "
+                f"{arg('steps')}"
+            )
         if self.steps is not None and self.epochs is not None:
-            raise InputError("a run has one length: give steps, or epochs and samples")
+            raise ArgumentError(
+                f"a run has one length: give {arg('steps')}, or {arg('epochs')} and "
+                f"{arg('samples')}"
+            )
         for name in ("steps", "epochs", "samples"):
             count = getattr(self, name)
             if count is not None and not 1 <= count <= MAX_COUNT:
-                raise InputError(f"{name} is {count}: give a whole number from 1 to {MAX_COUNT:,}")
+                raise ArgumentError(
+                    f"{arg(name)} is {count}: give a whole number from 1 to {MAX_COUNT:,}"
+                )
 
     def count_steps(self, batch: int) -> int:
         """Return the number of steps with so many samples; the last of an epoch may be smaller."""
@@ -136,7 +144,7 @@ def parse_budget(text: str, length: RunLength | None = None) -> EnergyBudget:
         raise InputError(f"{text!r} is not a budget: {_EXAMPLES}")
     if not is_run and (per == "run" or (not per and _RUN_UNITS.search(amount))):
         raise InputError(
-            f"{text!r} is for a run of unknown length: give --steps, or --epochs and --samples; "
-            f"for one step write {amount}/step"
+            f"{text!r} is for a run of unknown length: give {arg('steps')}, or {arg('epochs')} and "
+            f"{arg('samples')}; for one step write {amount}/step"
         )
     return EnergyBudget(energy_j, per=per or default_period, text=stripped)

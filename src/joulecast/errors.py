@@ -2,6 +2,7 @@
 
     JoulecastError                 one line for the user; the command line exits with 1
     ├── InputError                 give something else: a network, a size, an option, a file
+    │   ├── ArgumentError          an argument is missing, wrong by itself, or contradicts another
     │   ├── NetError               the network cannot be found, imported, run or rebuilt
     │   └── FileError              a profile or network file is damaged, foreign or too new
     ├── MissingError               make or install something first: a meter, a profile, a package
@@ -16,22 +17,52 @@
     └── StoreError                 the store cannot be read or written; it is unchanged
 
 A message says what is wrong, with which value, and what to do. It is one line and safe to show:
-passwords in URLs are left out, and control characters are escaped.
+passwords in URLs are left out, and control characters are escaped. Where it names an argument of a
+verb, it does so with ``arg``: Python says ``steps=``, the command line ``--steps``.
 """
+
+import re
+from collections.abc import Callable
 
 from joulecast.printable import make_printable
 from joulecast.redaction import redact_url
+
+# Private-use characters, which no message has otherwise.
+_ARGUMENT = re.compile("\ue000(\\w+)(?:\ue001([^\ue002]*))?\ue002")
+
+
+def arg(name: str, value: object = None) -> str:
+    """Return a mention of an argument, to be used in the message of an error.
+
+    It reads ``steps`` or ``parallel='data'`` in Python, ``--steps`` or ``--parallel data`` on the
+    command line.
+    """
+    return f"\ue000{name}\ue002" if value is None else f"\ue000{name}\ue001{value}\ue002"
+
+
+def _mention_in_python(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value!r}"
 
 
 class JoulecastError(Exception):
     """Base class of all errors that Joulecast raises on purpose."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(make_printable(" ".join(redact_url(str(message)).split())))
+        self._message = " ".join(redact_url(str(message)).split())
+        super().__init__(self.describe(_mention_in_python))
+
+    def describe(self, mention: Callable[[str, str | None], str]) -> str:
+        """Return the message; ``mention`` writes an argument, given its name and value."""
+        text = _ARGUMENT.sub(lambda found: mention(found[1], found[2]), self._message)
+        return make_printable(text)
 
 
 class InputError(JoulecastError):
     """An argument cannot be used."""
+
+
+class ArgumentError(InputError):
+    """An argument is missing, cannot be used whatever the rest is, or contradicts another."""
 
 
 class NetError(InputError):

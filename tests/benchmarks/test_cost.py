@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.errors import MissingError
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.store import open_store
 from joulecast.uses.evaluate.campaign_budget import sum_work_s
 

@@ -4,9 +4,9 @@ from argparse import Namespace
 
 import pytest
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
 from joulecast.families import make_family
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.records import OWN_NET, Device, Observation, Profile, Setup, Trial
 from joulecast.uses.evaluate.evaluation_log import EvaluationLog
 

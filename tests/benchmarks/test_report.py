@@ -6,10 +6,10 @@ from statistics import fmean, median
 
 import pytest
 
-from joulecast.api.measurers import open_measurer
-from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key
 from joulecast.errors import FileError, MissingError
+from joulecast.features.measurers import open_measurer
+from joulecast.features.options import MeasureOptions
 from joulecast.store import open_store
 from joulecast.uses.evaluate import evaluate
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.api.monitor import WindowEnergy
 from joulecast.callbacks.training_windows import (
     ContentCounter,
     TrainingWindow,
@@ -12,6 +11,7 @@ from joulecast.callbacks.training_windows import (
     sum_windows,
     summarise_steps,
 )
+from joulecast.features.monitor import WindowEnergy
 
 
 def make_window(energy_j=10.0, duration_s=1.0, faults=(), error="", **content) -> TrainingWindow:

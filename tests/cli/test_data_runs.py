@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from joulecast.api.data_export import export_observations
 from joulecast.families import draw_family
+from joulecast.features.data_export import export_observations
 from joulecast.records import Setup, Trial
 from joulecast.simulation import make_simulated_device
 from joulecast.store import open_store

@@ -135,7 +135,7 @@ def test_fleet_without_any_device_that_answers_ends_with_the_reason(shell, write
 
 
 def test_second_coordinator_of_a_store_is_refused(fleet, write, monkeypatch):
-    monkeypatch.setattr("joulecast.api.fleet._CLAIM_WAIT_S", 0.0)
+    monkeypatch.setattr("joulecast.features.fleet._CLAIM_WAIT_S", 0.0)
     write("fleet.toml", '[[device]]\nname = "shelf"\naddress = "http://127.0.0.1:9"\n')
     line = fleet("fleet", "up", "fleet.toml", code=1).stderr
     assert "another process runs the fleet of the store" in line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.api.profiles import load_profile
+from joulecast.features.profiles import load_profile
 from joulecast.runtimes.installed import explain_runtime_difference
 
 MODULE = """

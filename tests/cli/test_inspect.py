@@ -143,8 +143,8 @@ def test_equal_blocks_are_one_row(shell):
 
 
 def test_without_pytorch_totals_are_sums_of_layers(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
-    monkeypatch.setattr("joulecast.api.inspect.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.features.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.features.inspect.has_torch", lambda: False)
     data = shell.json("inspect", "cnn5")
     assert data["unattributed_flops_share"] is None and data["counted"] == "by layer"
     assert data["flops"] == network_work(make_family("cnn5"), Setup(batch=32)).total.flops
@@ -168,8 +168,8 @@ def test_a_callable_is_read_at_its_own_batch_or_another(shell, write):
 
 
 def test_tables_fit_a_hundred_columns(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.api.nets.has_torch", lambda: False)
-    monkeypatch.setattr("joulecast.api.inspect.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.features.nets.has_torch", lambda: False)
+    monkeypatch.setattr("joulecast.features.inspect.has_torch", lambda: False)
     for words in (["resnet50"], ["transformer"], ["lstm"], ["resnet18", "--blocks"]):
         text = shell("inspect", *words).stdout
         assert max(map(len, text.splitlines())) <= 100
@@ -214,7 +214,7 @@ def test_bad_nets_are_one_line(shell, write, words, part):
 
 def test_a_missing_pytorch_names_the_extra(shell, write, monkeypatch):
     write("net.py", NET)
-    monkeypatch.setattr("joulecast.api.nets.find_spec", lambda name: None)
+    monkeypatch.setattr("joulecast.features.nets.find_spec", lambda name: None)
     assert "joulecast[torch]" in shell.fails("inspect", "net.py:make_net")
 
 

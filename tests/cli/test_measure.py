@@ -8,8 +8,8 @@ import sys
 import psycopg
 import pytest
 
-from joulecast.api.command_cost import measure_command
 from joulecast.errors import OutOfMemoryError, StoreError
+from joulecast.features.command_cost import measure_command
 from joulecast.meters import Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store

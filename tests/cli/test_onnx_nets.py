@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import joulecast
-from joulecast.api import nets
+from joulecast.features import nets
 from joulecast.kinds import network_work
 from onnx_models import external, make_conv_net, make_model, node, save, weight
 

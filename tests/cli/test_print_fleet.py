@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from fleet_examples import make_device
-from joulecast.api.fleet import FleetStatus
 from joulecast.cli.print_fleet import (
     describe_forecast,
     describe_status,
@@ -17,6 +16,7 @@ from joulecast.cli.print_fleet import (
     print_forecast,
     print_status,
 )
+from joulecast.features.fleet import FleetStatus
 from joulecast.fleet.coordinator import FleetEvent
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import DeviceForecast, FleetEstimate

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.api.inspect import add_step_totals
+from joulecast.features.inspect import add_step_totals
 from joulecast.files import write_network
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Setup

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from joulecast.api.reproduce import ReproduceOptions
 from joulecast.cli.print_reproduction import (
     make_plan_data,
     make_result_data,
     print_plan,
     print_results,
 )
+from joulecast.features.reproduce import ReproduceOptions
 from joulecast.records import Device
 from joulecast.uses.reproduce import NOT_HELD, ExperimentResult, PlannedWork, Reproduction
 

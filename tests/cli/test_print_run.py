@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.cli.print_run import list_run_lines
-from joulecast.records import Setup
-from joulecast.uses.whole_run import (
+from joulecast.features.estimate import list_run_lines
+from joulecast.features.run import (
     EVALUATION,
     TRAINING,
     WAITING,
@@ -16,6 +15,7 @@ from joulecast.uses.whole_run import (
     RunPart,
     RunSchedule,
 )
+from joulecast.records import Setup
 
 NET = ("lenet5:3,5,9,11", "--device", "sim", "--batch", "8")
 WHOLE = ("--steps", "100", "--eval-every", "25", "--eval-samples", "50", "--runs", "3")

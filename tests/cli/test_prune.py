@@ -196,7 +196,8 @@ def test_what_is_missing_is_named_with_its_extra_before_any_work(
 ):
     write("net.py", "raise AssertionError")
     monkeypatch.setattr(
-        "joulecast.api.nets.find_spec", lambda name: None if name == missing else find_spec(name)
+        "joulecast.features.nets.find_spec",
+        lambda name: None if name == missing else find_spec(name),
     )
     line = shell.fails("prune", "net.py:make_net", "--budget", "50%")
     assert f"pruning needs {title}: run pip install 'joulecast[prune]'" in line

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from joulecast.api import nets
+from joulecast.features import nets
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from figures.example_plots import RUNS, list_marks
 from joulecast.figures import Axis, CostPlotOptions, plot_error_by_budget, plot_error_by_cost
 from joulecast.figures.marks import Band, Label, Line
-from joulecast.figures.style import COLOURS, SPARE_COLOURS
+from joulecast.views.style import COLOURS, SPARE_COLOURS
 
 
 def test_band_contains_its_line_and_every_run():

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.figures.style import COLOURS, SPARE_COLOURS, choose_colours, choose_markers
+from joulecast.views.style import COLOURS, SPARE_COLOURS, choose_colours, choose_markers
 
 
 @given(st.lists(st.sampled_from([*COLOURS, "guided", "random", "other"]), unique=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.uses.parallel_options import GpuCounts, ParallelOptions
+from joulecast.features.parallel import GpuCounts, ParallelOptions
 
 
 def test_bandwidths_are_bytes_per_second() -> None:

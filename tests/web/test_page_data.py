@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.api.estimate_service import EstimateService
+from joulecast.features.estimate_service import EstimateService
 from joulecast.store import ProfileSummary
 from joulecast.web.page_data import PageData, describe_age
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from joulecast.api.nets import NetRequest, ResolvedNet
 from joulecast.errors import InputError
+from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.records import Setup
 from joulecast.runtimes.torch.losses import mean_square_loss
 

@@ -15,11 +15,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from joulecast.api.estimate import estimate_net
-from joulecast.api.measure import save_observation
-from joulecast.api.monitor import EnergyMonitor, OpenWindow, monitor
-from joulecast.api.options import EstimateOptions
-from joulecast.api.profiles import load_profile
 from joulecast.callbacks.failures import LOGGER
 from joulecast.callbacks.training_messages import (
     say_budget_passed,
@@ -43,6 +38,11 @@ from joulecast.callbacks.training_windows import (
     summarise_steps,
 )
 from joulecast.errors import JoulecastError
+from joulecast.features.estimate import estimate_net
+from joulecast.features.measure import save_observation
+from joulecast.features.monitor import EnergyMonitor, OpenWindow, monitor
+from joulecast.features.options import EstimateOptions
+from joulecast.features.profiles import load_profile
 from joulecast.measurer.base import make_run
 from joulecast.measurer.idle_checks import IDLE_POWER
 from joulecast.records import OWN_NET, Estimate, Network, Observation, Trial
@@ -214,7 +214,7 @@ class TrainingEnergy:
             self._network = net.network
             profile = load_profile(self.options.device, on=self.run.on, store=self.options.store)
             options = EstimateOptions(store=self.options.store)
-            self.estimate = estimate_net(profile, net, self._setup, options)
+            self.estimate = estimate_net(profile, net.network, self._setup, options)
         except JoulecastError as error:
             LOGGER.warning("No estimate, the run is only measured: %s", error)
         except Exception as error:  # a module may fail in any way when it is read

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median, stdev
 
-from joulecast.api.monitor import WindowEnergy
+from joulecast.features.monitor import WindowEnergy
 from joulecast.units import format_share
 
 # The first steps choose algorithms, allocate memory and compile.

@@ -7,11 +7,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.bill import Bill, make_bill
-from joulecast.api.compare import SetupGrid, compare_setups
-from joulecast.api.nets import NetRequest, Shape
-from joulecast.api.options import EstimateOptions, GpuCounts
-from joulecast.api.profiles import find_profiles
 from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
@@ -20,6 +15,11 @@ from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_comparison import compute_row_totals, print_comparison
 from joulecast.cli.terminal import Json
 from joulecast.errors import MissingError
+from joulecast.features.compare import SetupGrid, compare_setups
+from joulecast.features.nets import NetRequest, Shape
+from joulecast.features.options import EstimateOptions, GpuCounts
+from joulecast.features.profiles import find_profiles
+from joulecast.features.run import Bill, make_bill
 from joulecast.records import OPTIMIZERS, PRECISIONS
 from joulecast.uses.compare import Comparison
 
@@ -191,7 +191,7 @@ def compare(
     bill = totals.make_bill()
     request = replace(request, net=net, setup_options={"phase": setups.phase})
     resolved, _ = request.resolve()
-    profiles = find_profiles(choice.devices, estimating.store, options.echo_choice)
+    profiles = find_profiles(choice.devices, estimating.store)
     grid = setups.list_setups(resolved.batch)
     comparison = compare_setups(resolved, profiles, grid, estimating, choice.gpus)
     if output.plot:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulecast.api.data_export import EXPORT_FORMATS, TIDY, export_observations
-from joulecast.api.data_import import ImportOptions, RunPrediction, import_log, predict_net
-from joulecast.api.data_levels import LEVELS, export_dataset
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import EstimateOptions
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.terminal import label_provenance, make_console, plural, print_json, print_table
+from joulecast.features.data_export import EXPORT_FORMATS, TIDY, export_observations
+from joulecast.features.data_import import ImportOptions, RunPrediction, import_log, predict_net
+from joulecast.features.data_levels import LEVELS, export_dataset
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import EstimateOptions
 from joulecast.traces.run_logs import AUTO, TOOLS
 from joulecast.units import format_duration, format_energy, format_share
 
 if TYPE_CHECKING:
-    from joulecast.api.data import TraceAttachment
+    from joulecast.features.data import TraceAttachment
 
 # Reasons are often the same for many trials.
 _MOST_REASONS = 10
@@ -48,7 +48,7 @@ def attach(trace: str, json: bool, **names: Any) -> None:
     clock is aligned with that of the run, and the power in each window is integrated. What the
     trace does not cover stays as it was.
     """
-    from joulecast.api.data import attach_trace
+    from joulecast.features.data import attach_trace
 
     result = attach_trace(trace, **names)
     if json:

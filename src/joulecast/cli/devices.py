@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from joulecast.api.catalogue import CatalogueDevice, find_catalogue_device, list_devices
-from joulecast.api.profiles import SHORT_KEY
 from joulecast.catalogue import add_data_sheet
 from joulecast.cli import options
 from joulecast.cli.terminal import make_console, print_json, print_notes, print_table
+from joulecast.features.catalogue import CatalogueDevice, find_catalogue_device, list_devices
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import DataSheet
 
 _COLUMNS = (

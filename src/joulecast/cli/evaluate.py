@@ -6,9 +6,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.evaluate import evaluate_offline, make_evaluation_plan, run_evaluation
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import EvaluateOptions, MeasureOptions
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
@@ -18,6 +15,9 @@ from joulecast.cli.print_evaluation import print_evaluation
 from joulecast.cli.progress import show_report
 from joulecast.cli.terminal import Json
 from joulecast.errors import MissingError
+from joulecast.features.evaluate import evaluate_offline, make_evaluation_plan, run_evaluation
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import EvaluateOptions, MeasureOptions
 from joulecast.store import open_store
 from joulecast.uses.evaluate import Evaluation
 

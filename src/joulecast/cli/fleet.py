@@ -10,21 +10,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.agent_bundle import bundle_agent
-from joulecast.api.fleet import (
-    ALL_DEVICES,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_PATIENCE_S,
-    FleetOptions,
-    check_fleet,
-    find_fleet_status,
-    follow_request,
-    forecast_net,
-    request_profiles,
-    run_fleet,
-)
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import EstimateOptions, ProfileOptions
 from joulecast.budgets import RunLength
 from joulecast.cli import options
 from joulecast.cli.interruptions import report_interruption
@@ -47,6 +32,21 @@ from joulecast.cli.profile import CAMPAIGN_LIMITS, make_profile_options
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import make_console, print_json
 from joulecast.errors import InputError, MeasurementError
+from joulecast.features.agent_bundle import bundle_agent
+from joulecast.features.fleet import (
+    ALL_DEVICES,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_PATIENCE_S,
+    FleetOptions,
+    check_fleet,
+    find_fleet_status,
+    follow_request,
+    forecast_net,
+    request_profiles,
+    run_fleet,
+)
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import EstimateOptions, ProfileOptions
 from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
 from joulecast.store.fleet_tables import DONE

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import click
 
-from joulecast.api.generate import estimate_text, make_generation_setup, read_language_model
-from joulecast.api.options import EstimateOptions
-from joulecast.api.profiles import load_profile
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_generation import print_generation
+from joulecast.features.generate import estimate_text, make_generation_setup, read_language_model
+from joulecast.features.options import EstimateOptions
+from joulecast.features.profiles import load_profile
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.units import JOULES_PER_WH
 from joulecast.uses.generate import MOST_TOKENS, GenerationRequest
@@ -89,7 +89,7 @@ def generate(
     setup = make_generation_setup(
         batch=model.batch, precision=model.precision, cuda_graphs=model.cuda_graphs
     )
-    profile = load_profile(device, on=on, store=estimating.store, on_choice=options.echo_choice)
+    profile = load_profile(device, on=on, store=estimating.store)
     found = estimate_text(profile, network, setup, request, estimating)
     per_thousand_wh = 1000.0 * found.request_j / JOULES_PER_WH
     data = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from joulecast.api.inspect import StepCount, add_step_totals, count_step
-from joulecast.api.nets import NetRequest
 from joulecast.cli import options
 from joulecast.cli.option_types import OutputFileType
 from joulecast.cli.print_network import print_network
 from joulecast.cli.terminal import Json, print_json
+from joulecast.features.inspect import StepCount, add_step_totals, count_step
+from joulecast.features.nets import NetRequest
 from joulecast.files import write_network
 from joulecast.kinds import Work, layer_work, output_shape, peak_memory
 from joulecast.records import Layer, Network, Setup, fold_blocks, list_reading_notes

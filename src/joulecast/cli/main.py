@@ -24,7 +24,8 @@ from typing import Any
 
 import click
 
-from joulecast.cli.interruptions import EXIT_INTERRUPTED
+from joulecast.cli.commands import CommandExtras, make_command
+from joulecast.cli.interruptions import EXIT_INTERRUPTED, MEASUREMENTS_KEPT
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -33,7 +34,8 @@ from joulecast.cli.streams import (
     write_lines,
     write_message,
 )
-from joulecast.errors import JoulecastError
+from joulecast.errors import ArgumentError, JoulecastError
+from joulecast.features.arguments import MESSAGES
 
 COMMANDS = {
     "Look around": {
@@ -67,6 +69,11 @@ COMMANDS = {
         "reproduce": "Run the AMPERE paper's experiments on your device.",
     },
 }
+VERBS = {
+    "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
+}
+"""Commands that are made of a verb: module and function in ``features``, and what they add."""
+
 _LOG = logging.getLogger(__name__)
 _ABOUT = """Estimate the energy of training or running a neural network on your device, beforehand.
 
@@ -103,12 +110,13 @@ class LazyGroup(click.Group):
             write_lines(error.ctx.get_help() if error.ctx else "")
             return 2
         except click.ClickException as error:
+            _LOG.debug("This error was caused by:", exc_info=error.__cause__ or error)
             return _report_error(_format_error(error), error.exit_code)
         except click.Abort:
             return _report_error("interrupted", EXIT_INTERRUPTED)
         except JoulecastError as error:
             _LOG.debug("This error was caused by:", exc_info=error)
-            return _report_error(str(error), 1)
+            return _report_error(str(error), 2 if isinstance(error, ArgumentError) else 1)
         except ReaderGoneError:
             return 141
 
@@ -130,7 +138,7 @@ def cli(ctx: click.Context, verbose: bool, trust: str | None) -> None:
     """Read settings and set up logging."""
     _set_up_logging(verbose)
     if trust is not None:
-        from joulecast.api.trust import trust_folder
+        from joulecast.features.trust import trust_folder
 
         write_message(f"Trusted from now on: {trust_folder(trust)}")
     if ctx.invoked_subcommand is None:
@@ -169,6 +177,9 @@ def _set_up_logging(verbose: bool) -> None:
     for earlier in [one for one in root.handlers if isinstance(one, _CleanHandler)]:
         root.removeHandler(earlier)
     logging.getLogger("joulecast").setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    messages = logging.getLogger(MESSAGES)
+    messages.handlers, messages.propagate = [_CleanHandler(logging.INFO)], False
+    messages.setLevel(logging.INFO)
     if not verbose:
         return
     handler = _CleanHandler()
@@ -179,7 +190,12 @@ def _set_up_logging(verbose: bool) -> None:
 @cache
 def _load_command(name: str) -> click.Command:
     """Import a command, once."""
-    command: click.Command = getattr(import_module(f"joulecast.cli.{name}"), name)
+    if name in VERBS:
+        module, function, extras = VERBS[name]
+        verb = getattr(import_module(f"joulecast.features.{module}"), function)
+        command = make_command(name, verb, extras)
+    else:
+        command = getattr(import_module(f"joulecast.cli.{name}"), name)
     name_variables(command)
     for one in command.commands.values() if isinstance(command, click.Group) else [command]:
         assert one.callback is not None

@@ -6,10 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from joulecast.api.command_cost import CommandCost, measure_command
-from joulecast.api.measure import measure_net, save_observation
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import MeasureOptions
 from joulecast.cli import options
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.setups import (
@@ -29,6 +25,10 @@ from joulecast.cli.terminal import (
     print_table,
 )
 from joulecast.errors import StoreError
+from joulecast.features.command_cost import CommandCost, measure_command
+from joulecast.features.measure import measure_net, save_observation
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import MeasureOptions
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter
 from joulecast.records import Observation, compute_power, describe_inference, name_step

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulecast.api.nets import Shape
 from joulecast.cli.output import PLOT_SUFFIXES
 from joulecast.errors import InputError
+from joulecast.features.nets import Shape
 from joulecast.units import parse_shape, parse_share
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from joulecast.api.nets import NetRequest, Shape
-from joulecast.api.options import EstimateOptions, MeasureOptions
 from joulecast.budgets import RunLength
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import (
@@ -23,7 +21,8 @@ from joulecast.cli.option_types import (
     ShapeType,
 )
 from joulecast.cli.output import OutputOptions
-from joulecast.cli.streams import write_message
+from joulecast.features.nets import NetRequest, Shape
+from joulecast.features.options import EstimateOptions, MeasureOptions
 from joulecast.records import OPTIMIZERS, PRECISIONS, Setup
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -352,8 +351,3 @@ def is_typed(name: str) -> bool:
     """Return whether an option was given on the command line, not by settings or default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE
-
-
-def echo_choice(sentence: str) -> None:
-    """Print on stderr which profile is used."""
-    write_message(sentence)

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from joulecast.api.options import LEAST_PLAN_CONFIDENCE, PlanOptions
-from joulecast.api.plan import make_plan
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.option_types import NumberType, ParamType, ShareType
 from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_plan import print_plan
+from joulecast.features.options import LEAST_PLAN_CONFIDENCE, PlanOptions
+from joulecast.features.plan import make_plan
 
 
 class TimeType(ParamType):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from joulecast.api.anchor_profile import profile_anchors
-from joulecast.api.options import MeasureOptions
-from joulecast.api.profiles import identify_profile
 from joulecast.campaign.anchor_campaign import AnchorRun
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
@@ -22,6 +19,9 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.features.anchor_profile import profile_anchors
+from joulecast.features.options import MeasureOptions
+from joulecast.features.profiles import identify_profile
 from joulecast.records import DataSheet, Profile
 from joulecast.units import format_duration, format_share
 

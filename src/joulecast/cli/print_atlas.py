@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 
-from joulecast.api.atlas import AtlasResult, profile_atlas
-from joulecast.api.options import MeasureOptions, ProfileOptions
-from joulecast.api.profiles import identify_profile
 from joulecast.campaign.anchor_rates import MeasuredPeaks
 from joulecast.campaign.atlas_summary import AtlasSummary
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
@@ -23,6 +20,9 @@ from joulecast.cli.terminal import (
     print_notes,
     shorten,
 )
+from joulecast.features.atlas import AtlasResult, profile_atlas
+from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.profiles import identify_profile
 from joulecast.records import Profile
 from joulecast.units import format_count, format_duration, format_power
 

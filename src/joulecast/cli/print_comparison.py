@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.api.bill import Bill
 from joulecast.cli.setups import explain_not_included, is_inference
 from joulecast.cli.terminal import (
     Json,
@@ -18,6 +17,7 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.features.run import Bill
 from joulecast.records import Estimate, weakest_provenance
 from joulecast.runtimes.installed import explain_runtime_difference
 from joulecast.units import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.api import nets
-from joulecast.api.inspect import StepCount
 from joulecast.cli.setups import describe_setup, is_inference
 from joulecast.cli.terminal import make_console, print_notes, print_table, shorten_path
+from joulecast.features import nets
+from joulecast.features.inspect import StepCount
 from joulecast.kinds import (
     StepWork,
     find_kind,

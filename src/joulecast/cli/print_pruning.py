@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecast.api.prune import PrunedNet, is_within_budget
 from joulecast.cli.setups import begin_sentence, describe_setup
 from joulecast.cli.terminal import (
     describe_coverage,
@@ -16,6 +15,7 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.features.prune import PrunedNet, is_within_budget
 from joulecast.records import Estimate, Observation, Setup, name_step
 from joulecast.units import format_duration, format_energy, format_share
 from joulecast.uses.prune import LayerChange, PruningResult

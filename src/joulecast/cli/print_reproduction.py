@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.api.reproduce import ReproduceOptions
 from joulecast.cli.terminal import (
     Json,
     describe_provenance,
@@ -14,6 +13,7 @@ from joulecast.cli.terminal import (
     print_notes,
     print_table,
 )
+from joulecast.features.reproduce import ReproduceOptions
 
 if TYPE_CHECKING:
     from joulecast.uses.reproduce import PlannedWork, Reproduction

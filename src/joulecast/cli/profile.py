@@ -9,10 +9,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import MeasureOptions, ProfileOptions
-from joulecast.api.profile import run_profiling
-from joulecast.api.profiles import identify_profile
 from joulecast.campaign import CampaignResult
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
@@ -33,6 +29,10 @@ from joulecast.cli.terminal import (
     print_notes,
 )
 from joulecast.estimators import AUTO, choose_estimator
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.profile import run_profiling
+from joulecast.features.profiles import identify_profile
 from joulecast.records import Profile, Setup
 from joulecast.units import format_duration, format_shape, format_share
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from joulecast.api.outside_profiles import read_outside_profile
-from joulecast.api.profiles import SHORT_KEY
 from joulecast.cli import options
 from joulecast.cli.setups import describe_setup
 from joulecast.cli.terminal import (
@@ -21,6 +19,8 @@ from joulecast.cli.terminal import (
 )
 from joulecast.errors import InputError
 from joulecast.estimators import describe_fits
+from joulecast.features.outside_profiles import read_outside_profile
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.files import write_profile
 from joulecast.records import Profile, Setup, summarise_observations
 from joulecast.store import ProfileSummary, open_store

@@ -8,19 +8,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.nets import NetRequest
-from joulecast.api.options import MeasureOptions, PruneOptions
-from joulecast.api.profiles import load_profile
-from joulecast.api.prune import (
-    PrunedNet,
-    PruneTask,
-    check_can_prune,
-    check_same_device,
-    is_within_budget,
-    make_probe,
-    measure_both,
-    prune_net,
-)
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
@@ -30,6 +17,19 @@ from joulecast.cli.print_pruning import PruningReport, print_pruning
 from joulecast.cli.progress import show_activity
 from joulecast.cli.terminal import Json
 from joulecast.errors import FileError
+from joulecast.features.nets import NetRequest
+from joulecast.features.options import MeasureOptions, PruneOptions
+from joulecast.features.profiles import load_profile
+from joulecast.features.prune import (
+    PrunedNet,
+    PruneTask,
+    check_can_prune,
+    check_same_device,
+    is_within_budget,
+    make_probe,
+    measure_both,
+    prune_net,
+)
 from joulecast.records import Observation, Setup, describe_inference
 from joulecast.uses.prune import parse_pruning_budget
 from joulecast.uses.prune_options import IMPORTANCES, OBJECTIVES, STRATEGY_NAMES
@@ -202,9 +202,7 @@ def _prune(task: PruneTask, actions: PruneActions, measuring: MeasureOptions) ->
     profile = (
         probe((task.net.network,))
         if probe
-        else load_profile(
-            actions.device, on=measuring.on, store=actions.store, on_choice=options.echo_choice
-        )
+        else load_profile(actions.device, on=measuring.on, store=actions.store)
     )
     if actions.measure:
         check_same_device(profile, measuring)

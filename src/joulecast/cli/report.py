@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from joulecast.api.report import make_report
 from joulecast.cli import options
 from joulecast.cli.option_types import OutputFileType
 from joulecast.cli.progress import show_activity
 from joulecast.cli.terminal import label_provenance, make_console, print_json
+from joulecast.features.report import make_report
 from joulecast.reports import Report
 
 DEFAULT_NAME = "report.html"

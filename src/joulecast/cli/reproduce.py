@@ -6,13 +6,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.options import MeasureOptions
-from joulecast.api.reproduce import (
-    DEFAULT_FOLDER,
-    ReproduceOptions,
-    plan_reproduction,
-    run_experiments,
-)
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
@@ -25,6 +18,13 @@ from joulecast.cli.print_reproduction import (
 )
 from joulecast.cli.progress import show_report
 from joulecast.cli.terminal import print_json
+from joulecast.features.options import MeasureOptions
+from joulecast.features.reproduce import (
+    DEFAULT_FOLDER,
+    ReproduceOptions,
+    plan_reproduction,
+    run_experiments,
+)
 
 measuring = collect("measuring", MeasureOptions, options.on, options.meter, options.device_name)
 

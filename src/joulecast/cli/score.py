@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.options import MeasureOptions
-from joulecast.api.score import ScoreOptions, score_here, score_phones, score_stored
 from joulecast.cli import options
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.option_records import collect
@@ -19,6 +17,8 @@ from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_score import print_card, print_phones, print_scores
 from joulecast.cli.progress import show_report
 from joulecast.errors import FileError, InputError
+from joulecast.features.options import MeasureOptions
+from joulecast.features.score import ScoreOptions, score_here, score_phones, score_stored
 from joulecast.records import PRECISIONS
 from joulecast.uses.score import (
     DeviceFacts,

@@ -7,10 +7,6 @@ from typing import Any
 
 import click
 
-from joulecast.api.nets import NetRequest, find_training
-from joulecast.api.options import EstimateOptions, SearchOptions
-from joulecast.api.profiles import load_profile
-from joulecast.api.search import SearchTask, make_search_screener, run_search
 from joulecast.cli import options
 from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.option_records import collect
@@ -18,6 +14,10 @@ from joulecast.cli.output import OutputOptions, save_plots, write_result
 from joulecast.cli.print_search import print_screening, print_search
 from joulecast.cli.progress import show_report
 from joulecast.errors import InputError
+from joulecast.features.nets import NetRequest, find_training
+from joulecast.features.options import EstimateOptions, SearchOptions
+from joulecast.features.profiles import load_profile
+from joulecast.features.search import SearchTask, make_search_screener, run_search
 from joulecast.uses.search import (
     BudgetScreener,
     Dimension,
@@ -115,7 +115,7 @@ def search(
     returns a score; larger is better. Without --train the command only lists nets that keep the
     budget.
     """
-    profile = load_profile(device, store=estimating.store, on_choice=options.echo_choice)
+    profile = load_profile(device, store=estimating.store)
     task = SearchTask(request, budget.text, budget.length, estimating)
     has_training = training.train is not None
     screener = make_search_screener(task, profile, searching, trains=has_training)

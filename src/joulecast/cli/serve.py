@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from joulecast.agent.tokens import read_token
-from joulecast.api.nets import require_packages
 from joulecast.cli import options
 from joulecast.cli.option_records import collect
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import print_json
 from joulecast.errors import InputError
+from joulecast.features.nets import require_packages
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8378
 _PACKAGES = {"fastapi": "FastAPI", "uvicorn": "uvicorn", "jinja2": "Jinja2"}

@@ -128,7 +128,7 @@ def _check_harmless(path: Path, tables: Iterable[dict[str, Any]]) -> None:
         if found is None:
             continue
         # Imported where it is needed, because every command reads settings.
-        from joulecast.api.trust import check_trusted
+        from joulecast.features.trust import check_trusted
 
         try:
             # The file may be a link to a trusted one, whose relative names mean others here.

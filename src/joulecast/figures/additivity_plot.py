@@ -15,8 +15,8 @@ from joulecast.figures.plot import (
     needs_log_axis,
     require_data,
 )
-from joulecast.figures.style import BLUE, COLOURS, MEASURED, make_tints
 from joulecast.units import format_energy
+from joulecast.views.style import BLUE, COLOURS, MEASURED, make_tints
 
 # A stack of more layers is unreadable: the smallest are merged.
 MAX_LAYERS = 8

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from joulecast.figures.marks import Line, Points
 from joulecast.figures.plot import Axis, Caption, Panel, Plot, fit_axis, make_plot, require_data
-from joulecast.figures.style import BLUE, GREEN, choose_colours
 from joulecast.units import format_duration
+from joulecast.views.style import BLUE, GREEN, choose_colours
 
 _HOUR_S = 3600.0
 

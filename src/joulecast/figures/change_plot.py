@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from joulecast.figures.marks import HorizontalBars
 from joulecast.figures.plot import Axis, Caption, Panel, Plot, make_plot, require_data
-from joulecast.figures.style import BLUE, GREY
 from joulecast.units import format_energy
+from joulecast.views.style import BLUE, GREY
 
 # More rows cannot be read: the others are summed.
 _MOST_LAYERS = 24

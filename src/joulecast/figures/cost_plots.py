@@ -20,8 +20,8 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import MUTED, choose_colours, choose_markers
 from joulecast.units import format_duration
+from joulecast.views.style import MUTED, choose_colours, choose_markers
 
 CostCurve = Sequence[tuple[float, float]]
 """Costs in ascending order, each with the error in percent."""

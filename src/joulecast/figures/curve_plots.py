@@ -22,8 +22,8 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import BLUE, MUTED, RED, SKY, TEXT
 from joulecast.units import format_energy
+from joulecast.views.style import BLUE, MUTED, RED, SKY, TEXT
 
 if TYPE_CHECKING:
     from joulecast.gp.regression import GaussianProcess

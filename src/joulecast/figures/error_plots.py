@@ -22,8 +22,8 @@ from joulecast.figures.plot import (
     needs_log_axis,
     require_data,
 )
-from joulecast.figures.style import MUTED, TEXT, choose_colours, choose_markers
 from joulecast.units import format_energy
+from joulecast.views.style import MUTED, TEXT, choose_colours, choose_markers
 
 _NOISE = "measurement noise"
 _MAPE = "Mean absolute percentage error"

@@ -17,9 +17,9 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import BLUE, GREY, RED
 from joulecast.fronts import find_front
 from joulecast.units import format_energy
+from joulecast.views.style import BLUE, GREY, RED
 
 _FRONT, _BUDGET = "Pareto front", "energy budget"
 

@@ -30,7 +30,7 @@ from joulecast.figures.marks import (
     Surface,
 )
 from joulecast.figures.plot import Axis, Panel, Plot
-from joulecast.figures.style import DIVERGING, GRID, MUTED, TEXT, mix_colours
+from joulecast.views.style import DIVERGING, GRID, MUTED, TEXT, mix_colours
 
 _MARKERS = {
     "circle": "o",

@@ -23,7 +23,7 @@ from joulecast.figures.marks import (
     Surface,
 )
 from joulecast.figures.plot import Axis, Panel, Plot
-from joulecast.figures.style import DIVERGING, FONT, GRID, MUTED, TEXT, mix_colours
+from joulecast.views.style import DIVERGING, FONT, GRID, MUTED, TEXT, mix_colours
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from joulecast.figures.marks import Line, Mark, Points
 from joulecast.figures.plot import Axis, Caption, Panel, Plot, make_plot, require_data
-from joulecast.figures.style import MEASURED, MUTED, choose_colours, choose_markers
+from joulecast.views.style import MEASURED, MUTED, choose_colours, choose_markers
 
 # Half of the width over which the seeds of a guide are spread.
 _SPREAD = 0.28

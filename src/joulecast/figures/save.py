@@ -14,7 +14,7 @@ from joulecast.errors import FileError
 from joulecast.figures.matplotlib_backend import make_png, make_svg
 from joulecast.figures.plot import Plot, require_data
 from joulecast.figures.plotly_backend import to_plotly
-from joulecast.figures.style import FONT, TEXT
+from joulecast.views.style import FONT, TEXT
 
 _HIDDEN_BUTTONS = ("select2d", "lasso2d", "autoScale2d")
 _PAGE = """<!doctype html>

@@ -17,8 +17,8 @@ from joulecast.figures.plot import (
     make_plot,
     require_data,
 )
-from joulecast.figures.style import BLUE, MEASURED, MUTED, RED, choose_colours, choose_markers
 from joulecast.units import format_count, format_duration, format_energy
+from joulecast.views.style import BLUE, MEASURED, MUTED, RED, choose_colours, choose_markers
 
 _ENERGY_TITLE = "Energy per step"
 

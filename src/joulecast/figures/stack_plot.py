@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from joulecast.figures.marks import Floats, Line, Mark, Points
 from joulecast.figures.plot import Axis, Caption, Panel, Plot, make_plot, require_data
-from joulecast.figures.style import BLUE, MEASURED, choose_colours, choose_markers
 from joulecast.units import format_energy
+from joulecast.views.style import BLUE, MEASURED, choose_colours, choose_markers
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from joulecast.figures.marks import Band, HorizontalBars, Line, Mark
 from joulecast.figures.plot import Axis, Caption, Panel, Plot, make_plot, require_data
-from joulecast.figures.style import BLUE, GREEN, RED, SKY
 from joulecast.units import format_duration
+from joulecast.views.style import BLUE, GREEN, RED, SKY
 
 # Where jobs lie in a row of height 1, and where the charge runs from empty to full.
 _JOBS = (0.02, 0.42)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from joulecast.errors import InputError, JoulecastError
+from joulecast.features.forecast import RunForecast, forecast_run
 from joulecast.fleet.fleet_file import FleetDevice
 from joulecast.records import Estimate, Setup
 from joulecast.records.codec import Record
 from joulecast.store.fleet_tables import StoredDevice
 from joulecast.units import battery_share, format_bytes, format_duration, format_energy
-from joulecast.uses.plan.run_forecast import RunForecast, forecast_run
 
 MEMORY, BATTERY, DEADLINE, UNKNOWN = "memory", "battery", "deadline", "unknown"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, arg
 from joulecast.records.codec import Json, Record, always_stored, check_fields, omit_default
 from joulecast.records.field_checks import Choices, PositiveCount, Range
 from joulecast.records.hashing import stable_hash
@@ -60,10 +60,13 @@ class Setup(Record):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.accumulate != 1 and self.phase == "inference":
-            raise InputError("inference has no gradients to accumulate: leave out --accumulate")
+            raise InputError(
+                f"inference has no gradients to accumulate: leave out {arg('accumulate')}"
+            )
         if self.precision in INT8_PRECISIONS and self.phase != "inference":
             raise InputError(
-                f"{self.precision} is for inference only: give --inference, or another precision"
+                f"{self.precision} is for inference only: give {arg('phase', 'inference')}, or "
+                "another precision"
             )
 
 

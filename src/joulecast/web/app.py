@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from joulecast.api.estimate_service import EstimateService
+from joulecast.features.estimate_service import EstimateService
 from joulecast.web.access import AccessCheck
 from joulecast.web.estimate_api import router as estimate_router
 from joulecast.web.monitoring import RequestMetrics, ServerMetrics

@@ -15,18 +15,18 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from joulecast.api.bill import make_bill
-from joulecast.api.estimate_service import EstimateAnswer, EstimateQuestion, EstimateService
-from joulecast.api.nets import require_packages
-from joulecast.api.options import ParallelOptions
 from joulecast.budgets import MAX_COUNT
 from joulecast.errors import InputError
+from joulecast.features.estimate_service import EstimateAnswer, EstimateQuestion, EstimateService
+from joulecast.features.nets import require_packages
+from joulecast.features.options import ParallelOptions
+from joulecast.features.parallel import MOST_GPUS
+from joulecast.features.run import make_bill
 from joulecast.files import decode_network
 from joulecast.input_files import parse_json
 from joulecast.records import OPTIMIZERS, PRECISIONS, Network
 from joulecast.records.trial import LOSSES, PHASES
 from joulecast.units import battery_share, parse_energy
-from joulecast.uses.parallel_options import MOST_GPUS
 from joulecast.web.data_routes import DataRoute
 from joulecast.web.monitoring import find_metrics
 from joulecast.web.work_queue import find_work_queue

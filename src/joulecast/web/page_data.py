@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 
-from joulecast.api.estimate_service import BoundedCache, EstimateService, identify_profile
+from joulecast.features.estimate_service import BoundedCache, EstimateService, identify_profile
 
 if TYPE_CHECKING:
-    from joulecast.api.device_overview import ProfileDetails
-    from joulecast.api.layer_curves import LayerCurve
+    from joulecast.features.device_overview import ProfileDetails
+    from joulecast.features.layer_curves import LayerCurve
     from joulecast.store import ProfileSummary
 
 _KEPT = 32
@@ -39,7 +39,7 @@ class PageData:
 
     def list_curves(self, summary: ProfileSummary) -> tuple[LayerCurve, ...]:
         """Return the curves of a profile."""
-        from joulecast.api.layer_curves import list_layer_curves
+        from joulecast.features.layer_curves import list_layer_curves
 
         fitted = self.service.fit(summary.key)
         return self._curves.get_or_make(

@@ -12,11 +12,11 @@ from joulecast.errors import InputError
 from joulecast.estimators.additive import estimator
 from joulecast.estimators.additive.sheet_model import load_shared_model
 from joulecast.families import make_family
+from joulecast.features.parallel import GpuCounts
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
 from joulecast.uses.compare import compare
 from joulecast.uses.compare.comparison_plot import plot_comparison
-from joulecast.uses.parallel_options import GpuCounts
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.api.profiles import load_profile
 from joulecast.errors import InputError
 from joulecast.estimators import fit_profile
 from joulecast.families import make_family
+from joulecast.features.profiles import load_profile
 from joulecast.generation import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import Setup
 from joulecast.uses.generate import GenerationRequest, estimate_generation

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from joulecast.errors import InputError
+from joulecast.features.run import LoadingTime, find_wait, time_loader
 from joulecast.records import Setup
-from joulecast.uses.whole_run import LoadingTime, find_wait, time_loader
 
 SETUP = Setup(batch=4)
 

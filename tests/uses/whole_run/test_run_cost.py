@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.records import DataParallel, Estimate, Setup
-from joulecast.uses.whole_run import (
+from joulecast.features.run import (
     EVALUATION,
     TRAINING,
     WAITING,
@@ -18,6 +17,7 @@ from joulecast.uses.whole_run import (
     add_up_run,
     average_step,
 )
+from joulecast.records import DataParallel, Estimate, Setup
 
 STEP = Estimate(
     energy_j=2.0,

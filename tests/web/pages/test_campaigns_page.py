@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dashboard_browser import FITS, PHONE, save_screenshot
-from joulecast.api.campaigns import find_campaign, list_campaigns, stop_campaign
+from joulecast.features.campaigns import find_campaign, list_campaigns, stop_campaign
 from joulecast.store import open_store
 
 # A campaign whose steps last long enough to be watched: it measures this machine's clock.

@@ -9,7 +9,7 @@ import pytest
 
 from dashboard_browser import PHONE, has_sideways_scroll, save_screenshot
 from dashboard_data import FIRST
-from joulecast.api.layer_curves import sample_layer_curve
+from joulecast.features.layer_curves import sample_layer_curve
 
 CURVE = f"profile={FIRST}&kind=conv2d&batch=512"
 LINE = f"/curves?profile={FIRST}&kind=linear"

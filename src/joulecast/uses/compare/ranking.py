@@ -11,11 +11,11 @@ from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import AUTO, Estimates, fit_profile
 from joulecast.estimators.data_parallel import GpuGroup, find_gpu_group, replicate_steps
 from joulecast.estimators.sheet_start import check_sheet_precision
+from joulecast.features.parallel import GpuCounts, ParallelOptions
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share
 from joulecast.uses.compare.comparison import Comparison, ComparisonRow
-from joulecast.uses.parallel_options import GpuCounts, ParallelOptions
 
 DISTINGUISHABLE_PROBABILITY = 0.9
 """Below this probability of a lower energy, two rows are reported as indistinguishable."""

@@ -18,6 +18,7 @@ Not modelled: slowdown of jobs that run at the same time, charging losses, cold 
 and moving data between devices.
 """
 
+from joulecast.features.forecast import BatteryForecast, RunForecast, will_finish
 from joulecast.uses.plan.job_costs import JobCost, estimate_jobs, make_problem
 from joulecast.uses.plan.left_out import LeftOut, LeftOutReason
 from joulecast.uses.plan.plan_file import parse_plan_request, read_plan_request
@@ -34,7 +35,6 @@ from joulecast.uses.plan.problem import (
     TaskCost,
 )
 from joulecast.uses.plan.replay import DeviceRun, Replay, Violation, replay
-from joulecast.uses.plan.run_forecast import BatteryForecast, RunForecast, will_finish
 from joulecast.uses.plan.solve import Solution, solve
 
 __all__ = [

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from joulecast.errors import InputError
 from joulecast.estimators import AUTO, fit_profile
 from joulecast.estimators.additive.decompose import find_idle_power
+from joulecast.features.forecast import RunForecast, forecast_run
 from joulecast.kinds import network_work, peak_memory
 from joulecast.records import Network, Profile, Setup
 from joulecast.uses.plan.plan_request import DeviceSpec, Job, PlanRequest
 from joulecast.uses.plan.problem import PlanDevice, Problem, Task, TaskCost
-from joulecast.uses.plan.run_forecast import RunForecast, forecast_run
 
 LEVEL = 0.95
 

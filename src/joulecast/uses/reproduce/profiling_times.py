@@ -19,7 +19,6 @@ from joulecast.estimators.subtractive.curves import QUANTITIES
 from joulecast.figures import Caption, Plot
 from joulecast.figures.marks import Mark, Points
 from joulecast.figures.plot import Axis, Panel, choose_limits, make_plot
-from joulecast.figures.style import BLUE, MUTED, RED, SPARE_MARKERS
 from joulecast.uses.evaluate import EvaluationPlan
 from joulecast.uses.evaluate.evaluation_plan import draw_nets, strip_probe
 from joulecast.uses.reproduce.experiment import (
@@ -38,6 +37,7 @@ from joulecast.uses.reproduce.paper_settings import (
     PaperSettings,
     list_family_work,
 )
+from joulecast.views.style import BLUE, MUTED, RED, SPARE_MARKERS
 
 PAPER_SECONDS = {
     "OPPO": (694, 1688, 2188, 1615),

@@ -12,7 +12,12 @@ from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from joulecast.api.campaigns import CampaignDetails, find_campaign, list_campaigns, stop_campaign
+from joulecast.features.campaigns import (
+    CampaignDetails,
+    find_campaign,
+    list_campaigns,
+    stop_campaign,
+)
 from joulecast.figures import embed_plot
 from joulecast.reports.campaign_report import (
     describe_state,

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from joulecast.api.layer_curves import (
+from joulecast.errors import JoulecastError, MissingError
+from joulecast.features.layer_curves import (
     LayerCurve,
     describe_layer_curve,
     find_layer_curve,
     sample_layer_curve,
 )
-from joulecast.api.profiles import SHORT_KEY
-from joulecast.errors import JoulecastError, MissingError
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.figures import Caption, EmbeddedPlot, SampledCurve, embed_plot, plot_curve
 from joulecast.store import ProfileSummary
 from joulecast.units import format_energy

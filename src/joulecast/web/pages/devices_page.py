@@ -8,15 +8,15 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from joulecast.api.device_overview import (
+from joulecast.catalogue import DATASHEET, DataSheet
+from joulecast.features.device_overview import (
     DeviceOverview,
     ProfileDetails,
     list_stored_evaluations,
     read_profile_details,
     summarise_device,
 )
-from joulecast.api.profiles import SHORT_KEY
-from joulecast.catalogue import DATASHEET, DataSheet
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.store import Store, open_store
 from joulecast.web.page_data import describe_age, find_page_data

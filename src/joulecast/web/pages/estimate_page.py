@@ -11,14 +11,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from joulecast.api.catalogue import summarise_sheet
-from joulecast.api.estimate_service import MOST_SERVED_DEPTH, is_depth
-from joulecast.api.profiles import SHORT_KEY
 from joulecast.families import FAMILIES, WIDEST, Family
+from joulecast.features.catalogue import summarise_sheet
+from joulecast.features.estimate_service import MOST_SERVED_DEPTH, is_depth
+from joulecast.features.parallel import MOST_GPUS
+from joulecast.features.profiles import SHORT_KEY
 from joulecast.records import FLOAT_PRECISIONS, OPTIMIZERS
 from joulecast.store import ProfileSummary
 from joulecast.units import GRIDS
-from joulecast.uses.parallel_options import MOST_GPUS
 from joulecast.web.page_data import find_page_data
 from joulecast.web.rendering import DashboardPage, render
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from joulecast.api.fleet import FleetStatus, find_fleet_status
 from joulecast.errors import MissingError
+from joulecast.features.fleet import FleetStatus, find_fleet_status
 from joulecast.reports.fleet_report import report_fleet
 from joulecast.web.rendering import DashboardPage, render
 from joulecast.web.web_settings import find_settings

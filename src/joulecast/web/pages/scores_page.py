@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from fastapi import Request
 
-from joulecast.api.score import ScoreOptions, score_phones, score_stored
 from joulecast.errors import JoulecastError, StoreError
+from joulecast.features.score import ScoreOptions, score_phones, score_stored
 from joulecast.records import Json
 from joulecast.store import ProfileSummary, open_store
 from joulecast.uses.score import describe_published, describe_scores

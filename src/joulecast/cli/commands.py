@@ -1,0 +1,297 @@
+"""Make a command of a verb: its options from the verb's arguments, its output from the result.
+
+    joulecast estimate cnn5 --batch 64 --json
+              │        │    └─ options: the verb's declared arguments, then those of its report
+              │        └────── arguments without a default
+              └─────────────── the verb; its result is printed as a report, or as JSON
+
+Every command has ``--json`` and ``--out FILE``; ``--plot FILE`` if its report has plots.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
+
+import click
+
+from joulecast.cli.interruptions import report_interruption
+from joulecast.cli.streams import get_results
+from joulecast.cli.terminal import format_json
+from joulecast.errors import ArgumentError, FileError, InputError, JoulecastError
+from joulecast.features.arguments import Declaration, list_arguments
+
+if TYPE_CHECKING:
+    from joulecast.views.report import Report
+
+    ParamType = click.ParamType[Any]
+else:
+    # Generic in newer versions of Click only.
+    ParamType = click.ParamType
+
+PLOT_SUFFIXES = (".html", ".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True)
+class CommandExtras:
+    """What a command has beyond its verb.
+
+    Attributes:
+        has_plots: Whether its report may have plots.
+        has_out: Whether ``--out`` and ``--json`` write the result; off for a verb with its own.
+        kept: What is kept if the user interrupts it; empty if nothing is.
+        progress: Context that yields the value of ``on_progress``, given the arguments.
+        finish: Called with the result after it was shown; returns the exit code.
+    """
+
+    has_plots: bool = False
+    has_out: bool = True
+    kept: str = ""
+    progress: Callable[[Mapping[str, Any]], Any] | None = None
+    finish: Callable[[Any], int] | None = None
+
+
+def make_command(
+    name: str, verb: Callable[..., Any], extras: CommandExtras | None = None
+) -> click.Command:
+    """Return the command of a verb."""
+    extras = extras or CommandExtras()
+    shown = _list_report_arguments(verb)
+    arguments = list_arguments(verb)
+    options = [_make_option(one) for one in (*arguments, *shown)]
+    mention = make_mention((*arguments, *shown))
+
+    def run(
+        out: str | None = None, json: bool = False, plot: str | None = None, **given: Any
+    ) -> int:
+        context = click.get_current_context()
+        _drop_excluded(context, arguments, given)
+        view = {one.name: given.pop(one.name) for one in shown}
+        values = {one: value for one, value in given.items() if value is not None}
+        try:
+            with _report_progress(extras, values), report_interruption(extras.kept):
+                result = verb(**values)
+        except JoulecastError as error:
+            message = error.describe(mention)
+            if isinstance(error, ArgumentError):
+                raise click.UsageError(message, context) from error
+            raise click.ClickException(message) from error
+        data = result.to_dict() if hasattr(result, "to_dict") else result
+        report: Report | None = None
+        if not json or plot:
+            report = result.report(**view)
+        if out:
+            write_json(out, data)
+        if plot and report is not None:
+            from joulecast.views.plots import save_plots
+
+            save_plots(report.plots, Path(plot))
+        if json:
+            print_json(data)
+        elif report is not None:
+            from joulecast.views.terminal import make_console, print_report
+
+            print_report(report, make_console(get_results()))
+        return extras.finish(result) if extras.finish else 0
+
+    if extras.has_out:
+        options.append(_option("out", OutputFileType(), "FILE", "Also write the result as JSON."))
+        if extras.has_plots:
+            suffixes = ", ".join(PLOT_SUFFIXES[:-1]) + f" or {PLOT_SUFFIXES[-1]}"
+            options.append(_option("plot", PlotType(), "FILE", f"Also plot it: {suffixes}."))
+        options.append(click.Option(["--json"], is_flag=True, help="Print JSON."))
+    return click.Command(name, callback=run, params=options, help=_make_help(verb))
+
+
+def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None], str]:
+    """Return the function that writes an argument as it is typed: ``--steps 5``."""
+    declared = {one.name: one for one in arguments}
+
+    def mention(name: str, value: str | None) -> str:
+        known = declared.get(name)
+        if known is None:
+            return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
+        if known.is_required and known.is_positional:
+            return name.upper()
+        is_flag = known.type is bool or known.about.flag_value is not None
+        return _name_option(known) + ("" if value is None or is_flag else f" {value}")
+
+    return mention
+
+
+def _make_help(verb: Callable[..., Any]) -> str:
+    """Return the text of a verb's docstring up to its list of arguments."""
+    text = inspect.cleandoc(verb.__doc__ or "")
+    for heading in ("\nArgs:", "\nReturns:", "\nRaises:"):
+        text = text.partition(heading)[0]
+    return text.replace("``", "").strip()
+
+
+def _list_report_arguments(verb: Callable[..., Any]) -> tuple[Declaration, ...]:
+    """Return the arguments of the ``report`` of a verb's result, which choose what is shown."""
+    result = get_type_hints(inspect.unwrap(verb)).get("return")
+    report = getattr(get_origin(result) or result, "report", None)
+    return () if report is None else list_arguments(report)
+
+
+def _drop_excluded(
+    context: click.Context, arguments: tuple[Declaration, ...], given: dict[str, Any]
+) -> None:
+    """Ignore what settings say where a typed option makes it pointless."""
+    typed = {one.name for one in arguments if is_typed(context, one.name)}
+    for one in arguments:
+        if one.name not in typed and typed.intersection(one.about.excludes):
+            given[one.name] = None
+
+
+def is_typed(context: click.Context, name: str) -> bool:
+    """Return whether an option was given on the command line, not by settings or default."""
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+@contextmanager
+def _report_progress(extras: CommandExtras, values: dict[str, Any]) -> Iterator[None]:
+    with extras.progress(values) if extras.progress else nullcontext() as callback:
+        if callback is not None:
+            values["on_progress"] = callback
+        yield
+
+
+# ---------------------------------------------------------------------------------------------
+# Options
+
+
+def _make_option(one: Declaration) -> click.Parameter:
+    about = one.about
+    if one.is_required and one.is_positional:
+        is_several = get_origin(one.type) is tuple
+        return click.Argument(
+            [one.name], type=DeclaredType(one), nargs=-1 if is_several else 1, required=True
+        )
+    text = about.help
+    if about.default:
+        text += f"  [default: {about.default}]"
+    elif one.type in (int, float, str) and one.default not in (None, "", inspect.Parameter.empty):
+        text += (
+            f"  [default: {one.default:g}]" if one.type is float else f"  [default: {one.default}]"
+        )
+    names = [_name_option(one), one.name]
+    if about.flag_value is not None:
+        return DeclaredOption(
+            names, is_flag=True, flag_value=about.flag_value, default=None, help=text
+        )
+    if one.type is bool:
+        return DeclaredOption(names, is_flag=True, flag_value=True, default=None, help=text)
+    metavar = about.metavar or (f"[{'|'.join(about.choices)}]" if about.choices else None)
+    return DeclaredOption(
+        names,
+        type=DeclaredType(one),
+        metavar=metavar or {int: "N", float: "X"}.get(one.type, "TEXT"),
+        required=one.is_required,
+        multiple=about.is_repeated,
+        help=text,
+    )
+
+
+def _name_option(one: Declaration) -> str:
+    return "--" + (one.about.option or one.name.rstrip("_").replace("_", "-"))
+
+
+def _option(name: str, kind: ParamType, metavar: str, text: str) -> click.Option:
+    return click.Option([f"--{name}"], type=kind, metavar=metavar, help=text)
+
+
+class DeclaredOption(click.Option):
+    """An option of a declared argument; a settings file may give one value of several alone."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if value is None or not self.multiple:
+            return super().type_cast_value(ctx, value)
+        values = super().type_cast_value(ctx, [value] if isinstance(value, str) else value)
+        return (
+            tuple(
+                one
+                for several in values
+                for one in (several if isinstance(several, tuple) else (several,))
+            )
+            or None
+        )
+
+
+class DeclaredType(ParamType):
+    """The type of a declared argument: a text becomes what the verb takes."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.name = declaration.name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value."""
+        one = self.declaration
+        kind = one.type if get_origin(one.type) is not tuple else None
+        try:
+            if one.about.parse is None and isinstance(value, str) and kind in (int, float):
+                value = _read_number(value, kind)
+            return one.convert(value)
+        except InputError as error:
+            text = error.describe(lambda name, _: "")
+            self.fail(text.removeprefix(" is "), param, ctx)
+
+
+def _read_number(text: str, kind: Any) -> Any:
+    try:
+        return int(text) if kind is int else float(text)
+    except ValueError:
+        # The declaration says what is wrong with it.
+        return text
+
+
+class OutputFileType(ParamType):
+    """A file for a result; its folder must exist, which is checked before any work is done."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the path."""
+        folder = Path(str(value)).parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {folder}: create it, or give another file", param, ctx)
+        return str(value)
+
+
+class PlotType(OutputFileType):
+    """A file for a plot; its suffix chooses the format."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the path."""
+        if Path(str(value)).suffix.lower() not in PLOT_SUFFIXES:
+            self.fail(f"{value!r}: give a file that ends in {', '.join(PLOT_SUFFIXES)}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+# ---------------------------------------------------------------------------------------------
+# Output
+
+
+def write_json(path: str, data: Any) -> None:
+    """Write a value to a file as JSON.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    try:
+        Path(path).write_text(format_json(data) + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {path} ({reason}): give another --out") from error
+
+
+def print_json(data: Any) -> None:
+    """Print a value as JSON."""
+    stream = get_results()
+    stream.write(format_json(data) + "\n")
+    stream.flush()

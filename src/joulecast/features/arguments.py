@@ -1,0 +1,519 @@
+"""Declare the arguments of verbs once: type, default, help, range, and what may set them.
+
+    Batch = Annotated[int | None, Argument("Batch size.", least=1)]
+
+    @verb
+    def estimate(net: Any, *, batch: Batch = None, ...) -> Estimate: ...
+
+``verb`` checks and converts what a caller gives, so that a wrong value is one clear line. The
+command line (``cli/commands.py``) and the schema of the HTTP API (``web``) are made from the same
+signature. An argument that several verbs share is an alias below; one that a single verb has stands
+with that verb.
+
+Values are converted by the type of the annotation:
+
+    int      a whole number, of NumPy or PyTorch too
+    float    any number but NaN and infinity
+    str      text, a path, or a ``torch.device``
+    tuple    a list or tuple of these, or one of them alone
+
+None always means the default.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from joulecast.budgets import MAX_COUNT as MAX_COUNT
+from joulecast.errors import ArgumentError, InputError, arg
+from joulecast.records.trial import OPTIMIZERS, PRECISIONS
+from joulecast.units import parse_shape, parse_share
+
+MESSAGES = "joulecast.messages"
+"""Logger of what a user should know while a verb runs; the command line prints it."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What people and programs have to know about an argument.
+
+    Attributes:
+        help: One sentence; the command line adds the default.
+        least: Smallest value.
+        most: Largest value.
+        above: The value must be larger than this.
+        below: The value must be smaller than this.
+        choices: Allowed values.
+        metavar: How the value is written, as an example: ``3x96x96``.
+        option: Name on the command line, where it is another one: ``--compile``.
+        flag_value: The option is a flag that gives this value: ``--inference``.
+        default: What help says about the default where that is not the value itself.
+        parse: Turns a text of the command line or of a settings file into a value.
+        excludes: Arguments that make this one pointless: if one of them is typed, what a settings
+            file says about this one is ignored.
+        harm: What a settings file of somebody else could do with it; empty if it can do no harm.
+        is_harmless: Returns whether a text is one of the values that can do no harm.
+        is_repeated: Whether the option may be given several times.
+    """
+
+    help: str
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    option: str = ""
+    flag_value: Any = None
+    default: str = ""
+    parse: Callable[[str], Any] | None = None
+    excludes: tuple[str, ...] = ()
+    harm: str = ""
+    is_harmless: Callable[[str], bool] | None = None
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An argument of a verb: its name, its type without None, its default and the rest."""
+
+    name: str
+    type: Any
+    default: Any
+    about: Argument
+    is_positional: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether callers have to give it."""
+        return self.default is inspect.Parameter.empty
+
+    def convert(self, value: Any) -> Any:
+        """Return a value as the declared type, within its range.
+
+        Raises:
+            ArgumentError: It cannot be converted, or is out of range.
+        """
+        if value is None or (self.default is not None and value is self.default):
+            return value
+        if self.about.parse is not None and isinstance(value, str):
+            try:
+                value = self.about.parse(value)
+            except InputError as error:
+                raise ArgumentError(f"{arg(self.name)} is {value!r}: {error}") from error
+        if get_origin(self.type) is tuple:
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            return tuple(self._convert_one(one, get_args(self.type)[0]) for one in values)
+        return self._convert_one(value, self.type)
+
+    def _convert_one(self, value: Any, kind: Any) -> Any:
+        if kind not in _CONVERTERS:
+            return value
+        converted = _CONVERTERS[kind](value)
+        if converted is None:
+            raise ArgumentError(f"{arg(self.name)} is {value!r}: give {_NOUNS[kind]}")
+        about = self.about
+        if about.choices and converted not in about.choices:
+            close = get_close_matches(str(converted), about.choices, n=1)
+            hint = (
+                f"did you mean {close[0]}?" if close else f"choose from {', '.join(about.choices)}"
+            )
+            raise ArgumentError(f"{arg(self.name)} is {converted!r}: {hint}")
+        if isinstance(converted, (int, float)) and not isinstance(converted, bool):
+            self._check_range(converted)
+        return converted
+
+    def _check_range(self, value: float) -> None:
+        about = self.about
+        limits = (
+            (about.least, operator.ge, "at least"),
+            (about.most, operator.le, "at most"),
+            (about.above, operator.gt, "more than"),
+            (about.below, operator.lt, "less than"),
+        )
+        if all(limit is None or holds(value, limit) for limit, holds, _ in limits):
+            return
+        words = [f"{word} {limit:,}" for limit, _, word in limits if limit is not None]
+        noun = _NOUNS[int] if isinstance(value, int) else _NOUNS[float]
+        raise ArgumentError(f"{arg(self.name)} is {value}: give {noun}, {' and '.join(words)}")
+
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Decorate a verb: check and convert its arguments as they are declared."""
+
+    @functools.wraps(function)
+    def call(*args: Params.args, **keywords: Params.kwargs) -> Result:
+        declared = {one.name: one for one in list_arguments(function)}
+        signature = _get_signature(function)
+        for name in keywords:
+            if name not in signature.parameters:
+                raise ArgumentError(_describe_unknown(function.__name__, name, signature))
+        bound = signature.bind(*args, **keywords)
+        for name, value in bound.arguments.items():
+            if name in declared:
+                converted = declared[name].convert(value)
+                bound.arguments[name] = declared[name].default if converted is None else converted
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+@functools.cache
+def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
+    """Return the declared arguments of a verb, or of a result's ``report``, in order."""
+    function = inspect.unwrap(function)
+    hints = get_type_hints(function, include_extras=True)
+    found = []
+    for name, parameter in _get_signature(function).parameters.items():
+        hint = hints.get(name)
+        if get_origin(hint) is Annotated:
+            kind, *rest = get_args(hint)
+            about = next((one for one in rest if isinstance(one, Argument)), None)
+            if about is not None:
+                is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+                found.append(
+                    Declaration(name, _drop_none(kind), parameter.default, about, is_positional)
+                )
+    return tuple(found)
+
+
+@functools.cache
+def _get_signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _drop_none(kind: Any) -> Any:
+    """Return the only type of a union beside None; Any for a union of several."""
+    if get_origin(kind) in (UnionType, Union):
+        rest = [one for one in get_args(kind) if one is not NoneType]
+        return rest[0] if len(rest) == 1 else Any
+    return kind
+
+
+def _describe_unknown(verb_name: str, name: str, signature: inspect.Signature) -> str:
+    known = sorted(signature.parameters)
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    return f"joulecast.{verb_name} has no argument {name!r}; {hint}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Values
+
+
+def is_torch_device(value: Any) -> bool:
+    """Return whether a value is a ``torch.device``; does not import PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.device)
+
+
+def convert_shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of one sample as a tuple of sizes; None if none is given."""
+    if value is None:
+        return None
+    sizes = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    counts = [_convert_count(size) for size in sizes]
+    if not counts or not all(count is not None and count >= 1 for count in counts):
+        raise ArgumentError(
+            f"{arg('input_shape')} is {value!r}: give the sizes of one sample, like (3, 96, 96)"
+        )
+    return tuple(count for count in counts if count is not None)
+
+
+def _convert_flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _convert_count(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _convert_number(value: Any) -> float | None:
+    try:
+        # Text has no __float__, although float() reads it.
+        number = math.nan if isinstance(value, bool) else float(value.__float__())
+    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _convert_text(value: Any) -> str | None:
+    if is_torch_device(value):
+        return str(value)
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+
+
+_CONVERTERS: dict[Any, Callable[[Any], Any]] = {
+    bool: _convert_flag,
+    int: _convert_count,
+    float: _convert_number,
+    str: _convert_text,
+}
+_NOUNS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Return values separated by commas, each once."""
+    words = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    if not words:
+        raise InputError("give at least one value, or leave it out")
+    return words
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Return whole numbers from 1 that are separated by commas."""
+    words = parse_list(text)
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise InputError("give whole numbers from 1, like 8,16")
+    return tuple(map(int, words))
+
+
+# ---------------------------------------------------------------------------------------------
+# Harm that a settings file of somebody else could do
+
+
+def _is_store_here(text: str) -> bool:
+    """Return whether a store is in memory, or a file in the current folder or below."""
+    if text == ":memory:":
+        return True
+    # A colon may begin a URL, and a tilde stands for a home folder.
+    if ":" in text or text.startswith("~"):
+        return False
+    return Path(text).resolve().is_relative_to(Path.cwd())
+
+
+_METER = (
+    r"(?:auto|rapl|battery|nvml(?::[\w-]+)?|hwmon(?::[\w:.-]+)?|modelled(?::[\w.]+)?|file:[^+]+"
+    r"|later(?::[\w ]+)?|monsoon(?::\w+)?|amd(?::\d+)?|apple)"
+)
+_ON = r"(?:cpu|cuda(?::\d+)?|(?:mnn|onnx)(?::cpu)?|simulated:\d+)"
+
+
+def _matches(pattern: str) -> Callable[[str], bool]:
+    return lambda text: re.fullmatch(pattern, text) is not None
+
+
+# ---------------------------------------------------------------------------------------------
+# Arguments that several verbs share
+
+Net = Annotated[
+    Any, Argument("A family, file.py:make_net, a .json or a .onnx file.", harm="may run code")
+]
+Batch = Annotated[
+    int | None,
+    Argument("Batch size.", least=1, default="the net's own; 1 with --inference"),
+]
+InputShape = Annotated[
+    tuple[int, ...] | None,
+    Argument("Shape of one sample.", metavar="3x96x96", option="input", parse=parse_shape, least=1),
+]
+Optimizer = Annotated[
+    str | None, Argument("Optimizer.", choices=OPTIMIZERS, default="sgd", excludes=("phase",))
+]
+Precision = Annotated[
+    str | None,
+    Argument("Number format; int8 needs --inference.", choices=PRECISIONS, default="fp32"),
+]
+Loss = Annotated[
+    Any,
+    Argument(
+        "Loss function.",
+        choices=("cross_entropy", "mse"),
+        default="cross_entropy",
+        excludes=("phase",),
+    ),
+]
+Accumulate = Annotated[
+    int | None,
+    Argument(
+        "Batches whose gradients are added up before each update; a step is one update.",
+        least=1,
+        metavar="N",
+        default="1",
+    ),
+]
+Compiled = Annotated[bool | None, Argument("Compile the net with torch.compile.", option="compile")]
+Checkpoint = Annotated[
+    bool, Argument("Put the net's repeated blocks under activation checkpointing.")
+]
+Threads = Annotated[int | None, Argument("CPU threads.", least=0, default="all")]
+Processor = Annotated[
+    str | None, Argument("Processor of the device, as its runtime names it.", metavar="NAME")
+]
+CudaGraphs = Annotated[
+    bool | None, Argument("Capture the step once as a CUDA graph, and replay it.")
+]
+Phase = Annotated[
+    str | None,
+    Argument(
+        "Run the net instead of training it: forward passes alone.",
+        choices=("train", "inference"),
+        option="inference",
+        flag_value="inference",
+    ),
+]
+DeviceName = Annotated[
+    Any,
+    Argument(
+        "Device with a profile, or of `joulecast devices`, or a TOML data sheet.",
+        default="this machine",
+        metavar="NAME",
+        excludes=("on", "profile", "probe"),
+    ),
+]
+ProfileFile = Annotated[
+    str | None,
+    Argument(
+        "Profile file, instead of --device.", metavar="FILE", excludes=("on", "device", "probe")
+    ),
+]
+On = Annotated[
+    str | None,
+    Argument(
+        "Device of this machine: cpu, cuda:0, mnn:cpu, onnx:cpu, simulated:7, or an agent: "
+        "http://board:8377.",
+        default="cpu",
+        metavar="NAME",
+        excludes=("device", "profile"),
+        harm="may run a plug-in",
+        is_harmless=_matches(rf"{_ON}(?:,{_ON})*"),
+    ),
+]
+Meter = Annotated[
+    str | None,
+    Argument(
+        "Meter, see `joulecast detect`; nvml+rapl adds up.",
+        default="auto",
+        metavar="NAME",
+        harm="may run a program",
+        is_harmless=_matches(rf"{_METER}(?:\+{_METER})*"),
+    ),
+]
+Rounds = Annotated[int, Argument("Windows of each measurement.", least=1)]
+Warmup = Annotated[
+    int,
+    Argument(
+        "Steps or inferences before the windows.",
+        least=0,
+        metavar="N",
+        default="until their time settles",
+    ),
+]
+WindowRuns = Annotated[
+    int,
+    Argument(
+        "Fewest steps or inferences of a window.",
+        least=0,
+        metavar="N",
+        default="as many as 0.1 s takes",
+    ),
+]
+RecordedName = Annotated[str, Argument("Record the device under another name.", metavar="NAME")]
+Store = Annotated[
+    str | None,
+    Argument(
+        "The store: a file, or a postgresql:// URL.",
+        metavar="PATH",
+        harm="is not in this folder",
+        is_harmless=_is_store_here,
+    ),
+]
+Estimator = Annotated[
+    str,
+    Argument(
+        "Estimator; subtractive is the paper's, ampere the same to the letter.",
+        metavar="NAME",
+        default="additive; kernel-gp where the runtime fuses",
+    ),
+]
+Level = Annotated[
+    float,
+    Argument(
+        "Probability of the interval.", above=0.0, below=1.0, metavar="95%", parse=parse_share,
+        default="95%",
+    ),
+]  # fmt: skip
+Confidence = Annotated[
+    float,
+    Argument(
+        "Probability with which the budget is kept.", above=0.0, below=1.0, metavar="50%",
+        parse=parse_share, default="50%",
+    ),
+]  # fmt: skip
+Steps = Annotated[int | None, Argument("Steps of the run.", least=1, most=MAX_COUNT)]
+Inferences = Annotated[
+    int | None,
+    Argument("With --inference: inferences of the run.", least=1, most=MAX_COUNT),
+]
+Epochs = Annotated[int | None, Argument("Passes over --samples.", least=1, most=MAX_COUNT)]
+Samples = Annotated[int | None, Argument("Samples of an epoch.", least=1, most=MAX_COUNT)]
+Grid = Annotated[
+    str | None,
+    Argument("Also print CO2e: grams per kWh, or a region.", metavar="400|de"),
+]
+Price = Annotated[str | None, Argument("Also print the cost: price per kWh.", metavar="0.30EUR")]
+Seed = Annotated[int, Argument("Random seed.")]
+Gpus = Annotated[
+    int,
+    Argument(
+        "GPUs of one machine that train together; --batch is that of each.",
+        least=1,
+        metavar="N",
+    ),
+]
+Parallel = Annotated[
+    str,
+    Argument("How --gpus share the work: data, as DistributedDataParallel does.", metavar="data"),
+]
+LinkGbS = Annotated[
+    float | None,
+    Argument(
+        "Bandwidth between --gpus in one direction.", above=0.0, metavar="GB/S",
+        default="the catalogue's",
+    ),
+]  # fmt: skip
+Progress = Callable[[Any], None] | None
+
+
+def choose_setup_fields(
+    phase: str | None, optimizer: str | None, loss: Any, **fields: Any
+) -> dict[str, Any]:
+    """Return the fields of a Setup that were given; inference has no optimizer and loss.
+
+    Raises:
+        ArgumentError: An optimizer or a loss was given for inference.
+    """
+    if phase == "inference":
+        for name, value in (("optimizer", optimizer), ("loss", loss)):
+            if value is not None:
+                raise ArgumentError(f"{arg(name)} is for training: leave it out for inference")
+    found = {"phase": phase, "optimizer": optimizer, "loss": loss, **fields}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,151 @@
+"""Profile a device for any network: measure an atlas and fit an estimator to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from joulecast.agent.addresses import is_remote
+from joulecast.campaign import Progress
+from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
+from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
+from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
+from joulecast.campaign.campaign_record import (
+    ATLAS_NAME,
+    CampaignRecord,
+    NoRecord,
+    record_campaign,
+)
+from joulecast.campaign.trial_log import describe_profile
+from joulecast.errors import MissingError
+from joulecast.estimators import check_estimator
+from joulecast.estimators.base import Estimator, Fitted
+from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.features.atlas_process import measure_in_workers
+from joulecast.features.atlas_worker import AtlasRequest
+from joulecast.features.measurers import lock_device, open_any_measurer
+from joulecast.features.options import MeasureOptions, ProfileOptions
+from joulecast.features.transfer_sources import make_estimator
+from joulecast.records import MODES, Observation, Profile
+from joulecast.runtimes import find_hardware
+from joulecast.store import Store, open_store
+
+
+@dataclass(frozen=True)
+class AtlasResult:
+    """How measuring an atlas ended, and what is stored about the device now."""
+
+    run: AtlasRun
+    summary: AtlasSummary
+
+
+def profile_atlas(
+    measuring: MeasureOptions,
+    profiling: ProfileOptions,
+    store: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[AtlasResult, Profile]:
+    """Measure an atlas of a device, fit an estimator, and return its profile.
+
+    Args:
+        measuring: Device, meter and rounds.
+        profiling: When to stop, and which estimator is fitted.
+        store: Path or URL of the store that receives every observation at once.
+        on_progress: Called before every measurement, and before the fit.
+
+    Raises:
+        MeasurementError: The device could not be measured, or another campaign runs on it.
+    """
+    limits = AtlasLimits(
+        seconds=profiling.limit_s,
+        points=profiling.points,
+        retries_refused=profiling.retry_refused,
+        phase=profiling.phase,
+    )
+    # Before anything is measured: an unknown estimator, or a store that cannot be opened.
+    check_estimator(profiling.estimator)
+    started_at_s = time.time()
+    own = _identify_profile(measuring)
+    if profiling.from_:
+        estimator = make_estimator(profiling.estimator, profiling.from_, own, store)
+    with lock_device(measuring.on) as lock_file, open_store(store) as opened:
+        with record_campaign(opened, own, ATLAS_NAME) as record:
+            request = AtlasRequest(measuring, limits, store, record.key)
+            tell = _make_teller(record, on_progress)
+            # A database in memory cannot be shared with another process; an agent is one already.
+            is_here = not is_remote(measuring.on) and find_hardware(measuring.on) is not None
+            if is_here and opened.place != ":memory:":
+                run = measure_in_workers(request, tell, lock_file)
+            else:
+                run = _measure_here(request, opened, tell)
+            record.finish(run.stopped)
+        if not run.profile_key:
+            raise MissingError("nothing was measured yet: run the same command again")
+        if not profiling.from_:
+            own = opened.load_profile(run.profile_key)
+            estimator = make_estimator(profiling.estimator, (), own, store)
+        observations = drop_contradicted(opened.load_observations(run.profile_key))
+        if on_progress is not None:
+            text = f"fitting {estimator.name} to {len(observations)} observations"
+            on_progress(Progress(len(observations), 0.0, run.elapsed_s, 0.0, text))
+        fitted = _fit(estimator, observations)
+        opened.save_fit(run.profile_key, estimator.name, fitted.to_dict())
+        learnt = opened.load_profile(run.profile_key)
+    run = replace(run, new=_count_new(observations, started_at_s))
+    return AtlasResult(run, _summarise(learnt)), learnt
+
+
+def _identify_profile(measuring: MeasureOptions) -> Profile:
+    """Return the profile that observations of a device belong to, without any."""
+    # Never opened: the device is left to the process that measures.
+    return describe_profile(open_any_measurer(measuring))
+
+
+def _make_teller(
+    record: CampaignRecord | NoRecord, on_progress: Callable[[Progress], None] | None
+) -> Callable[[Progress], None]:
+    """Return a function that records progress and passes it on."""
+
+    def tell(progress: Progress) -> None:
+        record.store_progress(progress)
+        if on_progress is not None:
+            on_progress(progress)
+
+    return tell
+
+
+def _fit(estimator: Estimator, observations: Sequence[Observation]) -> Fitted:
+    try:
+        return estimator.fit(observations)
+    except MissingError as error:
+        raise MissingError(
+            f"{len(observations)} observations are stored, too few to fit {estimator.name}: run "
+            "the same command again to continue"
+        ) from error
+
+
+def _count_new(observations: Sequence[Observation], since_s: float) -> int:
+    """Return the number of trials that were measured since a moment."""
+    trials = {one.trial for one in observations if one.taken_at_s >= since_s and not one.refusal}
+    return sum(bool(trial.network.layers) for trial in trials)
+
+
+def _measure_here(
+    request: AtlasRequest, opened: Store, on_progress: Callable[[Progress], None]
+) -> AtlasRun:
+    with open_any_measurer(request.measuring) as measurer:
+        return run_atlas(
+            measurer,
+            opened,
+            request.limits,
+            on_progress=on_progress,
+            is_stop_requested=lambda: opened.campaigns.is_stop_requested(request.campaign_key),
+        )
+
+
+def _summarise(profile: Profile) -> AtlasSummary:
+    is_graph = any(one.trial.mode == "graph" for one in profile.observations)
+    modes = MODES if is_graph else ("eager",)
+    scale = assume_device_scale(profile.device, modes)
+    return summarise_atlas(profile.observations, read_peaks(profile.observations, scale, modes))

@@ -1,0 +1,232 @@
+"""Measure an atlas in a process that is replaced whenever it dies.
+
+    this process ──request──▶ worker ──observations──▶ store
+         ▲                      │
+         └──────messages────────┘    dead, or the device is lost: refuse the trial, start anew
+
+An error of CUDA makes every further call of a process fail, a bug in a library may end it, and the
+operating system kills a process that takes too much memory. None of that ends a campaign.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from joulecast import errors
+from joulecast.campaign import Progress
+from joulecast.campaign.atlas_campaign import AtlasRun
+from joulecast.errors import MeasurementError
+from joulecast.features.atlas_worker import AtlasRequest
+from joulecast.records import Observation
+from joulecast.store import open_store
+
+INTERRUPTED = "it was interrupted"
+# -P: otherwise Python would import modules of the current folder first, whoever wrote them.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "joulecast.features.atlas_worker")
+# A worker that is silent for longer hangs: a trial seldom takes a minute.
+_LONGEST_SILENCE_S = 300.0
+# So many workers in a row that measured nothing end the campaign.
+_MOST_FAILURES = 3
+_CHUNK_BYTES = 1 << 16
+
+ReportProgress = Callable[[Progress], None]
+
+
+def measure_in_workers(
+    request: AtlasRequest,
+    on_progress: ReportProgress | None = None,
+    lock_file: int | None = None,
+    silence_s: float = _LONGEST_SILENCE_S,
+    command: Sequence[str] = WORKER_COMMAND,
+) -> AtlasRun:
+    """Measure an atlas in one worker after the other; return what they did together.
+
+    The store knows how many trials are new, since workers that die cannot tell. An interruption
+    ends the measurement and not the caller, which can still fit what was measured.
+
+    Args:
+        request: What to measure, how long, and where it is stored.
+        on_progress: Called before every measurement.
+        lock_file: Open lock of the device, which a worker keeps as long as it lives.
+        silence_s: Longest time without a message from a worker.
+        command: Starts a worker, which reads the request from stdin.
+
+    Raises:
+        JoulecastError: A worker raised it.
+        MeasurementError: Several workers died before they measured anything.
+    """
+    state = _AtlasState(on_progress)
+    failures = 0
+    while True:
+        done, left_s = state.done, state.find_left_s(request.limits.seconds)
+        limits = replace(request.limits, seconds=left_s)
+        try:
+            own = replace(request, limits=limits)
+            with _start_worker(command, own, lock_file) as worker:
+                state.follow(worker, silence_s)
+        except KeyboardInterrupt:
+            return state.finish(INTERRUPTED)
+        if state.run is not None:
+            return state.finish(state.run.stopped)
+        state.refuse_trial(request.store)
+        failures = 0 if state.done > done + 1 else failures + 1
+        if failures == _MOST_FAILURES:
+            raise MeasurementError(
+                f"the measuring process failed {failures} times in a row: {state.death}"
+            )
+
+
+@dataclass
+class _Worker:
+    """A running worker and where it writes."""
+
+    process: subprocess.Popen[bytes]
+    log: Any
+
+    def read_messages(self, silence_s: float) -> Iterator[dict[str, Any]]:
+        """Yield messages until the worker ends.
+
+        Raises:
+            TimeoutError: The worker was silent for too long.
+        """
+        assert self.process.stdout is not None
+        pipe, rest = self.process.stdout.fileno(), b""
+        while True:
+            if not select.select([pipe], [], [], silence_s)[0]:
+                raise TimeoutError
+            chunk = os.read(pipe, _CHUNK_BYTES)
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (json.loads(line) for line in lines)
+
+    def describe_death(self) -> str:
+        """Return how the worker ended, and its last words."""
+        code = self.process.wait()
+        how = f"ended with code {code}"
+        if code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+            if code == -signal.SIGKILL:
+                how += ", perhaps because it took too much memory"
+        self.log.seek(0)
+        words = self.log.read().decode(errors="replace").strip().splitlines()
+        return f"the process {how}" + (f" ({words[-1].strip()[:200]})" if words else "")
+
+
+@dataclass
+class _AtlasState:
+    """What workers have told so far."""
+
+    on_progress: ReportProgress | None
+    started_s: float = field(default_factory=time.monotonic)
+    key: str = ""
+    done: int = 0
+    trial: dict[str, Any] | None = None
+    run: AtlasRun | None = None
+    death: str = ""
+    is_refused: bool = False
+    restarts: int = 0
+    disturbances: Counter[str] = field(default_factory=Counter)
+
+    def follow(self, worker: _Worker, silence_s: float) -> None:
+        """Take in the messages of a worker until it ends."""
+        self.trial, self.run, self.is_refused = None, None, False
+        try:
+            for message in worker.read_messages(silence_s):
+                for kind, value in message.items():
+                    getattr(self, f"_take_{kind}")(value)
+        except TimeoutError:
+            worker.process.kill()
+            self.death = f"the process hung for {silence_s:.0f} s"
+            return
+        if self.run is None and not self.is_refused:
+            self.death = worker.describe_death()
+
+    def refuse_trial(self, store: str | None) -> None:
+        """Store the trial at which a worker died, unless the worker has done so itself."""
+        self.restarts += 1
+        if self.trial is not None and not self.is_refused:
+            refused = replace(Observation.from_dict(self.trial), refusal=self.death)
+            with open_store(store) as opened:
+                opened.add_observation(refused)
+
+    def find_left_s(self, seconds: float | None) -> float | None:
+        """Return what is left of a budget."""
+        passed_s = time.monotonic() - self.started_s
+        return None if seconds is None else max(0.0, seconds - passed_s)
+
+    def finish(self, stopped: str) -> AtlasRun:
+        """Return what all workers did together, without the number of trials: some died."""
+        elapsed_s = time.monotonic() - self.started_s
+        repeated = self.run.repeated if self.run else 0
+        disturbances = dict(self.disturbances)
+        return AtlasRun(self.key, 0, stopped, elapsed_s, repeated, disturbances, self.restarts)
+
+    def _take_profile(self, key: str) -> None:
+        self.key = key
+
+    def _take_trial(self, trial: dict[str, Any]) -> None:
+        self.trial = trial
+
+    def _take_progress(self, values: dict[str, Any]) -> None:
+        now = replace(Progress(**values), elapsed_s=time.monotonic() - self.started_s)
+        self.done = now.points
+        if self.on_progress is not None:
+            self.on_progress(now)
+
+    def _take_lost(self, reason: str) -> None:
+        self.death, self.is_refused = reason, True
+
+    def _take_error(self, error: list[str]) -> None:
+        name, text = error
+        raise getattr(errors, name, MeasurementError)(text)
+
+    def _take_run(self, values: dict[str, Any]) -> None:
+        self.run = AtlasRun(**values)
+        self.disturbances.update(self.run.disturbances)
+
+
+@contextmanager
+def _start_worker(
+    command: Sequence[str], request: AtlasRequest, lock_file: int | None
+) -> Iterator[_Worker]:
+    """Start a worker; end it when the block is left.
+
+    Every user of a machine can read the arguments of its processes, and the URL of a store may
+    contain a password: so the request goes through a pipe.
+    """
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # An interruption reaches this process only, which then ends the worker.
+            start_new_session=True,
+            pass_fds=() if lock_file is None else (lock_file,),
+        )
+        try:
+            assert process.stdin is not None
+            # A worker that is already dead tells so when its messages are read.
+            with suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(request.to_json().encode())
+            yield _Worker(process, log)
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.0 if process.poll() is None else 1.0)
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()

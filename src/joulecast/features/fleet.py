@@ -1,0 +1,352 @@
+"""Profile the devices of a fleet, and forecast a run on each of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import DeviceAwayError, InputError, MissingError
+from joulecast.features.estimate import estimate_net
+from joulecast.features.nets import NetRequest, ResolvedNet, Shape
+from joulecast.features.options import EstimateOptions, ProfileOptions, split_options
+from joulecast.records import Profile, Setup
+
+if TYPE_CHECKING:
+    from joulecast.fleet.coordinator import FleetEvent
+    from joulecast.fleet.fleet_checks import DeviceCheck
+    from joulecast.fleet.fleet_forecast import FleetEstimate, RunQuestion
+    from joulecast.store import Store
+    from joulecast.store.fleet_tables import StoredCampaign, StoredDevice
+
+ALL_DEVICES = "all"
+DEFAULT_PATIENCE_S = 120.0
+DEFAULT_CONFIDENCE = 0.9
+_NOT_UP = "start it with `joulecast fleet up FILE`, where FILE lists its devices"
+# A command that only looks whether a fleet is up holds its claim for a moment.
+_CLAIM_WAIT_S = 2.0
+_POLL_S = 0.5
+# Each uses up to 16 connections, and a PostgreSQL server has 100 by default.
+_MOST_WORKERS = 4
+_CHECK_UP_S = 5.0
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """How a fleet is run.
+
+    Attributes:
+        workers: Processes that drive the agents; by default one per processor, but at most four.
+        patience_s: How long a device may be away before it is parked.
+    """
+
+    workers: int = 0
+    patience_s: float = DEFAULT_PATIENCE_S
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """What the store knows about a fleet.
+
+    Attributes:
+        is_up: Whether a coordinator is running.
+        points: Observations of each device's profile, by the profile's key.
+    """
+
+    is_up: bool
+    devices: tuple[StoredDevice, ...]
+    campaigns: tuple[StoredCampaign, ...]
+    points: Mapping[str, int]
+
+
+def check_fleet(file: str) -> tuple[DeviceCheck, ...]:
+    """Check whether the devices of a fleet file answer, and are what it says.
+
+    Raises:
+        FileError: The file cannot be read, or has an invalid value.
+    """
+    from joulecast.fleet.fleet_checks import check_devices
+    from joulecast.fleet.fleet_file import read_fleet
+
+    return _sort_checks(check_devices(read_fleet(file)))
+
+
+def run_fleet(
+    file: str,
+    store: str | None,
+    options: FleetOptions,
+    on_start: Callable[[Sequence[DeviceCheck]], None],
+    on_event: Callable[[FleetEvent], None],
+) -> None:
+    """Run the campaigns of a fleet until the process is interrupted.
+
+    Args:
+        file: The fleet file.
+        store: Path or URL of the store.
+        options: How the fleet is run.
+        on_start: Called once with what the devices answered.
+        on_event: Called with what happens.
+
+    Raises:
+        FileError: The file cannot be read, or has an invalid value.
+        InputError: Another process runs the fleet of this store.
+        DeviceAwayError: No device answers, and nothing is left to do.
+        MissingError: Dask is not installed.
+    """
+    from joulecast.fleet.cluster import open_cluster
+    from joulecast.fleet.coordinator import Coordinator
+    from joulecast.fleet.fleet_file import read_fleet
+    from joulecast.store import open_store
+    from joulecast.store.fleet_tables import OPEN_STATES
+
+    devices = read_fleet(file)
+    place = _find_place(store)
+    with open_store(place) as opened, _claim_fleet(opened):
+        opened.fleet.replace_devices({one.name: one.to_dict() for one in devices})
+        checks = check_fleet(file)
+        for one in checks:
+            opened.fleet.change_device(
+                one.device.name,
+                one.state,
+                one.reason,
+                profile_key=one.profile_key,
+                description=one.description,
+            )
+        # Agents may still be busy with what a coordinator before this one asked for.
+        has_work = opened.fleet.list_campaigns(states=OPEN_STATES)
+        if not has_work and not any(one.is_ready for one in checks):
+            raise DeviceAwayError(_describe_absence(checks))
+        with open_cluster(devices, place, options.workers or _count_workers()) as submit:
+            on_start(checks)
+            Coordinator(
+                opened.fleet,
+                devices,
+                submit,
+                patience_s=options.patience_s,
+                on_event=on_event,
+            ).run()
+
+
+def find_fleet_status(store: str | None = None) -> FleetStatus:
+    """Return what the store knows about a fleet.
+
+    Raises:
+        MissingError: There is no fleet in this store.
+    """
+    with _open_fleet(store) as opened:
+        counts = {one.key: one.observation_count for one in opened.list_profiles()}
+        return FleetStatus(
+            opened.fleet.is_up(),
+            opened.fleet.list_devices(),
+            opened.fleet.list_campaigns(),
+            counts,
+        )
+
+
+def request_profiles(
+    net: ResolvedNet,
+    setup: Setup,
+    devices: Sequence[str],
+    profiling: ProfileOptions,
+    rounds: int,
+    store: str | None = None,
+) -> str:
+    """Request a profiling campaign on devices of a fleet that is up; return the request's key.
+
+    Args:
+        net: The net whose widths are the largest that are profiled.
+        setup: How it is trained.
+        devices: Names of devices, or ``all``.
+        profiling: What is measured, and when to stop.
+        rounds: Windows of each measurement.
+        store: Path or URL of the store.
+
+    Raises:
+        InputError: The fleet has no device of that name.
+        MissingError: The fleet is not up.
+    """
+    from joulecast.estimators import check_estimator
+    from joulecast.fleet.device_campaign import CampaignRequest
+
+    # Known before devices are asked in vain.
+    check_estimator(profiling.estimator)
+    with _open_fleet(store) as opened:
+        names = _choose_devices(devices, [one.name for one in opened.fleet.list_devices()])
+        if not opened.fleet.is_up():
+            raise MissingError(f"the fleet is not up: {_NOT_UP}")
+        request = CampaignRequest(
+            net.network,
+            setup,
+            net.members,
+            profiling.acquisition,
+            profiling.interval_share,
+            profiling.estimator,
+            rounds,
+            profiling.points,
+            profiling.limit_s,
+        )
+        return opened.fleet.add_request(net.network.name, request.to_dict(), names)
+
+
+def follow_request(
+    key: str,
+    store: str | None = None,
+    on_change: Callable[[Sequence[StoredCampaign]], None] | None = None,
+    *,
+    waits: bool = True,
+) -> tuple[StoredCampaign, ...]:
+    """Wait until the campaigns of a request have ended or are parked; return them.
+
+    Args:
+        key: The request.
+        store: Path or URL of the store.
+        on_change: Called with the campaigns twice a second.
+        waits: With False, return them at once.
+
+    Raises:
+        MissingError: The fleet went down.
+    """
+    from joulecast.store.fleet_tables import AWAY, RUNNING, WAITING
+
+    with _open_fleet(store) as opened:
+        check_s = time.monotonic() + _CHECK_UP_S
+        while True:
+            campaigns = opened.fleet.list_campaigns(key)
+            if on_change is not None:
+                on_change(campaigns)
+            if not waits or not any(one.state in (WAITING, RUNNING, AWAY) for one in campaigns):
+                return campaigns
+            if time.monotonic() > check_s:
+                check_s = time.monotonic() + _CHECK_UP_S
+                if not opened.fleet.is_up():
+                    raise MissingError(f"the fleet went down; to resume, {_NOT_UP}")
+            time.sleep(_POLL_S)
+
+
+def estimate_fleet(
+    net: Any,
+    inputs: Any = None,
+    *,
+    steps: int,
+    deadline_s: float | None = None,
+    confidence: float = DEFAULT_CONFIDENCE,
+    charges: Mapping[str, float] | None = None,
+    setup: Setup | None = None,
+    **options: Any,
+) -> FleetEstimate:
+    """Forecast a run on every device of a fleet: joules, seconds, battery, and who can finish.
+
+    Args:
+        net: A name, a Network, or a module with ``inputs``.
+        inputs: For a module, what it is called on.
+        steps: Steps of the run.
+        deadline_s: Longest duration; None for any.
+        confidence: Probability with which battery and deadline must suffice.
+        charges: Charged shares of batteries by device, where they differ from the fleet file.
+        setup: How the net is trained.
+        options: Fields of ``Setup`` (``batch=128``) and of ``EstimateOptions``: ``estimator``,
+            ``level``, ``store``; and ``input_shape``.
+
+    Raises:
+        InputError: The fleet has no device of that name, or it has no battery.
+        MissingError: There is no fleet in the store.
+    """
+    from joulecast.fleet.fleet_forecast import RunQuestion
+
+    shape: Shape | None = options.pop("input_shape", None)
+    setup_options, estimating = split_options(estimate_fleet, options, Setup, EstimateOptions)
+    question = RunQuestion(steps, deadline_s, confidence, charges or {})
+    resolved = NetRequest(net, inputs, setup, shape, setup_options).resolve()
+    return forecast_net(*resolved, question, EstimateOptions(**estimating))
+
+
+def forecast_net(
+    net: ResolvedNet, setup: Setup, question: RunQuestion, options: EstimateOptions
+) -> FleetEstimate:
+    """Forecast a run of a net on every device of a fleet."""
+    from joulecast.fleet.fleet_forecast import FleetEstimate, forecast_fleet
+
+    with _open_fleet(options.store) as opened:
+        found = forecast_fleet(
+            opened.fleet.list_devices(),
+            question,
+            lambda key: estimate_net(_load_profile(opened, key), net.network, setup, options),
+        )
+    return FleetEstimate(
+        net.network.name,
+        setup,
+        question.steps,
+        options.level,
+        question.confidence,
+        question.deadline_s,
+        found,
+    )
+
+
+def _load_profile(store: Store, key: str) -> Profile:
+    try:
+        return store.load_profile(key)
+    except MissingError as error:
+        raise MissingError("no profile yet: run `joulecast fleet profile NET`") from error
+
+
+@contextmanager
+def _open_fleet(store: str | None) -> Iterator[Store]:
+    """Open a store that has a fleet."""
+    from joulecast.store import open_store
+
+    with open_store(store, create=False) as opened:
+        if not opened.exists or not opened.fleet.list_devices():
+            raise MissingError(f"the store {opened.place} has no fleet: {_NOT_UP}")
+        yield opened
+
+
+@contextmanager
+def _claim_fleet(store: Store) -> Iterator[None]:
+    with store.fleet.claim_fleet(_CLAIM_WAIT_S) as is_free:
+        if not is_free:
+            raise InputError(
+                f"another process runs the fleet of the store {store.place}: stop it, or choose "
+                "another store with --store or JOULECAST_STORE"
+            )
+        yield
+
+
+def _find_place(store: str | None) -> str:
+    """Return a path or URL that means the same store in other processes."""
+    from joulecast.store.places import IN_MEMORY, choose_place
+
+    place = choose_place(store)
+    if place == IN_MEMORY:
+        raise InputError("a fleet needs a store that its workers share: give a file or a URL")
+    return place if "://" in place else str(Path(place).absolute())
+
+
+def _count_workers() -> int:
+    return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _choose_devices(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    if tuple(wanted) == (ALL_DEVICES,):
+        return list(known)
+    for name in wanted:
+        if name not in known:
+            raise InputError(
+                f"the fleet has no device {name!r}: give {ALL_DEVICES}, or some of "
+                f"{', '.join(known)}"
+            )
+    return list(wanted)
+
+
+def _sort_checks(checks: Iterator[DeviceCheck]) -> tuple[DeviceCheck, ...]:
+    return tuple(sorted(checks, key=lambda one: one.device.name))
+
+
+def _describe_absence(checks: Sequence[DeviceCheck]) -> str:
+    first = checks[0]
+    others = f" (and {len(checks) - 1} others)" if len(checks) > 1 else ""
+    return f"no device of the fleet is ready: {first.device.name}{others}: {first.reason}"

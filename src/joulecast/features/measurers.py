@@ -1,0 +1,149 @@
+"""Open a measurer: a runtime on a device, under a meter.
+
+    cpu, cuda:0            PyTorch on that device, under the requested meter
+    mnn:cpu                MNN on the processor, under the requested meter
+    onnx:cpu               ONNX Runtime on the processor, under the requested meter; inference only
+    simulated:7            a simulated device with its own meter and clock, drawn from a seed
+    NAME, NAME:...         a runtime that a plug-in adds under NAME
+    http://board:8377      a device elsewhere, by its agent, under the meter of the agent
+    ssh://user@board       the same; the agent is started over ssh
+
+Plug-ins register runtimes as entry points ``joulecast.runtimes``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from joulecast.agent.addresses import is_remote
+from joulecast.errors import InputError
+from joulecast.features.options import MeasureOptions
+from joulecast.local_devices import NOT_LATER, name_lock, open_local_measurer
+from joulecast.measurer import MeasureLimits, Measurer, TrialMeasurer
+from joulecast.measurer.device_lock import hold_device
+from joulecast.records import Trial
+from joulecast.runtimes import Runtime, Step, is_plugin, name_framework
+
+if TYPE_CHECKING:
+    from joulecast.agent.client import RemoteMeasurer
+
+# Frameworks, as profiles name them, by the format of the nets that they run themselves.
+_OWN_NETS = {"module": ("torch",), "onnx": ("onnxruntime",)}
+
+
+class OwnNet(Protocol):
+    """A user's own net: a module, or an ONNX file."""
+
+    @property
+    def loss(self) -> Any:
+        """Its own loss; None if it has none."""
+
+    def prepare(self, runtime: Any, trial: Trial) -> Step:
+        """Return it as a checked step of a runtime, run as the trial says."""
+
+
+def open_any_measurer(
+    options: MeasureOptions | None = None,
+    loaded: OwnNet | None = None,
+    *,
+    allows_later: bool = False,
+) -> TrialMeasurer:
+    """Return a measurer of a device here or elsewhere; use it in a ``with`` statement.
+
+    Args:
+        options: Device, meter and number of rounds.
+        loaded: A user's own net, which runs in place of the network that a trial describes.
+        allows_later: Whether the caller stores observations whose energy comes later.
+
+    Raises:
+        InputError: The device or meter does not exist, several devices are given, or the agent of
+            a device elsewhere refuses the token.
+        MissingError: The device, the meter or the framework is not available.
+        DeviceAwayError: The agent of a device elsewhere does not answer.
+    """
+    options = options or MeasureOptions()
+    if not is_remote(options.on):
+        return open_measurer(options, loaded, allows_later=allows_later)
+    remote = open_remote(options)
+    if remote.meter.is_recorder and not allows_later:
+        raise InputError(NOT_LATER)
+    return remote
+
+
+def open_measurer(
+    options: MeasureOptions | None = None,
+    loaded: OwnNet | None = None,
+    *,
+    allows_later: bool = False,
+) -> Measurer:
+    """Return a measurer of a device of this machine; see ``open_any_measurer``."""
+    options = options or MeasureOptions()
+    measurer = open_local_measurer(
+        options.on,
+        options.meter,
+        rounds=options.rounds,
+        device_name=options.device_name,
+        allows_later=allows_later,
+        limits=MeasureLimits(window_steps=options.runs, warmup_steps=options.warmup),
+    )
+    if loaded is None:
+        return measurer
+    return replace(measurer, runtime=OwnNetRuntime(measurer.runtime, loaded))
+
+
+def open_remote(options: MeasureOptions) -> RemoteMeasurer:
+    """Return a measurer of a device elsewhere, with the token of this process's environment."""
+    # Most commands measure here.
+    from joulecast.agent.client import open_remote_measurer
+    from joulecast.agent.tokens import read_token
+
+    if options.meter != "auto":
+        raise InputError(
+            f"the agent at {options.on} has its own meter: leave --meter {options.meter} out, and "
+            "give it to `joulecast agent` there"
+        )
+    if options.warmup or options.runs:
+        raise InputError(
+            f"the agent at {options.on} warms up and chooses its windows by itself: leave --warmup "
+            "and --runs out"
+        )
+    return open_remote_measurer(
+        options.on, read_token(), rounds=options.rounds, device_name=options.device_name
+    )
+
+
+class OwnNetRuntime:
+    """A runtime that runs a user's own net, whatever network a trial describes."""
+
+    def __init__(self, runtime: Runtime, loaded: OwnNet) -> None:
+        self.name = runtime.name
+        self.device = runtime.device
+        self.modes = runtime.modes
+        self._runtime = runtime
+        self._loaded = loaded
+
+    def prepare(self, trial: Trial) -> Step:
+        """Return the user's net as a step, run as the trial says."""
+        return self._loaded.prepare(self._runtime, trial)
+
+
+def runs_own_net(on: str, form: str) -> bool:
+    """Return whether a device can run the user's own net, not only its Network.
+
+    Args:
+        on: The device.
+        form: ``module``, or ``onnx`` for a file.
+    """
+    return not is_remote(on) and not is_plugin(on) and name_framework(on) in _OWN_NETS[form]
+
+
+def lock_device(on: str) -> AbstractContextManager[int | None]:
+    """Return the lock of a device, so that only one campaign runs on it; simulated ones have none.
+
+    Raises:
+        MeasurementError: On entering: another campaign runs on the device.
+    """
+    name = on if is_remote(on) else name_lock(on)
+    return nullcontext() if name is None else hold_device(name, on)

@@ -1,0 +1,348 @@
+"""Find the net that a name, a Network or a PyTorch module stands for.
+
+    cnn5:16,32,64,128        a family            needs no framework
+    speech                   a reference application of ``joulecast score``
+    net.json                 a network file      needs no framework
+    net.onnx                 an ONNX file        needs the package onnx
+    file.py:make_net         a callable          needs PyTorch, imported on first use
+    package.module:make_net
+
+The result is a ResolvedNet: the Network, its batch, and how to load the user's own module where
+there is one, because that is what ``measure`` runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import InputError, MissingError, NetError
+from joulecast.families import FAMILIES, draw_family, is_family, make_family
+from joulecast.features.option_values import convert_shape
+from joulecast.features.trust import check_trusted
+from joulecast.kinds import checkpoint_blocks, is_half_precision
+from joulecast.records import Network, Setup
+from joulecast.units import format_shape
+
+DEFAULT_BATCH = 32
+INFERENCE_BATCH = 1
+"""Batch size of inference, unless the user or the inputs of the net say otherwise."""
+# Random narrower members that a campaign for a family also targets.
+_MEMBER_COUNT = 24
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ResolvedNet:
+    """A network, and how to load the module behind it.
+
+    Attributes:
+        batch: The requested batch size, else the net's own.
+        load: Returns the user's own net, which ``measure`` runs; None where Joulecast builds it.
+        form: What the user's own net is: a ``module``, or a file (``onnx``).
+        members: The networks that a campaign targets: the net, and random narrower members of its
+            family.
+    """
+
+    network: Network
+    batch: int
+    load: Callable[[], Any] | None = None
+    members: tuple[Network, ...] = ()
+    form: str = "module"
+
+
+@dataclass(frozen=True)
+class NetRequest:
+    """A net and how it is trained, as a caller specifies it.
+
+    Attributes:
+        net: A name, a Network, or a module.
+        inputs: For a module, what it is called on: a tensor, a tuple or a dict of tensors.
+        setup: How the net is trained or run; by default SGD, fp32, and the net's own batch, or
+            batch 1 for inference.
+        input_shape: For a name, the shape of one sample where it differs from the usual one.
+        setup_options: Fields that replace those of ``setup``. For a module, ``loss`` may be a
+            callable from its output to a scalar.
+        checkpoint: Put the net's repeated blocks under activation checkpointing.
+    """
+
+    net: Any
+    inputs: Any = None
+    setup: Setup | None = None
+    input_shape: Shape | None = None
+    setup_options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the net; empty where it is a module or a Network."""
+        return os.fspath(self.net) if isinstance(self.net, (str, os.PathLike)) else ""
+
+    def resolve(self) -> tuple[ResolvedNet, Setup]:
+        """Return the net, and its setup with the batch size that applies."""
+        if not isinstance(self.setup, Setup | None):
+            raise InputError(f"setup is {self.setup!r}: give a joulecast.Setup")
+        options = dict(self.setup_options)
+        loss = options.pop("loss") if callable(options.get("loss")) else None
+        setup = replace(self.setup or Setup(), **options)
+        check_checkpoint(self.checkpoint, setup.phase)
+        batch = setup.batch if self.setup is not None or "batch" in options else None
+        if not isinstance(self.net, (str, os.PathLike, Network)):
+            found = _read_module(replace(self, setup=setup), loss, batch)
+        elif loss is not None:
+            raise InputError(
+                "loss is a function, which needs a module and its inputs: give both, or let your "
+                "make_net return (module, inputs, loss)"
+            )
+        elif isinstance(self.net, Network):
+            network = checkpoint_blocks(self.net) if self.checkpoint else self.net
+            found = ResolvedNet(network, batch or choose_batch(setup.phase))
+        else:
+            shape = convert_shape(self.input_shape)
+            found = resolve_name(
+                self.name, batch, shape, phase=setup.phase, checkpoint=self.checkpoint
+            )
+        return found, replace(setup, batch=found.batch)
+
+
+def resolve_name(
+    name: str,
+    batch: int | None = None,
+    input_shape: Shape | None = None,
+    *,
+    phase: str = "train",
+    checkpoint: bool = False,
+    named_in: str | None = None,
+) -> ResolvedNet:
+    """Return the net that a name stands for.
+
+    Args:
+        name: A family with widths, ``file.py:make_net``, ``package.module:make_net``, ``x.json`` or
+            ``x.onnx``.
+        batch: Batch size; by default that of the net's inputs, else the usual one of the phase.
+        input_shape: Shape of one sample, where the net accepts another than its own.
+        phase: ``train`` or ``inference``.
+        checkpoint: Put repeated blocks under activation checkpointing.
+        named_in: The file that the name is from, if it is not from the user: a callable is then
+            imported only if the user trusts the file's folder.
+
+    Raises:
+        InputError: It is a callable, and its file is not trusted.
+        NetError: There is no such net, or it does not import or run.
+        FileError: The network file or ONNX file is damaged.
+        MissingError: It needs PyTorch or the package onnx, which is not installed.
+    """
+    if batch is not None and batch < 1:
+        raise InputError(f"batch is {batch}: give a whole number of at least 1")
+    check_checkpoint(checkpoint, phase)
+    if found := resolve_built_in(name, batch, input_shape, phase=phase):
+        members = _draw_members(name, found.network) if is_family(name) else ()
+        return _checkpoint_net(replace(found, members=members), checkpoint)
+    if name.endswith(".json"):
+        file = _read_file(name, batch or choose_batch(phase), input_shape)
+        return _checkpoint_net(file, checkpoint)
+    if name.endswith(".onnx"):
+        return _checkpoint_net(_read_onnx(name, batch, input_shape, phase), checkpoint)
+    if ":" in name:
+        if named_in is not None:
+            _check_trusted(name, named_in)
+        return _read_callable(name, batch, input_shape, checkpoint)
+    if name.endswith(".py"):
+        raise NetError(f"{name} is a file: name the function that makes the net, {name}:make_net")
+    raise NetError(
+        f"there is no net {name!r}: give a family ({', '.join(FAMILIES)}), file.py:make_net, "
+        "package.module:make_net, a network's .json or an .onnx file"
+    )
+
+
+def resolve_built_in(
+    name: str, batch: int | None = None, input_shape: Shape | None = None, *, phase: str = "train"
+) -> ResolvedNet | None:
+    """Return the net that a family or a reference application stands for; None for other names.
+
+    No file is opened and no code is run, whatever the name.
+
+    Raises:
+        NetError: A parameter or the input shape is invalid.
+    """
+    if is_family(name):
+        default = choose_batch(phase, FAMILIES[name.partition(":")[0]].batch)
+        return ResolvedNet(make_family(name, input_shape), batch or default)
+    if application := _find_reference_application(name):
+        _check_input(application, input_shape)
+        return ResolvedNet(application, batch or choose_batch(phase))
+    return None
+
+
+def check_checkpoint(checkpoint: bool, phase: str) -> None:
+    """Raise InputError for checkpoints of inference, which keeps no activations."""
+    if checkpoint and phase == "inference":
+        raise InputError("inference keeps no activations to checkpoint: leave --checkpoint out")
+
+
+def check_family(name: str) -> None:
+    """Raise InputError unless a name stands for a family, with or without widths."""
+    if not is_family(name):
+        raise InputError(f"{name!r} is not a family: give one of {', '.join(FAMILIES)}")
+
+
+def has_torch() -> bool:
+    """Return whether PyTorch is installed, without importing it."""
+    return find_spec("torch") is not None
+
+
+def require_torch(purpose: str, extra: str = "torch") -> None:
+    """Raise MissingError unless PyTorch is installed.
+
+    Args:
+        purpose: What needs it, for the message.
+        extra: The extra of Joulecast that installs it.
+    """
+    require_packages(purpose, {"torch": "PyTorch"}, extra)
+
+
+def require_packages(purpose: str, packages: Mapping[str, str], extra: str) -> None:
+    """Raise MissingError unless all packages are installed.
+
+    Args:
+        purpose: What needs them, for the message.
+        packages: The titles of packages by the name that is imported.
+        extra: The extra of Joulecast that installs them.
+    """
+    missing = [title for name, title in packages.items() if not find_spec(name)]
+    if missing:
+        raise MissingError(
+            f"{purpose} needs {' and '.join(missing)}: run pip install 'joulecast[{extra}]'"
+        )
+
+
+def find_training(name: str) -> Callable[..., Any]:
+    """Return the training function named by ``file.py:score`` or ``package.module:score``."""
+    require_torch(f"building nets for {name}")
+    from joulecast.runtimes.torch.load import find_callable
+
+    return find_callable(name, "trains a net and returns its score")
+
+
+def build_module(network: Network, seed: int) -> Any:
+    """Build the module of a network, with first weights drawn from a seed."""
+    require_torch("building a net")
+    from joulecast.runtimes.torch.build import build_seeded
+
+    return build_seeded(network, seed)
+
+
+def _check_trusted(name: str, named_in: str) -> None:
+    """Raise InputError unless the user trusts a callable's file, and the file that names it."""
+    location = name.rpartition(":")[0]
+    # A module is looked for in the current folder first.
+    code = location if location.endswith(".py") else os.curdir
+    try:
+        check_trusted(named_in, code)
+    except InputError as error:
+        raise InputError(f"net is {name!r}, which runs code: {error}") from error
+
+
+def _draw_members(name: str, network: Network) -> tuple[Network, ...]:
+    """Return the network and random narrower members of its family, as the paper profiles them."""
+    rng = random.Random(0)
+    drawn = (draw_family(name, rng.randint, network.input.shape) for _ in range(_MEMBER_COUNT))
+    return (network, *drawn)
+
+
+def _checkpoint_net(net: ResolvedNet, checkpoint: bool) -> ResolvedNet:
+    """Return a net that Joulecast builds, with its blocks checkpointed if they should be."""
+    if not checkpoint:
+        return net
+    members = tuple(map(checkpoint_blocks, net.members))
+    return replace(net, network=checkpoint_blocks(net.network), members=members)
+
+
+def _read_module(request: NetRequest, loss: Any, batch: int | None) -> ResolvedNet:
+    require_torch("reading a module")
+    from torch import nn
+
+    net, inputs, setup = request.net, request.inputs, request.setup or Setup()
+    if not isinstance(net, nn.Module):
+        raise InputError(
+            f"net is {net!r}: give a name, a joulecast.Network, or a PyTorch module with inputs"
+        )
+    if inputs is None:
+        raise InputError(
+            f"a {type(net).__name__} needs example inputs: give a tensor that it is called on"
+        )
+    from joulecast.runtimes.torch.example_inputs import resize_batch
+    from joulecast.runtimes.torch.load import LoadedNet, read_loaded_net
+
+    inputs = resize_batch(inputs, batch) if batch else inputs
+    loaded = LoadedNet(net, inputs, loss, request.checkpoint)
+    network = read_loaded_net(type(net).__name__, loaded)
+    # Inference in half precision converts weights, and checkpoints change modules: the user's own
+    # must stay as it is.
+    is_converted = setup.phase == "inference" and is_half_precision(setup)
+    is_changed = is_converted or request.checkpoint
+
+    def load() -> LoadedNet:
+        return replace(loaded, net=copy.deepcopy(net)) if is_changed else loaded
+
+    return ResolvedNet(network, loaded.batch, load)
+
+
+def _find_reference_application(name: str) -> Network | None:
+    # Most nets are none.
+    from joulecast.uses.score.reference_applications import (
+        build_reference_application,
+        list_reference_applications,
+    )
+
+    return build_reference_application(name) if name in list_reference_applications() else None
+
+
+def choose_batch(phase: str, trained: int = DEFAULT_BATCH) -> int:
+    """Return the usual batch size of a phase: inference answers one request at a time."""
+    return INFERENCE_BATCH if phase == "inference" else trained
+
+
+def _read_file(name: str, batch: int, input_shape: Shape | None) -> ResolvedNet:
+    from joulecast.files import read_network
+
+    network = read_network(name)
+    _check_input(network, input_shape, ", or write the file again for another shape")
+    return ResolvedNet(network, batch)
+
+
+def _check_input(network: Network, input_shape: Shape | None, hint: str = "") -> None:
+    if input_shape not in (None, network.input.shape):
+        raise NetError(
+            f"{network.name} is for inputs of {format_shape(network.input.shape)}: leave the input "
+            f"shape out{hint}"
+        )
+
+
+def _read_onnx(name: str, batch: int | None, input_shape: Shape | None, phase: str) -> ResolvedNet:
+    require_packages(f"reading {name}", {"onnx": "the package onnx"}, "onnx")
+    from joulecast.runtimes.onnx.own_file import OnnxFile
+    from joulecast.runtimes.onnx_files.net_file import read_onnx_net
+
+    found = read_onnx_net(name, input_shape, batch, choose_batch(phase))
+    file = OnnxFile(Path(name), input_shape)
+    return ResolvedNet(found.network, found.batch, lambda: file, form="onnx")
+
+
+def _read_callable(
+    name: str, batch: int | None, input_shape: Shape | None, checkpoint: bool
+) -> ResolvedNet:
+    require_torch(f"reading {name}")
+    from joulecast.runtimes.torch.load import load_net, read_named_net
+
+    network, own_batch = read_named_net(name, batch, input_shape, checkpoint)
+    load = partial(load_net, name, batch, input_shape, checkpoint=checkpoint)
+    return ResolvedNet(network, own_batch, load)

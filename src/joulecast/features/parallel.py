@@ -1,0 +1,90 @@
+"""Options of training on several GPUs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from joulecast.errors import ArgumentError, InputError, arg
+
+DATA = "data"
+MOST_GPUS = 16
+"""GPUs of one machine; links between machines are not modelled."""
+# Other ways to train on several GPUs, as people call them.
+_NOT_MODELLED = {
+    "tensor": "tensor parallelism",
+    "pipeline": "pipeline parallelism",
+    "fsdp": "FSDP",
+    "zero": "ZeRO",
+    "expert": "expert parallelism",
+    "sequence": "sequence parallelism",
+    "context": "context parallelism",
+}
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """On how many GPUs of one machine a net is trained.
+
+    Attributes:
+        gpus: Number of equal GPUs.
+        parallel: How they share the work: ``data``, as DistributedDataParallel does. Each GPU has
+            a batch of its own, of the size ``batch``.
+        link_gb_s: Bandwidth from one GPU to the others in one direction, instead of the
+            catalogue's.
+    """
+
+    gpus: int = 1
+    parallel: str = ""
+    link_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gpus <= MOST_GPUS:
+            raise InputError(
+                f"gpus is {self.gpus}: give a whole number from 1 to {MOST_GPUS}, the GPUs of one "
+                "machine"
+            )
+        check_parallel(self.parallel)
+        for name in ("parallel", "link_gb_s"):
+            if self.gpus == 1 and getattr(self, name):
+                raise ArgumentError(f"{arg(name)} needs {arg('gpus')}")
+        if self.gpus > 1 and not self.parallel:
+            raise ArgumentError(
+                f"{self.gpus} GPUs have to share the work: give {arg('parallel', DATA)}"
+            )
+        if self.link_gb_s is not None and not 0.0 < self.link_gb_s < math.inf:
+            raise InputError(f"link_gb_s is {self.link_gb_s}: give GB/s, like 300")
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bandwidth from one GPU to the others in one direction; None for the catalogue's."""
+        return None if self.link_gb_s is None else 1e9 * self.link_gb_s
+
+
+@dataclass(frozen=True)
+class GpuCounts:
+    """Numbers of GPUs to compare; fields are those of ``ParallelOptions``."""
+
+    gpus: tuple[int, ...] = (1,)
+    parallel: str = ""
+    link_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        # Before anything is estimated.
+        self.list_options()
+
+    def list_options(self) -> list[ParallelOptions]:
+        """Return the options of each number."""
+        counts = dict.fromkeys(self.gpus)
+        return [ParallelOptions(gpus, self.parallel, self.link_gb_s) for gpus in counts]
+
+
+def check_parallel(parallel: str) -> None:
+    """Raise InputError for a way to share work that is not modelled."""
+    if parallel in ("", DATA):
+        return
+    name = _NOT_MODELLED.get(parallel.lower())
+    refused = f"{name} is not modelled yet" if name else f"there is no parallelism {parallel!r}"
+    raise InputError(
+        f"{refused}: give {arg('parallel', DATA)}, which is what DistributedDataParallel does"
+    )

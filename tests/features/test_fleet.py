@@ -1,0 +1,82 @@
+"""Fleets from Python: forecasts for schedulers, and what cannot be run."""
+
+import pytest
+
+import joulecast
+from fleet_examples import NETWORKS, REQUEST, AgentHere, make_device, run_fleet_here
+from joulecast.errors import DeviceAwayError, InputError, MissingError
+from joulecast.features.fleet import FleetOptions, follow_request, run_fleet
+from joulecast.store import open_store
+
+DEVICES = (make_device("phone", battery_j=50.0), make_device("board"))
+
+
+@pytest.fixture
+def place(tmp_path):
+    return str(tmp_path / "store.sqlite")
+
+
+def test_scheduler_learns_who_can_finish(place):
+    agents = {one.name: AgentHere(f"simulated:{seed}") for seed, one in enumerate(DEVICES)}
+    with run_fleet_here(place, DEVICES, agents) as store:
+        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), list(agents))
+        seen = []
+        follow_request(key, place, seen.append)
+        assert {one.state for one in seen[-1]} == {"done"}
+        options = {"estimator": "constant", "store": place, "batch": 8}
+        found = joulecast.estimate_fleet(NETWORKS[0], steps=100, deadline_s=60.0, **options)
+        empty = joulecast.estimate_fleet(NETWORKS[0], steps=100, charges={"phone": 0.0}, **options)
+    assert {one.name for one in found.devices if one.can_finish} == {"phone", "board"}
+    assert {one.name for one in empty.devices if one.can_finish} == {"board"}
+    assert found.setup.batch == 8 and found.deadline_s == 60.0
+
+
+def test_request_of_a_fleet_that_went_down_is_not_waited_for(place, monkeypatch):
+    monkeypatch.setattr("joulecast.features.fleet._CHECK_UP_S", 0.0)
+    with run_fleet_here(place, DEVICES, {}):
+        pass
+    with open_store(place) as store:
+        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
+    with pytest.raises(MissingError, match="the fleet went down; to resume"):
+        follow_request(key, place)
+    (campaign,) = follow_request(key, place, waits=False)
+    assert campaign.state == "waiting"
+
+
+def test_store_that_workers_cannot_share_is_refused(tmp_path):
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
+    with pytest.raises(InputError, match="a store that its workers share"):
+        run_fleet(str(file), ":memory:", FleetOptions(), print, print)
+
+
+def test_devices_that_do_not_answer_are_stored_with_the_reason(tmp_path, place):
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[device]]\nname = "a"\naddress = "http://127.0.0.1:9"\n')
+    with pytest.raises(DeviceAwayError, match="no device of the fleet is ready: a: the agent at"):
+        run_fleet(str(file), place, FleetOptions(), print, print)
+    with open_store(place) as store:
+        (device,) = store.fleet.list_devices()
+    assert device.state == "away" and "cannot be reached" in device.reason
+
+
+def test_fleet_with_open_campaigns_waits_for_its_devices(tmp_path, place, monkeypatch):
+    class StartedError(Exception):
+        pass
+
+    def start(*_):
+        raise StartedError
+
+    monkeypatch.setattr("joulecast.fleet.cluster.open_cluster", start)
+    file = tmp_path / "fleet.toml"
+    file.write_text('[[device]]\nname = "phone"\naddress = "http://127.0.0.1:9"\n')
+    with run_fleet_here(place, DEVICES, {}) as store:
+        key = store.fleet.add_request("lenet5", REQUEST.to_dict(), ["phone"])
+        follow_request(key, place)
+    with pytest.raises(StartedError):
+        run_fleet(str(file), place, FleetOptions(), print, print)
+
+
+def test_question_about_an_unknown_option_is_refused(place):
+    with pytest.raises(InputError, match="no option 'colour'"):
+        joulecast.estimate_fleet("lenet5", steps=10, colour="red", store=place)

@@ -1,0 +1,157 @@
+"""A profile is found for the very device that is named, or not at all."""
+
+from dataclasses import replace
+
+import pytest
+
+import joulecast
+from joulecast.catalogue import list_data_sheets
+from joulecast.errors import InputError, JoulecastError, MissingError
+from joulecast.features.profiles import (
+    find_device,
+    find_profiles,
+    load_observed_profile,
+    load_profile,
+)
+from joulecast.records import Device, Profile
+from joulecast.store import open_store
+
+GPU = Device("nvidia-h20", "NVIDIA H20", 2**30, "1.0", "limit 500W")
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Return the place of a store with two profiles; the GPU here is the first one's."""
+    place = str(tmp_path / "store.sqlite")
+    with open_store(place) as opened:
+        for device in (GPU, replace(GPU, name="nvidia-h20x")):
+            opened.import_profile(Profile(device, "torch-2.11.0", "gpu", "measured"))
+    monkeypatch.setattr("joulecast.features.profiles.detect_device", lambda on: GPU)
+    return place
+
+
+def detect(monkeypatch, **changes) -> None:
+    here = replace(GPU, **changes)
+    monkeypatch.setattr("joulecast.features.profiles.detect_device", lambda on: here)
+
+
+def test_the_profile_has_the_name_of_the_device(store):
+    assert load_profile(on="cuda:0", store=store).device == GPU
+
+
+def test_a_device_whose_name_only_begins_alike_is_another_one(store, monkeypatch):
+    detect(monkeypatch, name="nvidia-h")
+    with pytest.raises(JoulecastError, match=r"cuda:0 of this machine \(nvidia-h\) has no profile"):
+        load_profile(on="cuda:0", store=store)
+    assert load_profile("nvidia-h20x", store=store).device.name == "nvidia-h20x"
+
+
+def test_a_shipped_profile_of_another_device_is_not_used(tmp_path, monkeypatch):
+    detect(monkeypatch, name="nvidia-h2")
+    with pytest.raises(JoulecastError, match="joulecast profile NET --on cuda:0"):
+        load_profile(on="cuda:0", store=str(tmp_path / "none.sqlite"))
+    detect(monkeypatch, name="nvidia-h200", power_mode="limit 700W", driver="2.0")
+    assert load_profile(on="cuda:0", store=str(tmp_path / "none.sqlite")).shipped
+
+
+def test_another_power_mode_is_another_device(store, monkeypatch):
+    detect(monkeypatch, power_mode="limit 300W")
+    with pytest.raises(JoulecastError, match="no profile in this power mode, only in limit 500W"):
+        load_profile(on="cuda:0", store=store)
+    detect(monkeypatch, power_mode="")
+    assert load_profile(on="cuda:0", store=store).device == GPU
+
+
+def test_a_simulated_device_is_found_by_its_seed():
+    device, framework = find_device("simulated:7")
+    assert (device.name, framework) == ("simulated-7", "simulated")
+
+
+def test_profiles_of_other_frameworks_are_not_used(store, monkeypatch):
+    # Made last: without the framework it would be the better match of both.
+    with open_store(store) as opened:
+        opened.import_profile(Profile(GPU, "mnn-3.6.1", "gpu", "measured"))
+    assert load_profile(on="mnn:cpu", store=store).runtime == "mnn-3.6.1"
+    assert load_profile(on="cuda:0", store=store).runtime == "torch-2.11.0"
+    detect(monkeypatch, name="nvidia-h20x")
+    with pytest.raises(JoulecastError, match="joulecast profile NET --on mnn:cpu"):
+        load_profile(on="mnn:cpu", store=store)
+
+
+# ---------------------------------------------------------------------------------------------
+# Devices of the catalogue
+
+
+def test_a_device_of_the_catalogue_has_a_profile_without_observations(store):
+    profile = load_profile("rtx-4090", store=store)
+    assert profile.provenance == "datasheet" and len(profile.observations) == 0
+    assert profile.data_sheet is not None and profile.device.name == "nvidia-rtx-4090"
+    assert find_profiles("rtx-4090", store)["rtx-4090"] == profile
+
+
+def test_a_measured_device_of_the_catalogue_is_found_by_any_of_its_names(tmp_path):
+    place = str(tmp_path / "store.sqlite")
+    measured = Device("nvidia-h100-80gb-hbm3", "NVIDIA H100 80GB HBM3", power_mode="limit 700W")
+    with open_store(place) as opened:
+        opened.import_profile(Profile(measured, "torch-2.11.0", "gpu", "measured"))
+    for name in ("h100-sxm", "nvidia-h100-sxm", "NVIDIA H100 80GB HBM3", "nvidia-h100-80"):
+        assert load_profile(name, store=place).provenance == "measured", name
+    assert load_profile("h100-pcie", store=place).provenance == "datasheet"
+    # The shipped profile comes before its data sheet too.
+    assert load_profile("h200", store=place).shipped
+
+
+def test_the_whole_name_of_a_device_counts_more_than_the_start_of_a_profile(tmp_path):
+    place = str(tmp_path / "store.sqlite")
+    with open_store(place) as opened:
+        opened.import_profile(Profile(Device("l4-server"), "torch-2.11.0", "gpu", "measured"))
+    assert load_profile("l4", store=place).device.name == "nvidia-l4"
+    assert load_profile("l4-s", store=place).device.name == "l4-server"
+
+
+def test_unknown_names_list_profiles_and_near_devices(store):
+    with pytest.raises(MissingError, match=r"no profile of 'rtx-4099' \(known devices: nvidia-h20"):
+        load_profile("rtx-4099", store=store)
+    with pytest.raises(MissingError, match="did you mean nvidia-rtx-4090"):
+        load_profile("rtx-4099", store=store)
+    with pytest.raises(InputError, match="3 devices of the catalogue match 'h100'"):
+        load_profile("h100", store=store)
+
+
+def test_all_is_every_profile_and_the_rest_of_the_catalogue(store):
+    found = find_profiles("all", store)
+    names = [one.device.name for one in found.values()]
+    assert names[:3] == ["nvidia-h20", "nvidia-h20x", "nvidia-h200"]
+    assert "amd-mi300x" in names and len(set(names)) == len(names)
+    assert len(names) == len(list_data_sheets()) + 2
+
+
+def test_a_file_describes_a_device(tmp_path):
+    path = tmp_path / "card.toml"
+    path.write_text(
+        'name = "card"\nunits = 40\nclock_mhz = 1500\nbandwidth_gb_s = 300\nmemory_gib = 8\n'
+        "power_limit_w = 100\ntflops.fp32 = 10\n"
+    )
+    assert load_profile(path).device.name == "card"
+    with pytest.raises(InputError, match="no file"):
+        load_profile(tmp_path / "none.toml")
+
+
+def test_what_needs_observations_refuses_a_data_sheet(store, tmp_path):
+    for use in (
+        lambda: load_observed_profile("l4", store=store),
+        lambda: joulecast.score(devices=["l4"], store=store),
+        lambda: joulecast.export_observations("l4", str(tmp_path / "out.csv"), store=store),
+        lambda: joulecast.report("l4", store=store),
+        lambda: joulecast.evaluate("lenet5", device="l4", offline=True, store=store),
+    ):
+        with pytest.raises(MissingError, match="nvidia-l4 was never measured"):
+            use()
+    with pytest.raises(InputError, match="is a data sheet"), open_store(store) as opened:
+        opened.import_profile(load_profile("l4"))
+
+
+def test_a_known_gpu_without_a_profile_is_pointed_to_its_data_sheet(store, monkeypatch):
+    detect(monkeypatch, name="tesla-t4", processor="Tesla T4")
+    with pytest.raises(MissingError, match="use its data sheet with --device nvidia-t4"):
+        load_profile(on="cuda:0", store=store)
