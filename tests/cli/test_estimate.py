@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.families import make_family
-from joulecast.features.estimate import describe_nearest
+from joulecast.features.estimate_report import describe_nearest
 from joulecast.files import write_network
 from joulecast.records import Device, Setup, StepTotals
 from joulecast.units import joules_to_kwh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.features.estimate import list_run_lines
+from joulecast.features.estimate_report import list_run_lines
 from joulecast.features.run import (
     EVALUATION,
     TRAINING,

@@ -33,6 +33,9 @@ else:
     # Generic in newer versions of Click only.
     ParamType = click.ParamType
 
+_RUNTIME = (
+    "Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is `--on mnn:cpu`."
+)
 PLOT_SUFFIXES = (".html", ".svg", ".png", ".pdf")
 
 
@@ -66,10 +69,18 @@ def make_command(
     mention = make_mention((*arguments, *shown))
 
     def run(
-        out: str | None = None, json: bool = False, plot: str | None = None, **given: Any
+        out: str | None = None,
+        json: bool = False,
+        plot: str | None = None,
+        runtime: str | None = None,
+        **given: Any,
     ) -> int:
         context = click.get_current_context()
         _drop_excluded(context, arguments, given)
+        if runtime is not None:
+            from joulecast.runtimes import join_runtime
+
+            given["on"] = join_runtime(runtime, given["on"] or "")
         view = {one.name: given.pop(one.name) for one in shown}
         values = {one: value for one, value in given.items() if value is not None}
         try:
@@ -98,6 +109,8 @@ def make_command(
             print_report(report, make_console(get_results()))
         return extras.finish(result) if extras.finish else 0
 
+    if any(one.name == "on" for one in arguments):
+        options.append(_option("runtime", click.STRING, "NAME", _RUNTIME))
     if extras.has_out:
         options.append(_option("out", OutputFileType(), "FILE", "Also write the result as JSON."))
         if extras.has_plots:

@@ -42,7 +42,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from joulecast.budgets import MAX_COUNT as MAX_COUNT
@@ -164,7 +163,7 @@ Result = TypeVar("Result")
 
 
 def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Decorate a verb: check and convert its arguments as they are declared."""
+    """Decorate a verb: check and convert its arguments as they are declared, and document them."""
 
     @functools.wraps(function)
     def call(*args: Params.args, **keywords: Params.kwargs) -> Result:
@@ -180,6 +179,7 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
                 bound.arguments[name] = declared[name].default if converted is None else converted
         return function(*bound.args, **bound.kwargs)
 
+    call.__doc__ = _document(function)
     return call
 
 
@@ -187,10 +187,12 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
 def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
     """Return the declared arguments of a verb, or of a result's ``report``, in order."""
     function = inspect.unwrap(function)
-    hints = get_type_hints(function, include_extras=True)
     found = []
     for name, parameter in _get_signature(function).parameters.items():
-        hint = hints.get(name)
+        hint = parameter.annotation
+        if isinstance(hint, str):
+            # Not by typing.get_type_hints: what a verb returns may be defined below it.
+            hint = eval(hint, function.__globals__)
         if get_origin(hint) is Annotated:
             kind, *rest = get_args(hint)
             about = next((one for one in rest if isinstance(one, Argument)), None)
@@ -200,6 +202,26 @@ def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
                     Declaration(name, _drop_none(kind), parameter.default, about, is_positional)
                 )
     return tuple(found)
+
+
+def _document(function: Callable[..., Any]) -> str:
+    """Return the docstring of a verb with a list of its declared arguments."""
+    declared = list_arguments(function)
+    names = {one.about.option or one.name.rstrip("_").replace("_", "-"): one for one in declared}
+
+    def name_argument(found: re.Match[str]) -> str:
+        one = names.get(found[1])
+        if one is None:
+            return found[0]
+        value = one.about.flag_value
+        return f"``{one.name}``" if value is None else f"``{one.name}={value!r}``"
+
+    lines = []
+    for one in declared:
+        text = re.sub(r"--([a-z][a-z-]*)", name_argument, one.about.help)
+        text += f" Default: {one.about.default}." if one.about.default else ""
+        lines.append(f"    {one.name}: {re.sub('--([a-z][a-z-]*)', name_argument, text)}")
+    return "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Args:", *lines])
 
 
 @functools.cache
@@ -482,11 +504,12 @@ Grid = Annotated[
 Price = Annotated[str | None, Argument("Also print the cost: price per kWh.", metavar="0.30EUR")]
 Seed = Annotated[int, Argument("Random seed.")]
 Gpus = Annotated[
-    int,
+    int | None,
     Argument(
         "GPUs of one machine that train together; --batch is that of each.",
         least=1,
         metavar="N",
+        default="1",
     ),
 ]
 Parallel = Annotated[

@@ -45,9 +45,6 @@ class ParallelOptions:
                 "machine"
             )
         check_parallel(self.parallel)
-        for name in ("parallel", "link_gb_s"):
-            if self.gpus == 1 and getattr(self, name):
-                raise ArgumentError(f"{arg(name)} needs {arg('gpus')}")
         if self.gpus > 1 and not self.parallel:
             raise ArgumentError(
                 f"{self.gpus} GPUs have to share the work: give {arg('parallel', DATA)}"
@@ -77,6 +74,18 @@ class GpuCounts:
         """Return the options of each number."""
         counts = dict.fromkeys(self.gpus)
         return [ParallelOptions(gpus, self.parallel, self.link_gb_s) for gpus in counts]
+
+
+def make_gpu_group(gpus: int | None, parallel: str, link_gb_s: float | None) -> ParallelOptions:
+    """Return on how many GPUs a net is trained.
+
+    Raises:
+        ArgumentError: Something is said about GPUs whose number is missing.
+    """
+    for name, value in (("parallel", parallel), ("link_gb_s", link_gb_s)):
+        if value and gpus is None:
+            raise ArgumentError(f"{arg(name)} needs {arg('gpus')}")
+    return ParallelOptions(gpus or 1, parallel, link_gb_s)
 
 
 def check_parallel(parallel: str) -> None:

@@ -1,0 +1,511 @@
+"""The estimate of a run, and what people see of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from joulecast.features.arguments import Argument
+from joulecast.features.run import (
+    EVALUATION,
+    WAITING,
+    RunCost,
+    RunPart,
+)
+from joulecast.records import (
+    BlockEstimate,
+    DataParallel,
+    Estimate,
+    LayerEstimate,
+    Network,
+    Profile,
+    Setup,
+    describe_inference,
+    name_step,
+    summarise_observations,
+)
+from joulecast.runtimes.installed import find_installed_runtime
+from joulecast.units import (
+    JOULES_PER_WH,
+    battery_share,
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_interval,
+    format_kwh,
+    format_mass,
+    format_money,
+    format_power,
+    format_share,
+    format_wh,
+    parse_energy,
+)
+from joulecast.views.report import Block, Report, Reportable, Table, Text, make_table
+from joulecast.views.words import (
+    begin_sentence,
+    describe_coverage,
+    describe_provenance,
+    describe_setup,
+    explain_not_included,
+    format_level,
+    format_with_interval,
+    is_inference,
+    make_bar,
+    plural,
+    shorten_path,
+)
+
+if TYPE_CHECKING:
+    from joulecast.features.forecast import BatteryForecast
+
+
+Json = dict[str, Any]
+EveryLayer = Annotated[bool, Argument("Print every layer, in call order.")]
+
+# Shares above which a note is worth printing.
+_MIN_HOST_SHARE = 0.05
+_MIN_SOURCE_SHARE = 0.05
+_MIN_UNTIMED_SHARE = 0.3
+_NEARLY_CERTAIN = 0.999
+_MAX_SETUPS = 3
+# Level of the interval of the energy that a run needs from a battery.
+_FINISH_LEVEL = 0.95
+# Answers by the smallest probability they stand for.
+_FINISHES = {
+    f"Almost certainly (above {format_share(_NEARLY_CERTAIN)})": _NEARLY_CERTAIN,
+    "Yes, with {share}": 0.975,
+    "Probably, with {share}": 0.5,
+    "Probably not, with {share}": 0.025,
+    "No, with {share}": 1 - _NEARLY_CERTAIN,
+    f"Almost certainly not (below {100 * (1 - _NEARLY_CERTAIN):.1f} %)": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class RunEstimate(Reportable):
+    """What a run, or a sweep of equal runs, is estimated to cost.
+
+    Attributes:
+        step: Estimate of one step.
+        run: What all runs cost, with their parts.
+        profile: What the estimate rests on.
+        totals: Totals of all runs as JSON values, in every unit that was asked for.
+        is_plain: Whether it is one run of steps alone.
+        finish: Whether the run finishes on a battery; None without one.
+        warnings: What must not be missed.
+    """
+
+    network: Network
+    setup: Setup
+    step: Estimate
+    run: RunCost
+    profile: Profile
+    totals: Json
+    is_plain: bool = True
+    grid: str | None = None
+    battery: str | None = None
+    rest_w: float | None = None
+    finish: BatteryForecast | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def energy_j(self) -> float:
+        """Mean energy of all runs."""
+        return self.run.energy_j
+
+    @property
+    def interval_j(self) -> tuple[float, float]:
+        """Credible interval of the energy of all runs."""
+        return self.run.interval_j
+
+    @property
+    def duration_s(self) -> float:
+        """Duration of all runs, one after another."""
+        return self.run.duration_s
+
+    def to_dict(self) -> Json:
+        """Return the estimate of a step, the totals and everything that was asked for."""
+        step, schedule = self.step, self.run.schedule
+        data = {
+            **step.to_dict(),
+            "fits_memory": step.fits_memory,
+            "installed_runtime": find_installed_runtime(step.runtime) or None,
+            "steps": schedule.steps,
+            "runs": schedule.runs,
+            **self.totals,
+        }
+        if not self.is_plain:
+            data["run"] = self.run.to_dict()
+        if self.finish is not None and self.battery is not None:
+            total_j = self.totals["total_energy_j"]
+            data["battery_share"] = battery_share(total_j, parse_energy(self.battery))
+            data["finish"] = self.finish.to_dict()
+        return {
+            **data,
+            **describe_inference(self.setup, step.energy_j, step.duration_s),
+            **{
+                # What no layer accounts for is in no estimate of layers.
+                name: getattr(self.network.totals, name, 0.0)
+                for name in (f"unattributed_{what}_share" for what in ("flops", "bytes", "params"))
+            },
+        }
+
+    def report(self, *, layers: EveryLayer = False) -> Report:
+        """Return energy and duration of a step and of the run, the costliest layers, and notes."""
+        step, setup = self.step, self.setup
+        where = f"{step.gpus} × {step.device}" if step.gpus > 1 else step.device
+        verb_ = "Running" if is_inference(setup) else "Training"
+        blocks: list[Block] = [Text(_describe_step(setup, step), "lead")]
+        blocks += [Text(line, "lead") for line in list_run_lines(self.run, setup, step.gpus)]
+        if step.data_parallel is not None:
+            blocks.append(Text(_describe_scaling(step, step.data_parallel)))
+        blocks.append(Text(" · ".join(self._list_units())))
+        if self.finish is not None:
+            blocks.append(Text(self._answer_finish(self.finish), "lead"))
+        warnings = [*self.warnings, *_explain_memory(step)]
+        blocks += [Text(warning, "warning") for warning in warnings]
+        blocks.append(tabulate_layers(step, layers))
+        notes = [*self._list_notes(), *(note for note in step.notes if note not in warnings)]
+        blocks += [Text(note, "note") for note in notes]
+        title = f"{verb_} {self.network.name} on {where}: {describe_setup(setup, step.gpus)}"
+        return Report(title, tuple(blocks), step.provenance, "estimate")
+
+    def _list_units(self) -> list[str]:
+        totals, schedule, units = self.totals, self.run.schedule, []
+        costs = describe_inference(self.setup, self.step.energy_j, self.step.duration_s)
+        if costs:
+            units.append(f"{format_power(costs['mean_power_w'])} on average")
+            wh = costs["wh_per_1000_inferences"]
+            units.append(f"{format_wh(wh * JOULES_PER_WH)} per 1,000 inferences")
+        if not units or schedule.steps * schedule.runs > 1:
+            units.append(format_kwh(totals["total_energy_j"]))
+        if "co2e_g" in totals:
+            units.append(f"about {format_mass(totals['co2e_g'])} CO2e (grid {self.grid})")
+        if "cost" in totals:
+            units.append(format_money(totals["cost"], totals["currency"]))
+        if self.battery is not None:
+            share = battery_share(totals["total_energy_j"], parse_energy(self.battery))
+            units.append(f"{format_share(share)} of a {self.battery} battery")
+        return units
+
+    def _answer_finish(self, finish: BatteryForecast) -> str:
+        """Return whether the run finishes on the charge, with its probability."""
+        available = format_energy(finish.available_j)
+        enough = f"enough for about {plural(finish.steps_left, name_step(self.setup))}"
+        caveat = "" if self.rest_w else (
+            f" The meter covers {self.step.covers}: give the power of everything else on the "
+            "battery with --rest-w."
+        )  # fmt: skip
+        if self.run.schedule.steps * self.run.schedule.runs == 1:
+            option = "--inferences" if is_inference(self.setup) else "--steps"
+            hint = f"Give {option}, or --epochs and --samples, to ask about a whole run."
+            return f"This charge holds {available}, {enough}. {hint}{caveat}"
+        answer = next(text for text, least in _FINISHES.items() if finish.probability >= least)
+        answer = answer.format(share=f"{100 * finish.probability:.1f} %")
+        interval = format_interval(finish.interval_j, format_energy)
+        needed = f"{format_energy(finish.needed_j)} ({format_level(_FINISH_LEVEL)} {interval})"
+        return (
+            f"Will it finish on this charge? {answer}: it needs {needed} of {available}, which is "
+            f"{enough}.{caveat}"
+        )
+
+    def _list_notes(self) -> list[str]:
+        step, setup = self.step, self.setup
+        is_run = self.run.schedule.steps > 1 and not is_inference(setup)
+        missing = self.run.not_included if is_run else explain_not_included(setup)
+        notes = [
+            f"{_describe_memory(step)} {missing}",
+            f"Provenance: {_describe_source(step)}; "
+            f"{describe_coverage(step.provenance, step.covers)}.",
+        ]
+        if step.host_share is not None and step.host_share > _MIN_HOST_SHARE:
+            notes.append(
+                f"{format_share(step.host_share)} of the energy is spent waiting for the host; "
+                f"without waiting, {begin_sentence(setup).lower()} takes "
+                f"{format_energy(step.device_energy_j or 0.0)}."
+            )
+        notes += _explain_interval(step)
+        if step.unseen_share > 0:
+            setups = [one for one, _ in summarise_observations(self.profile.observations).setups]
+            notes.append(_explain_unseen(step, setup, setups))
+        return notes
+
+
+def list_run_lines(cost: RunCost, setup: Setup, gpus: int = 1) -> list[str]:
+    """Return a line for each part of a run, for the run, and for all runs of a sweep."""
+    steps, runs = cost.schedule.steps, cost.schedule.runs
+    training, *others = cost.parts
+    lines = []
+    if steps > 1:
+        lines.append(f"{plural(steps, name_step(setup))} take {_format_part(training, cost)}.")
+    lines += [_describe_part(part, cost, gpus) for part in others]
+    if others:
+        low_j, high_j = cost.interval_j
+        one = RunPart(
+            "run", 1, cost.energy_j / runs, (low_j / runs, high_j / runs), cost.duration_s / runs
+        )
+        lines.append(f"The run takes {_format_part(one, cost)}.")
+    if runs > 1:
+        total = RunPart("runs", runs, cost.energy_j, cost.interval_j, cost.duration_s)
+        lines.append(f"{plural(runs, 'run')} take {_format_part(total, cost)}.")
+    return lines
+
+
+def _describe_part(part: RunPart, cost: RunCost, gpus: int) -> str:
+    if part.name == EVALUATION:
+        schedule = cost.schedule
+        count = schedule.evaluation_batches
+        batches = f"{count:,} {'batch' if count == 1 else 'batches'}"
+        batches += " per GPU" if gpus > 1 else ""
+        what = f"{plural(schedule.evaluations, 'evaluation')} of {batches}"
+        takes = "takes" if schedule.evaluations == 1 else "take"
+        return f"{what} {takes} {_format_part(part, cost)}."
+    assert part.name == WAITING and cost.wait is not None
+    loading = cost.wait.loading
+    what = f"a batch takes {format_duration(loading.batch_s)} to load"
+    with_workers = f" with {plural(loading.workers, 'worker')}" if loading.workers else ""
+    if not cost.wait.wait_s:
+        return f"Loading data adds nothing: {what}{with_workers}, behind the step."
+    adds = format_duration(part.duration_s)
+    if cost.wait.idle_w is not None:
+        idle = format_power(cost.wait.idle_w) + (" per GPU" if gpus > 1 else "")
+        adds = f"{format_energy(part.energy_j)} (idle power {idle}) and {adds}"
+    waits = f"of which the device waits {format_duration(cost.wait.wait_s)}"
+    return f"Loading data adds {adds}: {what}{with_workers}, {waits}."
+
+
+def _format_part(part: RunPart, cost: RunCost) -> str:
+    energy = format_with_interval(part.energy_j, part.interval_j, cost.level, cost.provenance)
+    return f"{energy} and {format_duration(part.duration_s)}"
+
+
+def _describe_step(setup: Setup, step: Estimate) -> str:
+    """Return what a step or an inference takes; the duration of an inference is its latency."""
+    energy = format_with_interval(step.energy_j, step.interval_j, step.level, step.provenance)
+    duration = format_duration(step.duration_s)
+    start = begin_sentence(setup)
+    if not is_inference(setup):
+        if step.data_parallel is not None:
+            start += f" of {step.data_parallel.samples_per_step:,} samples"
+        return f"{start} takes {energy} and {duration}."
+    if step.duration_interval_s is not None:
+        ends = format_interval(step.duration_interval_s, format_duration)
+        duration += f" ({format_level(step.level)} {ends})"
+    return f"{start} takes {energy}, with a latency of {duration}."
+
+
+def _describe_source(step: Estimate) -> str:
+    part = step.data_parallel
+    if part is None:
+        return describe_provenance(step.provenance)
+    return (
+        f"a step of one GPU {describe_provenance(part.step_provenance)}; what {part.gpus} GPUs add "
+        f"to it {part.provenance}, not measured"
+    )
+
+
+def _describe_scaling(step: Estimate, part: DataParallel) -> str:
+    """Return how much more several GPUs do than one, and at which energy."""
+    speed = part.gpus * (1.0 - part.added_s / step.duration_s)
+    energy = step.energy_j / (step.energy_j - part.added_j)
+    return (
+        f"{part.gpus} GPUs train {speed:.2f} times the samples per second of one, at {energy:.2f} "
+        "times its energy per sample (modelled)."
+    )
+
+
+def _describe_memory(step: Estimate) -> str:
+    needed = format_bytes(step.peak_memory_bytes) + (" per GPU" if step.gpus > 1 else "")
+    if not step.device_memory_bytes:
+        return f"Peak memory about {needed}."
+    available = format_bytes(step.device_memory_bytes)
+    return f"Peak memory about {needed}; the device has {available}."
+
+
+def _explain_memory(step: Estimate) -> list[str]:
+    from joulecast.estimators.estimate_notes import explain_memory
+
+    return explain_memory(step)
+
+
+def _explain_interval(step: Estimate) -> list[str]:
+    """Return where the interval comes from, and by how much a probe would narrow it."""
+    from joulecast.estimators.additive.device_model import DURATIONS
+
+    sources = {
+        name: share
+        for name, share in step.uncertainty_sources.items()
+        if share >= _MIN_SOURCE_SHARE
+    }
+    if not sources:
+        return []
+    parts = ", ".join(f"{name} ({format_share(share)})" for name, share in sources.items())
+    text = f"Sources of uncertainty: {parts}."
+    untimed = step.uncertainty_sources.get(DURATIONS, 0.0)
+    if untimed < _MIN_UNTIMED_SHARE:
+        return [text]
+    half = math.log(step.interval_j[1] / step.energy_j)
+    narrowed = math.expm1(half * math.sqrt(1.0 - untimed))
+    return [
+        f"{text} On the device, --probe would measure these layers first and narrow the interval "
+        f"from ± {format_share(math.expm1(half))} to about ± {format_share(narrowed)}."
+    ]
+
+
+def _explain_unseen(step: Estimate, setup: Setup, known: Sequence[Setup]) -> str:
+    advice = "run `joulecast profile NET --missing` for this net on the device"
+    if known and setup not in known:
+        nearest = describe_nearest(setup, known)
+        advice = f"the profile has {nearest}; use one of these, or profile this setup too"
+    return (
+        f"{format_share(step.unseen_share)} of the energy is extrapolated to layers never measured "
+        f"on this device: {advice}."
+    )
+
+
+def describe_nearest(setup: Setup, known: Sequence[Setup]) -> str:
+    """Return the few setups nearest to one, and how many more there are."""
+
+    def distance(other: Setup) -> tuple[int, float]:
+        names = (
+            "phase", "precision", "optimizer", "loss", "threads", "processor", "cuda_graphs",
+            "accumulate", "compiled",
+        )  # fmt: skip
+        differences = sum(getattr(other, name) != getattr(setup, name) for name in names)
+        return differences, abs(math.log(other.batch / setup.batch))
+
+    nearest = sorted(known, key=distance)[:_MAX_SETUPS]
+    more = len(known) - len(nearest)
+    text = "; ".join(map(describe_setup, nearest))
+    return f"{text}; and {more} more setup{'s' if more > 1 else ''}" if more else text
+
+
+# ---------------------------------------------------------------------------------------------
+# The table of layers
+#
+#     layer        kind          count   energy   share
+#     h.0–23       block of 9      ×24   48.6 J  70.5 %  ███████████▎
+#       fc         linear          ×24   17.5 J  25.4 %  ████
+#       other 8 layers                   31.1 J  45.1 %  ███████▎
+#     lm_head      linear                20.3 J  29.4 %  ████▊
+
+_TOP_ROWS = 8
+_TOP_INNER_ROWS = 5
+# Blocks with less of the energy are one row, without the layers in them.
+_MIN_OPENED_SHARE = 0.25
+# Rows with less are summed, as long as there are several.
+_MIN_ROW_SHARE = 0.001
+_BAR_WIDTH = 16
+_NAME_WIDTH = 26
+_SMALLEST_SHARE = 0.0005
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A row of the table of layers.
+
+    Attributes:
+        count: How often a step runs it: calls of a layer, or equal blocks.
+        seen: Whether everything in it was measured on this device.
+        inner: Rows of the layers of a block.
+    """
+
+    name: str
+    kind: str
+    energy_j: float
+    count: int = 1
+    seen: bool = True
+    inner: tuple[LayerRow, ...] = ()
+
+
+def tabulate_layers(estimate: Estimate, every: bool = False) -> Table:
+    """Return the energy of layers: the costliest rows, or every layer in call order."""
+    if every:
+        rows = [_make_row(layer) for layer in estimate.layers]
+    else:
+        rows = list_layer_rows(estimate)
+    cells: list[Sequence[str]] = []
+    for row in rows:
+        cells.append(_format_row(row, estimate))
+        if row.energy_j >= _MIN_OPENED_SHARE * estimate.energy_j:
+            cells += [_format_row(one, estimate, "  ") for one in row.inner]
+    columns = ["layer", "kind", ">count", ">energy", ">share", " "]
+    if not any(cell[2] for cell in cells):
+        columns.pop(2)
+        cells = [(*cell[:2], *cell[3:]) for cell in cells]
+    return make_table(columns, cells)
+
+
+def list_layer_rows(estimate: Estimate) -> list[LayerRow]:
+    """Return the rows that take most energy, and the rest as one.
+
+    Blocks are rows if some of them are equal; else their layers are.
+    """
+    blocks = estimate.blocks if any(block.count > 1 for block in estimate.blocks) else ()
+    inside = {
+        start + at for block in blocks for start in block.starts for at in range(block.layer_count)
+    }
+    rows = [_make_block_row(block, estimate.layers) for block in blocks]
+    rows += [_make_row(layer) for at, layer in enumerate(estimate.layers) if at not in inside]
+    return _merge_small_rows(rows, _TOP_ROWS, _MIN_ROW_SHARE * estimate.energy_j)
+
+
+def _make_row(layer: LayerEstimate) -> LayerRow:
+    return LayerRow(layer.name, layer.kind, layer.energy_j, layer.calls, layer.seen)
+
+
+def _make_block_row(block: BlockEstimate, layers: Sequence[LayerEstimate]) -> LayerRow:
+    """Return the row of equal blocks; a row inside is the sum of one layer over all of them."""
+    inner = []
+    names = [layers[block.starts[0] + at].name for at in range(block.layer_count)]
+    for at, name in enumerate(_drop_common_path(names)):
+        equal = [layers[start + at] for start in block.starts]
+        energy_j = sum(layer.energy_j for layer in equal)
+        calls, seen = sum(layer.calls for layer in equal), all(layer.seen for layer in equal)
+        inner.append(LayerRow(name, equal[0].kind, energy_j, calls, seen))
+    return LayerRow(
+        block.name,
+        f"block of {block.layer_count}",
+        block.energy_j,
+        block.count,
+        all(row.seen for row in inner),
+        tuple(_merge_small_rows(inner, _TOP_INNER_ROWS)),
+    )
+
+
+def _drop_common_path(names: Sequence[str]) -> list[str]:
+    """Return names without the dotted path that all of them begin with."""
+    paths = [name.split(".") for name in names]
+    depth = 0
+    while all(len(path) > depth + 1 for path in paths) and len({p[depth] for p in paths}) == 1:
+        depth += 1
+    return [".".join(path[depth:]) for path in paths]
+
+
+def _merge_small_rows(rows: Sequence[LayerRow], top: int, least_j: float = 0.0) -> list[LayerRow]:
+    """Return the ``top`` rows that take most energy, at least ``least_j``; the others as one."""
+    ranked = sorted(rows, key=lambda row: -row.energy_j)
+    top = min(top, sum(row.energy_j >= least_j for row in ranked))
+    rest = ranked[top:]
+    if len(rest) < 2:
+        return ranked
+    total_j = sum(row.energy_j for row in rest)
+    count = sum(row.count if row.inner else 1 for row in rest)
+    noun = "layers" if not any(row.inner for row in rest) else "layers and blocks"
+    merged = LayerRow(f"other {count} {noun}", "", total_j, seen=all(row.seen for row in rest))
+    return [*ranked[:top], merged]
+
+
+def _format_row(row: LayerRow, estimate: Estimate, indent: str = "") -> tuple[str, ...]:
+    share = row.energy_j / estimate.energy_j if estimate.energy_j else 0.0
+    percent = f"{100 * share:.1f} %" if share >= _SMALLEST_SHARE or not share else "<0.1 %"
+    return (
+        indent + shorten_path(row.name, _NAME_WIDTH - len(indent)),
+        row.kind,
+        f"×{row.count}" if row.count > 1 else "",
+        ("" if row.seen else "about ") + format_energy(row.energy_j),
+        percent,
+        make_bar(share, _BAR_WIDTH),
+    )
