@@ -23,7 +23,7 @@ from joulecast.cli.interruptions import report_interruption
 from joulecast.cli.streams import get_results
 from joulecast.cli.terminal import format_json
 from joulecast.errors import ArgumentError, FileError, InputError, JoulecastError
-from joulecast.features.arguments import Declaration, list_arguments
+from joulecast.features.arguments import Argument, Declaration, list_arguments
 
 if TYPE_CHECKING:
     from joulecast.views.report import Report
@@ -193,21 +193,21 @@ def _make_option(one: Declaration) -> click.Parameter:
             f"  [default: {one.default:g}]" if one.type is float else f"  [default: {one.default}]"
         )
     names = [_name_option(one), one.name]
-    if about.flag_value is not None:
-        return DeclaredOption(
-            names, is_flag=True, flag_value=about.flag_value, default=None, help=text
+    if about.flag_value is not None or one.type is bool:
+        value = True if about.flag_value is None else about.flag_value
+        option = DeclaredOption(names, is_flag=True, flag_value=value, default=None, help=text)
+    else:
+        metavar = about.metavar or (f"[{'|'.join(about.choices)}]" if about.choices else None)
+        option = DeclaredOption(
+            names,
+            type=DeclaredType(one),
+            metavar=metavar or {int: "N", float: "X"}.get(one.type, "TEXT"),
+            required=one.is_required,
+            multiple=about.is_repeated,
+            help=text,
         )
-    if one.type is bool:
-        return DeclaredOption(names, is_flag=True, flag_value=True, default=None, help=text)
-    metavar = about.metavar or (f"[{'|'.join(about.choices)}]" if about.choices else None)
-    return DeclaredOption(
-        names,
-        type=DeclaredType(one),
-        metavar=metavar or {int: "N", float: "X"}.get(one.type, "TEXT"),
-        required=one.is_required,
-        multiple=about.is_repeated,
-        help=text,
-    )
+    option.about = about
+    return option
 
 
 def _name_option(one: Declaration) -> str:
@@ -220,6 +220,8 @@ def _option(name: str, kind: ParamType, metavar: str, text: str) -> click.Option
 
 class DeclaredOption(click.Option):
     """An option of a declared argument; a settings file may give one value of several alone."""
+
+    about: Argument
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if value is None or not self.multiple:
