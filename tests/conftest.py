@@ -1,9 +1,7 @@
-"""Configure hypothesis, threads, and the size report at the end of a run."""
+"""Configure hypothesis and threads, and offer the fixtures that many tests share."""
 
-import ast
 import os
 import tempfile
-from pathlib import Path
 
 # Before numpy and torch are imported: tests run in parallel, and threads that spin while they wait
 # for each other take twice the time.
@@ -15,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from browser import chromium  # noqa: F401
 from postgres_server import postgres_server, postgres_url  # noqa: F401
+from shells import profile_file, profiled, shell, store_file, write  # noqa: F401
 
 settings.register_profile(
     "joulecast",
@@ -25,19 +24,3 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("joulecast")
-
-SOURCE = Path(__file__).parents[1] / "src" / "joulecast"
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Report the largest modules and functions."""
-    modules, functions = [], []
-    for path in SOURCE.rglob("*.py"):
-        text, name = path.read_text(encoding="utf-8"), str(path.relative_to(SOURCE))
-        modules.append((sum(1 for line in text.splitlines() if line.strip()), name))
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                functions.append((node.end_lineno - node.lineno, f"{name}:{node.name}"))
-    terminalreporter.section("largest modules and functions")
-    for lines, name in sorted(modules, reverse=True)[:3] + sorted(functions, reverse=True)[:3]:
-        terminalreporter.write_line(f"{lines:5} lines  {name}")

@@ -14,7 +14,7 @@ from language_models import Case, ModelSize, make_model
 
 from joulecast.features.profiles import load_profile
 from joulecast.estimators import fit_profile
-from joulecast.generation import READING_TOKENS, make_decode_network, make_prefill_network
+from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.records import Network, Setup
 from joulecast.runtimes.torch.net_reader import read_net
 

@@ -70,6 +70,7 @@ COMMANDS = {
     },
 }
 VERBS = {
+    "generate": ("generate", "generate", CommandExtras()),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""

@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.errors import NetError
 from joulecast.families import make_family
-from joulecast.generation import READING_TOKENS, make_decode_network, make_prefill_network
+from joulecast.features.token_axes import READING_TOKENS, make_decode_network, make_prefill_network
 from joulecast.kinds import layer_work, make_layer, network_work, output_shape
 from joulecast.records import Input, Network, Setup
 
