@@ -11,6 +11,7 @@ Every command has ``--json`` and ``--out FILE``; ``--plot FILE`` if its report h
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -48,14 +49,15 @@ class CommandExtras:
         has_out: Whether ``--out`` and ``--json`` write the result; off for a verb with its own.
         kept: What is kept if the user interrupts it; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
-        finish: Called with the result after it was shown; returns the exit code.
+        finish: Name of a function beside the verb that is called with the result after it was
+            shown, and returns the exit code.
     """
 
     has_plots: bool = False
     has_out: bool = True
     kept: str = ""
     progress: Callable[[Mapping[str, Any]], Any] | None = None
-    finish: Callable[[Any], int] | None = None
+    finish: str = ""
 
 
 def make_command(
@@ -107,7 +109,10 @@ def make_command(
             from joulecast.views.terminal import make_console, print_report
 
             print_report(report, make_console(get_results()))
-        return extras.finish(result) if extras.finish else 0
+        if not extras.finish:
+            return 0
+        code: int = getattr(sys.modules[verb.__module__], extras.finish)(result)
+        return code
 
     if any(one.name == "on" for one in arguments):
         options.append(_option("runtime", click.STRING, "NAME", _RUNTIME))

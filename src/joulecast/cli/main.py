@@ -70,6 +70,11 @@ COMMANDS = {
     },
 }
 VERBS = {
+    "compare": (
+        "compare",
+        "compare",
+        CommandExtras(has_plots=True, finish="check_ranked"),
+    ),
     "generate": ("generate", "generate", CommandExtras()),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
 }

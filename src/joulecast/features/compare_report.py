@@ -1,38 +1,39 @@
-"""Print what ``joulecast compare`` found: ranks, ties, and what was not ranked."""
+"""A comparison of devices and setups, and what people see of it: ranks, ties, what was not ranked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from joulecast.cli.setups import explain_not_included, is_inference
-from joulecast.cli.terminal import (
-    Json,
-    describe_coverage,
-    describe_provenance,
-    format_interval,
-    format_level,
-    label_provenance,
-    make_console,
-    print_notes,
-    print_table,
-)
 from joulecast.features.run import Bill
-from joulecast.records import Estimate, weakest_provenance
+from joulecast.records import Estimate, Setup, describe_inference, weakest_provenance
 from joulecast.runtimes.installed import explain_runtime_difference
 from joulecast.units import (
     format_duration,
     format_energy,
+    format_interval,
     format_kwh,
     format_mass,
     format_money,
     format_share,
 )
-from joulecast.uses.compare import DISTINGUISHABLE_PROBABILITY, Comparison, ComparisonRow
+from joulecast.views.report import Block, Plot, Report, Reportable, Table, Text, make_table
+from joulecast.views.words import (
+    describe_coverage,
+    describe_provenance,
+    explain_not_included,
+    format_level,
+    is_inference,
+    label_provenance,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from matplotlib.figure import Figure
 
+Json = dict[str, Any]
+DISTINGUISHABLE_PROBABILITY = 0.9
+"""Below this probability of a lower energy, two rows are reported as indistinguishable."""
 # Parts of a setup that may differ between rows.
 _SETUP_FIELDS = (
     "batch",
@@ -53,29 +54,218 @@ _MODELLED_GPUS = (
 _WITHOUT = {"accumulate": "1 batch a step", "compiled": "eager", "gpus": "1 GPU"}
 
 
-def compute_row_totals(row: ComparisonRow, bill: Bill | None) -> Json:
-    """Return the totals of all samples; empty without a bill or an estimate."""
-    if row.estimate is None or bill is None:
-        return {}
-    return bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A device and a setup, with the energy and duration per sample.
+
+    Attributes:
+        requested_device: Name by which the device was requested.
+        setup: How the network is trained or run.
+        device: Device name in the profile; empty without a profile.
+        covers: What the device's meter covers.
+        estimate: Estimate of one step; None if it could not be made.
+        reason: Why the row is not ranked; empty if it is.
+        gpus: Number of GPUs that train together.
+        rank: Rank among rows whose meters cover the same, 1 for the least energy per sample.
+        is_on_front: Whether no row of the same coverage has both less energy and less time.
+        probability_below_next: Probability that it uses less energy than the next row.
+    """
+
+    requested_device: str
+    setup: Setup
+    device: str = ""
+    covers: str = ""
+    estimate: Estimate | None = None
+    reason: str = ""
+    rank: int | None = None
+    is_on_front: bool = False
+    probability_below_next: float | None = None
+    gpus: int = 1
+
+    @property
+    def energy_j(self) -> float:
+        """Energy per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.energy_j)
+
+    @property
+    def duration_s(self) -> float:
+        """Duration per sample."""
+        return 0.0 if self.estimate is None else self._per_sample(self.estimate.duration_s)
+
+    @property
+    def interval_j(self) -> tuple[float, float]:
+        """Interval of the energy per sample."""
+        low_j, high_j = (0.0, 0.0) if self.estimate is None else self.estimate.interval_j
+        return self._per_sample(low_j), self._per_sample(high_j)
+
+    @property
+    def duration_interval_s(self) -> tuple[float, float] | None:
+        """Interval of the duration per sample; None if the estimator gives none."""
+        ends = None if self.estimate is None else self.estimate.duration_interval_s
+        return None if ends is None else (self._per_sample(ends[0]), self._per_sample(ends[1]))
+
+    def to_dict(self) -> Json:
+        """Return the row as JSON values."""
+        data: Json = {
+            "device": self.device or self.requested_device,
+            "setup": self.setup.to_dict(),
+            "gpus": self.gpus,
+            "covers": self.covers,
+            "rank": self.rank,
+            "on_front": self.is_on_front,
+            "probability_below_next": self.probability_below_next,
+            "reason_not_ranked": self.reason,
+        }
+        if self.estimate is None:
+            return data
+        interval_s = self.duration_interval_s
+        return {
+            **data,
+            "energy_j_per_sample": self.energy_j,
+            "interval_j_per_sample": list(self.interval_j),
+            "duration_s_per_sample": self.duration_s,
+            "duration_interval_s_per_sample": None if interval_s is None else list(interval_s),
+            "step": {
+                "energy_j": self.estimate.energy_j,
+                "interval_j": list(self.estimate.interval_j),
+                "duration_s": self.estimate.duration_s,
+            },
+            **describe_inference(self.setup, self.estimate.energy_j, self.estimate.duration_s),
+            "peak_memory_bytes": self.estimate.peak_memory_bytes,
+            "device_memory_bytes": self.estimate.device_memory_bytes,
+            "fits_memory": self.estimate.fits_memory,
+            "runtime": self.estimate.runtime,
+            "notes": list(self.estimate.notes),
+            "unseen_share": self.estimate.unseen_share,
+            "provenance": self.estimate.provenance,
+            **self._describe_gpus(self.estimate),
+        }
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all batches of a step, on all GPUs."""
+        return self.gpus * self.setup.samples_per_step
+
+    @staticmethod
+    def _describe_gpus(estimate: Estimate) -> Json:
+        part = estimate.data_parallel
+        return {} if part is None else {"data_parallel": part.to_dict()}
+
+    def _per_sample(self, per_step: float) -> float:
+        return per_step / self.samples_per_step
 
 
-def print_comparison(comparison: Comparison, bill: Bill | None) -> None:
-    """Print the ranks, what cannot be distinguished, and what was not ranked."""
-    console, labels = make_console(), RowLabels(comparison)
-    console.print(f"{comparison.net}{labels.common}: {labels.quantity}\n")
-    level = f">{format_level(comparison.level)}"
-    columns = ("#", *labels.columns, ">energy", level, *labels.times(level), ">P(less)")
-    for covers, rows in comparison.groups.items():
-        cells = [_format_row(row, labels) for row in rows]
-        print_table(console, columns, cells, title=labels.describe_group(covers, rows))
-        if bill is not None:
-            _print_totals(console, rows, bill, labels)
-    for line in labels.list_unranked():
-        console.print(line)
-    if comparison.unranked:
-        console.print()
-    print_notes(console, _list_notes(comparison))
+@dataclass(frozen=True)
+class Comparison(Reportable):
+    """Devices and setups, ranked separately for each meter coverage.
+
+    Attributes:
+        rows: Ranked rows by coverage and rank, then the rows that are not ranked.
+        bill: Samples whose totals are shown, and in which units; None if none are.
+    """
+
+    net: str
+    estimator: str
+    level: float
+    rows: tuple[ComparisonRow, ...]
+    bill: Bill | None = None
+
+    @property
+    def groups(self) -> dict[str, tuple[ComparisonRow, ...]]:
+        """Ranked rows by meter coverage."""
+        found: dict[str, list[ComparisonRow]] = {}
+        for row in self.rows:
+            if row.rank is not None:
+                found.setdefault(row.covers, []).append(row)
+        return {covers: tuple(rows) for covers, rows in found.items()}
+
+    @property
+    def unranked(self) -> tuple[ComparisonRow, ...]:
+        """Rows that could not be ranked."""
+        return tuple(row for row in self.rows if row.rank is None)
+
+    def to_dict(self) -> Json:
+        """Return the comparison as JSON values."""
+        data: Json = {
+            "net": self.net,
+            "estimator": self.estimator,
+            "level": self.level,
+            "comparable": len(self.groups) <= 1,
+            "rows": [{**row.to_dict(), **self._add_up(row)} for row in self.rows],
+        }
+        return data if self.bill is None else {**data, "samples": self.bill.count}
+
+    def report(self) -> Report:
+        """Return the ranks, what cannot be distinguished, and what was not ranked."""
+        labels = RowLabels(self)
+        level = f">{format_level(self.level)}"
+        columns = ("#", *labels.columns, ">energy", level, *labels.times(level), ">P(less)")
+        blocks: list[Block] = []
+        for covers, rows in self.groups.items():
+            title = labels.describe_group(covers, rows)
+            blocks.append(make_table(columns, [_format_row(row, labels) for row in rows], title))
+            if self.bill is not None:
+                blocks.append(self._tabulate_totals(rows, self.bill, labels))
+        blocks += [Text(line) for line in labels.list_unranked()]
+        blocks += [Text(note, "note") for note in _list_notes(self)]
+        if self.groups:
+            blocks.append(self._plot())
+        provenance = weakest_provenance(
+            row.estimate.provenance for row in self.rows if row.estimate and row.rank
+        )
+        title = f"{self.net}{labels.common}: {labels.quantity}"
+        return Report(title, tuple(blocks), provenance, "comparison")
+
+    def _add_up(self, row: ComparisonRow) -> Json:
+        """Return the totals of all samples of a row; empty without a bill or an estimate."""
+        if row.estimate is None or self.bill is None:
+            return {}
+        return self.bill.compute_totals(row.energy_j, row.interval_j, row.duration_s)
+
+    def _tabulate_totals(
+        self, rows: Sequence[ComparisonRow], bill: Bill, labels: RowLabels
+    ) -> Table:
+        columns = ["#", *labels.columns, ">energy", ">kWh", ">time"]
+        columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
+        columns += [">cost"] * (bill.price is not None)
+        cells = []
+        for row in rows:
+            data = self._add_up(row)
+            line = [str(row.rank), *labels.label(row), format_energy(data["total_energy_j"])]
+            line += [format_kwh(data["total_energy_j"]), format_duration(data["total_duration_s"])]
+            line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
+            line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
+            cells.append(line)
+        return make_table(columns, cells, f"Totals of {bill.count:,} samples")
+
+    def _plot(self) -> Plot:
+        """Plot energy against time per sample, one panel for each meter coverage."""
+        level = f"{100 * self.level:g} %"
+
+        def draw(figure: Figure) -> None:
+            from joulecast.views.plot_kinds import FrontPoint, draw_front
+
+            panels = figure.subplots(1, len(self.groups), squeeze=False)[0]
+            for axes, (covers, rows) in zip(panels, self.groups.items(), strict=True):
+                points = [
+                    FrontPoint(f"#{row.rank}", row.duration_s, row.energy_j, row.interval_j)
+                    for row in rows
+                ]
+                draw_front(axes, points, value="Time per sample", unit="s", is_higher_better=False)
+                provenance = weakest_provenance(
+                    row.estimate.provenance for row in rows if row.estimate
+                )
+                subject = "Joules of the" if provenance == "datasheet" else "Meter covers"
+                axes.set_title(f"{subject} {covers}{label_provenance(provenance)}")
+
+        note = " Panels are not comparable." if len(self.groups) > 1 else ""
+        return Plot(
+            "comparison",
+            f"{self.net}: energy and time per sample",
+            draw,
+            f"Energy against time; numbers are the ranks above, bars {level} intervals.{note}",
+            size=(6.5 * max(1, len(self.groups)), 4.5),
+        )
 
 
 class RowLabels:
@@ -206,23 +396,6 @@ def _format_row(row: ComparisonRow, labels: RowLabels) -> tuple[str, ...]:
         *labels.format_times(row),
         "" if probability is None else format_share(probability),
     )
-
-
-def _print_totals(
-    console: Console, rows: Sequence[ComparisonRow], bill: Bill, labels: RowLabels
-) -> None:
-    columns = ["#", *labels.columns, ">energy", ">kWh", ">time"]
-    columns += [">about CO2e"] * (bill.grams_per_kwh is not None)
-    columns += [">cost"] * (bill.price is not None)
-    cells = []
-    for row in rows:
-        data = compute_row_totals(row, bill)
-        line = [str(row.rank), *labels.label(row), format_energy(data["total_energy_j"])]
-        line += [format_kwh(data["total_energy_j"]), format_duration(data["total_duration_s"])]
-        line += [format_mass(data["co2e_g"])] if "co2e_g" in data else []
-        line += [format_money(data["cost"], data["currency"])] if "cost" in data else []
-        cells.append(line)
-    print_table(console, columns, cells, title=f"Totals of {bill.count:,} samples")
 
 
 def _list_notes(comparison: Comparison) -> list[str]:
