@@ -170,7 +170,7 @@ def compare(
     resolved, _ = NetRequest(net, inputs, None, input_shape, fields, checkpoint).resolve()
     if callable(loss):
         fields.pop("loss")
-    varied = {
+    varied: dict[str, tuple[Any, ...]] = {
         "batch": batch or (resolved.batch,),
         "precision": precision,
         "optimizer": optimizer or ("sgd",),

@@ -1,4 +1,4 @@
-"""A comparison of devices and setups, and what people see of it: ranks, ties, what was not ranked."""
+"""A comparison of devices and setups, and what people see of it."""
 
 from __future__ import annotations
 

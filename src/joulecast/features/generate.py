@@ -4,8 +4,8 @@
 
 The model reads the prompt at once (prefill) and then generates one token after the other (decode),
 each of which attends to all earlier ones. A decode step's cost grows nearly linearly with its
-context, so a few contexts are estimated and the sum is that of straight lines between them. Errors of
-all steps are correlated: the interval of a request follows from their joint covariance.
+context, so a few contexts are estimated and the sum is that of straight lines between them.
+Errors of all steps are correlated: the interval of a request follows from their joint covariance.
 """
 
 from __future__ import annotations
