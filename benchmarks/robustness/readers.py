@@ -28,7 +28,7 @@ from joulecast.features.nets import ResolvedNet, resolve_name
 from joulecast.features.outside_profiles import read_outside_profile
 from joulecast.budgets import parse_budget
 from joulecast.features.estimate import parse_seen
-from joulecast.cli.inspect import describe_network
+from joulecast.features.inspect import inspect_step
 from joulecast.cli.main import cli
 from joulecast.cli.settings import read_settings
 from joulecast.devices import parse_on

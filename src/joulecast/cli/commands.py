@@ -46,7 +46,7 @@ class CommandExtras:
 
     Attributes:
         has_plots: Whether its report may have plots.
-        has_out: Whether ``--out`` and ``--json`` write the result; off for a verb with its own.
+        has_out: Whether ``--out`` writes the result; off for a verb with its own file.
         kept: What is kept if the user interrupts it; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
         finish: Name of a function beside the verb that is called with the result after it was
@@ -71,13 +71,13 @@ def make_command(
     mention = make_mention((*arguments, *shown))
 
     def run(
-        out: str | None = None,
         json: bool = False,
         plot: str | None = None,
         runtime: str | None = None,
         **given: Any,
     ) -> int:
         context = click.get_current_context()
+        out = given.pop("out", None) if extras.has_out else None
         _drop_excluded(context, arguments, given)
         if runtime is not None:
             from joulecast.runtimes import join_runtime
@@ -121,7 +121,7 @@ def make_command(
         if extras.has_plots:
             suffixes = ", ".join(PLOT_SUFFIXES[:-1]) + f" or {PLOT_SUFFIXES[-1]}"
             options.append(_option("plot", PlotType(), "FILE", f"Also plot it: {suffixes}."))
-        options.append(click.Option(["--json"], is_flag=True, help="Print JSON."))
+    options.append(click.Option(["--json"], is_flag=True, help="Print the result as JSON."))
     return click.Command(name, callback=run, params=options, help=_make_help(verb))
 
 

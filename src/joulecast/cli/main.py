@@ -70,6 +70,7 @@ COMMANDS = {
     },
 }
 VERBS = {
+    "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
     "compare": (
         "compare",
         "compare",
