@@ -87,7 +87,7 @@ def test_wrong_usage_is_one_line_and_exit_2(shell, words, part):
 
 
 def test_a_bug_shows_its_traceback(shell, monkeypatch):
-    monkeypatch.setattr("joulecast.cli.detect.detect_meters", lambda: 1 / 0)
+    monkeypatch.setattr("joulecast.meters.detect_meters", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         shell("detect")
 

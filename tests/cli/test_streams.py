@@ -114,7 +114,7 @@ def test_messages_and_logs_are_safe_to_show(shell, monkeypatch):
         write_message(hostile)
         return ()
 
-    monkeypatch.setattr("joulecast.cli.detect.detect_meters", log)
+    monkeypatch.setattr("joulecast.meters.detect_meters", log)
     text = shell("-v", "detect").stderr
     assert len(text.splitlines()) == 2
     assert "\x1b" not in text and "\x07" not in text and "s3cret" not in text

@@ -131,7 +131,7 @@ def test_command_prints_both_powers(monkeypatch):
     pairs = [make_pair(clock, 100.0, 101.0), make_pair(clock, 100.0, 50.0)]
     monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
     checking = functools.partial(cross_check_meters, sleep=clock.sleep)
-    monkeypatch.setattr("joulecast.cli.detect.cross_check_meters", checking)
+    monkeypatch.setattr("joulecast.meters.cross_check.cross_check_meters", checking)
     done = CliRunner().invoke(cli, ["detect", "--cross-check"])
     assert done.exit_code == 0, done.output
     assert "100 W" in done.stdout and "101 W" in done.stdout and "+1.0 %" in done.stdout
@@ -147,6 +147,6 @@ def test_command_says_that_zeus_covers_something_else(monkeypatch):
     pairs = [make_pair(clock, 100.0, 120.0, "cpu+dram")]
     monkeypatch.setattr(cross_check, "find_pairs", lambda: (pairs, {"nvml": "no driver"}))
     checking = functools.partial(cross_check_meters, sleep=clock.sleep)
-    monkeypatch.setattr("joulecast.cli.detect.cross_check_meters", checking)
+    monkeypatch.setattr("joulecast.meters.cross_check.cross_check_meters", checking)
     said = CliRunner().invoke(cli, ["detect", "--cross-check"]).stdout
     assert "rapl and Zeus disagree: it covers cpu, Zeus cpu+dram." in said

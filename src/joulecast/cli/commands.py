@@ -133,7 +133,7 @@ def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None]
         known = declared.get(name)
         if known is None:
             return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
-        if known.is_required and known.is_positional:
+        if known.about.is_positional or (known.is_required and known.is_positional):
             return name.upper()
         is_flag = known.type is bool or known.about.flag_value is not None
         return _name_option(known) + ("" if value is None or is_flag else f" {value}")
@@ -152,7 +152,7 @@ def _make_help(verb: Callable[..., Any]) -> str:
 def _list_report_arguments(verb: Callable[..., Any]) -> tuple[Declaration, ...]:
     """Return the arguments of the ``report`` of a verb's result, which choose what is shown."""
     result = get_type_hints(inspect.unwrap(verb)).get("return")
-    report = getattr(get_origin(result) or result, "report", None)
+    report = getattr(result, "report", None)
     return () if report is None else list_arguments(report)
 
 
@@ -185,10 +185,13 @@ def _report_progress(extras: CommandExtras, values: dict[str, Any]) -> Iterator[
 
 def _make_option(one: Declaration) -> click.Parameter:
     about = one.about
-    if one.is_required and one.is_positional:
+    if about.is_positional or (one.is_required and one.is_positional):
         is_several = get_origin(one.type) is tuple
         return click.Argument(
-            [one.name], type=DeclaredType(one), nargs=-1 if is_several else 1, required=True
+            [one.name],
+            type=DeclaredType(one),
+            nargs=-1 if is_several else 1,
+            required=one.is_required,
         )
     text = about.help
     if about.default:

@@ -12,6 +12,7 @@ is all that help needs. Any other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -69,17 +70,27 @@ COMMANDS = {
         "reproduce": "Run the AMPERE paper's experiments on your device.",
     },
 }
-VERBS = {
-    "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
-    "compare": (
-        "compare",
-        "compare",
-        CommandExtras(has_plots=True, finish="check_ranked"),
-    ),
-    "generate": ("generate", "generate", CommandExtras()),
+VERBS: dict[str, tuple[str, str, CommandExtras]] = {
+    "compare": ("compare", "compare", CommandExtras(has_plots=True, finish="check_ranked")),
+    "detect": ("detect", "detect", CommandExtras(has_out=False)),
+    "devices": ("catalogue", "show_devices", CommandExtras(has_out=False)),
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
+    "generate": ("generate", "generate", CommandExtras()),
+    "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
+    "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
+    "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
+    "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),
+    "profiles import": ("stored_profiles", "import_profile", CommandExtras(has_out=False)),
+    "profiles remove": ("stored_profiles", "remove_profile", CommandExtras(has_out=False)),
 }
 """Commands that are made of a verb: module and function in ``features``, and what they add."""
+GROUPS = {
+    "profiles": """List, show, export, import and remove profiles.
+
+    DEVICE is a device's name, a profile's key, or the beginning of either.
+    """,
+}
+"""Help of the commands that have commands of their own."""
 
 _LOG = logging.getLogger(__name__)
 _ABOUT = """Estimate the energy of training or running a neural network on your device, beforehand.
@@ -197,10 +208,11 @@ def _set_up_logging(verbose: bool) -> None:
 @cache
 def _load_command(name: str) -> click.Command:
     """Import a command, once."""
-    if name in VERBS:
-        module, function, extras = VERBS[name]
-        verb = getattr(import_module(f"joulecast.features.{module}"), function)
-        command = make_command(name, verb, extras)
+    command: click.Command
+    if name in GROUPS:
+        command = _make_group(name)
+    elif name in VERBS:
+        command = _make_command(name)
     else:
         command = getattr(import_module(f"joulecast.cli.{name}"), name)
     name_variables(command)
@@ -208,6 +220,23 @@ def _load_command(name: str) -> click.Command:
         assert one.callback is not None
         one.callback = reserve_results(one.callback)
     return command
+
+
+def _make_command(name: str) -> click.Command:
+    module, function, extras = VERBS[name]
+    verb = getattr(import_module(f"joulecast.features.{module}"), function)
+    return make_command(name.rpartition(" ")[2], verb, extras)
+
+
+def _make_group(name: str) -> click.Group:
+    """Return a command that has commands of its own; settings of its table apply to each."""
+    inner = [_make_command(one) for one in VERBS if one.startswith(f"{name} ")]
+
+    def share_settings() -> None:
+        context = click.get_current_context()
+        context.default_map = dict.fromkeys((one.name or "" for one in inner), context.default_map)
+
+    return click.Group(name, inner, callback=share_settings, help=inspect.cleandoc(GROUPS[name]))
 
 
 def _report_bug(

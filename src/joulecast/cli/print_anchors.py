@@ -9,7 +9,7 @@ from joulecast.campaign.anchor_campaign import AnchorRun
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_atlas import describe_disturbances, list_peaks
-from joulecast.cli.profiles import describe_profile
+from joulecast.features.stored_profiles import describe_profile
 from joulecast.cli.progress import show_atlas
 from joulecast.cli.terminal import (
     Json,

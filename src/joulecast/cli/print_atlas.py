@@ -10,7 +10,7 @@ from joulecast.campaign.anchor_rates import MeasuredPeaks
 from joulecast.campaign.atlas_summary import AtlasSummary
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
-from joulecast.cli.profiles import describe_profile
+from joulecast.features.stored_profiles import describe_profile
 from joulecast.cli.progress import show_atlas
 from joulecast.cli.terminal import (
     Json,

@@ -17,7 +17,7 @@ from joulecast.cli.option_types import SHARE, NumberType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_anchors import print_anchors
 from joulecast.cli.print_atlas import describe_disturbances, print_atlas
-from joulecast.cli.profiles import describe_profile, print_fits
+from joulecast.features.stored_profiles import describe_profile, tabulate_fits
 from joulecast.cli.progress import show_campaign
 from joulecast.cli.setups import list_setup_options
 from joulecast.cli.terminal import (

@@ -74,6 +74,8 @@ class Argument:
         harm: What a settings file of somebody else could do with it; empty if it can do no harm.
         is_harmless: Returns whether a text is one of the values that can do no harm.
         is_repeated: Whether the option may be given several times.
+        is_positional: Whether the command line takes it without the name of an option, although it
+            has a default.
     """
 
     help: str
@@ -91,6 +93,7 @@ class Argument:
     harm: str = ""
     is_harmless: Callable[[str], bool] | None = None
     is_repeated: bool = False
+    is_positional: bool = False
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,22 @@ class Reportable:
         return render_fragment(self.report())
 
 
+@dataclass(frozen=True)
+class Answer(Reportable):
+    """A result that is no more than its JSON and its report."""
+
+    data: dict[str, Any]
+    shown: Report
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values."""
+        return self.data
+
+    def report(self) -> Report:
+        """Return what people see."""
+        return self.shown
+
+
 def make_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],

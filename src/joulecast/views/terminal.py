@@ -44,7 +44,8 @@ def make_console(stream: TextIO) -> Console:
 
 def print_report(report: Report, console: Console) -> None:
     """Print a report; plots and pictures are for other views."""
-    console.print(f"{report.title}\n")
+    if report.title:
+        console.print(report.title + ("\n" if report.blocks else ""))
     before: object = None
     for block in report.blocks:
         if isinstance(block, Heading):

@@ -1,76 +1,66 @@
-"""``joulecast detect``: list the meters and devices of this machine, and check meters with Zeus."""
+"""List the meters and devices of this machine, and compare meters with Zeus."""
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING, Annotated
 
-from joulecast.cli import options
-from joulecast.cli.progress import show_activity
-from joulecast.cli.terminal import format_optional, make_console, print_json, print_table
 from joulecast.devices import detect_device
 from joulecast.errors import JoulecastError
-from joulecast.meters import MeterInfo, detect_meters
-from joulecast.meters.cross_check import WINDOW_S, CrossCheck, cross_check_meters
+from joulecast.features.arguments import Argument, verb
 from joulecast.records import Device
 from joulecast.units import format_bytes, format_duration, format_energy, format_power
+from joulecast.views.report import Answer, Block, Report, Text, make_table
+from joulecast.views.words import format_optional
 
-_METER_COLUMNS = (
-    "meter",
-    "available",
-    "covers",
-    ">update interval",
-    ">resolution",
-    ">idle power",
-)
+if TYPE_CHECKING:
+    from joulecast.meters import MeterInfo
+    from joulecast.meters.cross_check import CrossCheck
+
+_METER_COLUMNS = ("meter", "available", "covers", ">update interval", ">resolution", ">idle power")
 _CHECK_COLUMNS = ("meter", "covers", ">power", ">power by Zeus", ">difference")
 
+CrossChecked = Annotated[bool, Argument("Compare nvml and rapl with Zeus, for 10 s.")]
 
-@click.command()
-@click.option(
-    "--cross-check",
-    is_flag=True,
-    help=f"Compare nvml and rapl with Zeus, for {WINDOW_S:.0f} s.",
-)
-@options.json
-def detect(cross_check: bool, json: bool) -> None:
+
+@verb
+def detect(*, cross_check: CrossChecked = False) -> Answer:
     """List the meters and devices of this machine.
 
     For each meter: whether it is available, what its energy covers, how often its reading updates,
     its resolution, the idle power of the device, and what to do if it is not available.
     """
+    from joulecast.meters import detect_meters
+
     if cross_check:
-        _cross_check(json)
-        return
+        return _cross_check()
     meters, devices = detect_meters(), find_devices()
-    if json:
-        rows = [{"on": on, **device.to_dict()} for on, device in devices.items()]
-        print_json({"meters": [meter.to_dict() for meter in meters], "devices": rows})
-        return
-    console = make_console()
-    print_table(console, _METER_COLUMNS, map(_format_meter, meters))
+    data = {
+        "meters": [meter.to_dict() for meter in meters],
+        "devices": [{"on": on, **device.to_dict()} for on, device in devices.items()],
+    }
+    blocks: list[Block] = [make_table(_METER_COLUMNS, map(_format_meter, meters))]
     for meter in meters:
         details = f"{meter.reason}; {meter.advice}" if meter.advice else meter.reason
-        console.print(f"{meter.name}: {details}.")
-    console.print()
-    rows_of_devices = [_format_device(on, device) for on, device in devices.items()]
-    print_table(console, ("--on", "device", "~processor", ">memory"), rows_of_devices)
+        blocks.append(Text(f"{meter.name}: {details}."))
+    rows = [_format_device(on, device) for on, device in devices.items()]
+    blocks.append(make_table(("--on", "device", "~processor", ">memory"), rows))
+    return Answer(data, Report("", tuple(blocks), kind="machine"))
 
 
-def _cross_check(json: bool) -> None:
-    """Compare meters with Zeus and print both powers."""
-    with show_activity(f"measuring for {WINDOW_S:.0f} s"):
-        found = cross_check_meters()
-    if json:
-        rows = [{**check.to_dict(), "agrees": check.agrees} for check in found.checks]
-        print_json({"cross_checks": rows, "refused": dict(found.refused)})
-        return
-    console = make_console()
-    print_table(console, _CHECK_COLUMNS, map(_format_check, found.checks))
+def _cross_check() -> Answer:
+    """Compare meters with Zeus."""
+    from joulecast.meters.cross_check import cross_check_meters
+
+    found = cross_check_meters()
+    rows = [{**check.to_dict(), "agrees": check.agrees} for check in found.checks]
+    blocks: list[Block] = [make_table(_CHECK_COLUMNS, map(_format_check, found.checks))]
     for name, reason in found.refused.items():
-        console.print(f"{name} was not compared: {reason}.")
+        blocks.append(Text(f"{name} was not compared: {reason}."))
     for check in found.checks:
         if not check.agrees:
-            console.print(f"{check.meter} and Zeus disagree: {_explain(check)}.")
+            blocks.append(Text(f"{check.meter} and Zeus disagree: {_explain(check)}."))
+    data = {"cross_checks": rows, "refused": dict(found.refused)}
+    return Answer(data, Report("", tuple(blocks), kind="cross-check"))
 
 
 def _format_check(check: CrossCheck) -> tuple[str, ...]:
