@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from joulecast.errors import OutOfMemoryError, StoreError
-from joulecast.features.command_cost import measure_command
+from joulecast.features.measure import measure_command
 from joulecast.meters import Meter, Reading
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.store import open_store

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 import click
 
 from joulecast.cli.interruptions import report_interruption
-from joulecast.cli.streams import get_results
+from joulecast.cli.streams import find_descriptor, get_results
 from joulecast.cli.terminal import format_json
 from joulecast.errors import ArgumentError, FileError, InputError, JoulecastError
 from joulecast.features.arguments import Argument, Declaration, list_arguments
@@ -37,6 +37,8 @@ else:
 _RUNTIME = (
     "Framework of the device: torch, mnn, onnx or a plug-in; `--runtime mnn` is `--on mnn:cpu`."
 )
+_AFTER_DASHES = "joulecast.cli.commands.after_dashes"
+STDERR = 2
 PLOT_SUFFIXES = (".html", ".svg", ".png", ".pdf")
 
 
@@ -49,6 +51,7 @@ class CommandExtras:
         has_out: Whether ``--out`` writes the result; off for a verb with its own file.
         kept: What is kept if the user interrupts it; empty if nothing is.
         progress: Context that yields the value of ``on_progress``, given the arguments.
+        passes_stdout: Whether the verb takes the descriptor of stdout, for what it runs.
         finish: Name of a function beside the verb that is called with the result after it was
             shown, and returns the exit code.
     """
@@ -57,6 +60,7 @@ class CommandExtras:
     has_out: bool = True
     kept: str = ""
     progress: Callable[[Mapping[str, Any]], Any] | None = None
+    passes_stdout: bool = False
     finish: str = ""
 
 
@@ -67,7 +71,7 @@ def make_command(
     extras = extras or CommandExtras()
     shown = _list_report_arguments(verb)
     arguments = list_arguments(verb)
-    options = [_make_option(one) for one in (*arguments, *shown)]
+    options = [_make_option(one) for one in (*arguments, *shown) if not one.about.is_after_dashes]
     mention = make_mention((*arguments, *shown))
 
     def run(
@@ -85,6 +89,10 @@ def make_command(
             given["on"] = join_runtime(runtime, given["on"] or "")
         view = {one.name: given.pop(one.name) for one in shown}
         values = {one: value for one, value in given.items() if value is not None}
+        values.update(context.meta.get(_AFTER_DASHES, {}))
+        if extras.passes_stdout:
+            # The verb's own output is the result; JSON has stdout for itself.
+            values["stdout"] = STDERR if json else find_descriptor()
         try:
             with _report_progress(extras, values), report_interruption(extras.kept):
                 result = verb(**values)
@@ -122,7 +130,9 @@ def make_command(
             suffixes = ", ".join(PLOT_SUFFIXES[:-1]) + f" or {PLOT_SUFFIXES[-1]}"
             options.append(_option("plot", PlotType(), "FILE", f"Also plot it: {suffixes}."))
     options.append(click.Option(["--json"], is_flag=True, help="Print the result as JSON."))
-    return click.Command(name, callback=run, params=options, help=_make_help(verb))
+    has_dashes = any(one.about.is_after_dashes for one in arguments)
+    kind = CommandAfterDashes if has_dashes else click.Command
+    return kind(name, callback=run, params=options, help=_make_help(verb))
 
 
 def make_mention(arguments: Sequence[Declaration]) -> Callable[[str, str | None], str]:
@@ -224,6 +234,18 @@ def _name_option(one: Declaration) -> str:
 
 def _option(name: str, kind: ParamType, metavar: str, text: str) -> click.Option:
     return click.Option([f"--{name}"], type=kind, metavar=metavar, help=text)
+
+
+class CommandAfterDashes(click.Command):
+    """A command that leaves everything after ``--`` unparsed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[_AFTER_DASHES] = {"command": tuple(args[place + 1 :])}
+        return super().parse_args(ctx, args[:place])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS]", "NET | -- COMMAND ..."]
 
 
 class DeclaredOption(click.Option):

@@ -77,6 +77,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
     "estimate": ("estimate", "estimate_run", CommandExtras(kept=MEASUREMENTS_KEPT)),
     "generate": ("generate", "generate", CommandExtras()),
     "inspect": ("inspect", "inspect_step", CommandExtras(has_out=False)),
+    "measure": (
+        "measure",
+        "measure_any",
+        CommandExtras(passes_stdout=True, finish="finish_measuring"),
+    ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),
     "profiles export": ("stored_profiles", "export_profile", CommandExtras(has_out=False)),

@@ -9,7 +9,6 @@ from joulecast.campaign.anchor_campaign import AnchorRun
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_atlas import describe_disturbances, list_peaks
-from joulecast.features.stored_profiles import describe_profile
 from joulecast.cli.progress import show_atlas
 from joulecast.cli.terminal import (
     Json,
@@ -22,6 +21,7 @@ from joulecast.cli.terminal import (
 from joulecast.features.anchor_profile import profile_anchors
 from joulecast.features.options import MeasureOptions
 from joulecast.features.profiles import identify_profile
+from joulecast.features.stored_profiles import describe_profile
 from joulecast.records import DataSheet, Profile
 from joulecast.units import format_duration, format_share
 

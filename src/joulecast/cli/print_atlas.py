@@ -10,7 +10,6 @@ from joulecast.campaign.anchor_rates import MeasuredPeaks
 from joulecast.campaign.atlas_summary import AtlasSummary
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
-from joulecast.features.stored_profiles import describe_profile
 from joulecast.cli.progress import show_atlas
 from joulecast.cli.terminal import (
     Json,
@@ -23,6 +22,7 @@ from joulecast.cli.terminal import (
 from joulecast.features.atlas import AtlasResult, profile_atlas
 from joulecast.features.options import MeasureOptions, ProfileOptions
 from joulecast.features.profiles import identify_profile
+from joulecast.features.stored_profiles import describe_profile
 from joulecast.records import Profile
 from joulecast.units import format_count, format_duration, format_power
 

@@ -17,7 +17,6 @@ from joulecast.cli.option_types import SHARE, NumberType
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_anchors import print_anchors
 from joulecast.cli.print_atlas import describe_disturbances, print_atlas
-from joulecast.features.stored_profiles import describe_profile, tabulate_fits
 from joulecast.cli.progress import show_campaign
 from joulecast.cli.setups import list_setup_options
 from joulecast.cli.terminal import (
@@ -33,6 +32,7 @@ from joulecast.features.nets import NetRequest
 from joulecast.features.options import MeasureOptions, ProfileOptions
 from joulecast.features.profile import run_profiling
 from joulecast.features.profiles import identify_profile
+from joulecast.features.stored_profiles import describe_profile
 from joulecast.records import Profile, Setup
 from joulecast.units import format_duration, format_shape, format_share
 

@@ -76,6 +76,7 @@ class Argument:
         is_repeated: Whether the option may be given several times.
         is_positional: Whether the command line takes it without the name of an option, although it
             has a default.
+        is_after_dashes: Whether it is everything after ``--`` on the command line.
     """
 
     help: str
@@ -94,6 +95,7 @@ class Argument:
     is_harmless: Callable[[str], bool] | None = None
     is_repeated: bool = False
     is_positional: bool = False
+    is_after_dashes: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,291 @@
-"""Measure one training step, or one inference, of a net."""
+"""Measure one training step or one inference of a net, or any command."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
+from joulecast.errors import ArgumentError, InputError, StoreError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, choose_setup_fields, verb
 from joulecast.features.measurers import open_any_measurer, runs_own_net
-from joulecast.features.nets import NetRequest, ResolvedNet, Shape
-from joulecast.features.options import MeasureOptions, NetOptions, split_options
-from joulecast.records import OWN_NET, Observation, Setup, Trial
+from joulecast.features.nets import NetRequest, ResolvedNet
+from joulecast.features.options import MeasureOptions
+from joulecast.records import (
+    OWN_NET,
+    Observation,
+    Setup,
+    Trial,
+    compute_power,
+    describe_inference,
+    name_step,
+)
+from joulecast.records.inference_costs import INFERENCES
+from joulecast.redaction import redact_url
+from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_wh
+from joulecast.views.report import Block, Report, Reportable, Text, make_table
+from joulecast.views.words import (
+    begin_sentence,
+    describe_provenance,
+    describe_setup,
+    format_optional,
+    is_inference,
+    label_provenance,
+    plural,
+)
+
+if TYPE_CHECKING:
+    from joulecast.meters import Meter, Reading
+
+Json = dict[str, Any]
+# Faults of the surroundings, after which the energy is still valid.
+_TOLERATED_FAULTS = ("other load", "throttled", "limit changed")
+
+MeasuredNet = Annotated[
+    Any, Argument("A net, as for `joulecast estimate`.", is_positional=True, harm="may run code")
+]
+Command = Annotated[
+    tuple[str, ...], Argument("A command to run once.", is_after_dashes=True, harm="runs code")
+]
+NoSave = Annotated[bool, Argument("Do not store the observation of NET.")]
 
 
+@verb
 def measure(
-    net: Any,
+    net: given.Net,
     inputs: Any = None,
     *,
     setup: Setup | None = None,
-    input_shape: Shape | None = None,
-    store: str | None = None,
-    **options: Any,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    checkpoint: given.Checkpoint = False,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    on: given.On = None,
+    meter: given.Meter = None,
+    rounds: given.Rounds = 3,
+    device_name: given.RecordedName = "",
+    warmup: given.Warmup = 0,
+    runs: given.WindowRuns = 0,
+    store: given.Store = None,
 ) -> Observation:
     """Train a net under a meter and return what one step took.
 
-    With ``phase="inference"`` the net is run, not trained: a step is one forward pass.
-
-    Args:
-        net: A name, a Network, or a module with ``inputs``, whose weights will be trained.
-        inputs: For a module, what it is called on.
-        setup: How the net is trained or run.
-        input_shape: For a name, the shape of one sample where it differs from the usual one.
-        store: Path or URL of a store to add the observation to; by default it is only returned.
-        options: Fields of ``Setup`` (``batch=128, accumulate=4, compiled=True``);
-            ``checkpoint=True`` puts repeated blocks under activation checkpointing, on a copy of a
-            module; and fields of ``MeasureOptions``: ``on``, ``meter``, ``rounds``,
-            ``device_name``, ``warmup``, ``runs``. For a module, ``loss`` may be a callable from its
-            output to a scalar.
+    With ``phase="inference"`` the net is run, not trained: a step is one forward pass. A module
+    keeps the weights that it has then. The observation is stored if ``store`` is given.
     """
-    setup_options, changes, measuring = split_options(
-        measure, options, Setup, NetOptions, MeasureOptions
-    )
-    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
+    options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
     if store is not None:
         from joulecast.store import check_place
 
         check_place(store)
-    observation = measure_net(*request.resolve(), MeasureOptions(**measuring))
+    observation = measure_net(*request.resolve(), options)
     if store is not None:
         save_observation(observation, store)
     return observation
+
+
+@verb
+def measure_any(
+    net: MeasuredNet = None,
+    *,
+    command: Command = (),
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    checkpoint: given.Checkpoint = False,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    on: given.On = None,
+    meter: given.Meter = None,
+    rounds: given.Rounds = 3,
+    device_name: given.RecordedName = "",
+    warmup: given.Warmup = 0,
+    runs: given.WindowRuns = 0,
+    store: given.Store = None,
+    no_save: NoSave = False,
+    stdout: int | None = None,
+) -> MeasuredStep | CommandCost:
+    """Train NET, or run any COMMAND, under a meter and print its energy and time.
+
+    NET is warmed up and measured in several windows: energy and time of a step with their standard
+    deviation. With --inference NET is run, not trained: energy and latency of an inference. A
+    COMMAND is run once; its exit code becomes that of this program. With --json its
+    output goes to stderr.
+    """
+    if bool(command) == (net is not None):
+        raise ArgumentError(f"give either {arg('net')}, or -- and a command")
+    options = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
+    if command:
+        from joulecast.local_devices import find_meter
+
+        return measure_command(command, find_meter(options.meter, options.on), stdout)
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    request = NetRequest(net, None, None, input_shape, fields, checkpoint)
+    if not no_save:
+        from joulecast.store import check_place
+
+        check_place(store)
+    observation = measure_net(*request.resolve(), options)
+    if no_save:
+        return MeasuredStep(observation)
+    try:
+        return MeasuredStep(observation, save_observation(observation, store))
+    except StoreError as error:
+        # What was measured is shown all the same.
+        return MeasuredStep(observation, failure=error)
+
+
+def finish_measuring(result: MeasuredStep | CommandCost) -> int:
+    """Return the exit code: a command's own, and 1 if its energy is not known.
+
+    Raises:
+        StoreError: The observation could not be stored.
+    """
+    if isinstance(result, CommandCost):
+        return result.exit_code or int(result.energy_j is None)
+    if result.failure is not None:
+        raise result.failure
+    return 0
+
+
+@dataclass(frozen=True)
+class MeasuredStep(Reportable):
+    """A measured step or inference, and the store that keeps it.
+
+    Attributes:
+        failure: Why it could not be stored; None if it was, or should not be.
+    """
+
+    observation: Observation
+    place: str = ""
+    failure: StoreError | None = None
+
+    def to_dict(self) -> Json:
+        """Return the observation as JSON values."""
+        one = self.observation
+        data = {key: value for key, value in one.to_dict().items() if key != "trial"}
+        setup = one.trial.setup
+        return {
+            "net": one.trial.network.name,
+            "setup": setup.to_dict(),
+            **data,
+            "power_w": compute_power(one.energy_j, one.duration_s),
+            **describe_inference(setup, one.energy_j, one.duration_s),
+            "store": self.place or None,
+        }
+
+    def report(self) -> Report:
+        """Return medians and standard deviations, and how they were measured."""
+        one = self.observation
+        setup, energy_j = one.trial.setup, one.energy_j
+        power = format_optional(compute_power(energy_j, one.duration_s), format_power)
+        rows = [
+            (
+                "energy",
+                format_optional(energy_j, format_energy),
+                format_optional(one.energy_sd_j, format_energy),
+            ),
+            (
+                "latency" if is_inference(setup) else "time",
+                format_optional(one.duration_s, format_duration),
+                format_optional(one.duration_sd_s, format_duration),
+            ),
+            ("issue time", format_optional(one.issue_s, format_duration), ""),
+            ("power", power, ""),
+            ("peak memory", format_optional(one.peak_memory_bytes, format_bytes), ""),
+        ]
+        if is_inference(setup) and energy_j is not None:
+            rows.append((f"{INFERENCES:,} inferences", format_wh(INFERENCES * energy_j), ""))
+        step = begin_sentence(setup).split(" ", 1)[1]
+        heading = f"one {step}{label_provenance(one.provenance)}"
+        blocks: list[Block] = [make_table((heading, ">median", ">std. dev."), rows)]
+        lines = [
+            f"{plural(one.count, 'window')} with the meter {one.meter}, which covers "
+            f"{one.covers}: {describe_provenance(one.provenance)}."
+        ]
+        if one.measured_steps:
+            lines.append(
+                f"{plural(one.measured_steps, name_step(setup))} measured in all, after "
+                f"{one.warmup_steps:,} to warm up."
+            )
+        if one.unchecked:
+            lines.append(f"Not checked by this meter: {', '.join(one.unchecked)}.")
+        lines += [f"Stored in {self.place}."] if self.place else []
+        blocks += [Text(line) for line in lines]
+        verb_ = "Running" if is_inference(setup) else "Training"
+        title = f"{verb_} {one.trial.network.name} on {one.device.name}: {describe_setup(setup)}"
+        return Report(title, tuple(blocks), one.provenance, "measurement")
+
+
+@dataclass(frozen=True)
+class CommandCost(Reportable):
+    """Energy and duration of a command; no energy if the meter could not tell."""
+
+    command: tuple[str, ...]
+    energy_j: float | None
+    duration_s: float
+    exit_code: int
+    faults: tuple[str, ...]
+    meter: str
+    covers: str
+    provenance: str
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power."""
+        return None if self.energy_j is None else self.energy_j / self.duration_s
+
+    def to_dict(self) -> Json:
+        """Return the cost as JSON values."""
+        return {
+            "command": list(map(redact_url, self.command)),
+            "energy_j": self.energy_j,
+            "duration_s": self.duration_s,
+            "power_w": self.power_w,
+            "exit_code": self.exit_code,
+            "faults": list(self.faults),
+            "meter": self.meter,
+            "covers": self.covers,
+            "provenance": self.provenance,
+        }
+
+    def report(self) -> Report:
+        """Return energy, duration and power."""
+        energy = format_optional(self.energy_j, format_energy)
+        power = format_optional(self.power_w, format_power)
+        provenance = describe_provenance(self.provenance)
+        title = (
+            f"\n{energy}{label_provenance(self.provenance)} in "
+            f"{format_duration(self.duration_s)}, {power} on average; exit code {self.exit_code}"
+        )
+        source = f"meter {self.meter} covers {self.covers}: {provenance}"
+        faults = (Text(f"meter {self.meter}: {one}", "warning") for one in self.faults)
+        return Report(title, (*faults, Text(source, "note")), self.provenance, "command")
 
 
 def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Observation:
@@ -72,3 +310,47 @@ def save_observation(observation: Observation, store: str | None = None) -> str:
     with open_store(store) as opened:
         opened.add_observation(observation)
         return str(opened.place)
+
+
+def measure_command(command: Sequence[str], meter: Meter, stdout: Any = None) -> CommandCost:
+    """Run a command under a meter, which this function opens.
+
+    Raises:
+        InputError: The program cannot be started.
+    """
+    with meter:
+        started_s = time.monotonic()
+        meter.begin()
+        try:
+            exit_code = subprocess.call(command, stdout=stdout)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(
+                f"cannot run {command[0]} ({reason}): give a program that exists"
+            ) from error
+        # Taken before the meter ends, because a meter may wait for its last reading.
+        duration_s = max(time.monotonic() - started_s, 1e-9)
+        reading = meter.end()
+    # Shells report a signal, a negative code here, as 128 plus its number.
+    code = exit_code if exit_code >= 0 else 128 - exit_code
+    return CommandCost(
+        tuple(command),
+        scale_energy(reading, duration_s),
+        duration_s,
+        code,
+        reading.faults,
+        meter.name,
+        meter.covers,
+        meter.provenance,
+    )
+
+
+def scale_energy(reading: Reading, duration_s: float) -> float | None:
+    """Return the energy of ``duration_s`` seconds from the part of them that the meter covered.
+
+    It is None where the reading is not valid; other load on the device does not make it so.
+    """
+    serious = [fault for fault in reading.faults if fault.split(":")[0] not in _TOLERATED_FAULTS]
+    if serious or reading.duration_s <= 0:
+        return None
+    return reading.energy_j / reading.duration_s * duration_s

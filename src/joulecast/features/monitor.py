@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from joulecast.agent.addresses import is_remote
 from joulecast.errors import InputError, JoulecastError, MeasurementError
-from joulecast.features.command_cost import scale_energy
+from joulecast.features.measure import scale_energy
 from joulecast.features.option_values import convert_on
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter, Reading
