@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.cli.print_atlas import describe_disturbances
+from joulecast.features.profile_report import describe_disturbances
 from joulecast.cli.progress import format_atlas
 from joulecast.errors import NotTrainingError
 from joulecast.runtimes.simulated import SimulatedRuntime

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from joulecast.campaign import Progress
-from joulecast.cli.profile import list_skipped
+from joulecast.features.profile_report import list_skipped
 from joulecast.cli.progress import format_campaign, guess_left, share_done
 from joulecast.errors import NotTrainingError
 from joulecast.files import read_profile

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin
 
 import click
 
@@ -161,7 +161,8 @@ def _make_help(verb: Callable[..., Any]) -> str:
 
 def _list_report_arguments(verb: Callable[..., Any]) -> tuple[Declaration, ...]:
     """Return the arguments of the ``report`` of a verb's result, which choose what is shown."""
-    result = get_type_hints(inspect.unwrap(verb)).get("return")
+    function = inspect.unwrap(verb)
+    result = eval(function.__annotations__["return"], function.__globals__)
     report = getattr(result, "report", None)
     return () if report is None else list_arguments(report)
 

@@ -28,7 +28,6 @@ from joulecast.cli.print_fleet import (
     print_status,
     show_fleet,
 )
-from joulecast.cli.profile import CAMPAIGN_LIMITS, make_profile_options
 from joulecast.cli.streams import write_message
 from joulecast.cli.terminal import make_console, print_json
 from joulecast.errors import InputError, MeasurementError
@@ -51,6 +50,35 @@ from joulecast.fleet.fleet_checks import DeviceCheck
 from joulecast.fleet.fleet_forecast import RunQuestion
 from joulecast.store.fleet_tables import DONE
 from joulecast.units import format_bytes, parse_duration, parse_share
+
+# Options of every campaign.
+CAMPAIGN_LIMITS = (
+    click.option("--points", type=click.IntRange(1), help="Stop after this many measurements."),
+    click.option(
+        "--interval",
+        type=SHARE,
+        default="5%",
+        show_default=True,
+        help="Stop when the estimate of NET (and of narrower members of its family) is within "
+        "this share.",
+    ),
+    click.option(
+        "--acquisition",
+        type=click.Choice(("target", "energy", "time")),
+        default="target",
+        show_default=True,
+        help="What to measure next: what lowers the uncertainty of NET most, or the paper's rule.",
+    ),
+    click.option("--missing", is_flag=True, help="Measure only layers of NET never seen before."),
+)
+
+
+def make_profile_options(
+    interval: float, acquisition: str, missing: bool, **rest: Any
+) -> ProfileOptions:
+    """Return the options of a campaign from the values of options."""
+    acquisition = "missing" if missing else acquisition
+    return ProfileOptions(interval_share=interval, acquisition=acquisition, **rest)
 
 
 @click.group()

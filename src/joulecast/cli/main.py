@@ -27,6 +27,7 @@ import click
 
 from joulecast.cli.commands import CommandExtras, make_command
 from joulecast.cli.interruptions import EXIT_INTERRUPTED, MEASUREMENTS_KEPT
+from joulecast.cli.progress import show_profiling
 from joulecast.cli.settings import name_variables, read_settings
 from joulecast.cli.streams import (
     ReaderGoneError,
@@ -81,6 +82,11 @@ VERBS: dict[str, tuple[str, str, CommandExtras]] = {
         "measure",
         "measure_any",
         CommandExtras(passes_stdout=True, finish="finish_measuring"),
+    ),
+    "profile": (
+        "profile",
+        "profile_device",
+        CommandExtras(kept=MEASUREMENTS_KEPT, progress=show_profiling),
     ),
     "profiles list": ("stored_profiles", "list_profiles", CommandExtras(has_out=False)),
     "profiles show": ("stored_profiles", "show_profile", CommandExtras(has_out=False)),

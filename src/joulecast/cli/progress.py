@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from joulecast.cli.terminal import make_console, shorten
 from joulecast.printable import make_printable
@@ -62,6 +62,14 @@ def show_report() -> Iterator[Callable[[ProgressReport], None]]:
     """Yield the callback of an operation that reports how much of it is done."""
     with show_bar() as update:
         yield lambda now: update(now.done / now.total, format_report(now), now.detail)
+
+
+def show_profiling(
+    values: Mapping[str, Any],
+) -> AbstractContextManager[Callable[[Progress], None]]:
+    """Show the progress of a campaign: for a net, or of a list of trials."""
+    is_list = values.get("atlas") or values.get("anchors")
+    return show_atlas() if is_list else show_campaign(values.get("points"))
 
 
 @contextmanager

@@ -165,6 +165,7 @@ class Declaration:
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+Chosen = TypeVar("Chosen")
 
 
 def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
@@ -188,6 +189,28 @@ def verb(function: Callable[Params, Result]) -> Callable[Params, Result]:
     return call
 
 
+def select(
+    function: Callable[Params, Result], choose: Callable[[Result], Chosen], name: str, doc: str
+) -> Callable[Params, Chosen]:
+    """Return a verb that takes the same arguments and returns a part of the result.
+
+    Args:
+        function: The verb.
+        choose: Returns the part.
+        name: Name of the new verb.
+        doc: What it does; its arguments are added.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Params.args, **keywords: Params.kwargs) -> Chosen:
+        return choose(function(*args, **keywords))
+
+    call.__name__ = call.__qualname__ = name
+    arguments = (function.__doc__ or "").partition("\n\nArgs:")[2]
+    call.__doc__ = f"{inspect.cleandoc(doc)}\n\nArgs:{arguments}"
+    return call
+
+
 @functools.cache
 def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
     """Return the declared arguments of a verb, or of a result's ``report``, in order."""
@@ -196,8 +219,12 @@ def list_arguments(function: Callable[..., Any]) -> tuple[Declaration, ...]:
     for name, parameter in _get_signature(function).parameters.items():
         hint = parameter.annotation
         if isinstance(hint, str):
-            # Not by typing.get_type_hints: what a verb returns may be defined below it.
-            hint = eval(hint, function.__globals__)
+            # Not by typing.get_type_hints: what a verb returns may be defined below it, and what
+            # only Python takes may be imported for type checkers alone.
+            try:
+                hint = eval(hint, function.__globals__)
+            except NameError:
+                continue
         if get_origin(hint) is Annotated:
             kind, *rest = get_args(hint)
             about = next((one for one in rest if isinstance(one, Argument)), None)

@@ -1,23 +1,25 @@
-"""Profile a device: measure layers like those of a net, and fit an estimator to them."""
+"""Profile a device: measure layers like those of a net, or for any net, and fit an estimator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from joulecast.errors import InputError, MissingError
+from joulecast.errors import ArgumentError, MissingError, arg
+from joulecast.features import arguments as given
+from joulecast.features.arguments import Argument, choose_setup_fields, select, verb
 from joulecast.features.measurers import lock_device, open_any_measurer
-from joulecast.features.nets import NetRequest, ResolvedNet, Shape
+from joulecast.features.nets import NetRequest, ResolvedNet
 from joulecast.features.options import (
     DEFAULT_PROFILE_SECONDS,
     MeasureOptions,
-    NetOptions,
     ProfileOptions,
-    split_options,
 )
+from joulecast.features.profile_report import AnchorProfile, AtlasProfile, NetProfile
 from joulecast.features.transfer_sources import make_estimator
 from joulecast.records import Network, Profile, Setup
+from joulecast.units import parse_share
 
 if TYPE_CHECKING:
     from joulecast.campaign import CampaignResult, Progress
@@ -25,85 +27,184 @@ if TYPE_CHECKING:
 
 # A probe measures each layer in one window and stops at this interval.
 _PROBE_INTERVAL_SHARE = 0.005
+# One round of each trial of a list: more trials tell more than more rounds.
+_LIST_ROUNDS, _ROUNDS = 1, 3
+
+ProfiledNet = Annotated[
+    Any, Argument("Layers are profiled up to its widths.", is_positional=True, harm="may run code")
+]
+Rounds = Annotated[
+    int | None,
+    Argument("Windows of each measurement.", least=1, default="3; 1 with --atlas or --anchors"),
+]
+Points = Annotated[int | None, Argument("Stop after this many measurements.", least=1)]
+Interval = Annotated[
+    float | None,
+    Argument(
+        "Stop when the estimate of NET (and of narrower members of its family) is within this "
+        "share.",
+        above=0.0,
+        metavar="5%",
+        option="interval",
+        parse=parse_share,
+        default="5%",
+    ),
+]
+Acquisition = Annotated[
+    str | None,
+    Argument(
+        "What to measure next: what lowers the uncertainty of NET most, or the paper's rule.",
+        choices=("target", "energy", "time", "missing"),
+        default="target",
+    ),
+]
+Missing = Annotated[bool, Argument("Measure only layers of NET never seen before.")]
+Seconds = Annotated[
+    float | None,
+    Argument("Stop after this time.", least=0.0, default="600, with --atlas 1800, or --points"),
+]
+Anchors = Annotated[
+    bool, Argument("Instead of NET: seconds that narrow estimates from the data sheet of a GPU.")
+]
+Atlas = Annotated[bool, Argument("Instead of NET: learn the device for any network.")]
+RetryRefused = Annotated[bool, Argument("With --atlas: try again what the device refused.")]
+From = Annotated[
+    tuple[str, ...],
+    Argument(
+        "Start from what another device has learnt: its name, or a profile's key or file; several "
+        "times for several.",
+        metavar="NAME",
+        is_repeated=True,
+    ),
+]
 
 
-def profile(
-    net: Any = None,
+@verb
+def profile_device(
+    net: ProfiledNet = None,
     inputs: Any = None,
     *,
     setup: Setup | None = None,
-    input_shape: Shape | None = None,
-    store: str | None = None,
+    batch: given.Batch = None,
+    input_shape: given.InputShape = None,
+    optimizer: given.Optimizer = None,
+    precision: given.Precision = None,
+    loss: given.Loss = None,
+    accumulate: given.Accumulate = None,
+    compiled: given.Compiled = None,
+    checkpoint: given.Checkpoint = False,
+    threads: given.Threads = None,
+    processor: given.Processor = None,
+    cuda_graphs: given.CudaGraphs = None,
+    phase: given.Phase = None,
+    on: given.On = None,
+    meter: given.Meter = None,
+    rounds: Rounds = None,
+    device_name: given.RecordedName = "",
+    warmup: given.Warmup = 0,
+    runs: given.WindowRuns = 0,
+    points: Points = None,
+    interval_share: Interval = None,
+    acquisition: Acquisition = None,
+    missing: Missing = False,
+    seconds: Seconds = None,
+    anchors: Anchors = False,
+    atlas: Atlas = False,
+    retry_refused: RetryRefused = False,
+    from_: From = (),
+    estimator: given.Estimator = "auto",
+    store: given.Store = None,
     on_progress: Callable[[Progress], None] | None = None,
-    **options: Any,
-) -> Profile:
+) -> NetProfile | AtlasProfile | AnchorProfile:
+    """Measure layers like those of NET on a device, and fit its profile.
+
+    With --atlas there is no NET: layers and blocks of networks of all kinds are measured, from toys
+    to large language models, in the order in which they tell most.
+
+    With --anchors there is none either: large products and convolutions in each precision, a copy,
+    an empty launch and steps of two small networks narrow the estimates that start from the data
+    sheet of a GPU. They take seconds.
+
+    Layers and blocks are trained in isolation under a meter, or run with --inference; the next one
+    is always what lowers the uncertainty of NET most for its time. For a family (cnn5) that
+    includes all narrower members. Where CUDA graphs hide the host, up to three whole nets are
+    trained or run for a second as well. Every measurement is stored at once: after an interruption,
+    the same command resumes.
+    """
+    fields = choose_setup_fields(
+        phase, optimizer, loss, batch=batch, precision=precision, accumulate=accumulate,
+        compiled=compiled, threads=threads, processor=processor, cuda_graphs=cuda_graphs,
+    )  # fmt: skip
+    rounds = rounds or (_LIST_ROUNDS if atlas or anchors else _ROUNDS)
+    measuring = MeasureOptions(on or "cpu", meter or "auto", rounds, device_name, warmup, runs)
+    if atlas or anchors:
+        flag, why = ("atlas", "draws its own networks and setups")
+        unused = {
+            **{name: value for name, value in fields.items() if name != "phase"},
+            "inputs": inputs, "setup": setup, "input_shape": input_shape,
+            "checkpoint": checkpoint or None, "interval_share": interval_share,
+            "acquisition": acquisition, "missing": missing or None,
+        }  # fmt: skip
+        if anchors:
+            flag, why = ("anchors", "measures a fixed list")
+            unused |= {
+                "points": points, "seconds": seconds, "retry_refused": retry_refused or None,
+                "from_": from_ or None, "phase": phase,
+                "estimator": None if estimator == "auto" else estimator,
+            }  # fmt: skip
+        if atlas and anchors:
+            raise ArgumentError(
+                f"an atlas measures the anchors too: give {arg('atlas', True)} or "
+                f"{arg('anchors', True)}, not both"
+            )
+        if net is not None:
+            raise ArgumentError(f"give {arg('net')} or {arg(flag, True)}, not both")
+        for name, value in unused.items():
+            if value is not None:
+                raise ArgumentError(f"{arg(flag, True)} {why}: leave {arg(name)} out")
+    elif net is None:
+        raise ArgumentError(
+            f"give {arg('net')}, or {arg('atlas', True)}, or {arg('anchors', True)}"
+        )
+    if anchors:
+        from joulecast.features.anchor_profile import profile_anchors
+
+        return AnchorProfile.make(*profile_anchors(measuring, store, on_progress), store)
+    profiling = ProfileOptions(
+        points=points,
+        seconds=seconds,
+        interval_share=0.05 if interval_share is None else interval_share,
+        acquisition="missing" if missing else acquisition or "target",
+        estimator=estimator,
+        atlas=atlas,
+        retry_refused=retry_refused,
+        from_=from_,
+        phase=phase or "train",
+    )
+    if atlas:
+        from joulecast.features.atlas import profile_atlas
+
+        return AtlasProfile.make(
+            *profile_atlas(measuring, profiling, store, on_progress), phase, store
+        )
+    request = NetRequest(net, inputs, setup, input_shape, fields, checkpoint)
+    resolved, trained = request.resolve()
+    found = run_profiling(resolved, trained, measuring, profiling, store, on_progress)
+    return NetProfile.make(*found, request, trained, estimator, store)
+
+
+profile = select(
+    profile_device,
+    lambda found: found.profile,
+    "profile",
     """Measure layers like those of a net on a device and return the device's profile.
 
     Every observation is stored at once, so an interrupted campaign resumes where it stopped. With
     ``atlas=True`` there is no net: layers of networks of all kinds are measured. With
     ``anchors=True`` there is none either: large products and a copy narrow the estimates that start
     from the data sheet of a GPU. With ``phase="inference"`` layers are run, not trained.
-
-    Args:
-        net: A name, a Network, or a module with ``inputs``; layers are profiled up to its widths.
-        inputs: For a module, what it is called on.
-        setup: How the net is trained or run.
-        input_shape: For a name, the shape of one sample where it differs from the usual one.
-        store: Path or URL of the store, if not the usual one.
-        on_progress: Called before every measurement and at the end.
-        options: Fields of ``Setup`` (``batch=128``); ``checkpoint=True`` puts repeated blocks under
-            activation checkpointing; fields of ``MeasureOptions`` (``on="cuda:0"``) and of
-            ``ProfileOptions``: ``points``, ``seconds``, ``interval_share``, ``acquisition``,
-            ``estimator``, ``atlas``, ``anchors``, ``from_``. For a module, ``loss`` may be a
-            callable from its output to a scalar.
-
-    Raises:
-        InputError: Neither a net nor ``atlas`` nor ``anchors`` is given, or several are.
-        MeasurementError: The device could not be measured, or another campaign runs on it.
-    """
-    setup_options, changes, measuring, profiling = split_options(
-        profile, options, Setup, NetOptions, MeasureOptions, ProfileOptions
-    )
-    chosen = ProfileOptions(**profiling)
-    if chosen.atlas or chosen.anchors:
-        given = [net, inputs, setup, input_shape]
-        if any(one is not None for one in given) or setup_options.keys() - {"phase"} or changes:
-            name = "atlas" if chosen.atlas else "anchors"
-            raise InputError(
-                f"{name}=True draws its own networks and setups: leave net and setup out"
-            )
-        unused = [*(name for name in profiling if name != "anchors"), *setup_options]
-        if chosen.anchors and unused:
-            raise InputError(f"anchors=True measures a fixed list: leave {unused[0]} out")
-        # One round of each: more trials tell more than more rounds.
-        measured = MeasureOptions(**{"rounds": 1, **measuring})
-        return _profile_without_net(measured, chosen, store, on_progress)
-    if net is None:
-        raise InputError("no net is given: give one, or atlas=True to profile for any network")
-    request = NetRequest(net, inputs, setup, input_shape, setup_options, **changes)
-    return run_profiling(
-        *request.resolve(),
-        MeasureOptions(**measuring),
-        chosen,
-        store,
-        on_progress,
-    )[1]
-
-
-def _profile_without_net(
-    measuring: MeasureOptions,
-    profiling: ProfileOptions,
-    store: str | None,
-    on_progress: Callable[[Progress], None] | None,
-) -> Profile:
-    """Measure the anchors of a device, or an atlas; return its profile."""
-    if profiling.anchors:
-        from joulecast.features.anchor_profile import profile_anchors
-
-        return profile_anchors(measuring, store, on_progress)[2]
-    from joulecast.features.atlas import profile_atlas
-
-    return profile_atlas(measuring, profiling, store, on_progress)[1]
+    """,
+)
 
 
 def run_profiling(

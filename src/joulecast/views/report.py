@@ -36,7 +36,7 @@ class Text:
 
     Attributes:
         role: ``lead`` for an answer, ``plain``, ``warning`` for what must not be missed, ``note``
-            for what explains the answer.
+            for what explains the answer, ``command`` for a line to copy.
     """
 
     text: str

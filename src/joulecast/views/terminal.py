@@ -19,10 +19,11 @@ from rich.text import Text as RichText
 from joulecast.printable import make_printable
 from joulecast.redaction import redact_url
 from joulecast.views.report import Heading, Report, Table, Text
+from joulecast.views.words import shorten
 
 WIDTH = 100
 _SHORTEST_COLUMN = 8
-_STYLES = {"lead": "bold", "plain": "", "warning": "bold yellow", "note": "dim"}
+_STYLES = {"lead": "bold", "plain": "", "warning": "bold yellow", "note": "dim", "command": ""}
 
 
 class LiteralConsole(Console):
@@ -52,7 +53,7 @@ def print_report(report: Report, console: Console) -> None:
             console.print(f"{block.text}\n", style="bold")
         elif isinstance(block, Text):
             # Notes follow the tables that they explain; anything else stands apart from a table.
-            console.print(block.text, style=_STYLES[block.role], soft_wrap=False)
+            console.print(block.text, style=_STYLES[block.role], soft_wrap=block.role == "command")
         elif isinstance(block, Table):
             if isinstance(before, Text):
                 console.print()
@@ -109,8 +110,3 @@ def _shorten_rows(
             break
         sizes[widest] -= 1
     return [[shorten(cell, size) for cell, size in zip(row, sizes, strict=True)] for row in rows]
-
-
-def shorten(text: str, size: int) -> str:
-    """Return a text of at most ``size`` characters, cut with an ellipsis."""
-    return text if len(text) <= size else text[: size - 1] + "…"

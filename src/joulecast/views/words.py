@@ -60,6 +60,11 @@ def make_bar(share: float, width: int = 20) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
 
 
+def shorten(text: str, size: int) -> str:
+    """Return a text of at most ``size`` characters, cut with an ellipsis."""
+    return text if len(text) <= size else text[: size - 1] + "…"
+
+
 def shorten_path(name: str, size: int) -> str:
     """Return a dotted name of at most ``size`` characters, without its beginning: ``….blocks.3``.
 
