@@ -17,7 +17,7 @@ from joulecast.estimators.additive.encode import encode_sums
 from joulecast.estimators.additive.model_fit import identify_observations, update_model
 from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
-from joulecast.gp.logsums import local_rows
+from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import Setup

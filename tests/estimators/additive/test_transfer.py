@@ -20,7 +20,7 @@ from joulecast.estimators.additive.estimator import AdditiveEstimator
 from joulecast.estimators.additive.pieces import count_pieces, split_pieces
 from joulecast.estimators.additive.transfer import DeviceEncoder, SourceMean
 from joulecast.gp.lognormal import log_variance
-from joulecast.gp.logsums import relinearisation
+from joulecast.gp.logsums import selection as relinearisation
 from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
 

@@ -43,8 +43,8 @@ from joulecast.estimators.additive.target_pieces import (
 )
 from joulecast.estimators.base import Fitted, Proposal, Target
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.log_inputs import LogSums
-from joulecast.gp.logsums.measurement_value import expected_variance_reduction
+from joulecast.gp.logsums.inputs import LogSums
+from joulecast.gp.logsums.totals import expected_variance_reduction
 from joulecast.records import Observation, Trial
 from joulecast.units import format_share
 from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part

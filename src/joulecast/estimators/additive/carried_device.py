@@ -51,9 +51,9 @@ from joulecast.estimators.additive.observed_rows import (
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.transfer import DeviceEncoder, SourceDevice
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.map_fit import fit_logsums
+from joulecast.gp.logsums.fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import DataSheet, Observation

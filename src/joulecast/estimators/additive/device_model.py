@@ -25,17 +25,16 @@ from joulecast.estimators.additive.host_time import (
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.transfer import DeviceEncoder
 from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
-from joulecast.gp.linalg import Bools, Floats
-from joulecast.gp.logsums.local_rows import condition_for
-from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.linalg import Bools, Floats, WeightedSums
+from joulecast.gp.logsums.inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
+from joulecast.gp.logsums.selection import condition_for
 from joulecast.gp.logsums.totals import (
     LogPrediction,
     posterior_elasticities,
     predict_inputs,
     predict_log_totals,
 )
-from joulecast.gp.weighted_sums import WeightedSums
 
 # Sources of the variance of an energy, as estimates show them.
 POWERS = "power of its layers"

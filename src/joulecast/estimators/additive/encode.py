@@ -26,10 +26,9 @@ from joulecast.estimators.additive.passes import Passes, split_passes
 from joulecast.estimators.additive.piece_points import AXES
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.estimators.additive.roofline import Roofline
-from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.logsums.inputs import LogInputs, LogSums
 from joulecast.gp.logsums.process import NO_GROUP
-from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default
 

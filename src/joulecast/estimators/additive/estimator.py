@@ -89,7 +89,7 @@ from joulecast.estimators.base import (
     predict_groups,
 )
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
+from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
 
 # Hyper-parameters are fitted again when there are this many times as many observations.

@@ -39,13 +39,12 @@ from joulecast.estimators.additive.pieces import OVERHEAD
 from joulecast.estimators.additive.processes import define_durations, define_powers
 from joulecast.estimators.additive.roofline import find_roofline
 from joulecast.estimators.additive.transfer import DeviceEncoder, SourceDevice
-from joulecast.gp.linalg import Ints
-from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.map_fit import fit_logsums
+from joulecast.gp.linalg import Ints, WeightedSums
+from joulecast.gp.logsums.fit import fit_logsums
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_mean import prior_log_mean
-from joulecast.gp.logsums.relinearisation import extend_fitted, keep_linearisation
-from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.gp.logsums.prior import prior_log_mean
+from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
 from joulecast.records import Observation
 from joulecast.records.record_cache import cache_on_record
 

@@ -11,7 +11,7 @@ from joulecast.estimators.additive.decompose import DecomposedObservation
 from joulecast.estimators.additive.device_model import SumPrediction, weigh_by_time
 from joulecast.estimators.additive.encode import PieceEncoder, PieceSums, number_name
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.log_inputs import LogObservations
+from joulecast.gp.logsums.inputs import LogObservations
 
 # An eager step tells nothing about the device if the device's share of its energy is below this.
 _MIN_DEVICE_SHARE = 0.15

@@ -30,19 +30,18 @@ from joulecast.estimators.additive.observed_rows import (
 )
 from joulecast.estimators.additive.processes import define_shared_durations, define_shared_powers
 from joulecast.estimators.additive.transfer import DeviceEncoder
-from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.log_inputs import (
+from joulecast.gp.linalg import Floats, WeightedSums
+from joulecast.gp.logsums.fit import fit_logsums
+from joulecast.gp.logsums.inputs import (
     LogInputs,
     LogObservations,
     LogSums,
     append_inputs,
     append_rows,
 )
-from joulecast.gp.logsums.map_fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.process import LogSumProcess
-from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.records import DataSheet
 
 _Rows = tuple[LogInputs, LogObservations]

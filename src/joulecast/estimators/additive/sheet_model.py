@@ -29,7 +29,7 @@ from joulecast.estimators.additive.shared_fit import (
     make_sheet_encoder,
 )
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.gp.logsums.stored_logsums import StoredLogSums
+from joulecast.gp.logsums.stored import StoredLogSums
 from joulecast.records import DataSheet
 from joulecast.records.codec import Record
 

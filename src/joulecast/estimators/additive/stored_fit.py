@@ -10,7 +10,7 @@ from joulecast.estimators.additive.host_time import HostTimeModel
 from joulecast.estimators.additive.measured_kinds import MeasuredKind
 from joulecast.estimators.additive.measured_networks import MeasuredNetwork
 from joulecast.estimators.additive.transfer import DeviceEncoder
-from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
+from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.records.codec import Record, omit_default
 
 # Version of the stored fit; other versions are fitted again.

@@ -22,13 +22,12 @@ import numpy as np
 from joulecast.estimators.additive.encode import PieceEncoder
 from joulecast.estimators.additive.pieces import Piece
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.log_inputs import LogInputs
-from joulecast.gp.logsums.map_fit import select_subset
+from joulecast.gp.logsums.fit import select_subset
+from joulecast.gp.logsums.inputs import LogInputs
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_covariance import multiply_prior_covariance
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior import multiply_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.process import LogSumParameters, LogSumProcess
-from joulecast.gp.logsums.stored_logsums import PackedArray
+from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records.codec import Record, omit_default
 
 # Observations of a source without a posterior mean given all of them: the fit was too large.

@@ -22,7 +22,7 @@ import numpy as np
 from joulecast.estimators.base import Floats, Json
 from joulecast.estimators.kernels.work_means import WorkMean, fit_work_mean
 from joulecast.fusion import FusedKernel
-from joulecast.gp.residual_process import ResidualProcess, fit_residual_process
+from joulecast.gp.regression import ResidualProcess, fit_residual_process
 from joulecast.kinds import output_shape
 from joulecast.records.codec import Record
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from joulecast.gp.kernels import matern52, scale_points
-from joulecast.gp.linalg import Floats, Ints, iterate_strips, matvec
-from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
+from joulecast.gp.linalg import Floats, Ints, WeightedSums, iterate_strips, matvec
+from joulecast.gp.logsums.inputs import LogInputs, LogSums
 from joulecast.gp.logsums.process import (
     ALL_INPUTS,
     NO_GROUP,
@@ -21,7 +21,6 @@ from joulecast.gp.logsums.process import (
     LogSumProcess,
     TermParameters,
 )
-from joulecast.gp.weighted_sums import WeightedSums
 
 
 def log_prior_covariance(
@@ -231,3 +230,42 @@ def _match_identities(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     rows = np.repeat(np.arange(len(left)), lengths)
     offset = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return rows, order[np.repeat(starts, lengths) + offset]
+
+
+# Exponent q of the soft minimum: it takes 3 % off a mean that is 15 % below its cap.
+_CAP_EXPONENT = 8.0
+
+
+def prior_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the prior mean μ of each input."""
+    log_mean = _uncapped_log_mean(inputs, coefficients)
+    if inputs.log_caps is not None:
+        scaled = -_CAP_EXPONENT * np.array([log_mean, inputs.log_caps])
+        log_mean = np.asarray(-np.logaddexp(scaled[0], scaled[1]) / _CAP_EXPONENT)
+    if inputs.log_basis is not None:
+        log_mean = log_mean + matvec(inputs.log_basis, coefficients[inputs.basis.shape[1] :])
+    return log_mean
+
+
+def coefficient_gradient(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the derivative of μ by the logarithm of each coefficient, P x K."""
+    size = inputs.basis.shape[1]
+    terms = inputs.basis * coefficients[:size]
+    shares = terms / terms.sum(axis=1, keepdims=True)
+    shares = shares * _uncapped_share(inputs, coefficients)[:, None]
+    if inputs.log_basis is not None:
+        shares = np.column_stack([shares, inputs.log_basis * coefficients[size:]])
+    return np.asarray(shares)
+
+
+def _uncapped_log_mean(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return ln m, the mean before a cap."""
+    return np.asarray(np.log(matvec(inputs.basis, coefficients[: inputs.basis.shape[1]])))
+
+
+def _uncapped_share(inputs: LogInputs, coefficients: Floats) -> Floats:
+    """Return the derivative of l by ln m."""
+    if inputs.log_caps is None:
+        return np.ones(inputs.size)
+    margin = _CAP_EXPONENT * (_uncapped_log_mean(inputs, coefficients) - inputs.log_caps)
+    return np.asarray(1.0 / (1.0 + np.exp(np.minimum(margin, 500.0))))

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.gp.logsums.linearisation import LinearSums
-from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums
 from joulecast.gp.logsums.process import LogSumProcess
-from joulecast.gp.weighted_sums import WeightedSums
 from joulecast.input_files import decompress
 from joulecast.records.codec import Record, omit_default
 

@@ -7,9 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats, Ints
+from joulecast.gp.linalg import Floats, Ints, WeightedSums
 from joulecast.gp.logsums.process import ALL_INPUTS
-from joulecast.gp.weighted_sums import WeightedSums
 
 
 @dataclass(frozen=True)
