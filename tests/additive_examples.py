@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
+from joulecast.estimators.additive.layers import count_pieces, split_pieces
 from joulecast.families import draw_family
 from joulecast.records import Network, Setup, Trial
 from joulecast.testing.estimators import observe

@@ -3,8 +3,8 @@
 import math
 import random
 
-from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import make_piece
+from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Setup
 from joulecast.variants import Part

@@ -14,9 +14,8 @@ from pathlib import Path
 from nets import Entry
 
 from joulecast.errors import FileError, JoulecastError, NetError
-from joulecast.estimators.additive.acquisition import MEASUREMENTS_PER_KIND
-from joulecast.estimators.additive.pieces import Piece, make_piece
-from joulecast.estimators.additive.target_pieces import read_target
+from joulecast.estimators.additive.acquisition import MEASUREMENTS_PER_KIND, read_target
+from joulecast.estimators.additive.layers import Piece, make_piece
 from joulecast.estimators.base import Target
 from joulecast.files import read_network, write_network
 from joulecast.records import Network, Observation, Setup, Trial

@@ -13,7 +13,7 @@ from published_steps import PublishedStep
 from scipy.spatial import cKDTree
 from step_products import list_step_work
 
-from joulecast.estimators.additive.pieces import Piece, count_pieces, split_pieces
+from joulecast.estimators.additive.layers import Piece, count_pieces, split_pieces
 from joulecast.records import Setup
 
 AnyStep = StepRow | PublishedStep

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.layers import Piece, make_piece
 from joulecast.kinds import make_layer
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import Part

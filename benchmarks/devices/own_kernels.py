@@ -21,7 +21,7 @@ from step_products import Product, list_step_work
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.additive.layers import Piece
 from joulecast.records import DataSheet
 
 _NEIGHBOURS = 6

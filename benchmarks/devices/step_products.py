@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from joulecast.estimators.additive.layer_operators import list_operators
-from joulecast.estimators.additive.pieces import Piece, make_piece, split_pieces
+from joulecast.estimators.additive.layers import Piece, make_piece, split_pieces
+from joulecast.estimators.additive.operators import list_operators
 from joulecast.kinds import layer_work
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import BLOCK, Part, make_isolated_network, split_network

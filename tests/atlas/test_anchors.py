@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.atlas.anchors import make_anchor_trials, make_host_trials, make_layer_trials
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import make_piece
 from joulecast.kinds import Work, peak_memory
 from joulecast.records import Device, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime

@@ -13,7 +13,7 @@ from joulecast.atlas.device_scale import GIB, assume_scale
 from joulecast.atlas.draft import DATA, NetworkDraft
 from joulecast.atlas.draw import SizeDraw
 from joulecast.atlas.population import Population, draw_population
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import make_piece
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup
 from joulecast.runtimes.torch.build import build_net

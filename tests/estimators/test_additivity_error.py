@@ -1,6 +1,6 @@
 """Errors of sums over parts, by method."""
 
-from joulecast.estimators import additivity_error
+from joulecast.estimators import base as additivity_error
 from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 

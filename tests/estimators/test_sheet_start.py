@@ -7,7 +7,7 @@ import pytest
 from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
 from joulecast.estimators import fit_profile
-from joulecast.estimators.sheet_start import (
+from joulecast.estimators.fitted_profile import (
     check_sheet_precision,
     find_starting_sheet,
     make_starting_estimator,

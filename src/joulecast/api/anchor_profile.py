@@ -11,7 +11,7 @@ from joulecast.campaign.anchor_campaign import ANCHORS_NAME, AnchorRun, run_anch
 from joulecast.campaign.campaign_record import record_campaign
 from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators.sheet_start import match_device_sheet
+from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.measurer import TrialMeasurer
 from joulecast.records import DataSheet, Profile
 from joulecast.store import open_store

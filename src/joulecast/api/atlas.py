@@ -26,7 +26,7 @@ from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
-from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.records import MODES, Observation, Profile
 from joulecast.runtimes import find_hardware
 from joulecast.store import Store, open_store

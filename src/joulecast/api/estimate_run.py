@@ -132,7 +132,7 @@ def _estimate_evaluation(source: RunSource) -> Estimate:
 def _find_wait(step: Estimate, source: RunSource, run: WholeRunOptions) -> DataWait | None:
     if run.loader is None:
         return None
-    from joulecast.estimators.additive.decompose import find_idle_power
+    from joulecast.estimators.additive.observations import find_idle_power
     from joulecast.uses.whole_run import find_wait, time_loader
 
     loading = time_loader(_open_loader(run.loader), source.setup.batch)

@@ -199,7 +199,7 @@ def _predict(
     fitted: FittedProfile, curve: LayerCurve, widths: Sequence[Widths]
 ) -> tuple[list[float], list[float]]:
     from joulecast.estimators.additive.estimator import FittedAdditive
-    from joulecast.estimators.additive.piece_energies import predict_part_energies
+    from joulecast.estimators.additive.predict import predict_part_energies
     from joulecast.variants import resize_part
 
     own = fitted.fitted

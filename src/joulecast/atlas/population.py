@@ -10,7 +10,7 @@ from functools import cached_property
 from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
 from joulecast.atlas.draw import SizeDraw
-from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.layers import Piece, make_piece
 from joulecast.kinds import layer_work, output_shape
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import BLOCK, Part, split_blocks, split_network

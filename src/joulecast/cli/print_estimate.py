@@ -28,8 +28,8 @@ from joulecast.cli.terminal import (
     plural,
     print_notes,
 )
-from joulecast.estimators.additive.device_model import DURATIONS
-from joulecast.estimators.estimate_notes import explain_memory
+from joulecast.estimators.additive.predict import DURATIONS
+from joulecast.estimators.fitted_profile import explain_memory
 from joulecast.records import (
     DataParallel,
     Estimate,

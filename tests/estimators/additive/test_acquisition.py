@@ -14,9 +14,9 @@ from additive_examples import (
     predict,
     true_energies,
 )
+from joulecast.estimators.additive.acquisition import read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import make_piece, split_pieces
-from joulecast.estimators.additive.target_pieces import read_target
+from joulecast.estimators.additive.layers import make_piece, split_pieces
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
 from joulecast.records import MODES, Observation

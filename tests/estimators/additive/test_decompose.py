@@ -12,15 +12,15 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
-from joulecast.estimators.additive.decompose import (
+from joulecast.estimators.additive.layers import make_overhead_piece
+from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
     find_idle_power,
     find_latest_unit,
     is_step,
 )
-from joulecast.estimators.additive.pieces import make_overhead_piece
-from joulecast.estimators.additivity_error import (
+from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )

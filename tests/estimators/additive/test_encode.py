@@ -7,7 +7,7 @@ import pytest
 
 from additive_examples import SETUP, count_network, draw_networks
 from joulecast.estimators.additive.encode import PieceEncoder, encode_sums, number_name
-from joulecast.estimators.additive.pieces import make_overhead_piece, make_piece
+from joulecast.estimators.additive.layers import make_overhead_piece, make_piece
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.variants import Part

@@ -2,7 +2,8 @@
 
 import pytest
 
-from joulecast.estimators.additive.fused_leaves import (
+from joulecast.estimators.additive.layers import make_piece, split_pieces
+from joulecast.estimators.additive.operators import (
     FUSED,
     count_moved_bytes,
     find_compiled_share,
@@ -10,7 +11,6 @@ from joulecast.estimators.additive.fused_leaves import (
     run_as_library,
     starts_chain,
 )
-from joulecast.estimators.additive.pieces import make_piece, split_pieces
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.records import Setup

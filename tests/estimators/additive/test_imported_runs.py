@@ -7,11 +7,10 @@ import pytest
 
 from additive_examples import SETUP, draw_networks, predict, true_energies
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.device_model import predict_totals
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.imported_runs import predict_runs
-from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.pieces import count_pieces, make_overhead_piece, split_pieces
+from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.layers import count_pieces, make_overhead_piece, split_pieces
+from joulecast.estimators.additive.predict import predict_totals
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation, Trial
 

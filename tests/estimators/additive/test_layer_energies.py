@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks
-from joulecast.estimators.additive.device_model import predict_device
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import split_pieces
+from joulecast.estimators.additive.layers import split_pieces
+from joulecast.estimators.additive.predict import predict_device
 from joulecast.families import make_family
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, observe_step
-from joulecast.estimators.additive.measured_networks import (
+from joulecast.estimators.additive.layers import split_pieces
+from joulecast.estimators.additive.measured import (
     MeasuredNetwork,
     find_measured,
     hash_pieces,
     summarise_networks,
     update_prediction,
 )
-from joulecast.estimators.additive.pieces import split_pieces
 from joulecast.estimators.base import Prediction
 from joulecast.records import LayerEstimate, Trial
 

@@ -12,8 +12,8 @@ from additive_examples import (
     observe_step,
 )
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.layers import count_pieces, split_pieces
 from joulecast.records import Trial
 
 

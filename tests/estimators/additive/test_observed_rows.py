@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.device_model import predict_durations
-from joulecast.estimators.additive.observed_rows import (
+from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
     observe_durations,
     stratify_observations,
 )
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import predict_durations
 
 
 @pytest.fixture(scope="module")

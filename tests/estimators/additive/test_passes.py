@@ -2,8 +2,7 @@
 
 import pytest
 
-from joulecast.estimators.additive.passes import split_passes
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import make_piece, split_passes
 from joulecast.kinds import make_layer
 from joulecast.records import Setup
 from joulecast.variants import Part

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import group_alike, make_piece, split_pieces
+from joulecast.estimators.additive.layers import group_alike, make_piece, split_pieces
 from joulecast.estimators.baselines.stages import part_type_key
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.pieces import make_overhead_piece
+from joulecast.estimators.additive.layers import make_overhead_piece
+from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.roofline import find_roofline
 from joulecast.records import FLOAT_PRECISIONS
 

@@ -15,10 +15,9 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import encode_sums
+from joulecast.estimators.additive.encode import DeviceEncoder, SourceMean, encode_sums
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
-from joulecast.estimators.additive.transfer import DeviceEncoder, SourceMean
+from joulecast.estimators.additive.layers import count_pieces, split_pieces
 from joulecast.gp.lognormal import log_variance
 from joulecast.gp.logsums import selection as relinearisation
 from joulecast.records import Trial
@@ -117,7 +116,7 @@ def test_own_observations_outweigh_sources(few, source):
 
 
 def fitted_pieces(observations):
-    from joulecast.estimators.additive.decompose import decompose_observations
+    from joulecast.estimators.additive.observations import decompose_observations
 
     return [piece for one in decompose_observations(observations) for piece in one.counts]
 

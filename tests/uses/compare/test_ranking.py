@@ -10,7 +10,7 @@ import pytest
 from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
 from joulecast.estimators.additive import estimator
-from joulecast.estimators.additive.sheet_model import load_shared_model
+from joulecast.estimators.additive.data_sheets import load_shared_model
 from joulecast.families import make_family
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup

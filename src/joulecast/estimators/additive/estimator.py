@@ -35,50 +35,55 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecast.errors import MissingError
 from joulecast.estimators.additive.acquisition import propose_trial
-from joulecast.estimators.additive.decompose import (
-    choose_sum_error_sd_share,
-    decompose_observations,
-    is_step,
+from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
+from joulecast.estimators.additive.encode import (
+    DeviceEncoder,
+    SourceDevice,
+    SourceMean,
+    note_sources,
 )
-from joulecast.estimators.additive.device_model import (
-    AdditiveModel,
-    HostIssue,
-    NetworkTotals,
-    predict_totals,
-)
-from joulecast.estimators.additive.layer_energies import attribute_energies
-from joulecast.estimators.additive.measured_kinds import (
-    MeasuredKind,
-    add_kinds,
-    find_unseen_shares,
-    note_extrapolation,
-    summarise_kinds,
-)
-from joulecast.estimators.additive.measured_networks import (
-    MeasuredNetwork,
-    find_measured,
-    summarise_networks,
-    update_prediction,
-)
-from joulecast.estimators.additive.model_fit import (
+from joulecast.estimators.additive.fit import (
     fit_model,
     identify_observations,
     select_new,
     update_model,
 )
-from joulecast.estimators.additive.phases import split_phases
-from joulecast.estimators.additive.pieces import (
+from joulecast.estimators.additive.host_time import HostTimeModel
+from joulecast.estimators.additive.layers import (
     PlacedPiece,
     count_pieces,
     group_alike,
+    make_overhead_piece,
     split_pieces,
 )
-from joulecast.estimators.additive.sheet_model import SharedModel, load_shared_model, note_sheet
-from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
-from joulecast.estimators.additive.transfer import SourceDevice, SourceMean, note_sources
-from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additive.measured import (
+    MeasuredKind,
+    MeasuredNetwork,
+    add_kinds,
+    find_measured,
+    find_unseen_shares,
+    note_extrapolation,
+    summarise_kinds,
+    summarise_networks,
+    update_prediction,
+)
+from joulecast.estimators.additive.observations import (
+    choose_sum_error_sd_share,
+    decompose_observations,
+    is_step,
+    split_phases,
+)
+from joulecast.estimators.additive.predict import (
+    AdditiveModel,
+    HostIssue,
+    NetworkTotals,
+    attribute_energies,
+    predict_totals,
+)
 from joulecast.estimators.base import (
+    READ_MODULE_SUM_ERROR_SD_SHARE,
     FitComponent,
     Fitted,
     Json,
@@ -91,11 +96,16 @@ from joulecast.estimators.base import (
 from joulecast.gp.linalg import Floats, Ints
 from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
+from joulecast.records.codec import Record, omit_default
 
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5
 # And when more than this share of the old ones was dropped.
 _DROPPED_SHARE = 0.01
+
+
+# Version of the stored fit; other versions are fitted again.
+FIT_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -433,3 +443,91 @@ def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:
         parts = {name: float(variance[at] / total) for name, variance in sources.items()}
         shares.append(dict(sorted(parts.items(), key=lambda part: -part[1])))
     return tuple(shares)
+
+
+@dataclass(frozen=True)
+class StoredFit(Record):
+    """A fit of the estimator.
+
+    Attributes:
+        fitted_count: Number of observations that hyper-parameters were fitted to.
+        identities: Identities of all observations that the model is conditioned on.
+        inference: The fit to inferences, where these have one of their own.
+    """
+
+    version: int
+    fitted_count: int
+    identities: PackedArray
+    sum_error_sd_share: float
+    measured_networks: Mapping[str, MeasuredNetwork]
+    measured_kinds: Mapping[str, MeasuredKind]
+    mode: str
+    idle_w: float
+    unit: str
+    encoder: DeviceEncoder
+    duration: StoredLogSums
+    power: StoredLogSums
+    host_time: HostTimeModel
+    inference: StoredFit | None = omit_default(None)
+
+    def restore_model(self) -> AdditiveModel:
+        """Return the model of the device."""
+        return AdditiveModel(
+            self.mode,
+            self.idle_w,
+            self.unit,
+            self.encoder,
+            self.duration.restore(),
+            self.power.restore(),
+            self.host_time,
+        )
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """Energy and duration of a whole run of each of n networks.
+
+    Attributes:
+        energy_j: Mean energy over many runs.
+        energy_sd_j: Standard deviation of this mean.
+        duration_s: Mean duration.
+        repeat_sd_share: Relative standard deviation of one run around the mean.
+    """
+
+    energy_j: Floats
+    energy_sd_j: Floats
+    duration_s: Floats
+    repeat_sd_share: float
+
+    def variance(self, repeats: float | Floats = 1.0) -> Floats:
+        """Return the variance of the mean over this many runs, in joules squared."""
+        return np.asarray(
+            self.energy_sd_j**2 + (self.repeat_sd_share * self.energy_j) ** 2 / repeats
+        )
+
+
+def predict_runs(
+    fitted: FittedAdditive, networks: Sequence[Network], setup: Setup, steps: int, source: str
+) -> RunTotals:
+    """Predict runs of this many steps, as the source of imported runs reports them.
+
+    Raises:
+        MissingError: The fit contains no run from that source.
+    """
+    model, overhead = fitted.model, make_overhead_piece(source)
+    if overhead.kind not in model.encoder.overheads:
+        raise MissingError(
+            f"the fit contains no run from {source!r}: import some of its runs first"
+        )
+    counts = [
+        {**count_pieces(split_pieces(network, setup)), overhead: 1.0 / steps}
+        for network in networks
+    ]
+    totals = predict_totals(model, counts, fitted.sum_error_sd_share)
+    noise_var = model.power.hyper.noise_sd**2 + model.duration.hyper.noise_sd**2
+    return RunTotals(
+        steps * totals.energy_j,
+        steps * np.sqrt(totals.variance),
+        steps * totals.duration_s,
+        float(np.sqrt(noise_var)),
+    )

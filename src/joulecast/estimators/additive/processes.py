@@ -7,7 +7,6 @@ that of a class's kernel over sizes, which all its kinds and precisions share in
 
 from __future__ import annotations
 
-from joulecast.estimators.additive.datasheet_power import LEVEL_LOG_SD
 from joulecast.estimators.additive.encode import (
     CLASS,
     DEVICE,
@@ -20,8 +19,9 @@ from joulecast.estimators.additive.encode import (
     POWER_AXES,
     RELATIVE_AXES,
     VENDOR_CLASS,
+    DeviceEncoder,
 )
-from joulecast.estimators.additive.transfer import DeviceEncoder
+from joulecast.estimators.additive.roofline import LEVEL_LOG_SD
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
 from joulecast.records import FLOAT_PRECISIONS
 

@@ -38,8 +38,8 @@ from functools import partial
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.additivity_error import POLYNOMIAL_SUM_ERROR_SD_SHARE
 from joulecast.estimators.base import (
+    POLYNOMIAL_SUM_ERROR_SD_SHARE,
     FitComponent,
     Fitted,
     Json,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.estimators.base import ALL_SETUPS, setup_key
+from joulecast.estimators.base import ALL_SETUPS, count_work, fit_work_rates, setup_key
 from joulecast.estimators.baselines.regressions import (
     SPECIAL_COLUMNS,
     StageRegression,
@@ -22,7 +22,6 @@ from joulecast.estimators.baselines.regressions import (
     list_costs,
 )
 from joulecast.estimators.baselines.stages import LayerStage, ObservedStage
-from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.gp.linalg import Floats
 from joulecast.records.codec import Record, always_stored
 

@@ -31,12 +31,13 @@ from joulecast.estimators.base import (
     Prediction,
     Proposal,
     Target,
+    count_work,
     decline_probes,
     equicorrelated_covariance,
+    fit_work_rates,
     predict_by_setup,
     setup_key,
 )
-from joulecast.estimators.work_rates import count_work, fit_work_rates
 from joulecast.kinds import Work, layer_work, network_work
 from joulecast.records import LayerEstimate, Network, Observation, Setup, Trial
 from joulecast.records.codec import Record

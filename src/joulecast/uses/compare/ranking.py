@@ -10,7 +10,7 @@ from joulecast.catalogue import DATASHEET
 from joulecast.errors import InputError, JoulecastError
 from joulecast.estimators import AUTO, Estimates, fit_profile
 from joulecast.estimators.data_parallel import GpuGroup, find_gpu_group, replicate_steps
-from joulecast.estimators.sheet_start import check_sheet_precision
+from joulecast.estimators.fitted_profile import check_sheet_precision
 from joulecast.fronts import find_front
 from joulecast.records import Estimate, Network, Profile, Setup, summarise_observations
 from joulecast.units import format_bytes, format_share

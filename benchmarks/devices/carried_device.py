@@ -23,33 +23,36 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.estimators.additive.datasheet_power import LEVEL_LOG_SD, find_power_priors
-from joulecast.estimators.additive.decompose import (
-    choose_sum_error_sd_share,
-    decompose_observations,
-)
-from joulecast.estimators.additive.device_model import AdditiveModel, predict_durations
 from joulecast.estimators.additive.encode import (
     CLASS,
     DURATION_AXES,
     KIND,
     POWER_AXES,
+    DeviceEncoder,
     PieceEncoder,
+    SourceDevice,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.additive.hardware import find_sustained_roofline
-from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.measured_kinds import summarise_kinds
-from joulecast.estimators.additive.measured_networks import summarise_networks
-from joulecast.estimators.additive.model_fit import identify_observations
-from joulecast.estimators.additive.observed_rows import (
+from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
+    identify_observations,
     observe_durations,
     observe_powers,
 )
-from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.additive.transfer import DeviceEncoder, SourceDevice
+from joulecast.estimators.additive.host_time import fit_host_time
+from joulecast.estimators.additive.layers import Piece
+from joulecast.estimators.additive.measured import summarise_kinds, summarise_networks
+from joulecast.estimators.additive.observations import (
+    choose_sum_error_sd_share,
+    decompose_observations,
+)
+from joulecast.estimators.additive.predict import AdditiveModel, predict_durations
+from joulecast.estimators.additive.roofline import (
+    LEVEL_LOG_SD,
+    find_power_priors,
+    find_sustained_roofline,
+)
 from joulecast.gp.linalg import Floats
 from joulecast.gp.logsums.fit import fit_logsums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums

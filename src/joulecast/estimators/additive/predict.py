@@ -11,20 +11,19 @@ rates, so that powers fall with durations: the elasticity of G in D is less than
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import PieceEncoder, PieceSums
+from joulecast.estimators.additive.encode import DeviceEncoder, PieceEncoder, PieceSums
 from joulecast.estimators.additive.host_time import (
     HostTimeModel,
     combine_times,
     count_launches_outside_blocks,
 )
-from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.additive.transfer import DeviceEncoder
-from joulecast.estimators.additivity_error import DURATION_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additive.layers import Piece, PlacedPiece, make_piece
+from joulecast.estimators.base import DURATION_SUM_ERROR_SD_SHARE
 from joulecast.gp.linalg import Bools, Floats, WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
@@ -35,6 +34,8 @@ from joulecast.gp.logsums.totals import (
     predict_inputs,
     predict_log_totals,
 )
+from joulecast.records import LayerEstimate, Network, Setup
+from joulecast.variants import Part, make_isolated_network, split_network, unfold_blocks
 
 # Sources of the variance of an energy, as estimates show them.
 POWERS = "power of its layers"
@@ -444,3 +445,78 @@ def _predict_host_times(
 
 def _count_launches(sums: PieceSums) -> Floats:
     return sums.counts.total(np.array([leaf.launches for leaf in sums.leaves], float))
+
+
+def attribute_energies(
+    networks: Sequence[Network],
+    pieces: Sequence[Sequence[PlacedPiece]],
+    totals: NetworkTotals,
+    measured_labels: Collection[str],
+) -> tuple[tuple[LayerEstimate, ...], ...]:
+    """Return the energy of each layer of each network.
+
+    A layer has its own energy on the device, and a share of waiting for the host by its launches.
+
+    Args:
+        networks: The networks.
+        pieces: Pieces of each network.
+        totals: Totals of all networks.
+        measured_labels: Labels that were measured.
+    """
+    device = totals.device
+    leaf_j = device.energy_by_leaf_j
+    found = []
+    for at, (network, placed) in enumerate(zip(networks, pieces, strict=True)):
+        launches = sum(one.piece.launches * one.count for one in placed)
+        waiting_j = float(totals.energy_j[at] - totals.device_energy_j[at]) / max(launches, 1)
+        isolated_j = sum(_sum_leaves(one.piece, leaf_j) * one.count for one in placed)
+        factor = float(totals.device_energy_j[at]) / max(isolated_j, 1e-300)
+        layers = [
+            LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls)
+            for leaf in unfold_blocks(network.layers)
+        ]
+        for one in placed:
+            energy_j = factor * _sum_leaves(one.piece, leaf_j) + one.piece.launches * waiting_j
+            is_seen = all(leaf.label in measured_labels for leaf, _ in one.piece.own_leaves)
+            for index, share in _share_piece(one, leaf_j):
+                own_j = layers[index].energy_j + energy_j * one.count * share
+                layers[index] = replace(layers[index], energy_j=own_j, seen=is_seen)
+        found.append(tuple(layers))
+    return tuple(found)
+
+
+def _sum_leaves(piece: Piece, leaf_j: dict[Piece, float]) -> float:
+    return sum(leaf_j[leaf] * count for leaf, count in piece.own_leaves)
+
+
+def _share_piece(placed: PlacedPiece, leaf_j: Mapping[Piece, float]) -> list[tuple[int, float]]:
+    """Return the layers of a piece by index, with their share of its energy."""
+    part, start = placed.placed_part.part, placed.placed_part.index
+    if len(part.layers) == 1:
+        return [(start, 1.0)]
+    energies = [0.0] * len(part.layers)
+    for inner in split_network(make_isolated_network(part)):
+        for offset, layer in enumerate(inner.part.layers):
+            own = make_piece(Part("hidden", (layer,), inner.part.half_input), placed.setup)
+            energies[inner.index + offset] += sum(
+                leaf_j.get(leaf, 0.0) * count * inner.calls for leaf, count in own.own_leaves
+            )
+    total = sum(energies) or 1.0
+    return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
+
+
+def predict_part_energies(
+    model: AdditiveModel, parts: Sequence[Part], setup: Setup
+) -> tuple[Floats, Floats]:
+    """Return the mean energies of parts that run alone, and their standard deviations."""
+    return predict_piece_energies(model, [make_piece(part, setup) for part in parts])
+
+
+def predict_piece_energies(model: AdditiveModel, pieces: Sequence[Piece]) -> tuple[Floats, Floats]:
+    """Return the mean energies of pieces that run alone, and their standard deviations."""
+    sums = model.encoder.sum_pieces([{piece: 1.0} for piece in pieces], [False] * len(pieces))
+    durations = predict_durations(model.encoder, model.duration, sums)
+    powers = predict_powers(model, sums, durations.leaf)
+    variance = powers.logs.log_variance + durations.logs.log_variance
+    medians_j = durations.total * powers.total
+    return np.asarray(medians_j), np.asarray(medians_j * np.sqrt(np.expm1(variance)))
