@@ -28,8 +28,8 @@ from joulecast.estimators.additive.encode import (
     DURATION_AXES,
     KIND,
     POWER_AXES,
-    DeviceEncoder,
-    PieceEncoder,
+    OperatorEncoder,
+    OperatorEncoder,
     SourceDevice,
 )
 from joulecast.estimators.additive.estimator import FittedAdditive
@@ -41,7 +41,7 @@ from joulecast.estimators.additive.fit import (
     observe_powers,
 )
 from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.layers import Piece
+from joulecast.estimators.additive.layers import SetupLayer
 from joulecast.estimators.additive.measured import summarise_kinds, summarise_networks
 from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
@@ -90,10 +90,10 @@ class SheetMeans:
     overhead_w: float
 
     @cached_property
-    def encoder(self) -> PieceEncoder:
+    def encoder(self) -> OperatorEncoder:
         """Encodes leaves at the rates of the data sheet."""
         roofline = find_sustained_roofline(self.sheet)
-        return PieceEncoder(roofline, self.overheads, self.sheet.power_limit_w)
+        return OperatorEncoder(roofline, self.overheads, self.sheet.power_limit_w)
 
     @cached_property
     def durations(self) -> tuple[Prior, ...]:
@@ -108,11 +108,11 @@ class SheetMeans:
         own = find_power_priors(self.sheet).coefficients
         return own + ((self.overhead_w, _OVERHEAD_LOG_SD),) * len(self.overheads)
 
-    def predict_durations(self, leaves: Sequence[Piece]) -> Floats:
+    def predict_durations(self, leaves: Sequence[SetupLayer]) -> Floats:
         """Return the log duration of each leaf."""
         return prior_log_mean(self.encoder.encode_durations(leaves), _take_medians(self.durations))
 
-    def predict_powers(self, leaves: Sequence[Piece], durations_s: Floats) -> Floats:
+    def predict_powers(self, leaves: Sequence[SetupLayer], durations_s: Floats) -> Floats:
         """Return the log power of each leaf, given its duration."""
         inputs = self.encoder.encode_powers(leaves, durations_s)
         return prior_log_mean(inputs, _take_medians(self.powers))
@@ -130,7 +130,7 @@ class SheetResiduals(SourceDevice):
     means: SheetMeans
     log_factors: tuple[float, float]
 
-    def predict_residuals(self, leaves: Sequence[Piece]) -> Floats:
+    def predict_residuals(self, leaves: Sequence[SetupLayer]) -> Floats:
         """Return by how much duration and power of each leaf exceed those of the data sheet."""
         log_s, _ = self.duration.predict(self.encoder.encode_durations(leaves))
         seconds = np.exp(log_s)
@@ -164,14 +164,14 @@ class CarriedDevice:
         encoder = self._make_encoder()
         sums = encode_decomposed(encoder, decomposed)
         process = self._define_durations()
-        inputs = encoder.encode_durations(sums.leaves)
-        leaf_s = np.exp(prior_log_mean(inputs, _take_medians(process.coefficients)))
-        duration = fit_logsums(process, inputs, observe_durations(decomposed, sums, leaf_s))
+        inputs = encoder.encode_durations(sums.operators)
+        operator_s = np.exp(prior_log_mean(inputs, _take_medians(process.coefficients)))
+        duration = fit_logsums(process, inputs, observe_durations(decomposed, sums, operator_s))
         busy = predict_durations(encoder, condition_logsums(duration), sums)
         host_time = fit_host_time(decomposed, busy.total, busy.variance)
         idle_w = find_power_priors(self.sheet).idle_w[0]
         powers = find_powers(decomposed, busy, "eager", idle_w, host_time.launch_gap_s)
-        inputs = encoder.encode_powers(sums.leaves, busy.leaf)
+        inputs = encoder.encode_powers(sums.operators, busy.leaf)
         power = fit_logsums(self._define_powers(), inputs, observe_powers(powers, sums, busy.leaf))
         identities = identify_observations(observations)
         return FittedAdditive(
@@ -217,9 +217,9 @@ class CarriedDevice:
         watts = self._before.overhead_w * after.idle_w[0] / before.idle_w[0]
         return replace(self._before, sheet=self.sheet, overhead_w=watts)
 
-    def _make_encoder(self) -> DeviceEncoder:
+    def _make_encoder(self) -> OperatorEncoder:
         own = self._after.encoder
-        return DeviceEncoder(
+        return OperatorEncoder(
             own.roofline, own.overheads, own.power_limit_w, sources=(self._source,)
         )
 
@@ -250,9 +250,9 @@ def _find_network_factor(process: FittedLogSums) -> float:
     Residuals of leaves do not contain what networks have in common beyond them.
     """
     posterior = condition_logsums(process)
-    log_leaves = predict_inputs(posterior, process.inputs, with_variance=False).log_mean
+    log_operators = predict_inputs(posterior, process.inputs, with_variance=False).log_mean
     observations = process.observations
-    sums = observations.sums.counts.total(np.exp(log_leaves))
+    sums = observations.sums.counts.total(np.exp(log_operators))
     return float(np.median(observations.log_values - np.log(sums)))
 
 

@@ -58,7 +58,7 @@ class DurationLaw:
         """Return the durations of kernels or steps."""
         encoder = make_sheet_encoder(self.sheet)
         # Steps of training are sums over forward and backward passes (``additive/passes.py``).
-        sums = encoder.sum_pieces([count_row(row) for row in rows])
+        sums = encoder.sum_layers([count_row(row) for row in rows])
         logs = predict_durations(encoder, self.fitted, sums).logs
         return PredictedDurations(logs.log_mean, np.sqrt(logs.log_variance))
 

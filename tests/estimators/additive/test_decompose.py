@@ -12,7 +12,7 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
-from joulecast.estimators.additive.layers import make_overhead_piece
+from joulecast.estimators.additive.layers import make_overhead
 from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
@@ -52,7 +52,7 @@ def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
     run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
     (one,) = decompose_observations([run])
     assert (one.energy_j, one.duration_s) == (2.0, 0.1)
-    assert one.counts[make_overhead_piece("log")] == 1 / 50
+    assert one.counts[make_overhead("log")] == 1 / 50
     assert one.is_imported
 
 

@@ -39,7 +39,7 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     extra = observe_parts(device, draw_networks(3, seed=12))
     known = identify_observations(observations)
     more = update_model(model, [*observations, *extra], known)
-    leaves = encode_sums(counts).leaves
+    leaves = encode_sums(counts).operators
     before, after = (
         predict_inputs(condition_logsums(one.duration), one.encoder.encode_durations(leaves))
         for one in (model, more)

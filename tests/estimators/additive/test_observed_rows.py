@@ -22,8 +22,8 @@ def rows(observations):
 
 def test_rows_of_durations_are_logarithms(model, rows):
     sums = encode_decomposed(model.encoder, rows)
-    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
-    found = observe_durations(rows, sums, leaf_s)
+    operator_s = predict_durations(model.encoder, model.duration, sums).leaf
+    found = observe_durations(rows, sums, operator_s)
     assert np.exp(found.log_values) == pytest.approx([one.duration_s for one in rows])
 
 

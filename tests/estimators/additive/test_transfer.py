@@ -15,9 +15,9 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import DeviceEncoder, SourceMean, encode_sums
+from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean, encode_sums
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.layers import count_pieces, split_pieces
+from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.gp.lognormal import log_variance
 from joulecast.gp.logsums import selection as relinearisation
 from joulecast.records import Trial
@@ -56,8 +56,8 @@ def transferred(few, source):
 
 
 def list_leaves(networks):
-    counts = [count_pieces(split_pieces(one, SETUP)) for one in networks]
-    return encode_sums(counts).leaves
+    counts = [count_layers(split_layers(one, SETUP)) for one in networks]
+    return encode_sums(counts).operators
 
 
 def mape(fitted, networks, truth_j):
@@ -104,7 +104,7 @@ def test_own_observations_outweigh_sources(few, source):
     """Whatever the source says, parts that were measured cost what was measured."""
     strange = [replace(one, duration_s=3.0 * one.duration_s) for one in few[:3]]
     fitted = AdditiveEstimator((source,)).fit([*strange, *few[3:]])
-    leaves = [one for piece in fitted_pieces(strange) for one, _ in piece.leaves_alone]
+    leaves = [one for piece in fitted_pieces(strange) for one, _ in piece.operators_alone]
     assert leaves
     cold = AdditiveEstimator().fit([*strange, *few[3:]])
     one, two = (
@@ -195,5 +195,5 @@ def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
 
 
 def test_encoder_without_sources_adds_nothing(model):
-    assert isinstance(model.encoder, DeviceEncoder)
+    assert isinstance(model.encoder, OperatorEncoder)
     assert model.encoder.encode_durations(list_leaves(draw_networks(1))).log_basis is None

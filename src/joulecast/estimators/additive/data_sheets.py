@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import DeviceEncoder, number_name
+from joulecast.estimators.additive.encode import OperatorEncoder, number_name
 from joulecast.estimators.additive.fit import (
     ObservedPower,
     encode_decomposed,
@@ -66,8 +66,8 @@ class SharedModel:
 
     Attributes:
         devices: Titles of the devices.
-        duration: Durations of leaves on any of them.
-        power: Powers of leaves on any of them.
+        duration: Durations of operators on any of them.
+        power: Powers of operators on any of them.
         host_time: The host of one of them.
         measured_kinds: What was measured of each label.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers.
@@ -197,14 +197,14 @@ class MeasuredDevice:
     observations: Sequence[DecomposedObservation]
 
 
-def make_sheet_encoder(sheet: DataSheet, is_fitted: bool = False) -> DeviceEncoder:
+def make_sheet_encoder(sheet: DataSheet, is_fitted: bool = False) -> OperatorEncoder:
     """Return the encoder of a device that shares its model with others.
 
     Args:
         sheet: Its data sheet.
         is_fitted: Whether the model is fitted to measurements of the device.
     """
-    return DeviceEncoder(
+    return OperatorEncoder(
         find_sustained_roofline(sheet),
         (),
         sheet.power_limit_w,
@@ -238,12 +238,12 @@ def fit_shared_powers(devices: Sequence[MeasuredDevice], durations: FittedLogSum
 def _encode_durations(device: MeasuredDevice, process: LogSumProcess) -> _Rows:
     encoder = make_sheet_encoder(device.sheet, is_fitted=True)
     sums = encode_decomposed(encoder, device.observations)
-    inputs = encoder.encode_durations(sums.leaves)
-    leaf_s = np.exp(prior_log_mean(inputs, _find_medians(process)))
-    rows = observe_durations(device.observations, sums, leaf_s)
+    inputs = encoder.encode_durations(sums.operators)
+    operator_s = np.exp(prior_log_mean(inputs, _find_medians(process)))
+    rows = observe_durations(device.observations, sums, operator_s)
     # Steps of one machine have more in common than steps of several.
     units = ["" if one.is_isolated else device.sheet.name for one in device.observations]
-    return inputs, _stratify(replace(rows, sums=sums.make_log_sums(leaf_s, units)), device)
+    return inputs, _stratify(replace(rows, sums=sums.make_log_sums(operator_s, units)), device)
 
 
 def _encode_powers(device: MeasuredDevice, durations: FittedLogSums) -> _Rows:
@@ -251,14 +251,14 @@ def _encode_powers(device: MeasuredDevice, durations: FittedLogSums) -> _Rows:
     sums = encode_decomposed(encoder, device.observations)
     if device.observations:
         durations = extend_durations(encoder, durations, device.observations)
-    leaf_s = predict_durations(encoder, durations, sums).leaf
+    operator_s = predict_durations(encoder, durations, sums).by_operator
     powers = [
         ObservedPower(one, one.energy_j / one.duration_s, one.energy_relative_var)
         for one in device.observations
         if one.energy_j and one.duration_s
     ]
-    rows = _stratify(observe_powers(powers, sums, leaf_s), device)
-    return encoder.encode_powers(sums.leaves, leaf_s), rows
+    rows = _stratify(observe_powers(powers, sums, operator_s), device)
+    return encoder.encode_powers(sums.operators, operator_s), rows
 
 
 def _find_medians(process: LogSumProcess) -> Floats:

@@ -1,7 +1,7 @@
 """Fit the model of a device to observations, or condition it on further ones.
 
-Where a runtime captures graphs, pieces are graph replays, which no host delays, and of an eager
-step E - P0·(T - D) is the device's energy. Where it does not, pieces are eager and durations
+Where a runtime captures graphs, layers are graph replays, which no host delays, and of an eager
+step E - P0·(T - D) is the device's energy. Where it does not, layers are eager and durations
 contain the host. Which of both holds is a property of the device, read from its observations.
 """
 
@@ -14,9 +14,8 @@ import numpy as np
 
 from joulecast.errors import MissingError
 from joulecast.estimators.additive.encode import (
-    DeviceEncoder,
-    PieceEncoder,
-    PieceSums,
+    OperatorEncoder,
+    OperatorSums,
     SourceDevice,
     number_name,
 )
@@ -124,19 +123,19 @@ def update_model(
 
 
 def extend_durations(
-    encoder: DeviceEncoder, duration: FittedLogSums, timed: Sequence[DecomposedObservation]
+    encoder: OperatorEncoder, duration: FittedLogSums, timed: Sequence[DecomposedObservation]
 ) -> FittedLogSums:
     """Return the process of durations with further observations of a device.
 
     Args:
-        encoder: Encodes leaves for the device.
+        encoder: Encodes operators for the device.
         duration: The process, which other devices may share.
         timed: What was timed on the device.
     """
     sums = encode_decomposed(encoder, timed)
-    leaf_s = predict_durations(encoder, duration, sums).leaf
-    inputs = encoder.encode_durations(sums.leaves)
-    return _extend(duration, inputs, observe_durations(timed, sums, leaf_s))
+    operator_s = predict_durations(encoder, duration, sums).by_operator
+    inputs = encoder.encode_durations(sums.operators)
+    return _extend(duration, inputs, observe_durations(timed, sums, operator_s))
 
 
 def identify_observations(observations: Sequence[Observation]) -> Ints:
@@ -164,9 +163,9 @@ def _make_encoder(
     timed: Sequence[DecomposedObservation],
     decomposed: Sequence[DecomposedObservation],
     observations: Sequence[Observation],
-) -> DeviceEncoder:
+) -> OperatorEncoder:
     overheads = {
-        piece.kind for one in decomposed for piece in one.counts if piece.operator_class == OVERHEAD
+        layer.kind for one in decomposed for layer in one.counts if layer.operator_class == OVERHEAD
     }
     devices = {one.device for one in observations}
     limits_w = [limit_w for one in devices if (limit_w := one.power_limit_w) is not None]
@@ -174,17 +173,19 @@ def _make_encoder(
         one.energy_j / one.duration_s for one in decomposed if one.energy_j and one.duration_s
     ]
     limit_w = max(limits_w) if limits_w else _LIMIT_FACTOR * max(powers_w)
-    return DeviceEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
+    return OperatorEncoder(find_roofline(timed), tuple(sorted(overheads)), limit_w)
 
 
-def _fit_durations(timed: Sequence[DecomposedObservation], encoder: DeviceEncoder) -> FittedLogSums:
+def _fit_durations(
+    timed: Sequence[DecomposedObservation], encoder: OperatorEncoder
+) -> FittedLogSums:
     sums = encode_decomposed(encoder, timed)
-    inputs = encoder.encode_durations(sums.leaves)
+    inputs = encoder.encode_durations(sums.operators)
     is_imported = all(one.is_imported for one in timed)
     process = define_durations(encoder, _guess_overhead_s(timed), is_imported)
     costs = np.array([cost for cost, _ in process.coefficients])
-    leaf_s = np.exp(prior_log_mean(inputs, costs))
-    return fit_logsums(process, inputs, observe_durations(timed, sums, leaf_s))
+    operator_s = np.exp(prior_log_mean(inputs, costs))
+    return fit_logsums(process, inputs, observe_durations(timed, sums, operator_s))
 
 
 def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
@@ -192,15 +193,15 @@ def _guess_overhead_s(timed: Sequence[DecomposedObservation]) -> float:
     runs_s = [
         (one.duration_s or 0.0) / count
         for one in timed
-        for piece, count in one.counts.items()
-        if piece.operator_class == OVERHEAD
+        for layer, count in one.counts.items()
+        if layer.operator_class == OVERHEAD
     ]
     return _OVERHEAD_SHARE * float(np.median(runs_s)) if runs_s else 1.0
 
 
 def _fit_powers(
     powers: Sequence[ObservedPower],
-    encoder: DeviceEncoder,
+    encoder: OperatorEncoder,
     duration: FittedLogSums,
     idle_w: float,
 ) -> FittedLogSums:
@@ -211,12 +212,12 @@ def _fit_powers(
             "there"
         )
     sums = encode_decomposed(encoder, own)
-    leaf_s = predict_durations(encoder, condition_logsums(duration), sums).leaf
-    inputs = encoder.encode_powers(sums.leaves, leaf_s)
+    operator_s = predict_durations(encoder, condition_logsums(duration), sums).by_operator
+    inputs = encoder.encode_powers(sums.operators, operator_s)
     overhead_w = float(np.median([one.power_w for one in powers]))
     is_imported = all(one.is_imported for one in own)
     process = define_powers(encoder, idle_w, overhead_w, is_imported)
-    return fit_logsums(process, inputs, observe_powers(powers, sums, leaf_s))
+    return fit_logsums(process, inputs, observe_powers(powers, sums, operator_s))
 
 
 def _extend_durations(
@@ -230,9 +231,9 @@ def _extend_powers(model: AdditiveModel, powers: Sequence[ObservedPower]) -> Fit
     if not powers:
         return model.power
     sums = encode_decomposed(model.encoder, [one.observation for one in powers])
-    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
-    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
-    return _extend(model.power, inputs, observe_powers(powers, sums, leaf_s))
+    operator_s = predict_durations(model.encoder, model.duration, sums).by_operator
+    inputs = model.encoder.encode_powers(sums.operators, operator_s)
+    return _extend(model.power, inputs, observe_powers(powers, sums, operator_s))
 
 
 def _extend(
@@ -269,21 +270,21 @@ class ObservedPower:
 
 
 def encode_decomposed(
-    encoder: PieceEncoder, decomposed: Sequence[DecomposedObservation]
-) -> PieceSums:
-    """Return observations as sums over leaves."""
+    encoder: OperatorEncoder, decomposed: Sequence[DecomposedObservation]
+) -> OperatorSums:
+    """Return observations as sums over operators."""
     flags = [not one.is_isolated for one in decomposed]
-    return encoder.sum_pieces([one.counts for one in decomposed], flags)
+    return encoder.sum_layers([one.counts for one in decomposed], flags)
 
 
 def observe_durations(
-    timed: Sequence[DecomposedObservation], sums: PieceSums, leaf_s: Floats
+    timed: Sequence[DecomposedObservation], sums: OperatorSums, operator_s: Floats
 ) -> LogObservations:
-    """Return the rows of durations, given about how long each leaf takes."""
+    """Return the rows of durations, given about how long each operator takes."""
     values_s = np.array([one.duration_s or 0.0 for one in timed])
     known = np.array([one.duration_relative_var for one in timed])
     return LogObservations(
-        sums.make_log_sums(leaf_s), np.log(values_s), known, stratify_observations(timed)
+        sums.make_log_sums(operator_s), np.log(values_s), known, stratify_observations(timed)
     )
 
 
@@ -314,15 +315,15 @@ def find_powers(
 
 
 def observe_powers(
-    powers: Sequence[ObservedPower], sums: PieceSums, leaf_s: Floats
+    powers: Sequence[ObservedPower], sums: OperatorSums, operator_s: Floats
 ) -> LogObservations:
-    """Return the rows of powers, given how long each leaf takes."""
+    """Return the rows of powers, given how long each operator takes."""
     own = [one.observation for one in powers]
-    log_sums = sums.make_log_sums(leaf_s, [one.unit for one in own])
+    log_sums = sums.make_log_sums(operator_s, [one.unit for one in own])
     values_w = np.array([one.power_w for one in powers])
     known = np.array([one.relative_var for one in powers])
     return LogObservations(
-        weigh_by_time(log_sums, leaf_s), np.log(values_w), known, stratify_observations(own)
+        weigh_by_time(log_sums, operator_s), np.log(values_w), known, stratify_observations(own)
     )
 
 

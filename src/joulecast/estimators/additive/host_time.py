@@ -1,6 +1,6 @@
 """Host time: how long the host issues a step, and what that adds to the device's duration.
 
-    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, pieces by calls, not by size
+    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, layers by calls, not by size
     D' = D + gap·launches                   device time, with its pauses between launches
     D'' = D + graph_gap·launches            a replayed graph, which no host issues; blocks that were
                                             measured whole contain their pauses
@@ -9,7 +9,7 @@
 
 Host times are fitted to eager steps (``host_call_times``) by type of call, so that an unseen
 structure has a time too, and by structure. What a network calls between its layers (views, masks)
-is in no piece: each such call takes the host about as long as a launch, forward and backward
+is in no layer: each such call takes the host about as long as a launch, forward and backward
 together, and half as long in a forward pass alone.
 Gap and exponent are stated priors where no observation shows them.
 """
@@ -25,7 +25,7 @@ from statistics import median
 
 import numpy as np
 
-from joulecast.estimators.additive.layers import Piece
+from joulecast.estimators.additive.layers import SetupLayer
 from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS
@@ -111,13 +111,13 @@ class HostTimeModel(Record):
         return 1.0 / (_PRIOR_NETWORKS + self.network_count + 1.0)
 
     def predict_issue_time(
-        self, counts: Mapping[Piece, float], unattributed_calls: float = 0.0, batches: int = 1
+        self, counts: Mapping[SetupLayer, float], unattributed_calls: float = 0.0, batches: int = 1
     ) -> tuple[float, float]:
         """Return the time to issue a step in seconds, and its standard deviation.
 
         Args:
-            counts: Pieces, and how often the step runs each.
-            unattributed_calls: Calls of a batch that are in no piece.
+            counts: Layers, and how often the step runs each.
+            unattributed_calls: Calls of a batch that are in no layer.
             batches: Batches of the step, each of which has the overhead of a step.
         """
         is_training = trains(counts)
@@ -125,10 +125,10 @@ class HostTimeModel(Record):
         share = 1.0 if is_training else _BETWEEN_SHARE
         guessed_s = batches * unattributed_calls * share * self.per_call_s[launch]
         total_s = guessed_s + (batches * self.step_overhead_s if is_training else 0.0)
-        for piece, count in counts.items():
-            calls_s = count * float(sum(map(mul, piece.host_calls, self.per_call_s)))
-            total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)
-            guessed_s += 0.0 if piece.structure in self.structure_factors else calls_s
+        for layer, count in counts.items():
+            calls_s = count * float(sum(map(mul, layer.host_calls, self.per_call_s)))
+            total_s += calls_s * self.structure_factors.get(layer.structure, 1.0)
+            guessed_s += 0.0 if layer.structure in self.structure_factors else calls_s
         return total_s, math.hypot(self.sd_share * total_s, _UNSEEN_SD_SHARE * guessed_s)
 
 
@@ -143,9 +143,9 @@ def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Flo
     return duration_s, grad_host, grad_device
 
 
-def count_launches_outside_blocks(counts: Mapping[Piece, float]) -> float:
-    """Return the launches of pieces that are not whole blocks."""
-    return sum(piece.launches * count for piece, count in counts.items() if not piece.is_block)
+def count_launches_outside_blocks(counts: Mapping[SetupLayer, float]) -> float:
+    """Return the launches of layers that are not whole blocks."""
+    return sum(layer.launches * count for layer, count in counts.items() if not layer.is_block)
 
 
 def update_host_time(
@@ -255,7 +255,7 @@ def _estimate_call_duration(steps: Sequence[TimedStep]) -> float:
     groups: dict[float, list[float]] = {}
     for step in steps:
         counts = step.observation.counts
-        calls = sum(count * sum(piece.host_calls) for piece, count in counts.items())
+        calls = sum(count * sum(layer.host_calls) for layer, count in counts.items())
         groups.setdefault(calls, []).append(step.host_s)
     points = sorted((calls, median(times_s)) for calls, times_s in groups.items())
     slopes = [
@@ -325,7 +325,7 @@ class _Pause:
         return float(self.precision**-0.5)
 
 
-# Standard deviations of logarithms. Timing of one step, of a network and of an isolated piece:
+# Standard deviations of logarithms. Timing of one step, of a network and of an isolated layer:
 _NETWORK_TIMING_SD = 0.08
 _ISOLATED_TIMING_SD = 0.25
 # Factor of a structure: its residual on one H200 host hardly predicted that on another (49 pairs),
@@ -369,7 +369,7 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
     """
     from scipy.optimize import least_squares
 
-    structures = sorted({piece.structure for one in steps for piece in one.observation.counts})
+    structures = sorted({layer.structure for one in steps for layer in one.observation.counts})
     problem, types = _LeastSquares.make(steps, structures), len(HOST_CALLS)
     medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
     weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
@@ -384,9 +384,9 @@ def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurat
     return CallDurations(step_overhead_s, tuple(values[:types]), factors)
 
 
-def trains(pieces: Iterable[Piece]) -> bool:
-    """Return whether pieces are those of a training step."""
-    return any(piece.phase == "train" for piece in pieces)
+def trains(layers: Iterable[SetupLayer]) -> bool:
+    """Return whether layers are those of a training step."""
+    return any(layer.phase == "train" for layer in layers)
 
 
 @dataclass(frozen=True)
@@ -396,9 +396,9 @@ class _LeastSquares:
     Attributes:
         log_times: Logarithms of the host times, n.
         sds: Their standard deviations, n.
-        counts: How often each step runs each of m distinct pieces, n x m.
+        counts: How often each step runs each of m distinct layers, n x m.
         overheads: Number of overheads in each step, one or none, n.
-        calls: Calls of these pieces, m x types.
+        calls: Calls of these layers, m x types.
         structures: Which of f structures each of them has, m x f, ones and zeros.
     """
 
@@ -411,13 +411,13 @@ class _LeastSquares:
 
     @classmethod
     def make(cls, steps: Sequence[TimedStep], structures: Sequence[str]) -> _LeastSquares:
-        """Return the sums of timed steps, with one column for pieces that the host cannot tell."""
+        """Return the sums of timed steps, with one column for layers that the host cannot tell."""
         distinct = {(p.structure, p.host_calls) for one in steps for p in one.observation.counts}
         index = {key: at for at, key in enumerate(sorted(distinct))}
         counts = np.zeros((len(steps), len(index)))
         for row, one in zip(counts, steps, strict=True):
-            for piece, count in one.observation.counts.items():
-                row[index[piece.structure, piece.host_calls]] += count
+            for layer, count in one.observation.counts.items():
+                row[index[layer.structure, layer.host_calls]] += count
         calls = np.array([calls for _, calls in index]).reshape(len(index), len(HOST_CALLS))
         indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
         sds = [
@@ -437,15 +437,15 @@ class _LeastSquares:
     def jacobian(self, theta: Floats) -> Floats:
         """Return the Jacobian of the residuals with respect to θ."""
         step_overhead_s, calls_s = self._unpack(theta)
-        pieces_s = calls_s.sum(axis=1)
+        layers_s = calls_s.sum(axis=1)
         grad_overhead = step_overhead_s * self.overheads[:, None]
-        total_s = grad_overhead[:, 0] + self.counts @ pieces_s
-        grad_structure = (self.counts * pieces_s) @ self.structures
+        total_s = grad_overhead[:, 0] + self.counts @ layers_s
+        grad_structure = (self.counts * layers_s) @ self.structures
         gradients = np.hstack([grad_overhead, self.counts @ calls_s, grad_structure])
         return np.asarray(gradients / (total_s * self.sds)[:, None])
 
     def _unpack(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the duration of a step's overhead, and of the calls of each piece."""
+        """Return the duration of a step's overhead, and of the calls of each layer."""
         types = len(HOST_CALLS)
         factors = np.exp(self.structures @ theta[1 + types :])
         return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

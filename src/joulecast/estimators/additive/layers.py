@@ -1,10 +1,22 @@
-"""Pieces: what `additive` sums over, a layer or a repeated block of a network under a setup.
+"""Layers and blocks under a setup: what `additive` measures alone and sums over.
 
-    Network ──split──▶ Part (a layer, or a repeated block) + Setup ──▶ Piece
+    Network ──split_layers──▶ layers, repeated blocks whole ──▶ operators ──split_passes──▶ passes
 
-A block is the sum of its **leaves**, the operators of its layers; so is a layer with a tail or a
-loss, and an operator is its own leaf. A piece's **label** is its kind under one regime (precision,
-phase, threads), its **point** what the residual of its duration depends on (``piece_points``).
+A block is the sum of the **operators** of its layers; so is a layer with a tail or a loss, and a
+layer of one operator is its own. All of them are a ``SetupLayer``. Its **label** is its kind under
+one regime (precision, phase, threads), which decides what shares residuals, and its **point** is
+what the residual of its duration depends on (``operators``).
+
+The passes of an operator in a training step are kernels that run one after another:
+
+    y = x·W                 forward
+    dx = dy·Wᵀ              backward, two products of other shapes
+    dW = xᵀ·dy
+    W -= …                  update: an elementwise kernel
+
+Each is described as the operator of an inference, so that what is known of kernels that only ran
+forward tells about training too. Of other operators, backward is one kernel with the bytes and
+FLOPs that are left.
 """
 
 from __future__ import annotations
@@ -34,7 +46,6 @@ from joulecast.estimators.additive.operators import (
 )
 from joulecast.kinds import (
     HOST_CALLS,
-    StepWork,
     Work,
     add_host_calls,
     count_host_calls,
@@ -47,15 +58,7 @@ from joulecast.kinds import (
     output_shape,
     uses_autocast,
 )
-from joulecast.records import (
-    FLOAT_PRECISIONS,
-    Layer,
-    Network,
-    Op,
-    Setup,
-    name_layout,
-    stable_hash,
-)
+from joulecast.records import FLOAT_PRECISIONS, Layer, Network, Setup, name_layout, stable_hash
 from joulecast.records.operand_order import order_branches
 from joulecast.variants import (
     BLOCK,
@@ -73,14 +76,17 @@ OVERHEAD = "overhead"
 """Operator class of what an imported run pays once."""
 # FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
 _FLOPS_PER_BYTE = 100.0
+_UPDATE = "update"
+# Bytes beyond those of forward and backward that are worth a pass.
+_MIN_UPDATE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part under a setup, with all that the estimator needs of it.
+class SetupLayer:
+    """A layer, a block or a single operator under a setup, with all that the estimator needs.
 
     Attributes:
-        key: Identity: equal pieces have equal keys, on every machine.
+        key: Identity: equal layers have equal keys, on every machine.
         kind: Kinds of its layers, or a hash of a block's operators.
         regime: Precision, phase, threads and processor.
         phase: ``train`` or ``inference``.
@@ -91,10 +97,10 @@ class Piece:
         launches: Kernels of forward and backward; the update of all weights takes very few.
         point: Its coordinates, one for each of AXES.
         host_calls: Number of host calls, one for each type in HOST_CALLS.
-        leaves: Of a block, or a layer of several operators, its leaves with how often it runs each.
+        operators: Of a block, or a layer of several operators, these with how often it runs each.
         alone_bytes: Bytes that it moves alone, as it is measured: its inputs are one tensor then.
-        is_compiled: Its operators are fused by a compiler; none of its leaves is.
-        operator: Of a single operator, its layer, its setup and whether its input is in half
+        is_compiled: A compiler fuses its operators; of these, none is compiled.
+        origin: Of a single operator, its layer, its setup and whether its input is in half
             precision.
     """
 
@@ -111,10 +117,10 @@ class Piece:
     launches: int = field(compare=False)
     point: tuple[float, ...] = field(compare=False)
     host_calls: tuple[float, ...] = field(compare=False)
-    leaves: tuple[tuple[Piece, float], ...] = field(default=(), compare=False)
+    operators: Counts = field(default=(), compare=False)
     alone_bytes: float = field(default=0.0, compare=False)
     is_compiled: bool = field(default=False, compare=False)
-    operator: tuple[Layer, Setup, bool] | None = field(default=None, compare=False, repr=False)
+    origin: tuple[Layer, Setup, bool] | None = field(default=None, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -132,25 +138,29 @@ class Piece:
         return self.operator_class == BLOCK
 
     @property
-    def own_leaves(self) -> tuple[tuple[Piece, float], ...]:
-        """Its leaves; of a single operator, itself. Compiled leaves count less: they share work."""
+    def own_operators(self) -> Counts:
+        """Its operators; compiled ones count less, because they share work."""
         if not self.is_compiled:
-            return self.leaves or ((self, 1.0),)
+            return self.operators or ((self, 1.0),)
         return tuple(
-            (leaf, count * find_compiled_share(leaf.operator_class)) for leaf, count in self.leaves
+            (one, count * find_compiled_share(one.operator_class)) for one, count in self.operators
         )
 
     @property
-    def leaves_alone(self) -> tuple[tuple[Piece, float], ...]:
-        """Its leaves as they are measured; in a block, inputs are different tensors even then."""
+    def operators_alone(self) -> Counts:
+        """Its operators as measured; in a block, inputs are different tensors even then."""
         if self.is_block:
-            return self.own_leaves
-        return tuple((_run_alone(leaf), count) for leaf, count in self.own_leaves)
+            return self.own_operators
+        return tuple((_run_alone(one), count) for one, count in self.own_operators)
+
+
+Counts = tuple[tuple[SetupLayer, float], ...]
+"""Operators, or passes, with how often each runs."""
 
 
 @dataclass(frozen=True)
-class PlacedPiece:
-    """A piece at its place in a network.
+class PlacedLayer:
+    """A layer or block at its place in a network.
 
     Attributes:
         setup: The setup that it runs under.
@@ -158,83 +168,35 @@ class PlacedPiece:
             updated once, however often their layer is called and whatever layers share them.
     """
 
-    piece: Piece
+    layer: SetupLayer
     placed_part: PlacedPart
     setup: Setup
     count: float
 
-    @property
-    def is_block(self) -> bool:
-        """Whether it is a whole repeated block."""
-        return self.placed_part.part.role == BLOCK
 
-
-@lru_cache(maxsize=65536)
-def make_piece(part: Part, setup: Setup) -> Piece:
-    """Return the piece of a part under a setup."""
-    part = match_phase(match_precision(part, setup), setup)
-    if part.role == BLOCK:
-        part = replace(part, layers=order_branches(part.layers))
-    works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
-    work = _add_work(part, setup, works)
-    is_block = part.role == BLOCK
-    leaves = _split_block(part, setup) if is_block else _split_layer(part, setup)
-    operators = _list_operators(part)
-    layers = [layer.to_dict() for layer in part.layers]
-    padded_flops = sum(map(count_executed_flops, part.layers, works))
-    return Piece(
-        key=stable_hash(
-            [layers, part.role == "output", part.half_input, _select_setup(part, setup)]
-        ),
-        kind=name_kind(part, operators),
-        regime=_name_regime(setup),
-        phase=setup.phase,
-        precision=setup.precision,
-        operator_class=BLOCK if is_block else find_class(part.layers[0]),
-        structure=_hash_structure(part, operators, setup),
-        flops=work.flops,
-        padded_flops=padded_flops,
-        size_bytes=work.size_bytes,
-        launches=_count_launches(leaves) if setup.compiled else work.launches,
-        point=find_point(part, setup, work, padded_flops),
-        host_calls=_sum_leaf_calls(leaves) if setup.compiled else _sum_calls(part, setup),
-        leaves=leaves,
-        is_compiled=setup.compiled,
-        operator=None if leaves or is_block else (part.layers[0], setup, part.half_input),
-        alone_bytes=work.size_bytes * _share_moved_alone(part.layers[0], setup),
-    )
-
-
-def make_overhead_piece(source: str) -> Piece:
-    """Return what every imported run of a source pays once: start-up and evaluation."""
-    name = OVERHEAD_PREFIX + source
-    calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
-    return Piece(name, name, "", "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
-
-
-def split_pieces(network: Network, setup: Setup) -> tuple[PlacedPiece, ...]:
-    """Return the pieces of a network's step, repeated blocks whole.
+def split_layers(network: Network, setup: Setup) -> tuple[PlacedLayer, ...]:
+    """Return the layers of a network's step that do any work, repeated blocks whole.
 
     Of several batches whose gradients are accumulated, the last one also updates the weights.
     """
     parts = split_blocks(network)
     batches = setup.accumulate
     if batches < 2:
-        return tuple(_place_pieces(parts, setup))
-    last = _place_pieces(parts, replace(setup, accumulate=1))
-    others = _place_pieces(parts, replace(setup, accumulate=0))
+        return tuple(_place_layers(parts, setup))
+    last = _place_layers(parts, replace(setup, accumulate=1))
+    others = _place_layers(parts, replace(setup, accumulate=0))
     return (*last, *(replace(one, count=one.count * (batches - 1)) for one in others))
 
 
-def count_pieces(pieces: Iterable[PlacedPiece], times: float = 1.0) -> dict[Piece, float]:
-    """Return the distinct pieces with how often a step runs each."""
-    counts: dict[Piece, float] = {}
-    for one in pieces:
-        counts[one.piece] = counts.get(one.piece, 0.0) + one.count * times
+def count_layers(layers: Iterable[PlacedLayer], times: float = 1.0) -> dict[SetupLayer, float]:
+    """Return the distinct layers with how often a step runs each."""
+    counts: dict[SetupLayer, float] = {}
+    for one in layers:
+        counts[one.layer] = counts.get(one.layer, 0.0) + one.count * times
     return counts
 
 
-def group_alike(networks: Sequence[Sequence[PlacedPiece]]) -> list[list[int]]:
+def group_alike(networks: Sequence[Sequence[PlacedLayer]]) -> list[list[int]]:
     """Return the numbers of networks in groups whose layers have the same labels.
 
     The same few observations matter for all networks of a group. Networks of many kinds together
@@ -242,7 +204,7 @@ def group_alike(networks: Sequence[Sequence[PlacedPiece]]) -> list[list[int]]:
     """
     groups: list[tuple[set[str], list[int]]] = []
     for number, placed in enumerate(networks):
-        labels = {leaf.label for one in placed for leaf, _ in one.piece.own_leaves}
+        labels = {operator.label for one in placed for operator, _ in one.layer.own_operators}
         for known, numbers in groups:
             if labels <= known or known <= labels:
                 known |= labels
@@ -253,25 +215,132 @@ def group_alike(networks: Sequence[Sequence[PlacedPiece]]) -> list[list[int]]:
     return [numbers for _, numbers in groups]
 
 
-def _place_pieces(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedPiece]:
-    """Yield the parts as pieces, except those that do no work at all."""
+def make_overhead(source: str) -> SetupLayer:
+    """Return what every imported run of a source pays once: start-up and evaluation."""
+    name = OVERHEAD_PREFIX + source
+    calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
+    return SetupLayer(name, name, "", "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
+
+
+@lru_cache(maxsize=65536)
+def set_up_layer(part: Part, setup: Setup) -> SetupLayer:
+    """Return a layer or block under a setup."""
+    part = match_phase(match_precision(part, setup), setup)
+    is_block, has_loss = part.role == BLOCK, part.role == "output"
+    if is_block:
+        part = replace(part, layers=order_branches(part.layers))
+    first = part.layers[0]
+    works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
+    work = sum(works[1:], works[0])
+    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in part.layers))
+    if has_loss:
+        loss = loss_work(output_shape(part.layers[-1]), setup)
+        work = work + loss
+        calls = calls[0] + loss.launches, *calls[1:]
+    launches = work.launches
+    operators = _split_block(part, setup) if is_block else _split_layer(part, setup)
+    if setup.compiled:
+        launches = round(sum(one.launches * count for one, count in operators))
+        own = (tuple(count * each for each in one.host_calls) for one, count in operators)
+        calls = add_host_calls((0.0,) * len(HOST_CALLS), *own)
+    # Operators without their sizes: kinds and functions, what they read, and layouts.
+    signature: tuple[tuple[object, ...], ...] = tuple(
+        (
+            layer.kind,
+            tuple(
+                op.sizes.get("fn", op.kind) for op in layer.tail if not find_kind(op.kind).is_view
+            ),
+            layer.reads,
+            layer.join,
+            *name_layout(layer),
+        )
+        for layer in part.layers
+    )
+    how = (
+        tuple((layer.trains, layer.input_grad) for layer in part.layers),
+        part.role,
+        is_half_precision(setup),
+        setup.optimizer if setup.phase == "train" else "",
+        setup.phase,
+        *([FUSED] if setup.compiled else []),
+    )
+    padded_flops = sum(map(count_executed_flops, part.layers, works))
+    moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
+    return SetupLayer(
+        key=stable_hash(
+            [
+                [layer.to_dict() for layer in part.layers],
+                has_loss,
+                part.half_input,
+                _select_settings(part, setup),
+            ]
+        ),
+        kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(part),
+        regime=_name_regime(setup),
+        phase=setup.phase,
+        precision=setup.precision,
+        operator_class=BLOCK if is_block else find_class(first),
+        structure=_hash((signature, *how)),
+        flops=work.flops,
+        padded_flops=padded_flops,
+        size_bytes=work.size_bytes,
+        launches=launches,
+        point=find_point(part, setup, work, padded_flops),
+        host_calls=calls,
+        operators=operators,
+        is_compiled=setup.compiled,
+        origin=None if operators or is_block else (first, setup, part.half_input),
+        alone_bytes=work.size_bytes * moved_alone,
+    )
+
+
+@lru_cache(maxsize=65536)
+def split_passes(operator: SetupLayer) -> Counts:
+    """Return the passes of an operator with how often it runs each; itself if it is one pass."""
+    if operator.origin is None or operator.phase != "train":
+        return ((operator, 1.0),)
+    layer, setup, half_input = operator.origin
+    # TF32 changes nothing but products.
+    is_exact = setup.precision == "tf32" and not operator.flops
+    precision = "fp32" if is_exact else setup.precision
+    forward_setup = replace(setup, phase="inference", accumulate=1, precision=precision)
+    forward = set_up_layer(Part("hidden", (layer,), half_input), forward_setup)
+    products = list(_list_backward_products(layer, setup))
+    if products:
+        once = replace(forward_setup, batch=1)
+        backward = [set_up_layer(Part("hidden", (one,), half_input), once) for one in products]
+    else:
+        moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
+        backward = _make_backward(operator, forward, moved_bytes)
+    kernels = [forward, *backward]
+    counts: dict[SetupLayer, float] = {}
+    for one in (*kernels, *_make_update(operator, kernels)):
+        if one.flops or one.size_bytes:
+            counts[one] = counts.get(one, 0.0) + 1.0
+    return tuple(counts.items())
+
+
+def find_class(layer: Layer) -> str:
+    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
+    name = find_kind(layer.kind).operator_class
+    return f"grouped {name}" if _name_groups(layer) else name
+
+
+def _place_layers(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedLayer]:
     for one in parts:
-        piece = make_piece(one.part, setup)
-        if piece.flops or piece.size_bytes:
-            yield PlacedPiece(piece, one, setup, _count_repeats(one, setup))
+        layer = set_up_layer(one.part, setup)
+        if not layer.flops and not layer.size_bytes:
+            continue
+        count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
+        if repeats:
+            work = layer_work(one.part.layers[0], setup)
+            cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
+            count -= repeats * work.update.size_bytes / max(cost, 1.0)
+        yield PlacedLayer(layer, one, setup, count)
 
 
-def _count_repeats(placed: PlacedPart, setup: Setup) -> float:
-    repeats = placed.calls - 1 + any(layer.tied for layer in placed.layers)
-    if not repeats:
-        return float(placed.calls)
-    work = layer_work(placed.part.layers[0], setup)
-    cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
-    return placed.calls - repeats * work.update.size_bytes / max(cost, 1.0)
-
-
-def _select_setup(part: Part, setup: Setup) -> dict[str, object]:
-    """Return the settings that change a piece; the loss only at the end of a network."""
+def _select_settings(part: Part, setup: Setup) -> dict[str, object]:
+    """Return the settings that change a layer; the loss only at the end of a network."""
     settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
     loss = settings.pop("loss")
     if setup.phase == "inference":
@@ -283,102 +352,78 @@ def _select_setup(part: Part, setup: Setup) -> dict[str, object]:
     return settings
 
 
-def _add_work(part: Part, setup: Setup, works: Sequence[Work]) -> Work:
-    total = works[0]
-    for work in works[1:]:
-        total = total + work
-    if part.role == "output":
-        total = total + loss_work(output_shape(part.layers[-1]), setup)
-    return total
-
-
-def _sum_calls(part: Part, setup: Setup) -> tuple[float, ...]:
-    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in part.layers))
-    if part.role != "output":
-        return calls
-    return calls[0] + loss_work(output_shape(part.layers[-1]), setup).launches, *calls[1:]
-
-
-def _split_block(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
+def _split_block(part: Part, setup: Setup) -> Counts:
     """Return the operators of a block, none of which is a loss."""
-    leaves: dict[Piece, float] = {}
+    counts: dict[SetupLayer, float] = {}
     for placed in split_network(make_isolated_network(part)):
         for layer in placed.part.layers:
-            piece = make_piece(Part("hidden", (layer,), placed.part.half_input), setup)
-            for leaf, repeats in piece.leaves or ((piece, 1.0),):
-                if leaf.flops or leaf.size_bytes:
-                    leaves[leaf] = leaves.get(leaf, 0.0) + placed.calls * repeats
-    return tuple(leaves.items())
+            own = set_up_layer(Part("hidden", (layer,), placed.part.half_input), setup)
+            for one, repeats in own.operators or ((own, 1.0),):
+                if one.flops or one.size_bytes:
+                    counts[one] = counts.get(one, 0.0) + placed.calls * repeats
+    return tuple(counts.items())
 
 
-def _split_layer(part: Part, setup: Setup) -> tuple[tuple[Piece, float], ...]:
+def _split_layer(part: Part, setup: Setup) -> Counts:
     """Return the operators of layers and the loss; nothing of a single eager operator."""
     has_loss = part.role == "output"
     is_single = len(part.layers) == 1 and not has_several_operators(part.layers[0])
     if is_single and not has_loss and not setup.compiled:
         return ()
-    leaves: dict[Piece, float] = {}
+    counts: dict[SetupLayer, float] = {}
     half = part.half_input
     for layer in part.layers:
         previous = None
         for operator, half_input in list_operators(layer, half):
             if setup.compiled:
-                leaf = _make_compiled_leaf(operator, previous, half_input, setup)
+                one = _make_compiled(operator, previous, half_input, setup)
             else:
-                leaf = make_piece(Part("hidden", (operator,), half_input), setup)
-            if leaf.flops or leaf.size_bytes:
-                leaves[leaf] = leaves.get(leaf, 0.0) + 1.0
+                one = set_up_layer(Part("hidden", (operator,), half_input), setup)
+            if one.flops or one.size_bytes:
+                counts[one] = counts.get(one, 0.0) + 1.0
             half = gives_half(operator, half_input)
             previous = operator
     if has_loss and setup.phase == "train":
-        leaves[_make_loss_piece(output_shape(part.layers[-1]), setup)] = 1.0
-    return tuple(leaves.items())
+        counts[_make_loss(output_shape(part.layers[-1]), setup)] = 1.0
+    return tuple(counts.items())
 
 
 @lru_cache(maxsize=65536)
-def _make_compiled_leaf(
+def _make_compiled(
     operator: Layer, previous: Layer | None, half_input: bool, setup: Setup
-) -> Piece:
+) -> SetupLayer:
     """Return an operator of a compiled layer: as in an eager step if a library runs it."""
     eager = replace(setup, compiled=False)
     # Casts of activations are fused into the operators before and after.
     half_input = half_input or uses_autocast(setup)
     if is_library_operator(operator):
-        return make_piece(Part("hidden", (run_as_library(operator),), half_input), eager)
-    leaf = make_piece(Part("hidden", (replace(operator, channels_last=False),), half_input), eager)
+        return set_up_layer(Part("hidden", (run_as_library(operator),), half_input), eager)
+    plain = replace(operator, channels_last=False)
+    alone = set_up_layer(Part("hidden", (plain,), half_input), eager)
     moved_bytes = count_moved_bytes(operator, previous, eager)
-    launches = leaf.launches if starts_chain(previous) or moved_bytes == leaf.size_bytes else 0
+    launches = alone.launches if starts_chain(previous) or moved_bytes == alone.size_bytes else 0
     part = Part("hidden", (operator,))
     return replace(
-        leaf,
-        key=f"{leaf.key} {FUSED} {moved_bytes:.0f}",
-        kind=f"{FUSED} {leaf.kind}",
+        alone,
+        key=f"{alone.key} {FUSED} {moved_bytes:.0f}",
+        kind=f"{FUSED} {alone.kind}",
         operator_class=FUSED,
         size_bytes=moved_bytes,
         launches=launches,
         point=find_point(part, eager, Work(0.0, moved_bytes, launches), 0.0),
-        host_calls=(float(launches), *leaf.host_calls[1:]),
+        host_calls=(float(launches), *alone.host_calls[1:]),
         alone_bytes=moved_bytes,
-        operator=None,
+        origin=None,
     )
 
 
-def _count_launches(leaves: Iterable[tuple[Piece, float]]) -> int:
-    return round(sum(leaf.launches * count for leaf, count in leaves))
-
-
-def _sum_leaf_calls(leaves: Iterable[tuple[Piece, float]]) -> tuple[float, ...]:
-    calls = (tuple(count * one for one in leaf.host_calls) for leaf, count in leaves)
-    return add_host_calls((0.0,) * len(HOST_CALLS), *calls)
-
-
 @lru_cache(maxsize=4096)
-def _make_loss_piece(shape: tuple[int, ...], setup: Setup) -> Piece:
+def _make_loss(shape: tuple[int, ...], setup: Setup) -> SetupLayer:
     work = loss_work(shape, setup)
     kind = "cross_entropy loss" if setup.loss == "own" else f"{setup.loss} loss"
     channels = shape[-1] if shape else 1
     rows = setup.batch * math.prod(shape) / channels
-    return Piece(
+    return SetupLayer(
         key=stable_hash([kind, list(shape), setup.batch, _name_regime(setup)]),
         kind=kind,
         regime=_name_regime(setup),
@@ -397,25 +442,18 @@ def _make_loss_piece(shape: tuple[int, ...], setup: Setup) -> Piece:
 
 
 @lru_cache(maxsize=4096)
-def _run_alone(leaf: Piece) -> Piece:
+def _run_alone(operator: SetupLayer) -> SetupLayer:
     """Return an operator as it is measured, alone."""
-    if leaf.alone_bytes == leaf.size_bytes:
-        return leaf
-    return replace(leaf, key=f"{leaf.key} alone", size_bytes=leaf.alone_bytes)
-
-
-def _share_moved_alone(layer: Layer, setup: Setup) -> float:
-    return share_moved_alone(layer, _has_gradient(layer, setup))
-
-
-def _has_gradient(layer: Layer, setup: Setup) -> bool:
-    return setup.phase == "train" and layer.input_grad
+    if operator.alone_bytes == operator.size_bytes:
+        return operator
+    return replace(operator, key=f"{operator.key} alone", size_bytes=operator.alone_bytes)
 
 
 def _count_work(layer: Layer, setup: Setup, half_input: bool) -> Work:
     """Return the work of a layer; one update of all weights together launches next to nothing."""
     work = layer_work(layer, setup, half_input)
-    fork = count_fork_work(layer, work.forward) if _has_gradient(layer, setup) else Work()
+    has_gradient = setup.phase == "train" and layer.input_grad
+    fork = count_fork_work(layer, work.forward) if has_gradient else Work()
     launches = work.forward.launches + work.backward.launches
     return replace(work.total, launches=launches) + fork
 
@@ -429,125 +467,54 @@ def _name_regime(setup: Setup) -> str:
     return regime + (" benchmark" if setup.cudnn_benchmark else "")
 
 
-def _hash_structure(part: Part, operators: tuple[tuple[object, ...], ...], setup: Setup) -> str:
-    flags = tuple((layer.trains, layer.input_grad) for layer in part.layers)
-    optimizer = setup.optimizer if setup.phase == "train" else ""
-    how = is_half_precision(setup), optimizer, setup.phase
-    return _hash((operators, flags, part.role, *how, *([FUSED] if setup.compiled else [])))
+def _name_kind(part: Part) -> str:
+    """Return the kinds of layers: functions, groups and memory formats that run other kernels."""
+    names = []
+    for layer in part.layers:
+        name = str(layer.sizes.get("fn", layer.kind))
+        if name == LOSS_FUNCTION:
+            name = f"{name} loss"
+        elif count_operand(layer.sizes):
+            # A tensor that no layer computes.
+            name = f"{name} parameter" if layer.sizes["params"] else f"{name} constant"
+        name += _name_groups(layer)
+        # Channels-last input or weights run the same kernels.
+        is_channels_last = layer.channels_last or layer.channels_last_weights
+        name += " channels last" if is_channels_last else ""
+        names.append(name + (" transposed" if layer.transposed else ""))
+    return "+".join([*names, "loss"] if part.role == "output" else names)
 
 
-def _list_operators(part: Part) -> tuple[tuple[object, ...], ...]:
-    return tuple(
-        (layer.kind, _list_tail(layer.tail), layer.reads, layer.join, *name_layout(layer))
-        for layer in part.layers
-    )
-
-
-def _list_tail(tail: Sequence[Op]) -> tuple[str, ...]:
-    return tuple(op.sizes.get("fn", op.kind) for op in tail if not find_kind(op.kind).is_view)
+def _name_groups(layer: Layer) -> str:
+    """Return a name for grouped convolutions: libraries have kernels of their own for them."""
+    groups = layer.sizes.get("groups", 1)
+    if groups == 1 or not find_kind(layer.kind).is_convolution:
+        return ""
+    return " depthwise" if groups == layer.sizes["cin"] else " grouped"
 
 
 # Layers of all sizes share a few structures.
 _hash = lru_cache(maxsize=4096)(stable_hash)
 
 
-def name_kind(part: Part, operators: tuple[tuple[object, ...], ...]) -> str:
-    """Return the kinds of a leaf or the structure of a block; an output also has its loss."""
-    if part.role == BLOCK:
-        return f"block:{stable_hash(operators)[:8]}"
-    names = [
-        " ".join([_name_operator(layer), *_name_groups(layer), *_name_memory_format(layer)])
-        for layer in part.layers
-    ]
-    return "+".join([*names, "loss"] if part.role == "output" else names)
-
-
-def _name_operator(layer: Layer) -> str:
-    """Return its function or kind; with a tensor that no layer computes it runs other kernels."""
-    name = str(layer.sizes.get("fn", layer.kind))
-    if name == LOSS_FUNCTION:
-        return f"{name} loss"
-    if not count_operand(layer.sizes):
-        return name
-    return f"{name} parameter" if layer.sizes["params"] else f"{name} constant"
-
-
-def find_class(layer: Layer) -> str:
-    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
-    name = find_kind(layer.kind).operator_class
-    return " ".join(["grouped", name]) if _name_groups(layer) else name
-
-
-def _name_groups(layer: Layer) -> tuple[str, ...]:
-    """Return a name for grouped convolutions: libraries have kernels of their own for them."""
-    groups = layer.sizes.get("groups", 1)
-    if groups == 1 or not find_kind(layer.kind).is_convolution:
-        return ()
-    return ("depthwise",) if groups == layer.sizes["cin"] else ("grouped",)
-
-
-def _name_memory_format(layer: Layer) -> tuple[str, ...]:
-    """Return one name for channels-last input or weights: both run the same kernels."""
-    is_channels_last = layer.channels_last or layer.channels_last_weights
-    names = ("channels last",) if is_channels_last else ()
-    return (*names, "transposed") if layer.transposed else names
-
-
-Passes = tuple[tuple[Piece, float], ...]
-
-_UPDATE = "update"
-# Bytes beyond those of forward and backward that are worth a pass.
-_MIN_UPDATE_SHARE = 0.01
-
-
-@lru_cache(maxsize=65536)
-def split_passes(leaf: Piece) -> Passes:
-    """Return the passes of a leaf with how often it runs each; itself if it is one pass."""
-    if leaf.operator is None or leaf.phase != "train":
-        return ((leaf, 1.0),)
-    operator, setup, half_input = leaf.operator
-    forward_setup = _make_forward_setup(leaf, setup)
-    forward = make_piece(Part("hidden", (operator,), half_input), forward_setup)
-    work = layer_work(operator, setup, half_input)
-    products = list(_list_backward_products(operator, setup))
-    if products:
-        once = replace(forward_setup, batch=1)
-        backward = [make_piece(Part("hidden", (one,), half_input), once) for one in products]
-    else:
-        backward = _make_backward(leaf, forward, work)
-    kernels = [forward, *backward]
-    counts: dict[Piece, float] = {}
-    for one in (*kernels, *_make_update(leaf, kernels)):
-        if one.flops or one.size_bytes:
-            counts[one] = counts.get(one, 0.0) + 1.0
-    return tuple(counts.items())
-
-
-def _make_forward_setup(leaf: Piece, setup: Setup) -> Setup:
-    """Return the setup of a forward pass; TF32 changes nothing but products."""
-    is_exact = setup.precision == "tf32" and not leaf.flops
-    precision = "fp32" if is_exact else setup.precision
-    return replace(setup, phase="inference", accumulate=1, precision=precision)
-
-
-def _list_backward_products(operator: Layer, setup: Setup) -> Iterator[Layer]:
+def _list_backward_products(layer: Layer, setup: Setup) -> Iterator[Layer]:
     """Yield the matrix products of the backward pass, each for the whole batch."""
-    kind = find_kind(operator.kind)
-    needed = {"input": operator.input_grad, "weight": operator.trains}
-    for whose, sizes in kind.gradient_products(operator.sizes, setup.batch):
+    kind = find_kind(layer.kind)
+    needed = {"input": layer.input_grad, "weight": layer.trains}
+    for whose, sizes in kind.gradient_products(layer.sizes, setup.batch):
         if needed[whose]:
-            product = make_layer(operator.kind, **sizes)
+            product = make_layer(layer.kind, **sizes)
             yield product if kind.second_shape is None else replace(product, reads=(1, 2))
 
 
-def _make_backward(leaf: Piece, forward: Piece, work: StepWork) -> list[Piece]:
-    """Return the backward pass of an operator that is no matrix product."""
-    launches = leaf.launches - forward.launches
-    moved_bytes = work.backward.size_bytes
+def _make_backward(
+    operator: SetupLayer, forward: SetupLayer, moved_bytes: float
+) -> list[SetupLayer]:
+    """Return the backward pass of an operator that is not a matrix product."""
+    launches = operator.launches - forward.launches
     if launches <= 0 or not moved_bytes:
         return []
-    flops = max(leaf.flops - forward.flops, 0.0)
-    padded = max(leaf.padded_flops - forward.padded_flops, 0.0)
+    flops = max(operator.flops - forward.flops, 0.0)
     point = list(forward.point)
     for axis, own, other in (
         ("flops", flops, forward.flops),
@@ -562,32 +529,32 @@ def _make_backward(leaf: Piece, forward: Piece, work: StepWork) -> list[Piece]:
             key=f"{forward.key} backward {moved_bytes:.0f} {flops:.0f}",
             kind=f"{forward.kind} backward",
             flops=flops,
-            padded_flops=padded,
+            padded_flops=max(operator.padded_flops - forward.padded_flops, 0.0),
             size_bytes=moved_bytes,
             alone_bytes=moved_bytes,
             launches=launches,
             point=tuple(point),
-            operator=None,
+            origin=None,
         )
     ]
 
 
-def _make_update(leaf: Piece, kernels: Sequence[Piece]) -> list[Piece]:
-    """Return what is left of a leaf's bytes, all of it elementwise.
+def _make_update(operator: SetupLayer, kernels: Sequence[SetupLayer]) -> list[SetupLayer]:
+    """Return what is left of an operator's bytes, all of it elementwise.
 
     Weights change, gradients are added up, and autocast converts operands.
     """
-    left_bytes = leaf.size_bytes - sum(one.size_bytes for one in kernels)
-    if left_bytes < _MIN_UPDATE_SHARE * leaf.size_bytes:
+    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
+    if left_bytes < _MIN_UPDATE_SHARE * operator.size_bytes:
         return []
-    rows = max(left_bytes / 12.0, 1.0)
     point = [0.0] * len(AXES)
-    point[AXES.index("positions")] = math.log(rows)
+    # As rows of one channel: 12 bytes each, 6 for every element of input and output.
+    point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
     point[AXES.index("bytes")] = math.log1p(6.0)
-    point[AXES.index("alignment")] = leaf.point[AXES.index("alignment")]
+    point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
     return [
         replace(
-            leaf,
+            operator,
             key=f"{_UPDATE} {left_bytes:.0f}",
             kind=_UPDATE,
             regime="fp32 inference",
@@ -600,6 +567,6 @@ def _make_update(leaf: Piece, kernels: Sequence[Piece]) -> list[Piece]:
             alone_bytes=left_bytes,
             launches=0,
             point=tuple(point),
-            operator=None,
+            origin=None,
         )
     ]

@@ -1,4 +1,4 @@
-"""Decompose observations into pieces, with energy and duration per step.
+"""Decompose observations into layers, with energy and duration per step.
 
 Isolated layers, variants and whole networks all become the same record. What is known in advance
 about an observation's error is its relative variance: the spread of its rounds, the error of sums
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from joulecast.estimators.additive.layers import (
-    Piece,
-    count_pieces,
-    make_overhead_piece,
-    make_piece,
-    split_pieces,
+    SetupLayer,
+    count_layers,
+    make_overhead,
+    set_up_layer,
+    split_layers,
 )
 from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
@@ -38,20 +38,20 @@ _MEDIAN_FACTOR = 1.25
 
 @dataclass(frozen=True)
 class DecomposedObservation:
-    """One observation as a sum over pieces, per step.
+    """One observation as a sum over layers, per step.
 
     Attributes:
-        counts: Distinct pieces and how often the step runs each, copies included.
+        counts: Distinct layers and how often the step runs each, copies included.
         mode: ``graph`` or ``eager``.
         energy_relative_var: Known relative variance of the energy.
         duration_relative_var: Known relative variance of the duration.
-        is_isolated: It is one piece alone; otherwise a variant or a network.
+        is_isolated: It is one layer alone; otherwise a variant or a network.
         trial_key: Equal trials observe the same thing.
         is_imported: It was measured elsewhere.
         unit: The unit of the device that ran it; empty if unknown.
     """
 
-    counts: Mapping[Piece, float]
+    counts: Mapping[SetupLayer, float]
     mode: str
     energy_j: float | None
     energy_relative_var: float
@@ -73,7 +73,7 @@ class DecomposedObservation:
     @property
     def launches(self) -> float:
         """Kernels of a step."""
-        return sum(piece.launches * count for piece, count in self.counts.items())
+        return sum(layer.launches * count for layer, count in self.counts.items())
 
 
 def is_step(observation: Observation) -> bool:
@@ -123,24 +123,24 @@ def choose_sum_error_sd_share(decomposed: Sequence[DecomposedObservation]) -> fl
     return MIXED_TIME_SUM_ERROR_SD_SHARE
 
 
-def _count_pieces(observation: Observation, copies: float) -> dict[Piece, float]:
+def _count_pieces(observation: Observation, copies: float) -> dict[SetupLayer, float]:
     trial = observation.trial
     part = read_isolated_part(trial)
     if part is not None:
-        return {make_piece(part, trial.setup): float(copies)}
-    return count_pieces(split_pieces(trial.network, trial.setup), copies)
+        return {set_up_layer(part, trial.setup): float(copies)}
+    return count_layers(split_layers(trial.network, trial.setup), copies)
 
 
 # A campaign asks for all observations before each measurement.
 @cache_on_record
 def _decompose(observation: Observation) -> DecomposedObservation | None:
-    """Return an observation as a sum over pieces; None if it contains none."""
+    """Return an observation as a sum over layers; None if it contains none."""
     trial, count = observation.trial, observation.count
     counts = _count_pieces(observation, trial.execution.copies)
     if not counts:
         return None
     if is_imported_run(observation):
-        counts[make_overhead_piece(observation.source)] = 1.0 / trial.execution.steps
+        counts[make_overhead(observation.source)] = 1.0 / trial.execution.steps
     steps, is_isolated = trial.execution.steps, read_isolated_part(trial) is not None
     energy_j, duration_s, issue_s = (
         value / steps if value else None

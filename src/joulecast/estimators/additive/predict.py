@@ -1,11 +1,11 @@
-"""The fitted model of a device, and its predictions for networks given by their pieces.
+"""The fitted model of a device, and its predictions for networks given by their layers.
 
-d    = duration of a leaf on the device          D = Σ d
-p    = power of a leaf on the device             G = Σ d·p, its energy
+d    = duration of an operator on the device     D = Σ d
+p    = power of an operator on the device        G = Σ d·p, its energy
 T, E = duration and energy of an eager step, which may wait for the host (``host_time``)
 
-The power of a sum is the mean of its leaves' powers over time: Σ d·p / D. The logarithms of D and
-of this mean are predicted by two processes, ln G is their sum. A longer duration means lower
+The power of a sum is the mean of its operators' powers over time: Σ d·p / D. The logarithms of D
+and of this mean are predicted by two processes, ln G is their sum. A longer duration means lower
 rates, so that powers fall with durations: the elasticity of G in D is less than 1.
 """
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.estimators.additive.encode import DeviceEncoder, PieceEncoder, PieceSums
+from joulecast.estimators.additive.encode import OperatorEncoder, OperatorSums
 from joulecast.estimators.additive.host_time import (
     HostTimeModel,
     combine_times,
     count_launches_outside_blocks,
 )
-from joulecast.estimators.additive.layers import Piece, PlacedPiece, make_piece
+from joulecast.estimators.additive.layers import PlacedLayer, SetupLayer, set_up_layer
 from joulecast.estimators.base import DURATION_SUM_ERROR_SD_SHARE
-from joulecast.gp.linalg import Bools, Floats, WeightedSums
+from joulecast.gp.linalg import Floats, WeightedSums
 from joulecast.gp.logsums.inputs import LogInputs, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, LogSumPosterior
 from joulecast.gp.logsums.selection import condition_for
@@ -42,10 +42,11 @@ POWERS = "power of its layers"
 DURATIONS = "layers not timed"
 HOST_TIME = "host time"
 NON_ADDITIVITY = "noise and non-additivity"
+
 # Hyper-parameters that observations have to determine before variances can be believed: with ten
 # networks of EC-NAS, 95 % intervals of the MAP estimate hold 72 to 96 %.
 _FITTED_PARAMETERS = 6.0
-# Leaves that observations are selected for; of more, so many evenly spaced ones.
+# Operators that observations are selected for; of more, so many evenly spaced ones.
 _MAX_QUERIES = 128
 # Observations that variances rest on where devices share a process. For an RTX 4090, a V100 and an
 # L4 from the catalogue, standard deviations are the same within 1 % with 400 of 2,400 and with 700.
@@ -59,18 +60,18 @@ class AdditiveModel:
     """A device as `additive` has fitted it.
 
     Attributes:
-        mode: ``graph`` if pieces replay graphs, so that host and device time are separate; else
+        mode: ``graph`` if layers replay graphs, so that host and device time are separate; else
             ``eager``: durations contain both.
         idle_w: Power of the idle device.
         unit: The unit of the device to estimate for; empty for any.
-        duration: Durations of leaves on the device.
-        power: Powers of leaves on the device.
+        duration: Durations of operators on the device.
+        power: Powers of operators on the device.
     """
 
     mode: str
     idle_w: float
     unit: str
-    encoder: DeviceEncoder
+    encoder: OperatorEncoder
     duration: FittedLogSums
     power: FittedLogSums
     host_time: HostTimeModel
@@ -82,197 +83,21 @@ class AdditiveModel:
 
 
 @dataclass(frozen=True)
-class HostIssue:
-    """How the host issues a step.
-
-    Attributes:
-        unattributed_calls: Calls of a batch that are in no piece.
-        is_graph: The step is a CUDA graph, which the host issues with one call.
-        batches: Batches of a step, one after another.
-    """
-
-    unattributed_calls: float = 0.0
-    is_graph: bool = False
-    batches: int = 1
-
-
-@dataclass(frozen=True)
-class DeviceTotals:
-    """Sums of leaves on the device alone.
-
-    Attributes:
-        sums: The sums.
-        duration: Durations of leaves and sums.
-        power: Powers of leaves and sums.
-        elasticity: Derivative of the logarithm of each energy by that of its duration.
-    """
-
-    sums: PieceSums
-    duration: SumPrediction
-    power: SumPrediction
-    elasticity: Floats
-
-    @property
-    def energy_j(self) -> Floats:
-        """Energies of the sums."""
-        return np.asarray(self.duration.total * self.power.total)
-
-    @property
-    def leaf_j(self) -> Floats:
-        """Energies of the leaves."""
-        return np.asarray(self.duration.leaf * self.power.leaf)
-
-    @property
-    def energy_by_leaf_j(self) -> dict[Piece, float]:
-        """Energies of the leaves, also of those that were split into passes."""
-        found = dict(zip(self.sums.leaves, self.leaf_j.tolist(), strict=True))
-        for leaf, passes in self.sums.passes.items():
-            found[leaf] = sum(found[one] * count for one, count in passes)
-        return found
-
-
-@dataclass(frozen=True)
-class NetworkTotals:
-    """Energy and duration of a step of each of n networks.
-
-    Attributes:
-        energy_j: Energy, with waiting for the host.
-        device_energy_j: Energy of the device alone.
-        covariance: Joint covariance of the energies without the error of sums, n x n; None unless
-            requested.
-        device: The device alone.
-        grad_time_j: Derivative of each energy by the logarithm of the time on the device.
-        variance_by_source: Variance of each network's energy by source.
-        duration_var: Variance of each network's duration.
-    """
-
-    energy_j: Floats
-    device_energy_j: Floats
-    duration_s: Floats
-    covariance: Floats | None
-    device: DeviceTotals
-    grad_time_j: Floats
-    variance_by_source: dict[str, Floats]
-    duration_var: Floats
-
-    @property
-    def variance(self) -> Floats:
-        """Variance of each network's energy."""
-        return np.asarray(sum(self.variance_by_source.values()))
-
-
-def predict_totals(
-    model: AdditiveModel,
-    networks: Sequence[Mapping[Piece, float]],
-    sum_error_sd_share: float | Floats,
-    joint: bool = False,
-    issues: Sequence[HostIssue] = (),
-) -> NetworkTotals:
-    """Return energy and duration of networks given by their pieces.
-
-    Args:
-        model: The fitted model.
-        networks: Pieces of each network and how often a step runs each.
-        sum_error_sd_share: Standard deviation of a total around the sum of its pieces, as a share;
-            one for each network, or the same for all.
-        joint: Whether to return the joint covariance of the energies.
-        issues: How the host issues each network; eagerly by default.
-    """
-    device = predict_device(model, networks, joint)
-    busy_s = device.duration.total
-    issues = issues or (HostIssue(),) * len(networks)
-    host = _predict_host_times(model, networks, issues)
-    is_graph = np.array([one.is_graph for one in issues])
-    launches = np.where(
-        is_graph,
-        list(map(count_launches_outside_blocks, networks)),
-        _count_launches(device.sums),
-    )
-    steps = _predict_steps(model, host, is_graph, launches, busy_s)
-    # Pauses of microseconds are too short for the power to fall; in a graph they are the start of
-    # kernels, which draws next to nothing.
-    paused_w = np.where(is_graph, model.idle_w, device.power.total)
-    paused_j = paused_w * steps.paused_s
-    energy_j = device.energy_j + paused_j
-    energy_j = energy_j + model.idle_w * (steps.duration_s - busy_s - steps.paused_s)
-    # Of a step that the host binds, more time on the device is less waiting for the host.
-    waiting_j = model.idle_w * (steps.grad_device - 1.0) * busy_s
-    active_j = device.elasticity * (device.energy_j + paused_j) - paused_j
-    grad_time_j = np.maximum(active_j + waiting_j, 0.0)
-    host_j, gap_j = model.idle_w * steps.host_sd_s, paused_w * steps.launch_gap_sd_s
-    widened = _widen_few(model)
-    sources = {
-        POWERS: widened * device.energy_j**2 * np.expm1(device.power.logs.log_variance),
-        DURATIONS: widened * grad_time_j**2 * np.expm1(device.duration.logs.log_variance),
-        HOST_TIME: host_j**2 + gap_j**2,
-        NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
-    }
-    covariance = _combine_covariances(device, grad_time_j, widened, (host_j, gap_j))
-    return NetworkTotals(
-        energy_j=energy_j,
-        device_energy_j=device.energy_j,
-        duration_s=steps.duration_s,
-        covariance=covariance,
-        device=device,
-        grad_time_j=grad_time_j,
-        variance_by_source=sources,
-        duration_var=steps.duration_var(device.duration.variance, sum_error_sd_share),
-    )
-
-
-def _combine_covariances(
-    device: DeviceTotals, grad_time_j: Floats, widened: float, shared: Sequence[Floats]
-) -> Floats | None:
-    """Return the joint covariance of energies; None unless that of powers and durations is known.
-
-    Args:
-        device: The device alone.
-        grad_time_j: Derivative of each energy by the logarithm of the time on the device.
-        widened: Factor of variances.
-        shared: Standard deviations of energies that all networks have in common.
-    """
-    by_time, by_power = device.duration.logs.log_covariance, device.power.logs.log_covariance
-    if by_time is None or by_power is None:
-        return None
-    covariance = np.outer(device.energy_j, device.energy_j) * np.expm1(by_power)
-    covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
-    covariance *= widened
-    for shared_j in shared:
-        covariance += np.outer(shared_j, shared_j)
-    return np.asarray(covariance)
-
-
-def predict_device(
-    model: AdditiveModel, networks: Sequence[Mapping[Piece, float]], joint: bool = False
-) -> DeviceTotals:
-    """Return durations and powers of sums over pieces on the device alone."""
-    sums = model.encoder.sum_pieces(networks)
-    durations = predict_durations(model.encoder, model.duration, sums, joint)
-    powers = predict_powers(model, sums, durations.leaf, joint)
-    encode, factor = model.encoder.encode_powers, np.exp(0.5 * _LOG_STEP)
-    lower, upper = (encode(sums.leaves, durations.leaf * ratio) for ratio in (1.0 / factor, factor))
-    by_leaf = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
-    leaf_j = durations.leaf * powers.leaf
-    elasticity = sums.counts.total(leaf_j * by_leaf) / sums.counts.total(leaf_j)
-    return DeviceTotals(sums, durations, powers, elasticity)
-
-
-@dataclass(frozen=True)
 class SumPrediction:
-    """A process at the leaves of sums, and the sums.
+    """A process at the operators of sums, and the sums.
 
     Attributes:
         posterior: The process that they were predicted with.
-        inputs: The leaves as inputs of it.
+        inputs: The operators as inputs of it.
         log_sums: The sums over these inputs.
-        leaf: Medians at the leaves.
+        by_operator: Medians at the operators.
         logs: Posterior of the logarithms of the sums.
     """
 
     posterior: LogSumPosterior
     inputs: LogInputs
     log_sums: LogSums
-    leaf: Floats
+    by_operator: Floats
     logs: LogPrediction
 
     @property
@@ -286,85 +111,205 @@ class SumPrediction:
         return np.asarray(self.total**2 * np.expm1(self.logs.log_variance))
 
 
-def predict_durations(
-    encoder: PieceEncoder,
-    process: FittedLogSums | LogSumPosterior,
-    sums: PieceSums,
+@dataclass(frozen=True)
+class NetworkTotals:
+    """Energy and duration of a step of each of n networks.
+
+    Attributes:
+        sums: The networks as sums over operators.
+        durations: The device alone: durations of operators and sums.
+        powers: Likewise, powers.
+        energy_j: Energy, with waiting for the host.
+        duration_s: Duration, with waiting for the host.
+        duration_var: Its variance.
+        grad_time_j: Derivative of each energy by the logarithm of the time on the device.
+        variance_by_source: Variance of each network's energy by source.
+        covariance: Joint covariance of the energies without the error of sums, n x n; None unless
+            requested.
+    """
+
+    sums: OperatorSums
+    durations: SumPrediction
+    powers: SumPrediction
+    energy_j: Floats
+    duration_s: Floats
+    duration_var: Floats
+    grad_time_j: Floats
+    variance_by_source: dict[str, Floats]
+    covariance: Floats | None
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of each network's energy."""
+        return np.asarray(sum(self.variance_by_source.values()))
+
+    @property
+    def device_energy_j(self) -> Floats:
+        """Energy of each network on the device alone."""
+        return np.asarray(self.durations.total * self.powers.total)
+
+    @property
+    def operator_j(self) -> Floats:
+        """Energy of each operator on the device alone."""
+        return np.asarray(self.durations.by_operator * self.powers.by_operator)
+
+    @property
+    def energy_by_operator_j(self) -> dict[SetupLayer, float]:
+        """Energies of the operators, also of those that were split into passes."""
+        found = dict(zip(self.sums.operators, self.operator_j.tolist(), strict=True))
+        for operator, passes in self.sums.passes.items():
+            found[operator] = sum(found[one] * count for one, count in passes)
+        return found
+
+
+def predict_totals(
+    model: AdditiveModel,
+    networks: Sequence[Mapping[SetupLayer, float]],
+    sum_error_sd_share: float | Floats,
     joint: bool = False,
-) -> SumPrediction:
-    """Return durations of sums over leaves on the device.
+    setups: Sequence[Setup] = (),
+    between_calls: Sequence[float] = (),
+) -> NetworkTotals:
+    """Return energy and duration of networks given by their layers.
 
     Args:
-        encoder: Encodes leaves.
+        model: The fitted model.
+        networks: Layers of each network and how often a step runs each.
+        sum_error_sd_share: Standard deviation of a total around the sum of its layers, as a share;
+            one for each network, or the same for all.
+        joint: Whether to return the joint covariance of the energies.
+        setups: Setup of each network, which tells how the host issues it; eagerly by default.
+        between_calls: Calls of a batch that are in no layer, for each network; none by default.
+    """
+    size, sums = len(networks), model.encoder.sum_layers(networks)
+    durations = predict_durations(model.encoder, model.duration, sums, joint)
+    powers = predict_powers(model, sums, durations.by_operator, joint)
+    busy_s, device_j = durations.total, durations.total * powers.total
+    is_graph = np.array([one.cuda_graphs for one in setups] or [False] * size, bool)
+    # What pauses on the device and the host add: nothing where durations contain the host.
+    duration_s, grad_device = busy_s, np.ones(size)
+    paused_s = host_sd_s = gap_sd_s = np.zeros(size)
+    if model.has_host_time:
+        times = model.host_time
+        # The host issues a graph with one call.
+        host_s, issue_sd_s = np.zeros(size), np.zeros(size)
+        for at in np.flatnonzero(~is_graph):
+            calls = between_calls[at] if between_calls else 0.0
+            batches = max(setups[at].accumulate, 1) if setups else 1
+            issue = times.predict_issue_time(networks[at], calls, batches)
+            host_s[at], issue_sd_s[at] = issue
+        launches = sums.counts.total(np.array([one.launches for one in sums.operators], float))
+        outside = list(map(count_launches_outside_blocks, networks))
+        launches = np.where(is_graph, outside, launches)
+        gaps_s = np.where(is_graph, times.graph_gap_s, times.launch_gap_s) * launches
+        gap_sds_s = np.where(is_graph, times.graph_gap_sd_s, times.launch_gap_sd_s) * launches
+        duration_s, grad_host, grad_device = combine_times(host_s, busy_s + gaps_s)
+        paused_s, gap_sd_s = grad_device * gaps_s, grad_device * gap_sds_s
+        host_sd_s = grad_host * issue_sd_s
+    # Pauses of microseconds are too short for the power to fall; in a graph they are the start of
+    # kernels, which draws next to nothing.
+    paused_w = np.where(is_graph, model.idle_w, powers.total)
+    paused_j = paused_w * paused_s
+    energy_j = device_j + paused_j
+    energy_j = energy_j + model.idle_w * (duration_s - busy_s - paused_s)
+    # Of a step that the host binds, more time on the device is less waiting for the host.
+    waiting_j = model.idle_w * (grad_device - 1.0) * busy_s
+    elasticity = _find_elasticities(model, sums, durations, powers)
+    active_j = elasticity * (device_j + paused_j) - paused_j
+    grad_time_j = np.maximum(active_j + waiting_j, 0.0)
+    host_j, gap_j = model.idle_w * host_sd_s, paused_w * gap_sd_s
+    # Few observations leave hyper-parameters unknown; without any, these are stated, not fitted.
+    rows = model.power.observations.size
+    widened = 1.0 + _FITTED_PARAMETERS / rows if rows else 1.0
+    sources = {
+        POWERS: widened * device_j**2 * np.expm1(powers.logs.log_variance),
+        DURATIONS: widened * grad_time_j**2 * np.expm1(durations.logs.log_variance),
+        HOST_TIME: host_j**2 + gap_j**2,
+        NON_ADDITIVITY: (sum_error_sd_share * energy_j) ** 2,
+    }
+    by_time, by_power = durations.logs.log_covariance, powers.logs.log_covariance
+    covariance = None
+    if by_time is not None and by_power is not None:
+        covariance = np.outer(device_j, device_j) * np.expm1(by_power)
+        covariance += np.outer(grad_time_j, grad_time_j) * np.expm1(by_time)
+        covariance *= widened
+        # All networks have the errors of the host and of pauses in common.
+        for shared_j in (host_j, gap_j):
+            covariance += np.outer(shared_j, shared_j)
+    share_var = np.square(sum_error_sd_share) + DURATION_SUM_ERROR_SD_SHARE**2
+    device_var = grad_device**2 * durations.variance + gap_sd_s**2
+    return NetworkTotals(
+        sums=sums,
+        durations=durations,
+        powers=powers,
+        energy_j=energy_j,
+        duration_s=duration_s,
+        duration_var=device_var + host_sd_s**2 + share_var * duration_s**2,
+        grad_time_j=grad_time_j,
+        variance_by_source=sources,
+        covariance=covariance,
+    )
+
+
+def predict_durations(
+    encoder: OperatorEncoder,
+    process: FittedLogSums | LogSumPosterior,
+    sums: OperatorSums,
+    joint: bool = False,
+) -> SumPrediction:
+    """Return durations of sums over operators on the device.
+
+    Args:
+        encoder: Encodes operators.
         process: The process of durations, or what it was conditioned on already.
         sums: The sums.
         joint: Whether to return their joint covariance.
     """
-    inputs = encoder.encode_durations(sums.leaves)
+    inputs = encoder.encode_durations(sums.operators)
     if isinstance(process, FittedLogSums):
-        posterior = _condition(process, inputs, encoder.hardware is not None)
-    else:
-        posterior = process
-    leaf_s = _predict_medians(posterior, inputs)
-    log_sums = sums.make_log_sums(leaf_s)
-    logs = predict_log_totals(posterior, inputs, log_sums, joint, np.log(leaf_s))
-    return SumPrediction(posterior, inputs, log_sums, leaf_s, logs)
+        process = _condition(process, inputs, encoder.hardware is not None)
+    operator_s = _predict_medians(process, inputs)
+    log_sums = sums.make_log_sums(operator_s)
+    logs = predict_log_totals(process, inputs, log_sums, joint, np.log(operator_s))
+    return SumPrediction(process, inputs, log_sums, operator_s, logs)
 
 
 def predict_powers(
     model: AdditiveModel,
-    sums: PieceSums,
-    leaf_s: Floats,
+    sums: OperatorSums,
+    operator_s: Floats,
     joint: bool = False,
     posterior: LogSumPosterior | None = None,
 ) -> SumPrediction:
-    """Return mean powers of sums over leaves, given the durations of the leaves.
+    """Return mean powers of sums over operators, given the durations of the operators.
 
     Args:
         model: The fitted model.
         sums: The sums.
-        leaf_s: Durations of their leaves.
+        operator_s: Durations of their operators.
         joint: Whether to return their joint covariance.
         posterior: The process of powers, if it was conditioned already.
     """
-    inputs = model.encoder.encode_powers(sums.leaves, leaf_s)
-    is_shared = model.encoder.hardware is not None
-    posterior = posterior or _condition(model.power, inputs, is_shared)
-    leaf_w = _predict_medians(posterior, inputs)
-    log_sums = weigh_by_time(sums.make_log_sums(leaf_s, [model.unit] * sums.size), leaf_s)
-    logs = predict_log_totals(posterior, inputs, log_sums, joint, np.log(leaf_w))
+    inputs = model.encoder.encode_powers(sums.operators, operator_s)
+    posterior = posterior or _condition(model.power, inputs, model.encoder.hardware is not None)
+    operator_w = _predict_medians(posterior, inputs)
+    log_sums = weigh_by_time(sums.make_log_sums(operator_s, [model.unit] * sums.size), operator_s)
+    logs = predict_log_totals(posterior, inputs, log_sums, joint, np.log(operator_w))
     limit = np.log(model.encoder.power_limit_w)
     logs = replace(logs, log_mean=np.minimum(logs.log_mean, limit))
-    return SumPrediction(posterior, inputs, log_sums, leaf_w, logs)
+    return SumPrediction(posterior, inputs, log_sums, operator_w, logs)
 
 
-def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> LogSumPosterior:
-    """Return the posterior given the observations that matter for leaves.
-
-    Where means are known given all observations, only variances depend on the selection: leaves of
-    many networks are so similar that what matters for some of them matters for all.
-
-    Args:
-        process: The process.
-        inputs: The leaves.
-        is_shared: Whether it has observations of several devices, of which more matter.
-    """
-    if process.row_weights is not None and inputs.size > _MAX_QUERIES:
-        order = np.lexsort((inputs.basis.sum(axis=1), inputs.cells[1]))
-        step = -(-inputs.size // _MAX_QUERIES)
-        inputs = inputs.take(np.sort(order[::step]))
-    return condition_for(process, inputs, limit=_SHARED_ROWS if is_shared else None)
-
-
-def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
-    return np.asarray(np.exp(predict_inputs(posterior, inputs, with_variance=False).log_mean))
-
-
-def _widen_few(model: AdditiveModel) -> float:
-    """Return the factor of variances by which few observations leave hyper-parameters unknown."""
-    size = model.power.observations.size
-    # Without any, hyper-parameters are stated rather than fitted.
-    return 1.0 + _FITTED_PARAMETERS / size if size else 1.0
+def predict_layer_energies(
+    model: AdditiveModel, layers: Sequence[SetupLayer]
+) -> tuple[Floats, Floats]:
+    """Return the energies of layers that run alone, without a host, and standard deviations."""
+    sums = model.encoder.sum_layers([{layer: 1.0} for layer in layers], [False] * len(layers))
+    durations = predict_durations(model.encoder, model.duration, sums)
+    powers = predict_powers(model, sums, durations.by_operator)
+    variance = powers.logs.log_variance + durations.logs.log_variance
+    medians_j = durations.total * powers.total
+    return np.asarray(medians_j), np.asarray(medians_j * np.sqrt(np.expm1(variance)))
 
 
 def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:
@@ -375,81 +320,9 @@ def weigh_by_time(sums: LogSums, durations_s: Floats) -> LogSums:
     return replace(sums, counts=WeightedSums(counts.size, counts.row, counts.column, share))
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Steps of networks, host and device combined.
-
-    Attributes:
-        paused_s: Pauses of the device between launches, unless it waits for the host anyway.
-        grad_device: Derivative of the duration with respect to device time.
-        host_sd_s: Standard deviation of the duration from host time.
-        launch_gap_sd_s: Standard deviation of the duration from pauses between launches.
-    """
-
-    duration_s: Floats
-    paused_s: Floats
-    grad_device: Floats
-    host_sd_s: Floats
-    launch_gap_sd_s: Floats
-
-    def duration_var(self, device_var: Floats, sum_error_sd_share: float | Floats) -> Floats:
-        """Return the variance of the durations, given that of the device time."""
-        share_var = np.square(sum_error_sd_share) + DURATION_SUM_ERROR_SD_SHARE**2
-        sum_var = share_var * self.duration_s**2
-        device_var = self.grad_device**2 * device_var + self.launch_gap_sd_s**2
-        return np.asarray(device_var + self.host_sd_s**2 + sum_var)
-
-
-def _predict_steps(
-    model: AdditiveModel, host: Floats, is_graph: Bools, launches: Floats, busy_s: Floats
-) -> _Steps:
-    """Return steps whose device may wait for the host.
-
-    Args:
-        model: The fitted model.
-        host: Time to issue each step and its standard deviation, n x 2.
-        is_graph: Whether each step is a graph, for whose kernels nothing waits.
-        launches: Kernels of each step.
-        busy_s: Time of each step on the device.
-    """
-    if not model.has_host_time:
-        nothing = np.zeros(len(busy_s))
-        return _Steps(busy_s, nothing, np.ones(len(busy_s)), nothing, nothing)
-    times = model.host_time
-    paused_s = np.where(is_graph, times.graph_gap_s, times.launch_gap_s) * launches
-    duration_s, grad_host, grad_device = combine_times(host[:, 0], busy_s + paused_s)
-    paused_sd_s = np.where(is_graph, times.graph_gap_sd_s, times.launch_gap_sd_s) * launches
-    return _Steps(
-        duration_s,
-        grad_device * paused_s,
-        grad_device,
-        grad_host * host[:, 1],
-        grad_device * paused_sd_s,
-    )
-
-
-def _predict_host_times(
-    model: AdditiveModel,
-    networks: Sequence[Mapping[Piece, float]],
-    issues: Sequence[HostIssue],
-) -> Floats:
-    """Return the time to issue each step and its standard deviation, n x 2."""
-    times = [
-        (0.0, 0.0)
-        if issue.is_graph
-        else model.host_time.predict_issue_time(counts, issue.unattributed_calls, issue.batches)
-        for counts, issue in zip(networks, issues, strict=True)
-    ]
-    return np.array(times, float).reshape(len(networks), 2)
-
-
-def _count_launches(sums: PieceSums) -> Floats:
-    return sums.counts.total(np.array([leaf.launches for leaf in sums.leaves], float))
-
-
 def attribute_energies(
     networks: Sequence[Network],
-    pieces: Sequence[Sequence[PlacedPiece]],
+    layers: Sequence[Sequence[PlacedLayer]],
     totals: NetworkTotals,
     measured_labels: Collection[str],
 ) -> tuple[tuple[LayerEstimate, ...], ...]:
@@ -459,64 +332,81 @@ def attribute_energies(
 
     Args:
         networks: The networks.
-        pieces: Pieces of each network.
+        layers: Layers of each network under its setup.
         totals: Totals of all networks.
         measured_labels: Labels that were measured.
     """
-    device = totals.device
-    leaf_j = device.energy_by_leaf_j
+    operator_j, device_j = totals.energy_by_operator_j, totals.device_energy_j
     found = []
-    for at, (network, placed) in enumerate(zip(networks, pieces, strict=True)):
-        launches = sum(one.piece.launches * one.count for one in placed)
-        waiting_j = float(totals.energy_j[at] - totals.device_energy_j[at]) / max(launches, 1)
-        isolated_j = sum(_sum_leaves(one.piece, leaf_j) * one.count for one in placed)
-        factor = float(totals.device_energy_j[at]) / max(isolated_j, 1e-300)
-        layers = [
-            LayerEstimate(leaf.name or leaf.kind, leaf.kind, 0.0, leaf.calls)
-            for leaf in unfold_blocks(network.layers)
+    for at, (network, placed) in enumerate(zip(networks, layers, strict=True)):
+        launches = sum(one.layer.launches * one.count for one in placed)
+        waiting_j = float(totals.energy_j[at] - device_j[at]) / max(launches, 1)
+        alone_j = [
+            sum(operator_j[operator] * count for operator, count in one.layer.own_operators)
+            for one in placed
         ]
-        for one in placed:
-            energy_j = factor * _sum_leaves(one.piece, leaf_j) + one.piece.launches * waiting_j
-            is_seen = all(leaf.label in measured_labels for leaf, _ in one.piece.own_leaves)
-            for index, share in _share_piece(one, leaf_j):
-                own_j = layers[index].energy_j + energy_j * one.count * share
-                layers[index] = replace(layers[index], energy_j=own_j, seen=is_seen)
-        found.append(tuple(layers))
+        isolated_j = sum(own_j * one.count for own_j, one in zip(alone_j, placed, strict=True))
+        factor = float(device_j[at]) / max(isolated_j, 1e-300)
+        rows = [
+            LayerEstimate(one.name or one.kind, one.kind, 0.0, one.calls)
+            for one in unfold_blocks(network.layers)
+        ]
+        for one, own_j in zip(placed, alone_j, strict=True):
+            energy_j = factor * own_j + one.layer.launches * waiting_j
+            is_seen = all(each.label in measured_labels for each, _ in one.layer.own_operators)
+            for index, share in _share_block(one, operator_j):
+                total_j = rows[index].energy_j + energy_j * one.count * share
+                rows[index] = replace(rows[index], energy_j=total_j, seen=is_seen)
+        found.append(tuple(rows))
     return tuple(found)
 
 
-def _sum_leaves(piece: Piece, leaf_j: dict[Piece, float]) -> float:
-    return sum(leaf_j[leaf] * count for leaf, count in piece.own_leaves)
-
-
-def _share_piece(placed: PlacedPiece, leaf_j: Mapping[Piece, float]) -> list[tuple[int, float]]:
-    """Return the layers of a piece by index, with their share of its energy."""
+def _share_block(
+    placed: PlacedLayer, operator_j: Mapping[SetupLayer, float]
+) -> list[tuple[int, float]]:
+    """Return the layers of a block, or the layer itself, by index with shares of the energy."""
     part, start = placed.placed_part.part, placed.placed_part.index
     if len(part.layers) == 1:
         return [(start, 1.0)]
     energies = [0.0] * len(part.layers)
     for inner in split_network(make_isolated_network(part)):
         for offset, layer in enumerate(inner.part.layers):
-            own = make_piece(Part("hidden", (layer,), inner.part.half_input), placed.setup)
+            own = set_up_layer(Part("hidden", (layer,), inner.part.half_input), placed.setup)
             energies[inner.index + offset] += sum(
-                leaf_j.get(leaf, 0.0) * count * inner.calls for leaf, count in own.own_leaves
+                operator_j.get(operator, 0.0) * count * inner.calls
+                for operator, count in own.own_operators
             )
     total = sum(energies) or 1.0
     return [(start + at, energy_j / total) for at, energy_j in enumerate(energies)]
 
 
-def predict_part_energies(
-    model: AdditiveModel, parts: Sequence[Part], setup: Setup
-) -> tuple[Floats, Floats]:
-    """Return the mean energies of parts that run alone, and their standard deviations."""
-    return predict_piece_energies(model, [make_piece(part, setup) for part in parts])
+def _find_elasticities(
+    model: AdditiveModel, sums: OperatorSums, durations: SumPrediction, powers: SumPrediction
+) -> Floats:
+    """Return the derivative of the logarithm of each energy by that of its duration."""
+    operator_s, factor = durations.by_operator, np.exp(0.5 * _LOG_STEP)
+    lower, upper = (
+        model.encoder.encode_powers(sums.operators, operator_s * ratio)
+        for ratio in (1.0 / factor, factor)
+    )
+    by_operator = 1.0 + posterior_elasticities(powers.posterior, lower, upper, _LOG_STEP)
+    operator_j = operator_s * powers.by_operator
+    return np.asarray(sums.counts.total(operator_j * by_operator) / sums.counts.total(operator_j))
 
 
-def predict_piece_energies(model: AdditiveModel, pieces: Sequence[Piece]) -> tuple[Floats, Floats]:
-    """Return the mean energies of pieces that run alone, and their standard deviations."""
-    sums = model.encoder.sum_pieces([{piece: 1.0} for piece in pieces], [False] * len(pieces))
-    durations = predict_durations(model.encoder, model.duration, sums)
-    powers = predict_powers(model, sums, durations.leaf)
-    variance = powers.logs.log_variance + durations.logs.log_variance
-    medians_j = durations.total * powers.total
-    return np.asarray(medians_j), np.asarray(medians_j * np.sqrt(np.expm1(variance)))
+def _condition(process: FittedLogSums, inputs: LogInputs, is_shared: bool) -> LogSumPosterior:
+    """Return the posterior given the observations that matter for operators.
+
+    Where means are known given all observations, only variances depend on the selection: operators
+    of many networks are so similar that what matters for some of them matters for all. Of a process
+    that several devices share, more observations matter.
+    """
+    if process.row_weights is not None and inputs.size > _MAX_QUERIES:
+        order = np.lexsort((inputs.basis.sum(axis=1), inputs.cells[1]))
+        step = -(-inputs.size // _MAX_QUERIES)
+        inputs = inputs.take(np.sort(order[::step]))
+    return condition_for(process, inputs, limit=_SHARED_ROWS if is_shared else None)
+
+
+def _predict_medians(posterior: LogSumPosterior, inputs: LogInputs) -> Floats:
+    return np.asarray(np.exp(predict_inputs(posterior, inputs, with_variance=False).log_mean))

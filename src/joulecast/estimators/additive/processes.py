@@ -19,7 +19,7 @@ from joulecast.estimators.additive.encode import (
     POWER_AXES,
     RELATIVE_AXES,
     VENDOR_CLASS,
-    DeviceEncoder,
+    OperatorEncoder,
 )
 from joulecast.estimators.additive.roofline import LEVEL_LOG_SD
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
@@ -62,7 +62,7 @@ _POWER_SHARE: Prior = (0.25, 1.5)
 
 
 def define_durations(
-    encoder: DeviceEncoder, overhead_s: float, is_imported: bool = False
+    encoder: OperatorEncoder, overhead_s: float, is_imported: bool = False
 ) -> LogSumProcess:
     """Return the process of durations.
 
@@ -88,7 +88,7 @@ def define_durations(
 
 
 def define_powers(
-    encoder: DeviceEncoder, idle_w: float, overhead_w: float, is_imported: bool = False
+    encoder: OperatorEncoder, idle_w: float, overhead_w: float, is_imported: bool = False
 ) -> LogSumProcess:
     """Return the process of powers.
 

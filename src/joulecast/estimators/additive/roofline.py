@@ -97,19 +97,19 @@ class _Row:
 def _sum_work(observation: DecomposedObservation) -> _Row:
     flops: dict[str, float] = {}
     size_bytes = launches = 0.0
-    for piece, count in observation.counts.items():
-        leaves = piece.leaves_alone if observation.is_isolated else piece.own_leaves
-        for leaf, repeats in leaves:
-            if leaf.operator_class == OVERHEAD:
+    for layer, count in observation.counts.items():
+        operators = layer.operators_alone if observation.is_isolated else layer.own_operators
+        for operator, repeats in operators:
+            if operator.operator_class == OVERHEAD:
                 continue
             times = count * repeats
-            precision = leaf.rate_precision
-            flops[precision] = flops.get(precision, 0.0) + times * leaf.padded_flops
-            size_bytes += times * leaf.size_bytes
+            precision = operator.rate_precision
+            flops[precision] = flops.get(precision, 0.0) + times * operator.padded_flops
+            size_bytes += times * operator.size_bytes
             # A recurrent layer fuses most of the launches that are counted for it.
-            launches += times * leaf.launches * (leaf.operator_class != "recurrent")
+            launches += times * operator.launches * (operator.operator_class != "recurrent")
     # What a run pays once would pass for the duration of its launches.
-    if any(piece.operator_class == OVERHEAD for piece in observation.counts):
+    if any(layer.operator_class == OVERHEAD for layer in observation.counts):
         launches = 0.0
     return _Row(observation.duration_s or 0.0, flops, size_bytes, launches)
 
