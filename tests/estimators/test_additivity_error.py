@@ -1,13 +1,11 @@
 """Errors of sums over parts, by method."""
 
 from joulecast.estimators import additivity_error
-from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 
 
 def test_every_method_has_its_error():
     assert SubtractiveEstimator.sum_error_sd_share == additivity_error.SUBTRACTED_SUM_ERROR_SD_SHARE
-    assert NeuralPowerEstimator.sum_error_sd_share == additivity_error.POLYNOMIAL_SUM_ERROR_SD_SHARE
 
 
 def test_isolated_layers_have_the_smallest_error():
