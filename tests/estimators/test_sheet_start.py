@@ -42,8 +42,8 @@ def test_other_profiles_do_not(change):
 
 
 def test_estimator_that_needs_measurements_is_refused_in_one_line():
-    with pytest.raises(InputError, match="neuralpower needs measurements") as caught:
-        fit_profile(make_sheet_profile(A10), "neuralpower")
+    with pytest.raises(InputError, match="subtractive needs measurements") as caught:
+        fit_profile(make_sheet_profile(A10), "subtractive")
     assert "\n" not in str(caught.value)
     assert make_starting_estimator("additive", A10).name == "additive"
 

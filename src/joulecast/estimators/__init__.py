@@ -58,12 +58,10 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
     "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
     "kernel-gp": _import_later("kernels.kernel_estimators", "KernelProcessEstimator"),
-    "kernel-forest": _import_later("kernels.kernel_estimators", "KernelForestEstimator"),
-    "neuralpower": _import_later("baselines.neuralpower", "NeuralPowerEstimator"),
-    "flops": _import_later("baselines.whole_networks", "FlopsEstimator"),
-    "flops-linear": _import_later("baselines.whole_networks", "LinearFlopsEstimator"),
-    "work-linear": _import_later("baselines.whole_networks", "LinearWorkEstimator"),
-    "constant": _import_later("baselines.whole_networks", "ConstantEstimator"),
+    "flops": _import_later("whole_networks", "FlopsEstimator"),
+    "flops-linear": _import_later("whole_networks", "LinearFlopsEstimator"),
+    "work-linear": _import_later("whole_networks", "LinearWorkEstimator"),
+    "constant": _import_later("whole_networks", "ConstantEstimator"),
 }
 
 _WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")

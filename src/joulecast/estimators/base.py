@@ -347,8 +347,6 @@ DURATION_SUM_ERROR_SD_SHARE = 0.03
 # coverage on simulated devices outside all benchmarks. The method does not fit whole networks, so
 # observations cannot replace it.
 SUBTRACTED_SUM_ERROR_SD_SHARE = 0.06
-# Stages from polynomials over their sizes. A stated prior, chosen on the same simulated devices.
-POLYNOMIAL_SUM_ERROR_SD_SHARE = 0.1
 
 
 def count_work(work: Work) -> Floats:

@@ -6,7 +6,6 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.estimators.additive.layers import group_alike, set_up_layer, split_layers
-from joulecast.estimators.baselines.stages import part_type_key
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.kinds.check import check_layer
@@ -34,7 +33,6 @@ def test_channels_last_makes_another_piece_and_curve(flag: str) -> None:
     assert one.structure != two.structure
     assert one.point == two.point
     assert curve_key(default, setup) != curve_key(other, setup)
-    assert part_type_key(default, setup) != part_type_key(other, setup)
     assert "channels last" in describe_part(other)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.base import Target, setup_key
-from joulecast.estimators.baselines.whole_networks import (
+from joulecast.estimators.whole_networks import (
     ConstantEstimator,
     FlopsEstimator,
     LinearFlopsEstimator,
