@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
+from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.families import draw_family
 from joulecast.records import Network, Setup, Trial
 from joulecast.testing.estimators import observe
@@ -59,4 +59,4 @@ def predict(fitted, networks, setup=SETUP):
 
 
 def count_network(network, setup=SETUP):
-    return count_pieces(split_pieces(network, setup))
+    return count_layers(split_layers(network, setup))

@@ -3,8 +3,8 @@
 import math
 import random
 
-from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer
+from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.kinds import make_layer, make_op
 from joulecast.records import Setup
 from joulecast.variants import Part
@@ -26,7 +26,7 @@ OPERATORS = [
 TAILS = [(), ("relu",), ("gelu", "tanh"), ("relu", "silu", "tanh")]
 
 
-def list_pieces():
+def list_layers():
     """Return pieces of many structures, single layers and blocks."""
     layers = [
         make_layer(kind, tuple(make_op("elementwise", fn=fn) for fn in tail), **sizes)
@@ -36,7 +36,7 @@ def list_pieces():
     blocks = [tuple(layers[at : at + 5]) for at in range(0, len(layers), 3)]
     parts = [Part("hidden", (layer,)) for layer in layers]
     parts += [Part("block", block) for block in blocks]
-    return [make_piece(part, setup) for part in parts for setup in SETUPS]
+    return [set_up_layer(part, setup) for part in parts for setup in SETUPS]
 
 
 def true_start(piece):
@@ -58,7 +58,7 @@ def observe_host_bound(piece, count, host_s, is_isolated=True):
 def observe_all(noise, seed=3):
     rng = random.Random(seed)
     found = []
-    for piece in list_pieces():
+    for piece in list_layers():
         copies = float(rng.choice((2, 4, 8)))
         host_s = (true_start(piece) + copies * true_time(piece)) * math.exp(rng.gauss(0.0, noise))
         found.append(observe_host_bound(piece, copies, host_s))

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums
-from joulecast.gp.logsums.prior_covariance import log_prior_covariance
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP, KernelTerm, LogSumProcess
-from joulecast.gp.weighted_sums import WeightedSums
 
 BASIS_SIZE, AXES, STRUCTURES = 3, 2, 3
 

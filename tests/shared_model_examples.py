@@ -3,10 +3,9 @@
 from functools import lru_cache
 
 from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.shared_fit import MeasuredDevice
-from joulecast.estimators.additive.sheet_model import fit_shared_model
+from joulecast.estimators.additive.data_sheets import MeasuredDevice, fit_shared_model
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.records import DataSheet, Trial
 from joulecast.simulation import make_simulated_device
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from nets import Entry
 
 from joulecast.errors import FileError, JoulecastError, NetError
-from joulecast.estimators.additive.acquisition import MEASUREMENTS_PER_KIND
-from joulecast.estimators.additive.pieces import Piece, make_piece
-from joulecast.estimators.additive.target_pieces import read_target
+from joulecast.estimators.additive.acquisition import MEASUREMENTS_PER_KIND, read_target
+from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
 from joulecast.estimators.base import Target
 from joulecast.files import read_network, write_network
 from joulecast.records import Network, Observation, Setup, Trial
@@ -36,7 +35,7 @@ class NetPiece:
         nets: Names of the nets that contain it.
     """
 
-    piece: Piece
+    piece: SetupLayer
     part: Part
     setup: Setup
     nets: tuple[str, ...]
@@ -84,7 +83,7 @@ def read_all(
     return found
 
 
-def list_pieces(entries: Iterable[Entry], networks: Mapping[str, Network]) -> dict[str, NetPiece]:
+def list_layers(entries: Iterable[Entry], networks: Mapping[str, Network]) -> dict[str, NetPiece]:
     """Return the distinct pieces of all nets by key."""
     found: dict[str, NetPiece] = {}
     for entry in entries:
@@ -147,13 +146,13 @@ READING_COLUMNS = (
 # What to measure
 
 
-def find_piece(observation: Observation, mode: str) -> Piece | None:
+def find_piece(observation: Observation, mode: str) -> SetupLayer | None:
     """Return the isolated piece of an observation, or None."""
     how = observation.trial.execution
     part = (
         read_isolated_part(observation.trial) if how.mode == mode and how.stage == "step" else None
     )
-    return make_piece(part, observation.trial.setup) if part is not None else None
+    return set_up_layer(part, observation.trial.setup) if part is not None else None
 
 
 class MeasuredPieces:

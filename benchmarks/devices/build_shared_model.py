@@ -19,13 +19,13 @@ from shared_devices import H200, collect_devices, collect_metered
 
 from joulecast.errors import InputError
 from joulecast.estimators import find_estimator, load_fit
-from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.additive.host_time import HostTimeModel
-from joulecast.estimators.additive.sheet_model import (
+from joulecast.estimators.additive.data_sheets import (
     SHARED_FIT,
     StoredSharedModel,
     fit_shared_model,
 )
+from joulecast.estimators.additive.estimator import FittedAdditive
+from joulecast.estimators.additive.host_time import HostTimeModel
 from joulecast.files import read_profile
 from joulecast.kinds import HOST_CALLS
 from joulecast.store.shipped import SHIPPED

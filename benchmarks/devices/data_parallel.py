@@ -17,11 +17,12 @@ from pathlib import Path
 from statistics import median
 
 from joulecast.catalogue import find_data_sheet
-from joulecast.estimators.data_parallel import GpuGroup, replicate_step
-from joulecast.estimators.data_parallel.all_reduce import (
+from joulecast.estimators.data_parallel import (
     BackwardPart,
+    GpuGroup,
     find_spread,
     model_all_reduce,
+    replicate_step,
     ring_assumptions,
 )
 from joulecast.records import Estimate, Setup

@@ -3,7 +3,7 @@
     others: data sheets, kernels, steps ─┐
     left out: data sheet (and anchors)  ─┴─▶ durations of its kernels and steps, with intervals
 
-The law is Joulecast's own (``estimators/additive/shared_fit.py``), fitted as the one that ships.
+The law is Joulecast's own (``estimators/additive/data_sheets.py``), fitted as the one that ships.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from published_steps import read_published_steps
 from shared_devices import collect_devices, observe_row
 
 from joulecast.catalogue import find_data_sheet
-from joulecast.estimators.additive.device_model import predict_durations
-from joulecast.estimators.additive.model_fit import extend_durations
-from joulecast.estimators.additive.shared_fit import (
+from joulecast.estimators.additive.data_sheets import (
     fit_shared_durations,
     make_sheet_encoder,
 )
+from joulecast.estimators.additive.fit import extend_durations
+from joulecast.estimators.additive.predict import predict_durations
 from joulecast.estimators.base import Floats
 from joulecast.gp.logsums.posterior import FittedLogSums
 from joulecast.records import DataSheet
@@ -58,7 +58,7 @@ class DurationLaw:
         """Return the durations of kernels or steps."""
         encoder = make_sheet_encoder(self.sheet)
         # Steps of training are sums over forward and backward passes (``additive/passes.py``).
-        sums = encoder.sum_pieces([count_row(row) for row in rows])
+        sums = encoder.sum_layers([count_row(row) for row in rows])
         logs = predict_durations(encoder, self.fitted, sums).logs
         return PredictedDurations(logs.log_mean, np.sqrt(logs.log_variance))
 

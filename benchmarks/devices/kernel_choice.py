@@ -13,7 +13,7 @@ from published_steps import PublishedStep
 from scipy.spatial import cKDTree
 from step_products import list_step_work
 
-from joulecast.estimators.additive.pieces import Piece, count_pieces, split_pieces
+from joulecast.estimators.additive.layers import SetupLayer, count_layers, split_layers
 from joulecast.records import Setup
 
 AnyStep = StepRow | PublishedStep
@@ -48,11 +48,11 @@ def list_operator_sizes(op: str) -> list[tuple[int, ...]]:
     return sorted(_find_operator_sizes()[op if op in PRODUCT_OPS else "vector"])
 
 
-def count_row(row: KernelRow | AnyStep) -> Mapping[Piece, float]:
+def count_row(row: KernelRow | AnyStep) -> Mapping[SetupLayer, float]:
     """Return the pieces of a row with how often it runs each."""
     if isinstance(row, KernelRow):
         return {row.piece: 1.0}
-    return count_pieces(split_pieces(row.network, row.setup))
+    return count_layers(split_layers(row.network, row.setup))
 
 
 @lru_cache

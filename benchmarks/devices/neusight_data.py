@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
 from joulecast.kinds import make_layer
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import Part
@@ -62,7 +62,7 @@ class KernelRow:
         return len(self.sizes) == len(_MATMUL_COLUMNS)
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> SetupLayer:
         """The kernel as the leaf of a network."""
         return make_kernel_piece(self.op, self.sizes)
 
@@ -154,9 +154,9 @@ def list_networks(folder: Path = NETWORKS) -> list[Network]:
 
 
 @lru_cache(maxsize=65536)
-def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> Piece:
+def make_kernel_piece(op: str, sizes: tuple[int, ...]) -> SetupLayer:
     """Return a kernel as a leaf: the same coordinates as those of a network's operators."""
-    piece = make_piece(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
+    piece = set_up_layer(Part("hidden", (_make_kernel_layer(op, sizes),)), KERNEL_SETUP)
     # NeuSight adds two different tensors; Joulecast's isolated layers read one of them twice.
     return replace(piece, alone_bytes=piece.size_bytes)
 

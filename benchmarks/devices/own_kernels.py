@@ -21,7 +21,7 @@ from step_products import Product, list_step_work
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.additive.layers import SetupLayer
 from joulecast.records import DataSheet
 
 _NEIGHBOURS = 6
@@ -108,7 +108,7 @@ class KernelTable:
         weights = 1.0 / (np.atleast_1d(distances) + 0.05) ** 2
         return float(np.exp(np.average(ratios[np.atleast_1d(numbers)], weights=weights)))
 
-    def _find_vector(self, piece: Piece) -> tuple[str, tuple[float, ...]]:
+    def _find_vector(self, piece: SetupLayer) -> tuple[str, tuple[float, ...]]:
         names = (_SAME.get(piece.kind, ""), *_SIMILAR)
         op = next(name for name in names if name in self._trees)
         return op, (float(np.exp(piece.point[0])), float(np.exp(piece.point[1])))

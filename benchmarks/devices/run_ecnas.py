@@ -28,14 +28,18 @@ from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ecnas"))
 
+from carried_device import CarriedDevice
 from cells import SETUP, SOURCE, STEPS, Run, read_runs
 from methods import Names, RunData, group_runs
 
 from joulecast.catalogue import find_data_sheet
-from joulecast.estimators.additive.carried_device import CarriedDevice
-from joulecast.estimators.additive.datasheet_power import find_power_priors
-from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
-from joulecast.estimators.additive.imported_runs import RunTotals, predict_runs
+from joulecast.estimators.additive.estimator import (
+    AdditiveEstimator,
+    FittedAdditive,
+    RunTotals,
+    predict_runs,
+)
+from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation
 from joulecast.testing.commits import find_commit

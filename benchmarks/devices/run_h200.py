@@ -37,15 +37,15 @@ from shared_devices import H200, collect_devices
 
 from joulecast.catalogue import find_data_sheet
 from joulecast.estimators import fit_profile
-from joulecast.estimators.additive.datasheet_power import find_power_priors
-from joulecast.estimators.additive.device_model import AdditiveModel
-from joulecast.estimators.additive.estimator import FittedAdditive, start_from_sheet
-from joulecast.estimators.additive.host_time import fit_host_time
-from joulecast.estimators.additive.sheet_model import (
+from joulecast.estimators.additive.data_sheets import (
     SharedModel,
     StoredSharedModel,
     fit_shared_model,
 )
+from joulecast.estimators.additive.estimator import FittedAdditive, start_from_sheet
+from joulecast.estimators.additive.host_time import fit_host_time
+from joulecast.estimators.additive.predict import AdditiveModel
+from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.files import read_profile
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.kinds import network_work

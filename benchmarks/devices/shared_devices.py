@@ -22,8 +22,8 @@ from neusight_data import KernelRow
 from published_steps import PublishedStep
 
 from joulecast.catalogue import find_data_sheet
-from joulecast.estimators.additive.decompose import DecomposedObservation, decompose_observations
-from joulecast.estimators.additive.shared_fit import MeasuredDevice
+from joulecast.estimators.additive.data_sheets import MeasuredDevice
+from joulecast.estimators.additive.observations import DecomposedObservation, decompose_observations
 from joulecast.files import read_profile
 from joulecast.store.shipped import SHIPPED
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from joulecast.estimators.additive.layer_operators import list_operators
-from joulecast.estimators.additive.pieces import Piece, make_piece, split_pieces
+from joulecast.estimators.additive.layers import SetupLayer, set_up_layer, split_layers
+from joulecast.estimators.additive.operators import list_operators
 from joulecast.kinds import layer_work
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import BLOCK, Part, make_isolated_network, split_network
@@ -38,7 +38,7 @@ class OperatorWork:
         added_bytes: Bytes of adding the gradients of a product's weights to those before.
     """
 
-    piece: Piece
+    piece: SetupLayer
     count: float
     products: tuple[Product, ...]
     forward: tuple[float, int]
@@ -48,10 +48,10 @@ class OperatorWork:
 
 def list_step_work(network: Network, setup: Setup) -> Iterator[OperatorWork]:
     """Yield the operators of a step; losses are left out, which take next to no time."""
-    for placed in split_pieces(network, setup):
+    for placed in split_layers(network, setup):
         for layer, calls in _list_layers(placed.placed_part.part):
             for operator, half in list_operators(layer, False):
-                piece = make_piece(Part("hidden", (operator,), half), setup)
+                piece = set_up_layer(Part("hidden", (operator,), half), setup)
                 if piece.flops or piece.size_bytes:
                     yield _describe(piece, placed.count * calls, operator, setup)
 
@@ -64,7 +64,7 @@ def _list_layers(part: Part) -> Iterator[tuple[Layer, int]]:
         yield from ((layer, placed.calls) for layer in placed.part.layers)
 
 
-def _describe(piece: Piece, count: float, operator: Layer, setup: Setup) -> OperatorWork:
+def _describe(piece: SetupLayer, count: float, operator: Layer, setup: Setup) -> OperatorWork:
     work = layer_work(operator, setup)
     forward = work.forward.size_bytes, work.forward.launches
     backward = piece.size_bytes - forward[0], piece.launches - forward[1]

@@ -23,8 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from joulecast.estimators import find_estimator
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.imported_runs import predict_runs
+from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
 from joulecast.kinds import network_work
 from joulecast.records import Network, Observation
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from joulecast.estimators import find_estimator
 from joulecast.estimators.additive.estimator import FittedAdditive
-from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.files import read_profile, write_profile
 from joulecast.records import Observation, Profile
 from joulecast.store import open_store

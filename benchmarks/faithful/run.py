@@ -29,7 +29,7 @@ from typing import Any
 from joulecast.campaign import run_campaign
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Estimator, Target
-from joulecast.estimators.subtractive.paper_options import DEVIATIONS, PAPER_BATCHES
+from joulecast.estimators.subtractive.options import DEVIATIONS, PAPER_BATCHES
 from joulecast.families import FAMILIES, draw_family, make_family
 from joulecast.measurer import MeasureClock, Measurer, make_measurer
 from joulecast.measurer.windows import MeasureLimits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from joulecast.estimators.base import Fitted, Proposal, Target
-from joulecast.estimators.baselines.whole_networks import ConstantEstimator
+from joulecast.estimators.whole_networks import ConstantEstimator
 from joulecast.records import Observation, Trial
 
 

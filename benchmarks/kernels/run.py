@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
-from joulecast.estimators.base import Floats
+from joulecast.estimators.base import Floats, fit_work_rates
 from joulecast.estimators.kernels.kernel_regressions import (
     fit_forest,
     fit_process,
@@ -34,7 +34,6 @@ from joulecast.estimators.kernels.kernel_regressions import (
     name_features,
 )
 from joulecast.estimators.kernels.work_means import fit_work_mean
-from joulecast.estimators.work_rates import fit_work_rates
 from joulecast.fusion import FUSION_TABLES, FusedKernel, list_kernels
 from joulecast.gp.lognormal import minimise_relative_error
 from joulecast.kinds import make_layer, make_op

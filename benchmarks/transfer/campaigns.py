@@ -29,8 +29,8 @@ import numpy as np
 from joulecast.features.nets import resolve_name
 from joulecast.campaign import run_campaign
 from joulecast.estimators import fit_profile
+from joulecast.estimators.additive.encode import SourceDevice
 from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
-from joulecast.estimators.additive.transfer import SourceDevice
 from joulecast.estimators.base import Target
 from joulecast.families import FAMILIES, draw_family
 from joulecast.measurer import MeasureClock, make_measurer

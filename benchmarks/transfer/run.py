@@ -31,9 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "ecnas"))
 from cells import SETUP, SOURCE, STEPS, read_runs
 from methods import Names, RunData, group_runs
 
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.imported_runs import predict_runs
-from joulecast.estimators.additive.transfer import SourceDevice
+from joulecast.estimators.additive.encode import SourceDevice
+from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Trial
 from joulecast.simulation.chip import draw_chip

@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.atlas.anchors import make_anchor_trials, make_host_trials, make_layer_trials
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.kinds import Work, peak_memory
 from joulecast.records import Device, Trial
 from joulecast.runtimes.torch.runtime import TorchRuntime
@@ -19,7 +19,7 @@ SCALES += [assume_scale(False, size * GIB) for size in (2, 16, 256)]
 def assume_step_s(trial: Trial, scale: DeviceScale) -> float:
     part = read_isolated_part(trial)
     assert part is not None
-    piece = make_piece(part, trial.setup)
+    piece = set_up_layer(part, trial.setup)
     work = Work(piece.flops, piece.size_bytes, piece.launches)
     return trial.execution.copies * scale.duration_s(work, trial.setup.precision)
 

@@ -13,7 +13,7 @@ from joulecast.atlas.device_scale import GIB, assume_scale
 from joulecast.atlas.draft import DATA, NetworkDraft
 from joulecast.atlas.draw import SizeDraw
 from joulecast.atlas.population import Population, draw_population
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer
 from joulecast.kinds import check_network
 from joulecast.records import Device, Network, Setup
 from joulecast.runtimes.torch.build import build_net
@@ -32,7 +32,7 @@ def population() -> Population:
 
 @pytest.fixture(scope="module")
 def labels(population: Population) -> set[str]:
-    return {one.piece.label for one in population.pieces}
+    return {one.layer.label for one in population.pieces}
 
 
 def test_sizes_are_log_uniform_within_bounds() -> None:
@@ -78,7 +78,7 @@ def test_networks_are_valid_and_reproducible(name: str) -> None:
 
 
 def name_leaves(network: Network, setup: Setup) -> list[str]:
-    return [make_piece(placed.part, setup).label for placed in split_network(network)]
+    return [set_up_layer(placed.part, setup).label for placed in split_network(network)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def find_covered_share(network: Network, labels: set[str], precision: str) -> fl
     setup = Setup(batch=8, precision=precision)
     covered = total = 0.0
     for placed in split_network(network):
-        piece = make_piece(placed.part, setup)
+        piece = set_up_layer(placed.part, setup)
         work = placed.calls * (piece.size_bytes + piece.flops / 100.0)
         total += work
         covered += work if piece.label in labels else 0.0
@@ -145,7 +145,7 @@ def test_every_label_of_leaves_occurs_in_every_precision(population: Population)
     kinds: dict[str, set[str]] = {}
     for one in population.pieces:
         if not one.is_block:
-            kind, _, precision = one.piece.label.rpartition(" ")
+            kind, _, precision = one.layer.label.rpartition(" ")
             kinds.setdefault(kind, set()).add(precision)
     assert {kind for kind, found in kinds.items() if found != set(PRECISIONS)} == set()
 
@@ -172,11 +172,11 @@ def test_isolated_pieces_train() -> None:
     runtime = TorchRuntime("cpu", Device("a-cpu"))
     smallest = {}
     for one in draw_population(0, 33).pieces:
-        is_large = one.piece.flops > 1e9 or one.piece.size_bytes > 1e8
-        if not (one.is_block or is_large or "stack" in one.piece.label):
-            best = smallest.setdefault(one.piece.label.rpartition(" ")[0], one)
-            if one.piece.size_bytes < best.piece.size_bytes:
-                smallest[one.piece.label.rpartition(" ")[0]] = one
+        is_large = one.layer.flops > 1e9 or one.layer.size_bytes > 1e8
+        if not (one.is_block or is_large or "stack" in one.layer.label):
+            best = smallest.setdefault(one.layer.label.rpartition(" ")[0], one)
+            if one.layer.size_bytes < best.piece.size_bytes:
+                smallest[one.layer.label.rpartition(" ")[0]] = one
     assert len(smallest) > 20
     for one in smallest.values():
         if one.part.role == "output" and not any(layer.trains for layer in one.part.layers):

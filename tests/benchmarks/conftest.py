@@ -11,21 +11,32 @@ from pathlib import Path
 
 import pytest
 
-ACCURACY = Path(__file__).parents[2] / "benchmarks" / "accuracy"
+from joulecast.plugins import load_plugins
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @contextmanager
-def _import_accuracy(*names: str) -> Iterator[Namespace]:
-    sys.path.insert(0, str(ACCURACY))
+def import_scripts(folder: str, *names: str) -> Iterator[Namespace]:
+    """Import scripts of one benchmark, with the rivals installed as a plug-in."""
+    paths = [str(BENCHMARKS / folder), str(BENCHMARKS / "rivals")]
+    before = set(sys.modules)
+    sys.path[:0] = paths
+    load_plugins.cache_clear()
     try:
         yield Namespace(**{name: importlib.import_module(name) for name in names})
     finally:
-        sys.path.remove(str(ACCURACY))
-        for name in names:
-            sys.modules.pop(name, None)
+        for path in paths:
+            sys.path.remove(path)
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(str(BENCHMARKS)):
+                del sys.modules[name]
+        load_plugins.cache_clear()
 
 
-@pytest.fixture(scope="session")
-def import_accuracy():
-    """Return a context manager that imports scripts of the accuracy benchmark by name."""
-    return _import_accuracy
+@pytest.fixture(scope="module")
+def scripts(request):
+    """Return the scripts that the test module names in ``SCRIPTS``: a folder, then modules."""
+    with import_scripts(*request.module.SCRIPTS) as found:
+        yield found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.estimators.subtractive.paper_options import DEVIATIONS, OURS, PAPER
+from joulecast.estimators.subtractive.options import DEVIATIONS, OURS, PAPER
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "faithful" / "run.py"
 

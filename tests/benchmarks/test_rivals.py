@@ -1,83 +1,106 @@
-"""The paper's method at several budgets: cut campaigns, means over devices, one table."""
+"""Test the rivals: a plug-in of two estimators that pass the contract of all estimators."""
 
-import json
-from argparse import Namespace
+import random
 
+import numpy as np
 import pytest
 
-from joulecast.campaign import find_profile_key
-from joulecast.errors import MissingError
-from joulecast.features.measurers import open_measurer
-from joulecast.features.options import MeasureOptions
-from joulecast.store import open_store
-from joulecast.uses.evaluate import evaluate
-
-NAMES = (
-    "settings",
-    "observation_files",
-    "outside_baselines",
-    "rows",
-    "tables",
-    "report",
-    "cost",
-    "rivals",
+from joulecast.estimators import ESTIMATORS, fit_profile, list_estimator_names
+from joulecast.estimators.base import Target
+from joulecast.families import draw_family, make_family
+from joulecast.records import Device, Observation, Profile, Trial
+from joulecast.simulation import make_simulated_device
+from joulecast.testing.estimators import (
+    SETUP,
+    EstimatorContract,
+    draw_networks,
+    make_observations,
+    run_short_campaign,
 )
-ESTIMATORS = ("subtractive-blocks", "constant")
+from joulecast.variants import split_network
+
+SCRIPTS = ("rivals", "neuralpower", "kernel_forest")
+RIVALS = ("kernel-forest", "neuralpower")
 
 
-@pytest.fixture(scope="module")
-def bench(import_accuracy):
-    with import_accuracy(*NAMES) as found:
-        yield found
+def test_rivals_are_found_by_name_and_not_built_in(scripts):
+    assert list_estimator_names()[-2:] == RIVALS
+    assert not set(RIVALS) & set(ESTIMATORS)
+    profile = Profile(Device("a", "b"), "torch-2", "gpu", "simulated", make_observations())
+    for name in RIVALS:
+        assert fit_profile(profile, name).estimate(draw_networks(1), SETUP)[0].energy_j > 0
 
 
-@pytest.fixture(scope="module")
-def kept(bench, tmp_path_factory):
-    """Return a store with a short campaign on a simulated device."""
-    place = tmp_path_factory.mktemp("kept") / "store.sqlite"
-    setting = bench.cost.find_setting("transformer-bf16")
-    with (
-        open_measurer(MeasureOptions("simulated:23", rounds=1)) as measurer,
-        open_store(place) as store,
-    ):
-        evaluate(measurer, store, bench.rivals.make_plan(setting, ESTIMATORS, 30.0))
-        return place, store.load_profile(find_profile_key(measurer))
+class TestNeuralPower(EstimatorContract):
+    @pytest.fixture(autouse=True)
+    def find_script(self, scripts):
+        self.make_estimator = scripts.neuralpower.NeuralPowerEstimator
 
 
-def test_smaller_budgets_use_the_beginning_of_a_campaign(bench, kept):
-    rows = bench.rivals.score_budgets(kept[1], bench.cost.find_setting("transformer-bf16"))
-    spent_s = {
-        (row["estimator"], row["budget_s"]): row["device_seconds"]
-        for row in rows
-        if row["estimator"] in ESTIMATORS
-    }
-    blocks = [spent_s["subtractive-blocks", budget_s] for budget_s in bench.rivals.BUDGETS_S]
-    assert blocks[0] < blocks[1] and blocks[0] < 25.0
-    assert len({spent_s["constant", budget_s] for budget_s in bench.rivals.BUDGETS_S}) == 1
-    # All baselines of whole nets share one campaign.
-    assert {row["estimator"] for row in rows} == set(bench.rivals.RIVALS) - {"subtractive"}
+class TestKernelForest(EstimatorContract):
+    @pytest.fixture(autouse=True)
+    def find_script(self, scripts):
+        self.make_estimator = scripts.kernel_forest.KernelForestEstimator
 
 
-def test_scores_and_observations_are_written(bench, kept, tmp_path, capsys):
-    args = Namespace(stores=[kept[0]], out=tmp_path, settings="transformer-bf16,resnet-bf16")
-    bench.rivals.score_store(args)
-    assert "subtractive-blocks" in capsys.readouterr().out
-    written = json.loads((tmp_path / "rivals.json").read_text())
-    assert written["provenance"] == "simulated"
-    args.stores = [tmp_path / "observations-rivals-transformer-bf16.json.gz"]
-    bench.rivals.score_store(args)
-    again = json.loads((tmp_path / "rivals.json").read_text())
-    assert again["settings"] == written["settings"]
+def test_neuralpower_recovers_a_device_on_which_stages_cost_what_their_work_says(scripts):
+    script, networks = scripts.neuralpower, [draw_family("lenet5", random.Random(4).randint)]
+
+    def find_cost(stage):
+        work = stage.work
+        duration_s = 1e-5 * work.launches + 1e-11 * work.size_bytes + 1e-12 * work.flops
+        return 20.0 * duration_s, duration_s
+
+    def observe(trial):
+        stage, times = script.read_stage(Observation(trial)).stage, trial.execution.copies
+        energy_j, duration_s = find_cost(stage)
+        return Observation(trial, energy_j * times, None, duration_s * times)
+
+    estimator, target = script.NeuralPowerEstimator(), Target(make_family("lenet5"), SETUP)
+    seen = []
+    while (trial := estimator.propose(target, seen).trial) is not None:
+        seen.append(observe(trial))
+    sizes = {}
+    for stage in (script.read_stage(one).stage for one in seen):
+        sizes.setdefault(stage.type_key, set()).add(stage.part)
+    # Four types and three stages; the first convolution has only six widths.
+    assert sorted(map(len, sizes.values())) == [6] * 3 + [20] * 9
+    found = estimator.fit(seen).predict(networks, [SETUP])
+    parts = [placed.part for network in networks for placed in split_network(network)]
+    truth = [find_cost(one) for part in parts for one in script.list_stages(part, SETUP)]
+    assert found.energy_j[0] == pytest.approx(sum(cost[0] for cost in truth), rel=0.02)
+    assert found.unseen_share == (0.0,)
 
 
-def test_setting_that_was_not_measured_is_one_clear_error(bench, kept, tmp_path):
-    args = Namespace(stores=[kept[0]], out=tmp_path, settings="resnet-bf16")
-    with pytest.raises(MissingError, match=r"rivals\.py measure"):
-        bench.rivals.score_store(args)
+def test_sizes_that_a_device_refuses_are_replaced_and_types_given_up(scripts):
+    estimator, device = scripts.neuralpower.NeuralPowerEstimator(), make_simulated_device(1)
+    target, seen = Target(make_family("lenet5:4,6,24,16"), SETUP), []
+    while (trial := estimator.propose(target, seen).trial) is not None:
+        is_refused = trial.network.layers[0].kind == "conv2d"
+        energy_j = None if is_refused else device.true_cost(trial).energy_j
+        seen.append(Observation(trial, energy_j, None, energy_j and 1.0))
+    refused = [one for one in seen if one.energy_j is None]
+    assert 0 < len(refused) <= 10 and len(seen) > 60
 
 
-def test_devices_are_averaged_by_method_and_budget(bench):
-    row = {"estimator": "flops", "budget_s": 20.0, "noise_percent": 1.0, "nets": 12}
-    devices = [[{**row, "mape_percent": error, "device_seconds": 5.0}] for error in (10.0, 20.0)]
-    (mean,) = bench.rivals.average_devices(devices)
-    assert (mean["mape_percent"], mean["nets"], mean["devices"]) == (15.0, 24, 2)
+def test_polynomial_keeps_the_few_terms_that_made_the_values(scripts):
+    rng = np.random.default_rng(0)
+    columns = rng.uniform(0.05, 1.0, (40, 4))
+    values = 0.5 + 3.0 * columns[:, 0] * columns[:, 1]
+    fitted, left_out = scripts.neuralpower.fit_polynomial(columns, values, 3)
+    unseen = rng.uniform(0.05, 1.0, (20, 4))
+    assert fitted.predict(unseen) == pytest.approx(
+        0.5 + 3.0 * unseen[:, 0] * unseen[:, 1], rel=1e-3
+    )
+    assert left_out == pytest.approx(values, rel=1e-2)
+    assert len(fitted.weights) <= 5
+
+
+def test_forest_shares_the_campaign_of_the_process(scripts):
+    forest = scripts.kernel_forest.KernelForestEstimator()
+    target, device = Target(make_family("lenet5"), SETUP), make_simulated_device(3, noise=0.0)
+    assert forest.campaign == "kernel-gp"
+    seen = run_short_campaign(forest, target, 3, device)
+    process = ESTIMATORS["kernel-gp"]()
+    assert forest.propose(target, seen).trial == process.propose(target, seen).trial
+    assert Trial(target.network, SETUP).key not in {one.trial.key for one in seen[:1]}

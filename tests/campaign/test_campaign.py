@@ -20,7 +20,7 @@ from joulecast.errors import (
 )
 from joulecast.estimators import estimate_network, find_estimator
 from joulecast.estimators.base import Target
-from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.families import make_family
 from joulecast.records import Setup
 from joulecast.runtimes.simulated import SimulatedRuntime

@@ -50,7 +50,7 @@ def test_store_that_cannot_be_written_is_said_before_measuring(shell, monkeypatc
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    monkeypatch.setattr("joulecast.cli.measure.measure_net", refuse_measuring)
+    monkeypatch.setattr("joulecast.features.measure.measure_net", refuse_measuring)
     words = ("measure", "lenet5", "--on", "simulated:5", "--store", postgres_url)
     message = shell.fails(*words)
     assert "it can be read but not written; allow writing" in message
@@ -61,7 +61,7 @@ def test_result_is_printed_if_it_cannot_be_stored(shell, monkeypatch):
     def fail(*args):
         raise StoreError("the store s: there is no space left; free some")
 
-    monkeypatch.setattr("joulecast.cli.measure.save_observation", fail)
+    monkeypatch.setattr("joulecast.features.measure.save_observation", fail)
     result = shell("measure", "lenet5", "--on", "simulated:5", "--json", code=1)
     data = json.loads(result.stdout)
     assert data["energy_j"] > 0 and data["store"] is None

@@ -27,10 +27,3 @@ def test_profile_and_estimate_use_one_framework(shell):
 def test_kind_that_mnn_cannot_train_is_one_line(shell):
     line = shell.fails("measure", "transformer:16,1", "--on", "mnn")
     assert "layer block0.sdpa: MNN cannot train sdpa" in line
-
-
-def test_estimator_of_separate_stages_is_refused_by_the_stage(shell):
-    words = ("--runtime", "mnn", "--points", "4", "--rounds", "1", "--estimator", "neuralpower")
-    # What was measured before, forward, is stored.
-    line = shell("profile", NET, *words, code=1).stderr
-    assert "MNN cannot run the stage backward alone: measure step or forward" in line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.estimators.block_estimates import estimate_blocks
+from joulecast.estimators.fitted_profile import estimate_blocks
 from joulecast.families import make_family
 from joulecast.records import LayerEstimate
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.contradictions import agree, drop_contradicted
+from joulecast.estimators.plausibility import agree, drop_contradicted
 from joulecast.families import make_family
 from joulecast.records import OWN_NET, Network, Observation, Setup, Trial
 

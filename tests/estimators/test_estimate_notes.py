@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecast.estimators.estimate_notes import explain_memory, list_estimate_notes
+from joulecast.estimators.fitted_profile import explain_memory, list_estimate_notes
 from joulecast.families import make_family
 from joulecast.records import Estimate, StepTotals
 

@@ -17,8 +17,7 @@ from joulecast.estimators import (
     update_estimate,
 )
 from joulecast.estimators.base import UNIT_SD_SHARE
-from joulecast.estimators.fitted_profile import UNIT_VARIATION
-from joulecast.estimators.uncounted_work import NO_COST_RULE
+from joulecast.estimators.fitted_profile import NO_COST_RULE, UNIT_VARIATION
 from joulecast.families import make_family
 from joulecast.kinds import peak_memory
 from joulecast.records import (

@@ -7,7 +7,7 @@ import pytest
 from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
 from joulecast.estimators import fit_profile
-from joulecast.estimators.sheet_start import (
+from joulecast.estimators.fitted_profile import (
     check_sheet_precision,
     find_starting_sheet,
     make_starting_estimator,
@@ -42,8 +42,8 @@ def test_other_profiles_do_not(change):
 
 
 def test_estimator_that_needs_measurements_is_refused_in_one_line():
-    with pytest.raises(InputError, match="neuralpower needs measurements") as caught:
-        fit_profile(make_sheet_profile(A10), "neuralpower")
+    with pytest.raises(InputError, match="subtractive needs measurements") as caught:
+        fit_profile(make_sheet_profile(A10), "subtractive")
     assert "\n" not in str(caught.value)
     assert make_starting_estimator("additive", A10).name == "additive"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.uncounted_work import (
+from joulecast.estimators.fitted_profile import (
     NO_COST_RULE,
     NO_LAYER,
     find_uncounted_share,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.estimators.work_rates import count_work, fit_work_rates
+from joulecast.estimators.base import count_work, fit_work_rates
 from joulecast.kinds import Work
 
 RATES = np.array([3e-12, 2e-10, 5e-6])

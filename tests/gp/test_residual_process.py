@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from joulecast.gp.residual_process import (
+from joulecast.gp.regression import (
     BIAS_VARIANCE,
     ResidualProcess,
     _NegativeLogPosterior,

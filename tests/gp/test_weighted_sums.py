@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.gp.linalg import WeightedSums
 
 INPUTS = 40
 

@@ -165,7 +165,7 @@ def test_layer_is_measured_on_a_simulated_device():
     assert observation.duration_s / steps == pytest.approx(cost.duration_s, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["additive", "subtractive", "neuralpower", "flops"])
+@pytest.mark.parametrize("name", ["additive", "subtractive", "flops"])
 def test_estimators_estimate_the_kind(name):
     estimator, network = ESTIMATORS[name](), make_network()
     with make_simulated_measurer(make_simulated_device(7, noise=0.0)) as measurer:

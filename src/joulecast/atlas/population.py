@@ -10,7 +10,7 @@ from functools import cached_property
 from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 from joulecast.atlas.device_scale import GIB, DeviceScale, assume_scale
 from joulecast.atlas.draw import SizeDraw
-from joulecast.estimators.additive.pieces import Piece, make_piece
+from joulecast.estimators.additive.layers import SetupLayer, set_up_layer
 from joulecast.kinds import layer_work, output_shape
 from joulecast.records import Layer, Network, Setup
 from joulecast.variants import BLOCK, Part, split_blocks, split_network
@@ -54,7 +54,7 @@ class PopulationPiece:
         work_share: Its share of the work of the population, in which every network counts alike.
     """
 
-    piece: Piece
+    piece: SetupLayer
     part: Part
     setup: Setup
     work_share: float
@@ -80,7 +80,7 @@ class Population:
                 found[key] = found.get(key, 0.0) + share / len(self.members)
         pieces: dict[str, PopulationPiece] = {}
         for (part, setup), share in found.items():
-            piece = make_piece(part, setup)
+            piece = set_up_layer(part, setup)
             if piece.key in pieces:
                 share += pieces[piece.key].work_share
             if piece.flops or piece.size_bytes:
@@ -119,16 +119,16 @@ def _add_missing_precisions(
     groups: dict[str, list[PopulationPiece]] = {}
     for one in pieces:
         if not one.is_block:
-            groups.setdefault(one.piece.label, []).append(one)
-    found = {one.piece.key: one for one in pieces}
+            groups.setdefault(one.layer.label, []).append(one)
+    found = {one.layer.key: one for one in pieces}
     counts = {label: len(group) for label, group in groups.items()}
     for label in sorted(groups):
-        group = sorted(groups[label], key=lambda one: (one.piece.size_bytes, one.piece.key))
+        group = sorted(groups[label], key=lambda one: (one.layer.size_bytes, one.layer.key))
         spread = [group[round(at * (len(group) - 1) / _FEWEST)] for at in range(_FEWEST + 1)]
         for precision in precisions:
             for one in dict.fromkeys(spread):
                 setup = replace(one.setup, precision=precision)
-                piece = make_piece(one.part, setup)
+                piece = set_up_layer(one.part, setup)
                 if piece.key not in found and counts.get(piece.label, 0) < _FEWEST:
                     counts[piece.label] = counts.get(piece.label, 0) + 1
                     share = _COPY_SHARE * one.work_share
@@ -192,6 +192,6 @@ def _list_parts(network: Network) -> Iterator[Part]:
 
 
 def _cost_part(part: Part, setup: Setup) -> float:
-    work = make_piece(part, setup)
+    work = set_up_layer(part, setup)
     launched_bytes = _LAUNCH_BYTES * work.launches if setup.phase == "inference" else 0.0
     return work.size_bytes + work.flops / _FLOPS_PER_BYTE + launched_bytes

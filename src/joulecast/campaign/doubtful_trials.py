@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from joulecast.campaign.trial_log import TrialLog
 from joulecast.errors import ContaminatedError
 from joulecast.estimators.base import Fitted
-from joulecast.estimators.contradictions import agree
-from joulecast.estimators.plausibility import list_implausible
+from joulecast.estimators.plausibility import agree, list_implausible
 from joulecast.records import Observation
 
 MOST_REPEATED = 20

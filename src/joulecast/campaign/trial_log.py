@@ -24,7 +24,7 @@ from joulecast.errors import (
     NetError,
 )
 from joulecast.estimators.base import Json
-from joulecast.estimators.contradictions import (
+from joulecast.estimators.plausibility import (
     agree,
     drop_contradicted,
     is_comparable,

@@ -20,14 +20,14 @@ from typing import Any
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.base import Estimator as Estimator
 from joulecast.estimators.base import FitComponent, Fitted
-from joulecast.estimators.contradictions import drop_contradicted
 from joulecast.estimators.estimates import Estimates as Estimates
-from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
-from joulecast.estimators.sheet_start import (
+from joulecast.estimators.fitted_profile import (
     STARTS_FROM_SHEETS,
     find_starting_sheet,
     make_starting_estimator,
 )
+from joulecast.estimators.fitted_profile import FittedProfile as FittedProfile
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.gp.lognormal import interval_log_sd, normal_quantile
 from joulecast.plugins import ESTIMATOR_GROUP, Plugins, load_plugins
 from joulecast.records import Estimate, Network, Profile, Setup, find_fit_count
@@ -58,12 +58,10 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "subtractive-blocks": _import_later("subtractive.estimator", "BlockSubtractiveEstimator"),
     "ampere": _import_later("subtractive.estimator", "PaperEstimator"),
     "kernel-gp": _import_later("kernels.kernel_estimators", "KernelProcessEstimator"),
-    "kernel-forest": _import_later("kernels.kernel_estimators", "KernelForestEstimator"),
-    "neuralpower": _import_later("baselines.neuralpower", "NeuralPowerEstimator"),
-    "flops": _import_later("baselines.whole_networks", "FlopsEstimator"),
-    "flops-linear": _import_later("baselines.whole_networks", "LinearFlopsEstimator"),
-    "work-linear": _import_later("baselines.whole_networks", "LinearWorkEstimator"),
-    "constant": _import_later("baselines.whole_networks", "ConstantEstimator"),
+    "flops": _import_later("whole_networks", "FlopsEstimator"),
+    "flops-linear": _import_later("whole_networks", "LinearFlopsEstimator"),
+    "work-linear": _import_later("whole_networks", "LinearWorkEstimator"),
+    "constant": _import_later("whole_networks", "ConstantEstimator"),
 }
 
 _WITH_DEVIATIONS = ("subtractive", "subtractive-blocks", "ampere")

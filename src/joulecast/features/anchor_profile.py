@@ -9,7 +9,7 @@ from joulecast.campaign.anchor_campaign import ANCHORS_NAME, AnchorRun, run_anch
 from joulecast.campaign.campaign_record import record_campaign
 from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import InputError, MissingError
-from joulecast.estimators.sheet_start import match_device_sheet
+from joulecast.estimators.fitted_profile import match_device_sheet
 from joulecast.features.measurers import lock_device, open_any_measurer
 from joulecast.features.options import MeasureOptions
 from joulecast.measurer import TrialMeasurer

@@ -21,7 +21,7 @@ from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
-from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.features.atlas_process import measure_in_workers
 from joulecast.features.atlas_worker import AtlasRequest
 from joulecast.features.measurers import lock_device, open_any_measurer

@@ -266,7 +266,7 @@ def _list_rows(
 ) -> list[_PlannedRow]:
     """Return the combinations of one device, without estimates."""
     from joulecast.estimators.data_parallel import find_gpu_group
-    from joulecast.estimators.sheet_start import check_sheet_precision
+    from joulecast.estimators.fitted_profile import check_sheet_precision
 
     planned = []
     for setup, one in product(setups, counts):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def refit_profile(store: Store, key: str, estimator: Estimator) -> bool:
     """Fit an estimator to a profile and store the fit; return False if there is too little."""
     from joulecast.campaign.campaign import fit_estimator
-    from joulecast.estimators.contradictions import drop_contradicted
+    from joulecast.estimators.plausibility import drop_contradicted
 
     believed = list(drop_contradicted(store.load_observations(key)))
     try:

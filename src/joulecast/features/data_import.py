@@ -190,8 +190,7 @@ def predict_net(
 ) -> RunPrediction:
     """Predict a whole run of a net; see ``predict_run``."""
     from joulecast.estimators import fit_profile
-    from joulecast.estimators.additive.estimator import FittedAdditive
-    from joulecast.estimators.additive.imported_runs import predict_runs
+    from joulecast.estimators.additive.estimator import FittedAdditive, predict_runs
     from joulecast.gp.lognormal import lognormal_interval
 
     RunLength(steps=steps)

@@ -513,7 +513,7 @@ def _plan_evaluations(
 
 def _time_wait(step: Estimate, source: Source, loader: Any) -> DataWait:
     """Time a data loader on this machine; return how long the device waits for its batches."""
-    from joulecast.estimators.additive.decompose import find_idle_power
+    from joulecast.estimators.additive.observations import find_idle_power
 
     if isinstance(loader, str):
         require_torch(f"running {loader}")

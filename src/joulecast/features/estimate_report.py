@@ -325,14 +325,14 @@ def _describe_memory(step: Estimate) -> str:
 
 
 def _explain_memory(step: Estimate) -> list[str]:
-    from joulecast.estimators.estimate_notes import explain_memory
+    from joulecast.estimators.fitted_profile import explain_memory
 
     return explain_memory(step)
 
 
 def _explain_interval(step: Estimate) -> list[str]:
     """Return where the interval comes from, and by how much a probe would narrow it."""
-    from joulecast.estimators.additive.device_model import DURATIONS
+    from joulecast.estimators.additive.predict import DURATIONS
 
     sources = {
         name: share

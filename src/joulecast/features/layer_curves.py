@@ -199,7 +199,8 @@ def _predict(
     fitted: FittedProfile, curve: LayerCurve, widths: Sequence[Widths]
 ) -> tuple[list[float], list[float]]:
     from joulecast.estimators.additive.estimator import FittedAdditive
-    from joulecast.estimators.additive.piece_energies import predict_part_energies
+    from joulecast.estimators.additive.layers import set_up_layer
+    from joulecast.estimators.additive.predict import predict_layer_energies
     from joulecast.variants import resize_part
 
     own = fitted.fitted
@@ -208,9 +209,9 @@ def _predict(
             f"{fitted.estimator.name} does not predict single layers: choose a profile of a "
             "framework that does not fuse them"
         )
-    parts = [resize_part(curve.part, one) for one in widths]
+    layers = [set_up_layer(resize_part(curve.part, one), curve.setup) for one in widths]
     model = own.for_phase(curve.setup.phase).model
-    means_j, sds_j = predict_part_energies(model, parts, curve.setup)
+    means_j, sds_j = predict_layer_energies(model, layers)
     return means_j.tolist(), sds_j.tolist()
 
 

@@ -300,7 +300,7 @@ def _start_probe(estimator: Estimator, own: Profile, store: str | None) -> Estim
 
     Campaigns need none: they measure enough of their own. A probe may measure durations alone.
     """
-    from joulecast.estimators.sheet_start import (
+    from joulecast.estimators.fitted_profile import (
         STARTS_FROM_SHEETS,
         find_starting_sheet,
         make_starting_estimator,
@@ -319,7 +319,7 @@ def _check_has_energy(measuring: MeasureOptions, store: str | None) -> None:
     """Raise MissingError where a probe, which mostly measures time, would leave no energy."""
     from joulecast.campaign import find_profile_key
     from joulecast.campaign.trial_log import describe_profile
-    from joulecast.estimators.sheet_start import find_starting_sheet
+    from joulecast.estimators.fitted_profile import find_starting_sheet
     from joulecast.store import open_store
 
     # Never opened: it only identifies the device and the meter.

@@ -16,7 +16,7 @@ from joulecast.records import Profile
 
 if TYPE_CHECKING:
     from joulecast.estimators import Estimator
-    from joulecast.estimators.additive.transfer import SourceDevice
+    from joulecast.estimators.additive.encode import SourceDevice
     from joulecast.store import Store
 
 # The estimator that can start from other devices.

@@ -3,14 +3,16 @@
 Products are made tile by tile, so small that BLAS starts no threads: where other work keeps the
 cores busy, waiting for threads takes up to fifty times as long as small products do. Large matrices
 are made some rows at a time, so that what was written last is still in the cache when it is read
-again. Everything but ``invert_covariance`` needs numpy alone.
+again. Everything but ``invert_covariance`` needs numpy alone. Sums share inputs, so
+``WeightedSums`` lists for each sum which inputs it has, with which weight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -171,3 +173,49 @@ def _factorise(matrix: Floats) -> tuple[Floats, Floats]:
 
 def _list_tiles(size: int) -> list[slice]:
     return [slice(start, start + _TILE) for start in range(0, size, _TILE)]
+
+
+@dataclass(frozen=True)
+class WeightedSums:
+    """Sums over inputs: a sparse matrix of weights, sum by sum.
+
+    Attributes:
+        size: Number of sums; some may be empty.
+        row: Sum of each entry, ascending.
+        column: Input of each entry; no sum has two entries of one input.
+        weight: Weight of each entry.
+    """
+
+    size: int
+    row: Ints
+    column: Ints
+    weight: Floats
+
+    @classmethod
+    def of_single_inputs(cls, inputs: int) -> WeightedSums:
+        """Return one sum for each input, with weight 1."""
+        index = np.arange(inputs)
+        return cls(inputs, index, index, np.ones(inputs))
+
+    @cached_property
+    def pattern(self) -> SparsityPattern:
+        """Where the weights lie, for products with other entries."""
+        return SparsityPattern(self.size, self.row, self.column)
+
+    def matmul(self, matrix: Floats) -> Floats:
+        """Return the product of the weights and a dense matrix."""
+        return self.pattern.matmul(self.weight, matrix)
+
+    def sum_entries(self, entries: Floats) -> Floats:
+        """Return for each sum the sum of one number per entry."""
+        return np.asarray(np.bincount(self.row, entries, self.size), float)
+
+    def total(self, values: Floats) -> Floats:
+        """Return the weighted sums of one value per input."""
+        return self.sum_entries(self.weight * values[self.column])
+
+    def to_matrix(self, inputs: int) -> Floats:
+        """Return the weights as a dense matrix, sums x inputs."""
+        matrix = np.zeros((self.size, inputs))
+        matrix[self.row, self.column] = self.weight
+        return matrix

@@ -21,11 +21,12 @@ import pytest
 
 from joulecast.errors import MissingError
 from joulecast.estimators.base import Estimator, Fitted, Floats, Target, predict_means
-from joulecast.estimators.baselines.neuralpower import NeuralPowerEstimator
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import draw_family, make_family
+from joulecast.kinds import layer_work
 from joulecast.records import Network, Observation, Setup, Trial
 from joulecast.simulation import SimulatedDevice, make_simulated_device
+from joulecast.variants import make_isolated_trial, match_precision, split_network
 
 FAMILY = "lenet5:4,6,24,16"
 SETUP = Setup(batch=10)
@@ -64,10 +65,21 @@ def make_observations() -> tuple[Observation, ...]:
     device = make_simulated_device(11, noise=0.0)
     target = Target(make_family(FAMILY), SETUP)
     seen = run_short_campaign(SubtractiveEstimator(), target, 30, device)
-    seen += run_short_campaign(NeuralPowerEstimator(), target, 132, device)
+    seen += [observe(device, trial) for trial in list_stage_trials(draw_networks(16, seed=2))]
     seen += [observe(device, Trial(network, SETUP)) for network in draw_networks(5, seed=1)]
     probe = observe(device, seen[3].trial, with_energy=False)
     return (*seen, probe, observe(device, Trial(Network(), Setup())))
+
+
+def list_stage_trials(networks: Sequence[Network]) -> list[Trial]:
+    """Return forward, backward and update of the isolated layers of networks."""
+    trials = {}
+    for part in dict.fromkeys(one.part for network in networks for one in split_network(network)):
+        for stage in ("forward", "backward", "update"):
+            if any(getattr(layer_work(layer, SETUP), stage).launches for layer in part.layers):
+                trial = make_isolated_trial(match_precision(part, SETUP), SETUP, stage=stage)
+                trials[trial.key] = trial
+    return list(trials.values())
 
 
 def draw_networks(count: int, seed: int = 0) -> list[Network]:

@@ -3,7 +3,7 @@
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_idle, observe_parts, observe_step
-from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.fit import fit_model
 from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
 

@@ -14,9 +14,9 @@ from additive_examples import (
     predict,
     true_energies,
 )
+from joulecast.estimators.additive.acquisition import read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import make_piece, split_pieces
-from joulecast.estimators.additive.target_pieces import read_target
+from joulecast.estimators.additive.layers import set_up_layer, split_layers
 from joulecast.estimators.base import Target
 from joulecast.families import make_family
 from joulecast.records import MODES, Observation
@@ -110,11 +110,11 @@ def test_structures_that_no_eager_step_showed_run_in_isolation(device):
         for one in observations
         if one.trial.execution.mode == "eager" and one.trial.network.layers
     ]
-    structures = [make_piece(read_isolated_part(one.trial), SETUP).structure for one in eager]
+    structures = [set_up_layer(read_isolated_part(one.trial), SETUP).structure for one in eager]
     assert len(set(structures)) == len(structures) > 0
     assert all(one.energy_j is None and one.issue_s for one in eager)
-    pieces = split_pieces(network, SETUP)
-    assert set(structures) == {one.piece.structure for one in pieces}
+    pieces = split_layers(network, SETUP)
+    assert set(structures) == {one.layer.structure for one in pieces}
 
 
 def test_only_isolated_pieces_are_proposed_without_graphs(device):

@@ -11,8 +11,8 @@ import pytest
 
 from additive_examples import observe_idle, observe_parts, observe_step
 from joulecast.campaign import run_campaign
+from joulecast.estimators.additive.acquisition import list_probes, read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.target_pieces import list_probes, read_target
 from joulecast.estimators.base import Target
 from joulecast.families import draw_family, make_family
 from joulecast.gp.lognormal import log_variance

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.catalogue import find_data_sheet
-from joulecast.estimators.additive.datasheet_power import find_power_priors
+from joulecast.estimators.additive.roofline import find_power_priors
 from joulecast.records import FLOAT_PRECISIONS
 
 

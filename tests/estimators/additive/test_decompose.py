@@ -12,15 +12,15 @@ from additive_examples import (
     observe_parts,
     observe_step,
 )
-from joulecast.estimators.additive.decompose import (
+from joulecast.estimators.additive.layers import make_overhead
+from joulecast.estimators.additive.observations import (
     choose_sum_error_sd_share,
     decompose_observations,
     find_idle_power,
     find_latest_unit,
     is_step,
 )
-from joulecast.estimators.additive.pieces import make_overhead_piece
-from joulecast.estimators.additivity_error import (
+from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     MIXED_TIME_SUM_ERROR_SD_SHARE,
 )
@@ -52,7 +52,7 @@ def test_imported_run_is_per_step_and_pays_its_overhead_once(network):
     run = Observation(trial, energy_j=100.0, duration_s=5.0, provenance="imported", source="log")
     (one,) = decompose_observations([run])
     assert (one.energy_j, one.duration_s) == (2.0, 0.1)
-    assert one.counts[make_overhead_piece("log")] == 1 / 50
+    assert one.counts[make_overhead("log")] == 1 / 50
     assert one.is_imported
 
 

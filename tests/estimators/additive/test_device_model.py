@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, count_network, draw_networks, observe_parts
-from joulecast.estimators.additive import device_model
-from joulecast.estimators.additive.device_model import (
+from joulecast.estimators.additive import predict as device_model
+from joulecast.estimators.additive.encode import encode_sums
+from joulecast.estimators.additive.fit import identify_observations, update_model
+from joulecast.estimators.additive.predict import (
     HostIssue,
     predict_device,
     predict_totals,
 )
-from joulecast.estimators.additive.encode import encode_sums
-from joulecast.estimators.additive.model_fit import identify_observations, update_model
-from joulecast.estimators.additivity_error import ISOLATED_SUM_ERROR_SD_SHARE
+from joulecast.estimators.base import ISOLATED_SUM_ERROR_SD_SHARE
 from joulecast.families import make_family
-from joulecast.gp.logsums import local_rows
+from joulecast.gp.logsums import selection as local_rows
 from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
 from joulecast.records import Setup
@@ -39,7 +39,7 @@ def test_more_observations_never_raise_a_variance_under_fixed_hyper_parameters(
     extra = observe_parts(device, draw_networks(3, seed=12))
     known = identify_observations(observations)
     more = update_model(model, [*observations, *extra], known)
-    leaves = encode_sums(counts).leaves
+    leaves = encode_sums(counts).operators
     before, after = (
         predict_inputs(condition_logsums(one.duration), one.encoder.encode_durations(leaves))
         for one in (model, more)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, count_network, draw_networks
-from joulecast.estimators.additive.encode import PieceEncoder, encode_sums, number_name
-from joulecast.estimators.additive.pieces import make_overhead_piece, make_piece
+from joulecast.estimators.additive.encode import OperatorEncoder, encode_sums, number_name
+from joulecast.estimators.additive.layers import make_overhead, set_up_layer
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.variants import Part
@@ -20,13 +20,13 @@ def encoder(model):
 
 @pytest.fixture(scope="module")
 def leaves():
-    return encode_sums([count_network(make_family("transformer:64,2"))]).leaves
+    return encode_sums([count_network(make_family("transformer:64,2"))]).operators
 
 
 def sum_leaves(counts):
     found = {}
     for piece, count in counts.items():
-        for leaf, repeats in piece.own_leaves:
+        for leaf, repeats in piece.own_operators:
             found[leaf] = found.get(leaf, 0.0) + count * repeats
     return found
 
@@ -35,20 +35,20 @@ def test_networks_become_sums_over_distinct_leaves():
     networks = [count_network(network) for network in draw_networks(3, seed=1)]
     networks.append(count_network(make_family("transformer:64,2")))
     sums = encode_sums([*networks, {}])
-    assert len(set(sums.leaves)) == len(sums.leaves)
-    matrix = sums.counts.to_matrix(len(sums.leaves))
+    assert len(set(sums.operators)) == len(sums.operators)
+    matrix = sums.counts.to_matrix(len(sums.operators))
     for row, counts in zip(matrix, [*networks, {}], strict=True):
-        found = {sums.leaves[at]: row[at] for at in np.flatnonzero(row)}
+        found = {sums.operators[at]: row[at] for at in np.flatnonzero(row)}
         assert found == pytest.approx(sum_leaves(counts))
     assert any(piece.is_block for piece in sums.blocks)
-    assert all(piece.leaves for piece in sums.blocks)
+    assert all(piece.operators for piece in sums.blocks)
 
 
 def test_isolated_sum_moves_less_than_it_does_in_a_network():
     """Two inputs of a sum are one tensor if it runs alone."""
     layer = make_layer("elementwise", fn="add", inputs=2, shape=(64, 8, 8))
-    piece = make_piece(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
-    inside, alone = (encode_sums([{piece: 1.0}], [flag]).leaves for flag in (True, False))
+    piece = set_up_layer(Part("hidden", (replace(layer, reads=(1, 1), join="add"),)), SETUP)
+    inside, alone = (encode_sums([{piece: 1.0}], [flag]).operators for flag in (True, False))
     assert sum(leaf.size_bytes for leaf in alone) < sum(leaf.size_bytes for leaf in inside)
 
 
@@ -69,7 +69,7 @@ def test_flops_count_in_their_own_precision(encoder):
     used = []
     for precision in ("bf16", "fp16"):
         counts = count_network(network, replace(SETUP, precision=precision))
-        basis = encoder.encode_durations(encode_sums([counts]).leaves).basis
+        basis = encoder.encode_durations(encode_sums([counts]).operators).basis
         used.append(set(np.flatnonzero(basis.any(axis=0)).tolist()))
     # Launches and bytes are common, FLOPs are not.
     assert len(used[0]) == len(used[1]) == 3
@@ -77,8 +77,8 @@ def test_flops_count_in_their_own_precision(encoder):
 
 
 def test_overhead_has_one_basis_function_of_its_own(encoder, leaves):
-    overhead = make_overhead_piece("log")
-    own = PieceEncoder(encoder.roofline, (overhead.kind,), encoder.power_limit_w)
+    overhead = make_overhead("log")
+    own = OperatorEncoder(encoder.roofline, (overhead.kind,), encoder.power_limit_w)
     inputs = [
         own.encode_durations([overhead, *leaves]),
         own.encode_powers([overhead, *leaves], np.ones(1 + len(leaves))),
@@ -109,11 +109,11 @@ def test_short_launches_leave_the_device_idle(encoder, leaves):
 def test_structures_have_their_share_of_a_sum(leaves):
     """A network's discrepancy is its own, and one that all networks have."""
     sums = encode_sums([count_network(make_family("transformer:64,2"))])
-    structures = sums.make_log_sums(np.ones(len(sums.leaves))).structures
+    structures = sums.make_log_sums(np.ones(len(sums.operators))).structures
     weights = dict(zip(structures.column.tolist(), structures.weight.tolist(), strict=True))
     assert number_name("networks") in weights and int(sums.identities[0]) in weights
     is_block = np.array([piece.is_block for piece in sums.blocks])
     count = sums.count[sums.block >= 0] * is_block[sums.block[sums.block >= 0]]
     assert weights[number_name("blocks")] == pytest.approx(count.sum() / sums.count.sum())
-    on_unit = sums.make_log_sums(np.ones(len(sums.leaves)), ["mine"]).structures
+    on_unit = sums.make_log_sums(np.ones(len(sums.operators)), ["mine"]).structures
     assert number_name("unit mine") in on_unit.column.tolist()

@@ -19,15 +19,16 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive import estimator, phases
-from joulecast.estimators.additive.device_model import DURATIONS, HOST_TIME, POWERS
+from joulecast.estimators.additive import estimator
+from joulecast.estimators.additive import observations as phases
+from joulecast.estimators.additive.acquisition import list_probes, read_target
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.target_pieces import list_probes, read_target
-from joulecast.estimators.additivity_error import (
+from joulecast.estimators.additive.predict import DURATIONS, HOST_TIME, POWERS
+from joulecast.estimators.base import (
     ISOLATED_SUM_ERROR_SD_SHARE,
     READ_MODULE_SUM_ERROR_SD_SHARE,
+    Target,
 )
-from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.records import (

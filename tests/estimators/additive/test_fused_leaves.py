@@ -2,7 +2,8 @@
 
 import pytest
 
-from joulecast.estimators.additive.fused_leaves import (
+from joulecast.estimators.additive.layers import set_up_layer, split_layers
+from joulecast.estimators.additive.operators import (
     FUSED,
     count_moved_bytes,
     find_compiled_share,
@@ -10,7 +11,6 @@ from joulecast.estimators.additive.fused_leaves import (
     run_as_library,
     starts_chain,
 )
-from joulecast.estimators.additive.pieces import make_piece, split_pieces
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.records import Setup
@@ -65,21 +65,21 @@ def test_compiled_layers_have_eager_leaves_of_libraries_and_fused_ones():
         kernel=3,
         padding=1,
     )
-    eager = make_piece(Part("hidden", (layer,)), EAGER)
-    compiled = make_piece(Part("hidden", (layer,)), Setup(batch=4, compiled=True))
-    assert [leaf.operator_class for leaf, _ in compiled.leaves] == ["convolution", FUSED, FUSED]
-    alone = make_piece(Part("hidden", (run_as_library(CONV),)), EAGER)
-    assert compiled.leaves[0][0].key == alone.key
+    eager = set_up_layer(Part("hidden", (layer,)), EAGER)
+    compiled = set_up_layer(Part("hidden", (layer,)), Setup(batch=4, compiled=True))
+    assert [leaf.operator_class for leaf, _ in compiled.operators] == ["convolution", FUSED, FUSED]
+    alone = set_up_layer(Part("hidden", (run_as_library(CONV),)), EAGER)
+    assert compiled.operators[0][0].key == alone.key
     assert compiled.launches < eager.launches
     assert compiled.key != eager.key and compiled.structure != eager.structure
-    shares = [count for _, count in compiled.own_leaves]
-    assert shares == [find_compiled_share(leaf.operator_class) for leaf, _ in compiled.leaves]
+    shares = [count for _, count in compiled.own_operators]
+    assert shares == [find_compiled_share(leaf.operator_class) for leaf, _ in compiled.operators]
 
 
 def test_no_piece_of_a_network_costs_more_bytes_when_compiled():
     network = make_family("resnet18")
     eager, compiled = (
-        split_pieces(network, Setup(batch=8, precision="bf16", compiled=flag))
+        split_layers(network, Setup(batch=8, precision="bf16", compiled=flag))
         for flag in (False, True)
     )
 
@@ -87,7 +87,7 @@ def test_no_piece_of_a_network_costs_more_bytes_when_compiled():
         return sum(
             leaf.size_bytes * count * one.count
             for one in pieces
-            for leaf, count in one.piece.own_leaves
+            for leaf, count in one.layer.own_operators
         )
 
     assert count_bytes(compiled) < 0.7 * count_bytes(eager)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.catalogue import find_data_sheet, list_data_sheets
-from joulecast.estimators.additive.hardware import (
+from joulecast.estimators.additive.roofline import (
     Hardware,
     complete_peaks,
     find_sustained_roofline,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host_time_examples import CALLS_S, START_S, observe_all
-from joulecast.estimators.additive.host_call_times import (
+from joulecast.estimators.additive.host_time import (
     TimedStep,
     _LeastSquares,
     fit_call_durations,

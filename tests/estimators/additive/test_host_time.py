@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from host_time_examples import (
-    list_pieces,
+    list_layers,
     observe_all,
     observe_host_bound,
     true_start,
@@ -32,7 +32,7 @@ def predict_time(model, piece, count):
 
 def test_issue_times_are_recovered():
     model = fit(observe_all(noise=0.0))
-    for piece in list_pieces():
+    for piece in list_layers():
         expected_s = true_start(piece) + 20 * true_time(piece)
         assert predict_time(model, piece, 20.0) == pytest.approx(expected_s, rel=0.12)
 
@@ -52,7 +52,7 @@ def test_error_of_one_window_is_not_inherited_by_a_network():
 
 
 def test_structure_that_several_networks_show_has_its_own_factor():
-    piece = list_pieces()[-1]
+    piece = list_layers()[-1]
     networks = [
         observe_host_bound(piece, float(n), 2.0 * n * true_time(piece), is_isolated=False)
         for n in (6, 8, 12)
@@ -77,14 +77,14 @@ def test_unseen_structure_takes_the_time_of_its_calls():
 
 
 def test_calls_between_layers_take_as_long_as_launches():
-    model, counts = fit(observe_all(noise=0.0)), {list_pieces()[0]: 3.0}
+    model, counts = fit(observe_all(noise=0.0)), {list_layers()[0]: 3.0}
     more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
     more_s -= model.predict_issue_time(counts)[0]
     assert more_s == pytest.approx(100 * model.per_call_s[0])
 
 
 def test_calls_between_layers_are_mostly_views_at_inference():
-    pieces = [piece for piece in list_pieces() if piece.phase == "inference"]
+    pieces = [piece for piece in list_layers() if piece.phase == "inference"]
     model, counts = fit(observe_all(noise=0.0)), {pieces[0]: 3.0}
     more_s = model.predict_issue_time(counts, unattributed_calls=100.0)[0]
     more_s -= model.predict_issue_time(counts)[0]
@@ -102,7 +102,7 @@ def test_host_that_finished_early_has_not_bound_the_step():
 
 
 def test_pace_of_another_host_is_uncertain():
-    piece = list_pieces()[-1]
+    piece = list_layers()[-1]
     networks = [
         observe_host_bound(piece, float(n), n * true_time(piece), is_isolated=False)
         for n in (6, 8, 12)
@@ -123,13 +123,13 @@ def update(model, observations):
 
 def test_few_steps_set_the_pace_of_another_host():
     model = fit(observe_all(noise=0.0))
-    piece = list_pieces()[0]
+    piece = list_layers()[0]
     steps = [
         observe_host_bound(piece, n, 1.7 * predict_time(model, piece, n), is_isolated=False)
         for n in (20.0, 60.0)
     ]
     found = update(model, steps)
-    for other in list_pieces():
+    for other in list_layers():
         expected_s = 1.7 * predict_time(model, other, 30.0)
         assert predict_time(found, other, 30.0) == pytest.approx(expected_s, rel=0.02)
     assert found.network_count == 2

@@ -7,11 +7,10 @@ import pytest
 
 from additive_examples import SETUP, draw_networks, predict, true_energies
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.device_model import predict_totals
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.imported_runs import predict_runs
-from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.pieces import count_pieces, make_overhead_piece, split_pieces
+from joulecast.estimators.additive.estimator import AdditiveEstimator, predict_runs
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.layers import count_layers, make_overhead, split_layers
+from joulecast.estimators.additive.predict import predict_totals
 from joulecast.gp.lognormal import lognormal_interval
 from joulecast.records import Execution, Observation, Trial
 
@@ -88,9 +87,9 @@ def test_imported_run_does_not_update_the_estimate_of_a_step(device):
 def test_stored_fit_predicts_what_the_model_does(fitted, runs):
     """An overhead has no throughput that storing could lose."""
     model, networks = fit_model(runs), draw_networks(5, seed=7)
-    overhead = make_overhead_piece(SOURCE)
+    overhead = make_overhead(SOURCE)
     counts = [
-        {**count_pieces(split_pieces(network, SETUP)), overhead: 1 / STEPS} for network in networks
+        {**count_layers(split_layers(network, SETUP)), overhead: 1 / STEPS} for network in networks
     ]
     fresh = predict_totals(model, counts, fitted.sum_error_sd_share)
     stored = AdditiveEstimator().load(json.loads(json.dumps(fitted.to_dict())))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks
-from joulecast.estimators.additive.device_model import predict_device
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import split_pieces
+from joulecast.estimators.additive.layers import split_layers
+from joulecast.estimators.additive.predict import predict_device
 from joulecast.families import make_family
 
 
@@ -28,11 +28,11 @@ def test_layers_of_a_block_share_it_by_the_energies_of_their_operators(fitted, p
     setup = replace(SETUP, precision=precision)
     network = make_family("transformer:64,2")
     (layers,) = fitted.predict([network], [setup], per_layer=True).layers
-    (block,) = {one.piece for one in split_pieces(network, setup) if one.is_block}
+    (block,) = {one.layer for one in split_layers(network, setup) if one.is_block}
     device = predict_device(fitted.model, [{block: 1.0}])
-    leaf_j = dict(zip(device.sums.leaves, device.leaf_j.tolist(), strict=True))
+    operator_j = dict(zip(device.sums.operators, device.operator_j.tolist(), strict=True))
     expected = {
-        kind: sum(leaf_j[leaf] * count for leaf, count in block.leaves if leaf.kind == kind)
+        kind: sum(operator_j[leaf] * count for leaf, count in block.operators if leaf.kind == kind)
         for kind in ("linear", "sdpa", "layer_norm")
     }
     inside = layers[1 : 1 + len(network.layers) - 3]

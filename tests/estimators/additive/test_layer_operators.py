@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecast.estimators.additive.layer_operators import (
+from joulecast.estimators.additive.operators import (
     count_fork_work,
     has_several_operators,
     list_operators,

@@ -3,9 +3,7 @@
 import pytest
 
 from additive_examples import SETUP, count_network, draw_networks, observe_parts, observe_step
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.device_model import predict_device
-from joulecast.estimators.additive.measured_kinds import (
+from joulecast.estimators.additive.measured import (
     MeasuredKind,
     add_kinds,
     find_unseen_shares,
@@ -13,6 +11,8 @@ from joulecast.estimators.additive.measured_kinds import (
     share_half_precisions,
     summarise_kinds,
 )
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import predict_device
 from joulecast.families import make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Input, Network, Trial

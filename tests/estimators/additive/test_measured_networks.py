@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, observe_step
-from joulecast.estimators.additive.measured_networks import (
+from joulecast.estimators.additive.layers import split_layers
+from joulecast.estimators.additive.measured import (
     MeasuredNetwork,
     find_measured,
-    hash_pieces,
+    hash_layers,
     summarise_networks,
     update_prediction,
 )
-from joulecast.estimators.additive.pieces import split_pieces
 from joulecast.estimators.base import Prediction
 from joulecast.records import LayerEstimate, Trial
 
@@ -41,8 +41,8 @@ def test_whole_eager_steps_are_summarised(device):
     run = observe_step(device, Trial(network, SETUP))
     graphs = observe_parts(device, [network])
     measured = summarise_networks([run, run, *graphs])
-    pieces = split_pieces(network, SETUP)
-    assert list(measured) == [hash_pieces(pieces)]
+    pieces = split_layers(network, SETUP)
+    assert list(measured) == [hash_layers(pieces)]
     (found,) = find_measured(measured, [pieces], [False])
     assert found.energy_j == pytest.approx(run.energy_j)
     assert found.energy_var_j2 == pytest.approx((0.03 * run.energy_j) ** 2)

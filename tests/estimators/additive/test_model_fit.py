@@ -12,8 +12,8 @@ from additive_examples import (
     observe_step,
 )
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.model_fit import fit_model
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
+from joulecast.estimators.additive.fit import fit_model
+from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.records import Trial
 
 
@@ -39,7 +39,7 @@ def test_structures_are_fitted_to_all_hosts_and_their_pace_to_the_own_one(device
     plain = fit_model([*observations, *eager]).host_time
     other = observe_on_unit(observations, "other", 1.0, 0.0)
     own = fit_model([*other, *observe_on_unit(slow, "own", 1.0, 1e6)]).host_time
-    counts = count_pieces(split_pieces(networks[0], SETUP))
+    counts = count_layers(split_layers(networks[0], SETUP))
     own_s, plain_s = (host.predict_issue_time(counts)[0] for host in (own, plain))
     assert own_s == pytest.approx(3.0 * plain_s, rel=0.1)
     assert own.network_count == len(slow)

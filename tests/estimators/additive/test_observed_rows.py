@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.device_model import predict_durations
-from joulecast.estimators.additive.observed_rows import (
+from joulecast.estimators.additive.fit import (
     encode_decomposed,
     find_powers,
     observe_durations,
     stratify_observations,
 )
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import predict_durations
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def rows(observations):
 
 def test_rows_of_durations_are_logarithms(model, rows):
     sums = encode_decomposed(model.encoder, rows)
-    leaf_s = predict_durations(model.encoder, model.duration, sums).leaf
-    found = observe_durations(rows, sums, leaf_s)
+    operator_s = predict_durations(model.encoder, model.duration, sums).leaf
+    found = observe_durations(rows, sums, operator_s)
     assert np.exp(found.log_values) == pytest.approx([one.duration_s for one in rows])
 
 

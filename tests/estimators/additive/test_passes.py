@@ -2,8 +2,7 @@
 
 import pytest
 
-from joulecast.estimators.additive.passes import split_passes
-from joulecast.estimators.additive.pieces import make_piece
+from joulecast.estimators.additive.layers import set_up_layer, split_passes
 from joulecast.kinds import make_layer
 from joulecast.records import Setup
 from joulecast.variants import Part
@@ -22,8 +21,8 @@ LARGE = {
 
 
 def list_leaves(layer, setup):
-    piece = make_piece(Part("hidden", (layer,)), setup)
-    return [leaf for leaf, _ in piece.leaves_alone]
+    piece = set_up_layer(Part("hidden", (layer,)), setup)
+    return [leaf for leaf, _ in piece.operators_alone]
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from additive_examples import SETUP, draw_networks, observe_idle, observe_step
-from joulecast.estimators.additive.phases import split_phases
+from joulecast.estimators.additive.observations import split_phases
 from joulecast.records import Trial
 
 

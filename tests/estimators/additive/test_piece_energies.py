@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from additive_examples import SETUP
-from joulecast.estimators.additive.piece_energies import predict_part_energies
+from joulecast.estimators.additive.predict import predict_part_energies
 from joulecast.variants import read_isolated_part, resize_part, width_names
 
 

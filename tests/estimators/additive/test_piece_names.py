@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecast.estimators.additive.piece_names import find_class, name_kind
+from joulecast.estimators.additive.layers import find_class, name_kind
 from joulecast.kinds import make_layer
 from joulecast.variants import BLOCK, Part
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from joulecast.estimators.additive.piece_points import (
+from joulecast.estimators.additive.operators import (
     AXES,
     count_executed_flops,
     find_loss_point,

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.estimators.additive.pieces import group_alike, make_piece, split_pieces
-from joulecast.estimators.baselines.stages import part_type_key
+from joulecast.estimators.additive.layers import group_alike, set_up_layer, split_layers
 from joulecast.families import make_family
 from joulecast.kinds import layer_work, make_layer, make_op
 from joulecast.kinds.check import check_layer
@@ -28,13 +27,12 @@ def test_channels_last_makes_another_piece_and_curve(flag: str) -> None:
     setup = Setup()
     default = Part("hidden", (CONV,))
     other = Part("hidden", (replace(CONV, **{flag: True}),))
-    one, two = make_piece(default, setup), make_piece(other, setup)
+    one, two = set_up_layer(default, setup), set_up_layer(other, setup)
     assert (one.label, two.label) == ("conv2d fp32", "conv2d channels last fp32")
     assert one.key != two.key
     assert one.structure != two.structure
     assert one.point == two.point
     assert curve_key(default, setup) != curve_key(other, setup)
-    assert part_type_key(default, setup) != part_type_key(other, setup)
     assert "channels last" in describe_part(other)
 
 
@@ -52,7 +50,7 @@ def set_flag(layer: Layer, flag: str) -> Layer:
 
 
 def list_blocks(network: Network) -> set[str]:
-    labels = {make_piece(placed.part, Setup()).label for placed in split_blocks(network)}
+    labels = {set_up_layer(placed.part, Setup()).label for placed in split_blocks(network)}
     return {label for label in labels if label.startswith("block:")}
 
 
@@ -65,7 +63,7 @@ def list_folded(network: Network) -> set[str]:
 
 def test_keys_of_default_layouts_are_stable() -> None:
     """Profiles that were measured before layouts were distinguished keep their meaning."""
-    piece = make_piece(Part("hidden", (CONV,)), Setup())
+    piece = set_up_layer(Part("hidden", (CONV,)), Setup())
     assert (piece.key, piece.structure) == ("2630feb9bb0f23ee", "968ab81f7392bbf9")
     assert curve_key(Part("hidden", (CONV,)), Setup()) == "f4bf6bcc8dc7b264"
 
@@ -87,17 +85,17 @@ def test_layout_that_a_layer_cannot_have_is_refused(layer: Layer) -> None:
 
 def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
     network, setup = make_family("transformer:64,2"), Setup(batch=32)
-    blocks = [one.piece for one in split_pieces(network, setup) if one.is_block]
+    blocks = [one.layer for one in split_layers(network, setup) if one.is_block]
     assert len(blocks) == 2
     opened: dict[str, float] = {}
     for placed in split_network(network):
-        if make_piece(placed.part, setup).flops and placed.part.role == "hidden":
-            for leaf, count in make_piece(placed.part, setup).own_leaves:
+        if set_up_layer(placed.part, setup).flops and placed.part.role == "hidden":
+            for leaf, count in set_up_layer(placed.part, setup).own_operators:
                 opened[leaf.kind] = opened.get(leaf.kind, 0.0) + count
     inside: dict[str, float] = {}
     for block in blocks:
-        for leaf, count in block.leaves:
-            assert not leaf.leaves
+        for leaf, count in block.operators:
+            assert not leaf.operators
             inside[leaf.kind] = inside.get(leaf.kind, 0.0) + count
     assert inside["linear"] == opened["linear"]
     assert inside["sdpa"] == opened["sdpa"] == 2
@@ -105,21 +103,21 @@ def test_blocks_are_sums_of_the_operators_of_their_layers() -> None:
 
 def test_operators_of_a_layer_and_the_loss_are_leaves() -> None:
     part = Part("output", (replace(make_layer("linear", cin=8, cout=4), tail=(RELU,)),))
-    piece = make_piece(part, Setup(batch=2))
-    assert [leaf.kind for leaf, _ in piece.own_leaves] == ["linear", "relu", "cross_entropy loss"]
-    inference = make_piece(part, Setup(batch=2, phase="inference"))
-    assert [leaf.kind for leaf, _ in inference.own_leaves] == ["linear", "relu"]
+    piece = set_up_layer(part, Setup(batch=2))
+    assert [leaf.kind for leaf, _ in piece.own_operators] == ["linear", "relu", "cross_entropy loss"]
+    inference = set_up_layer(part, Setup(batch=2, phase="inference"))
+    assert [leaf.kind for leaf, _ in inference.own_operators] == ["linear", "relu"]
 
 
 def test_single_operator_is_its_own_leaf() -> None:
-    piece = make_piece(Part("hidden", (make_layer("linear", cin=8, cout=4),)), Setup())
-    assert piece.own_leaves == ((piece, 1.0),)
+    piece = set_up_layer(Part("hidden", (make_layer("linear", cin=8, cout=4),)), Setup())
+    assert piece.own_operators == ((piece, 1.0),)
 
 
 @pytest.mark.parametrize(("groups", "kind"), [(1, "conv2d"), (4, "grouped"), (8, "depthwise")])
 def test_grouped_convolutions_are_a_kind_of_their_own(groups: int, kind: str) -> None:
     layer = make_layer("conv2d", cin=8, cout=8, space=(9, 9), kernel=3, groups=groups)
-    piece = make_piece(Part("hidden", (layer,)), Setup())
+    piece = set_up_layer(Part("hidden", (layer,)), Setup())
     assert kind in piece.label
     assert ("grouped" in piece.operator_class) == (groups > 1)
 
@@ -130,7 +128,7 @@ def test_weights_that_are_called_again_are_updated_once() -> None:
     wide = make_layer("linear", cin=512, cout=512)
     output = make_layer("linear", cin=512, cout=10)
     network = Network((replace(wide, calls=8), output), Input((512,)))
-    first = split_pieces(network, setup)[0]
+    first = split_layers(network, setup)[0]
     work = layer_work(wide, setup)
     expected_bytes = 8 * (work.forward + work.backward).size_bytes + work.update.size_bytes
     # Products hardly count beside the update.
@@ -146,7 +144,7 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
     tied = Network((table, head), Input((64,), tokens))
     untied = replace(tied, layers=(table, replace(head, tied=False)))
     counts = [
-        [one.count for one in split_pieces(network, setup) if one.piece.flops > 1e9]
+        [one.count for one in split_layers(network, setup) if one.layer.flops > 1e9]
         for network in (tied, untied)
     ]
     assert counts[1] == [1.0]
@@ -157,8 +155,8 @@ def test_tied_head_loses_its_update_but_not_its_products() -> None:
 def test_layer_without_work_is_not_a_piece() -> None:
     view = make_layer("view", shape=(4, 4), out=(16,))
     network = Network((make_layer("linear", cin=4, cout=4, lead=(4,)), view), Input((4, 4)))
-    pieces = split_pieces(network, Setup(batch=2, phase="inference"))
-    assert [one.piece.label for one in pieces] == ["linear fp32 inference"]
+    pieces = split_layers(network, Setup(batch=2, phase="inference"))
+    assert [one.layer.label for one in pieces] == ["linear fp32 inference"]
 
 
 def test_transposed_inputs_make_another_piece_and_curve() -> None:
@@ -166,7 +164,7 @@ def test_transposed_inputs_make_another_piece_and_curve() -> None:
     linear = make_layer("linear", cin=12, cout=16, lead=(8,))
     default = Part("hidden", (linear,))
     other = Part("hidden", (replace(linear, transposed=(0,)),))
-    one, two = make_piece(default, setup), make_piece(other, setup)
+    one, two = set_up_layer(default, setup), set_up_layer(other, setup)
     assert (one.label, two.label) == ("linear fp32", "linear transposed fp32")
     assert one.key != two.key
     assert one.structure != two.structure
@@ -186,7 +184,7 @@ def test_blocks_written_in_another_order_are_the_same_piece() -> None:
         (linear, linear, replace(shortcut, reads=(3,)), replace(total, reads=(1, 2))),
         (shortcut, replace(linear, reads=(2,)), linear, replace(total, reads=(3, 1))),
     ]
-    pieces = {make_piece(Part("block", layers), Setup()) for layers in blocks}
+    pieces = {set_up_layer(Part("block", layers), Setup()) for layers in blocks}
     assert len(pieces) == len({piece.label for piece in pieces}) == 1
     assert len({piece.structure for piece in pieces}) == 1
 
@@ -199,12 +197,12 @@ def test_networks_with_the_same_kinds_of_layers_are_one_group() -> None:
         (make_family("lenet5"), SETUP),
         (make_family("lenet5"), bf16),
     ]
-    assert group_alike([split_pieces(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
+    assert group_alike([split_layers(*pair) for pair in pairs]) == [[0, 2], [1], [3]]
 
 
 def test_operands_that_no_layer_computes_make_another_kind() -> None:
     kinds = [
-        make_piece(
+        set_up_layer(
             Part("hidden", (make_layer("elementwise", fn="mul", shape=(7, 8), **sizes),)), SETUP
         ).kind
         for sizes in ({}, {"params": 8}, {"constant": 56})
@@ -214,24 +212,24 @@ def test_operands_that_no_layer_computes_make_another_kind() -> None:
 
 def test_own_cross_entropy_is_the_loss_of_other_networks() -> None:
     layer = make_layer("elementwise", fn="cross_entropy", shape=(7, 50), out=(1,))
-    own = make_piece(Part("hidden", (layer,)), SETUP)
+    own = set_up_layer(Part("hidden", (layer,)), SETUP)
     head = make_layer("linear", cin=8, cout=50, lead=(7,))
-    loss = make_piece(Part("output", (head,)), SETUP).leaves[-1][0]
+    loss = set_up_layer(Part("output", (head,)), SETUP).operators[-1][0]
     assert own.label == loss.label
     assert own.point[:3] == loss.point[:3]
 
 
 def test_accumulated_batches_update_weights_once() -> None:
     network = make_family("cnn5:4,8,8,16")
-    one = split_pieces(network, Setup(8))
-    four = split_pieces(network, Setup(8, accumulate=4))
-    updating = {placed.piece.key: placed.count for placed in one}
+    one = split_layers(network, Setup(8))
+    four = split_layers(network, Setup(8, accumulate=4))
+    updating = {placed.layer.key: placed.count for placed in one}
     counts: dict[str, float] = {}
     for placed in four:
-        counts[placed.piece.key] = counts.get(placed.piece.key, 0.0) + placed.count
+        counts[placed.layer.key] = counts.get(placed.layer.key, 0.0) + placed.count
     assert sum(counts.values()) == pytest.approx(4 * sum(updating.values()))
     for key, count in updating.items():
         has_weights = counts[key] == count
         assert has_weights or counts[key] == pytest.approx(4 * count)
-    moved = [sum(placed.piece.size_bytes * placed.count for placed in some) for some in (one, four)]
+    moved = [sum(placed.layer.size_bytes * placed.count for placed in some) for some in (one, four)]
     assert 3 * moved[0] < moved[1] < 4 * moved[0]

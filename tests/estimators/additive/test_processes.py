@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.estimators.additive.model_fit import fit_model
+from joulecast.estimators.additive.fit import fit_model
 from joulecast.estimators.additive.processes import define_durations, define_powers
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.pieces import make_overhead_piece
+from joulecast.estimators.additive.layers import make_overhead
+from joulecast.estimators.additive.observations import decompose_observations
 from joulecast.estimators.additive.roofline import find_roofline
 from joulecast.records import FLOAT_PRECISIONS
 
@@ -33,7 +33,7 @@ def sum_work(one):
     leaves = [
         (leaf, count * repeats)
         for piece, count in one.counts.items()
-        for leaf, repeats in piece.own_leaves
+        for leaf, repeats in piece.own_operators
     ]
     flops = sum(leaf.padded_flops * count for leaf, count in leaves)
     return flops, sum(leaf.launches * count for leaf, count in leaves)
@@ -63,7 +63,7 @@ def test_precisions_have_rates_of_their_own(device, timed):
 
 
 def test_overheads_of_imported_runs_are_no_work(timed):
-    overhead = make_overhead_piece("log")
+    overhead = make_overhead("log")
     more = [replace(one, counts={**one.counts, overhead: 0.01}) for one in timed]
     found, plain = find_roofline(more), find_roofline(timed)
     assert found.flop_s["fp32"] == pytest.approx(plain.flop_s["fp32"], rel=0.15)

@@ -14,8 +14,7 @@ from joulecast.atlas.anchors import make_anchor_trials
 from joulecast.atlas.architectures import ARCHITECTURES, draw_network
 from joulecast.atlas.device_scale import assume_scale
 from joulecast.estimators import fit_profile
-from joulecast.estimators.additive.estimator import AdditiveEstimator, FittedAdditive
-from joulecast.estimators.additive.stored_fit import FIT_VERSION
+from joulecast.estimators.additive.estimator import FIT_VERSION, AdditiveEstimator, FittedAdditive
 from joulecast.families import FAMILIES, make_family
 from joulecast.files import read_profile
 from joulecast.kinds import checkpoint_blocks, layer_work, make_layer

@@ -3,10 +3,10 @@
 import numpy as np
 
 from additive_examples import observe_parts
-from joulecast.estimators.additive.decompose import decompose_observations
-from joulecast.estimators.additive.device_model import predict_durations
-from joulecast.estimators.additive.observed_rows import encode_decomposed
-from joulecast.estimators.additive.shared_fit import make_sheet_encoder
+from joulecast.estimators.additive.data_sheets import make_sheet_encoder
+from joulecast.estimators.additive.fit import encode_decomposed
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import predict_durations
 from joulecast.simulation import make_simulated_device
 from shared_model_examples import SEEDS, describe_chip, draw_networks, make_shared_model
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, predict, true_energies
+from joulecast.estimators.additive.data_sheets import StoredSharedModel, load_shared_model
 from joulecast.estimators.additive.estimator import start_from_sheet
-from joulecast.estimators.additive.sheet_model import StoredSharedModel, load_shared_model
 from joulecast.gp.lognormal import log_variance
 from joulecast.simulation import make_simulated_device
 from shared_model_examples import LEFT_OUT, describe_chip, make_shared_model, observe_device

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from additive_examples import count_network, draw_networks
-from joulecast.estimators.additive.device_model import predict_totals
-from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
+from joulecast.estimators.additive.estimator import FIT_VERSION, AdditiveEstimator, StoredFit
+from joulecast.estimators.additive.predict import predict_totals
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from additive_examples import SETUP, draw_networks, observe_parts, observe_step
-from joulecast.estimators.additive.target_pieces import (
+from joulecast.estimators.additive.acquisition import (
     HOST_NETWORKS,
     find_host_probe,
     list_host_trials,

@@ -15,12 +15,11 @@ from additive_examples import (
     predict,
     true_energies,
 )
-from joulecast.estimators.additive.encode import encode_sums
+from joulecast.estimators.additive.encode import OperatorEncoder, SourceMean, encode_sums
 from joulecast.estimators.additive.estimator import AdditiveEstimator
-from joulecast.estimators.additive.pieces import count_pieces, split_pieces
-from joulecast.estimators.additive.transfer import DeviceEncoder, SourceMean
+from joulecast.estimators.additive.layers import count_layers, split_layers
 from joulecast.gp.lognormal import log_variance
-from joulecast.gp.logsums import relinearisation
+from joulecast.gp.logsums import selection as relinearisation
 from joulecast.records import Trial
 from joulecast.simulation import make_simulated_device
 
@@ -57,8 +56,8 @@ def transferred(few, source):
 
 
 def list_leaves(networks):
-    counts = [count_pieces(split_pieces(one, SETUP)) for one in networks]
-    return encode_sums(counts).leaves
+    counts = [count_layers(split_layers(one, SETUP)) for one in networks]
+    return encode_sums(counts).operators
 
 
 def mape(fitted, networks, truth_j):
@@ -105,7 +104,7 @@ def test_own_observations_outweigh_sources(few, source):
     """Whatever the source says, parts that were measured cost what was measured."""
     strange = [replace(one, duration_s=3.0 * one.duration_s) for one in few[:3]]
     fitted = AdditiveEstimator((source,)).fit([*strange, *few[3:]])
-    leaves = [one for piece in fitted_pieces(strange) for one, _ in piece.leaves_alone]
+    leaves = [one for piece in fitted_pieces(strange) for one, _ in piece.operators_alone]
     assert leaves
     cold = AdditiveEstimator().fit([*strange, *few[3:]])
     one, two = (
@@ -117,7 +116,7 @@ def test_own_observations_outweigh_sources(few, source):
 
 
 def fitted_pieces(observations):
-    from joulecast.estimators.additive.decompose import decompose_observations
+    from joulecast.estimators.additive.observations import decompose_observations
 
     return [piece for one in decompose_observations(observations) for piece in one.counts]
 
@@ -196,5 +195,5 @@ def test_source_without_a_posterior_mean_is_conditioned(model, monkeypatch):
 
 
 def test_encoder_without_sources_adds_nothing(model):
-    assert isinstance(model.encoder, DeviceEncoder)
+    assert isinstance(model.encoder, OperatorEncoder)
     assert model.encoder.encode_durations(list_leaves(draw_networks(1))).log_basis is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.estimators.data_parallel.all_reduce import (
+from joulecast.estimators.data_parallel import (
     BUCKET_BYTES,
     AllReduceCost,
     BackwardPart,

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from joulecast.estimators.kernels.kernel_estimators import (
-    KernelForestEstimator,
-    KernelProcessEstimator,
-)
+from joulecast.estimators.kernels.kernel_estimators import KernelProcessEstimator
 from joulecast.kinds import make_layer
 from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
 from joulecast.testing.estimators import EstimatorContract
@@ -14,11 +11,6 @@ from joulecast.testing.estimators import EstimatorContract
 class TestKernelProcesses(EstimatorContract):
     def make_estimator(self):
         return KernelProcessEstimator()
-
-
-class TestKernelForests(EstimatorContract):
-    def make_estimator(self):
-        return KernelForestEstimator()
 
 
 def test_compiled_setups_run_other_kernels_than_eager_ones():

@@ -6,7 +6,6 @@ import pytest
 
 from joulecast.estimators.base import Target
 from joulecast.estimators.kernels.kernel_estimators import (
-    KernelForestEstimator,
     KernelProcessEstimator,
 )
 from joulecast.estimators.kernels.kernel_points import make_overhead_trial
@@ -57,13 +56,6 @@ def test_no_trial_is_proposed_twice_and_the_end_is_explained(campaign):
     last = campaign[0][-1]
     assert "uncertainty" in last.reason or "measured" in last.reason
     assert last.uncertainty_share < 1.0
-
-
-def test_forest_shares_the_campaign(campaign):
-    seen = campaign[1][:5]
-    forest, process = KernelForestEstimator(), KernelProcessEstimator()
-    assert forest.campaign == process.name
-    assert forest.propose(TARGET, seen).trial == process.propose(TARGET, seen).trial
 
 
 def test_kernel_that_reduces_the_variance_most_comes_next(campaign):

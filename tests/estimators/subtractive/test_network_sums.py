@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.estimators.subtractive.rates import estimate_part
+from joulecast.estimators.subtractive.network_sums import estimate_part
 from joulecast.families import make_family
 from joulecast.testing.estimators import FAMILY, SETUP, make_observations
 from joulecast.variants import split_network

@@ -12,9 +12,12 @@ from joulecast.errors import InputError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.curves import fit_curves, read_point
-from joulecast.estimators.subtractive.estimator import PaperEstimator, SubtractiveEstimator
-from joulecast.estimators.subtractive.next_point import list_candidates
-from joulecast.estimators.subtractive.paper_options import (
+from joulecast.estimators.subtractive.estimator import (
+    PaperEstimator,
+    SubtractiveEstimator,
+    list_candidates,
+)
+from joulecast.estimators.subtractive.options import (
     DEVIATIONS,
     OURS,
     PAPER,
@@ -111,7 +114,7 @@ def test_mixed_corners_are_ours():
 
 def test_the_variance_is_compared_with_the_data_as_numbers():
     """500 batches of 1 J with a standard deviation of 1 %: 25 J² are 5 % of 500 J."""
-    from joulecast.estimators.subtractive.next_point import _compare_with_data
+    from joulecast.estimators.subtractive.estimator import _compare_with_data
 
     class Curve:
         mean_abs_value = 1.0

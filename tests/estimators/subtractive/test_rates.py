@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
-from joulecast.estimators.subtractive.rates import (
+from joulecast.estimators.subtractive.network_sums import (
     ProfiledPart,
     estimate_part,
     estimate_update_share,

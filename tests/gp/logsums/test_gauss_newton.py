@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums import gauss_newton
-from joulecast.gp.logsums.linearisation import linearise, log_sums
-from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
-from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums import posterior as gauss_newton
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums, linearise, log_sums
+from joulecast.gp.logsums.prior import prior_log_mean
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess
 from joulecast.gp.logsums.totals import predict_inputs, predict_log_totals
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs
 
 NOISE_SD = 0.02

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.linearisation import linearise, log_sums
-from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.posterior import linearise, log_sums
 from logsums_examples import draw_sums
 
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums import local_rows
-from joulecast.gp.logsums.local_rows import (
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums import selection as local_rows
+from joulecast.gp.logsums.inputs import LogSums
+from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
+from joulecast.gp.logsums.selection import (
     condition_for,
     condition_on_rows,
     find_rows,
     select_rows,
 )
-from joulecast.gp.logsums.log_inputs import LogSums
-from joulecast.gp.logsums.posterior import condition_logsums, linearise_observations
 from joulecast.gp.logsums.totals import predict_inputs
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs
 
 

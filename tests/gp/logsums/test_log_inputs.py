@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from joulecast.gp.logsums.log_inputs import (
+from joulecast.gp.logsums.inputs import (
     LogSums,
     append_inputs,
     append_observations,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.log_inputs import LogObservations
-from joulecast.gp.logsums.map_fit import fit_logsums, select_subset
+from joulecast.gp.logsums.fit import fit_logsums, select_subset
+from joulecast.gp.logsums.inputs import LogObservations
 from joulecast.gp.logsums.posterior import condition_logsums
 from joulecast.gp.logsums.totals import predict_log_totals
 from logsums_examples import draw_fitted

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.log_inputs import LogObservations, LogSums, append_observations
-from joulecast.gp.logsums.measurement_value import expected_variance_reduction
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_observations
 from joulecast.gp.logsums.posterior import condition_logsums
-from joulecast.gp.logsums.totals import predict_log_totals
-from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.gp.logsums.totals import expected_variance_reduction, predict_log_totals
 from logsums_examples import draw_fitted
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums import outliers
-from joulecast.gp.logsums.map_fit import fit_logsums
-from joulecast.gp.logsums.outliers import discount_outliers
-from joulecast.gp.logsums.relinearisation import keep_linearisation
+from joulecast.gp.logsums import fit as outliers
+from joulecast.gp.logsums.fit import discount_outliers, fit_logsums
+from joulecast.gp.logsums.selection import keep_linearisation
 from logsums_examples import draw_fitted
 
 CLIFF = 7

@@ -5,18 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.linearisation import log_sums
-from joulecast.gp.logsums.log_inputs import LogObservations, LogSums
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.inputs import LogObservations, LogSums
 from joulecast.gp.logsums.posterior import (
     FittedLogSums,
     condition_logsums,
     correct_row_weights,
     linearise_observations,
+    log_sums,
 )
-from joulecast.gp.logsums.prior_covariance import log_prior_covariance
-from joulecast.gp.logsums.prior_mean import prior_log_mean
+from joulecast.gp.logsums.prior import log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.totals import predict_inputs
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs, draw_values, make_process
 
 

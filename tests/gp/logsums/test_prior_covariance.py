@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.prior_covariance import (
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.prior import (
     discrepancy_covariance,
     discrepancy_variance,
     find_input_variances,
@@ -13,7 +14,6 @@ from joulecast.gp.logsums.prior_covariance import (
     structure_products,
 )
 from joulecast.gp.logsums.process import ALL_INPUTS, NO_GROUP
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_inputs, draw_sums, make_process
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.log_inputs import LogInputs, LogObservations, LogSums
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, LogSums
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_mean import coefficient_gradient, elasticities, prior_log_mean
+from joulecast.gp.logsums.prior import coefficient_gradient, elasticities, prior_log_mean
 from joulecast.gp.logsums.totals import linearise_totals, predict_combinations, predict_inputs
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_inputs, make_process
 
 LIMIT_W = 700.0

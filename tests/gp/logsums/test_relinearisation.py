@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums import local_rows, relinearisation
-from joulecast.gp.logsums.log_inputs import LogObservations, LogSums, append_inputs
+from joulecast.gp.linalg import WeightedSums
+from joulecast.gp.logsums import selection as local_rows
+from joulecast.gp.logsums import selection as relinearisation
+from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_inputs
 from joulecast.gp.logsums.posterior import condition_logsums
-from joulecast.gp.logsums.relinearisation import extend_fitted, keep_linearisation
+from joulecast.gp.logsums.selection import extend_fitted, keep_linearisation
 from joulecast.gp.logsums.totals import predict_inputs
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs
 
 

@@ -5,13 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.posterior import linearise_observations
-from joulecast.gp.logsums.prior_covariance import (
+from joulecast.gp.logsums.posterior import RowCovariances, linearise_observations
+from joulecast.gp.logsums.prior import (
     discrepancy_covariance,
     discrepancy_variance,
     log_prior_covariance,
 )
-from joulecast.gp.logsums.row_covariances import RowCovariances
 from logsums_examples import draw_fitted
 
 

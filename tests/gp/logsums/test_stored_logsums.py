@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from joulecast.gp.logsums.posterior import condition_logsums
-from joulecast.gp.logsums.relinearisation import keep_linearisation
-from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
+from joulecast.gp.logsums.selection import keep_linearisation
+from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.gp.logsums.totals import predict_log_totals
 from joulecast.input_files import MOST_UNPACKED_BYTES
 from logsums_examples import draw_fitted, draw_inputs, draw_sums
@@ -39,8 +39,8 @@ def test_prediction_does_not_load_scipy(tmp_path):
     path.write_text(json.dumps(StoredLogSums.from_fitted(fitted).to_dict()))
     code = (
         "import json, pathlib, sys\n"
-        "from joulecast.gp.logsums.local_rows import condition_for\n"
-        "from joulecast.gp.logsums.stored_logsums import StoredLogSums\n"
+        "from joulecast.gp.logsums.selection import condition_for\n"
+        "from joulecast.gp.logsums.stored import StoredLogSums\n"
         "from joulecast.gp.logsums.totals import predict_inputs\n"
         "data = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
         "fitted = StoredLogSums.from_dict(data).restore()\n"

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.gp.logsums.linearisation import linearise
-from joulecast.gp.logsums.log_inputs import sort_by_cell
-from joulecast.gp.logsums.prior_covariance import discrepancy_covariance, log_prior_covariance
-from joulecast.gp.logsums.prior_mean import prior_log_mean
-from joulecast.gp.logsums.sum_objective import SumObjective
+from joulecast.gp.logsums.fit import SumObjective
+from joulecast.gp.logsums.inputs import sort_by_cell
+from joulecast.gp.logsums.posterior import linearise
+from joulecast.gp.logsums.prior import discrepancy_covariance, log_prior_covariance, prior_log_mean
 from logsums_examples import draw_fitted, draw_inputs, make_process
 
 

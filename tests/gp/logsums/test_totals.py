@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.gp.linalg import WeightedSums
 from joulecast.gp.logsums import totals
-from joulecast.gp.logsums.log_inputs import LogObservations, LogSums, append_observations
+from joulecast.gp.logsums.inputs import LogObservations, LogSums, append_observations
 from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
-from joulecast.gp.logsums.prior_covariance import log_prior_covariance
-from joulecast.gp.logsums.prior_mean import elasticities, prior_log_mean
+from joulecast.gp.logsums.prior import elasticities, log_prior_covariance, prior_log_mean
 from joulecast.gp.logsums.totals import (
     posterior_elasticities,
     predict_combinations,
@@ -17,7 +17,6 @@ from joulecast.gp.logsums.totals import (
     predict_inputs,
     predict_log_totals,
 )
-from joulecast.gp.weighted_sums import WeightedSums
 from logsums_examples import draw_fitted, draw_inputs, draw_sums, make_process
 
 

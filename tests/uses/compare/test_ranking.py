@@ -6,17 +6,17 @@ import json
 from dataclasses import replace
 
 import pytest
+from joulecast.uses.compare.comparison_plot import plot_comparison
 
 from joulecast.catalogue import find_data_sheet, make_sheet_profile
 from joulecast.errors import InputError
 from joulecast.estimators.additive import estimator
-from joulecast.estimators.additive.sheet_model import load_shared_model
+from joulecast.estimators.additive.data_sheets import load_shared_model
 from joulecast.families import make_family
+from joulecast.features.compare import compare
 from joulecast.features.parallel import GpuCounts
 from joulecast.fronts import find_front
 from joulecast.records import Device, Setup
-from joulecast.uses.compare import compare
-from joulecast.uses.compare.comparison_plot import plot_comparison
 
 NET = make_family("cnn5:32,64,128,256", (3, 32, 32))
 SETUPS = [Setup(batch, precision=kind) for batch in (8, 32, 64) for kind in ("fp32", "bf16")]

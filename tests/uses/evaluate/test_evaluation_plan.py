@@ -69,7 +69,7 @@ def test_all_estimators_but_ampere_are_evaluated_by_default():
     both = (*list_estimators("transformer"), *list_estimators("shufflenetv2"))
     assert {name.removesuffix("-noprobe") for name in both} == expected
     without_blocks = {name.removesuffix("-noprobe") for name in list_estimators("cnn5")}
-    kernels = {"kernel-gp", "kernel-forest"}
+    kernels = {"kernel-gp"}
     assert expected - without_blocks - kernels == {"subtractive-blocks"}
     assert set(list_estimators("cnn5", "inference")) == {*list_estimators("cnn5"), *kernels}
 

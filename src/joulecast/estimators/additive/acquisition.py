@@ -1,53 +1,53 @@
 """Choose what to measure next, so that the totals of the target's networks become certain.
 
-    1  two measurements of every kind of piece in the target's networks, at the third and the first
+    1  two measurements of every kind of layer in the target's networks, at the third and the first
        quartile of their work, so that no kind is extrapolated to
     2  if host time is separate, eager steps of three of the networks, one of them as soon as every
        kind was measured once
-    3  then, of all pieces, by energy or by duration, and of further networks for the host, the
+    3  then, of all layers, by energy or by duration, and of further networks for the host, the
        measurement that most reduces the mean relative variance of the totals per device second
 
 The variance that a measurement would leave needs no measurement, only its covariance with the
-totals (``gp.logsums.measurement_value``). The paper's rule is also available: the piece with the
+totals (``gp.logsums.measurement_value``). The paper's rule is also available: the layer with the
 largest standard deviation, whatever the networks need. Profiling stops when the totals are known
 within the target's share, or when nothing that can be measured would help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 from typing import Protocol
 
 import numpy as np
 
 from joulecast.errors import MissingError
-from joulecast.estimators.additive.device_model import (
+from joulecast.estimators.additive.layers import (
+    SetupLayer,
+    count_layers,
+    set_up_layer,
+    split_layers,
+)
+from joulecast.estimators.additive.observations import decompose_observations
+from joulecast.estimators.additive.predict import (
     HOST_TIME,
     AdditiveModel,
     NetworkTotals,
     predict_durations,
+    predict_layer_energies,
     predict_powers,
     predict_totals,
 )
-from joulecast.estimators.additive.piece_energies import predict_piece_energies
-from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.additive.target_pieces import (
-    TargetPieces,
-    find_host_probe,
-    isolated_mode,
-    list_host_trials,
-    list_probes,
-    read_target,
-)
 from joulecast.estimators.base import Fitted, Proposal, Target
 from joulecast.gp.linalg import Floats
-from joulecast.gp.logsums.log_inputs import LogSums
-from joulecast.gp.logsums.measurement_value import expected_variance_reduction
-from joulecast.records import Observation, Trial
+from joulecast.gp.logsums.inputs import LogSums
+from joulecast.gp.logsums.totals import expected_variance_reduction
+from joulecast.records import Network, Observation, Setup, Trial
+from joulecast.records.record_cache import cache_on_record
 from joulecast.units import format_share
-from joulecast.variants import describe_part, make_isolated_trial, read_isolated_part
+from joulecast.variants import Part, describe_part, make_isolated_trial, read_isolated_part
 
 
 class FittedModel(Fitted, Protocol):
@@ -83,7 +83,7 @@ _HALF_WIDTH_SDS = 1.96
 
 @dataclass(frozen=True)
 class _Measurement:
-    """A measurement that could be made of an isolated piece.
+    """A measurement that could be made of an isolated layer.
 
     Attributes:
         score: What the best measurement has most of.
@@ -98,7 +98,7 @@ class _Measurement:
 
 @dataclass(frozen=True)
 class _Costs:
-    """Device time of a measurement of an isolated piece."""
+    """Device time of a measurement of an isolated layer."""
 
     energy_s: float = 1.0
     duration_s: float = 1.0
@@ -118,80 +118,80 @@ def propose_trial(
         fit: Fits the estimator to observations, starting from an earlier fit.
         fitted: An earlier fit, if there is one.
     """
-    pieces = read_target(target, observations)
+    layers = read_target(target, observations)
     if target.acquisition == "probe":
-        probe = _propose_probe(target, pieces, observations)
+        probe = _propose_probe(target, layers, observations)
         if probe.trial:
             return replace(probe, fitted=fitted)
-        return _propose_after_probes(target, pieces, lambda: fit(observations, fitted))
+        return _propose_after_probes(target, layers, lambda: fit(observations, fitted))
     hosts = list_host_trials(target, observations)
-    count = pieces.observation_count
+    count = layers.observation_count
     for turn in range(MEASUREMENTS_PER_KIND):
-        key = _find_new_kind(pieces, turn)
+        key = _find_new_kind(layers, turn)
         if key is not None:
-            trial, what = _isolate(target, pieces, key, with_energy=True)
+            trial, what = _isolate(target, layers, key, with_energy=True)
             return Proposal(trial, 1.0, f"{what} (few measurements of its kind)", count)
         # One network early: host time is then known however short the campaign is. The rest later.
         if len(hosts.required) > (max(hosts.required_count - 1, 0) if turn == 0 else 0):
             return _propose_host(hosts.required[0], 1.0, count, with_energy=True)
     if target.acquisition == "missing":
-        return _propose_probe(target, pieces, observations)
+        return _propose_probe(target, layers, observations)
     try:
         found = fit(observations, fitted)
     except MissingError as error:
         return Proposal(None, 1.0, str(error), count)
     own = found.for_phase(target.setup.phase)
-    totals = predict_totals(own.model, pieces.networks, own.sum_error_sd_share)
-    state = _State(pieces, own.model, totals)
+    totals = predict_totals(own.model, layers.networks, own.sum_error_sd_share)
+    state = _State(layers, own.model, totals)
     proposal = _propose_best(target, state, _read_costs(observations), hosts.optional)
     return replace(proposal, fitted=found)
 
 
 @dataclass(frozen=True)
 class _State:
-    """What is known about a target: its pieces, the fitted model, and totals of its networks."""
+    """What is known about a target: its layers, the fitted model, and totals of its networks."""
 
-    pieces: TargetPieces
+    layers: TargetLayers
     model: AdditiveModel
     totals: NetworkTotals
 
 
 def _propose_probe(
-    target: Target, pieces: TargetPieces, observations: Sequence[Observation]
+    target: Target, layers: TargetLayers, observations: Sequence[Observation]
 ) -> Proposal:
     """Propose the duration of a layer that was not timed, then its host time."""
-    untimed, count = pieces.untimed, pieces.observation_count
-    uncertainty = len(untimed) / len(pieces.pieces)
+    untimed, count = layers.untimed, layers.observation_count
+    uncertainty = len(untimed) / len(layers.layers)
     if untimed:
-        trial, what = _isolate(target, pieces, untimed[0], with_energy=False)
+        trial, what = _isolate(target, layers, untimed[0], with_energy=False)
         is_probe = target.acquisition == "probe"
-        probes = list_probes(target, pieces) if is_probe else ()
+        probes = list_probes(target, layers) if is_probe else ()
         reason = f"{what} ({len(untimed)} left)"
         return Proposal(trial, uncertainty, reason, count, with_energy=False, probes=probes)
-    unissued = find_host_probe(target, pieces, observations)
+    unissued = find_host_probe(target, layers, observations)
     if unissued is not None:
         return _propose_host(unissued, uncertainty, count, with_energy=False)
     return Proposal(None, 0.0, "every layer of the network was timed", count)
 
 
 def _propose_after_probes(
-    target: Target, pieces: TargetPieces, fit: Callable[[], FittedModel]
+    target: Target, layers: TargetLayers, fit: Callable[[], FittedModel]
 ) -> Proposal:
     """Propose the energy of a layer whose duration left the totals uncertain, if it helps."""
-    count = pieces.observation_count
+    count = layers.observation_count
     stop = Proposal(None, 0.0, "every layer of the network was timed", count)
     try:
         fitted = fit()
     except MissingError:
         return stop
     own = fitted.for_phase(target.setup.phase)
-    totals = predict_totals(own.model, pieces.networks, own.sum_error_sd_share)
+    totals = predict_totals(own.model, layers.networks, own.sum_error_sd_share)
     uncertainty = _measure_uncertainty(totals)
-    state = _State(pieces, own.model, totals)
+    state = _State(layers, own.model, totals)
     largest = _find_largest_unmetered(state)
     if largest is not None:
         key, share = largest
-        trial, what = _isolate(target, pieces, key, with_energy=True)
+        trial, what = _isolate(target, layers, key, with_energy=True)
         reason = f"{what} ({format_share(share)} of the energy)"
         return Proposal(trial, uncertainty, reason, count, fitted=fitted)
     measurements = _list_measurements(replace(target, acquisition="target"), state, _Costs())
@@ -200,29 +200,31 @@ def _propose_after_probes(
     is_done = uncertainty <= target.uncertainty_share
     if best is None or is_done or best.reduction < _MIN_REDUCTION_AFTER_PROBES * variance:
         return replace(stop, uncertainty_share=uncertainty, fitted=fitted)
-    trial, what = _isolate(target, pieces, best.key, with_energy=True)
+    trial, what = _isolate(target, layers, best.key, with_energy=True)
     reason = f"{what} (reduces the variance by {format_share(best.reduction / variance)})"
     return Proposal(trial, uncertainty, reason, count, fitted=fitted)
 
 
 def _find_largest_unmetered(state: _State) -> tuple[str, float] | None:
-    """Return the piece with most energy whose energy was not measured, and its share.
+    """Return the layer with most energy whose energy was not measured, and its share.
 
     None as soon as those that were measured make up most of the energy, or are many.
     """
-    pieces, device = state.pieces, state.totals.device
-    leaf_j = device.energy_by_leaf_j
+    layers, device = state.layers, state.totals
+    operator_j = device.energy_by_operator_j
     energies_j: dict[str, float] = {}
-    for network in pieces.networks:
-        for piece, count in network.items():
-            own_j = count * sum(leaf_j[leaf] * times for leaf, times in piece.own_leaves)
-            energies_j[piece.key] = energies_j.get(piece.key, 0.0) + own_j
+    for network in layers.networks:
+        for layer, count in network.items():
+            own_j = count * sum(
+                operator_j[operator] * times for operator, times in layer.own_operators
+            )
+            energies_j[layer.key] = energies_j.get(layer.key, 0.0) + own_j
     total_j = sum(energies_j.values())
-    metered = [key for key in energies_j if key in pieces.energy_keys]
+    metered = [key for key in energies_j if key in layers.energy_keys]
     covered_j = sum(energies_j[key] for key in metered)
     if len(metered) >= _MOST_METERED or covered_j >= _METERED_SHARE * total_j:
         return None
-    left = [key for key in energies_j if pieces.lacks(key, with_energy=True)]
+    left = [key for key in energies_j if layers.lacks(key, with_energy=True)]
     if not left:
         return None
     key = max(left, key=lambda one: (energies_j[one], one))
@@ -230,9 +232,9 @@ def _find_largest_unmetered(state: _State) -> tuple[str, float] | None:
 
 
 def _propose_best(target: Target, state: _State, costs: _Costs, host: Trial | None) -> Proposal:
-    """Propose the measurement with the highest score, of a piece or of the host."""
-    pieces, totals = state.pieces, state.totals
-    count, uncertainty = pieces.observation_count, _measure_uncertainty(totals)
+    """Propose the measurement with the highest score, of a layer or of the host."""
+    layers, totals = state.layers, state.totals
+    count, uncertainty = layers.observation_count, _measure_uncertainty(totals)
     if uncertainty <= target.uncertainty_share:
         reason = f"the networks are known within {format_share(target.uncertainty_share)}"
         return Proposal(None, uncertainty, reason, count)
@@ -244,7 +246,7 @@ def _propose_best(target: Target, state: _State, costs: _Costs, host: Trial | No
     if host is not None and by_host > max(rival, _MIN_REDUCTION * variance):
         return _propose_host(host, uncertainty, count, with_energy=False)
     if best is None:
-        reason = "every piece of the networks was measured"
+        reason = "every layer of the networks was measured"
         return Proposal(None, uncertainty, reason, count)
     is_targeted = target.acquisition == "target"
     largest = max(one.reduction for one in measurements)
@@ -253,42 +255,42 @@ def _propose_best(target: Target, state: _State, costs: _Costs, host: Trial | No
         source = max(sources, key=lambda name: float(sources[name].sum()))
         reason = f"no measurement would help: the remaining uncertainty is {source}"
         return Proposal(None, uncertainty, reason, count)
-    trial, what = _isolate(target, pieces, best.key, best.with_energy)
+    trial, what = _isolate(target, layers, best.key, best.with_energy)
     reduction = f"reduces the variance by {format_share(best.reduction / variance)}"
     why = reduction if is_targeted else "largest standard deviation"
     return Proposal(trial, uncertainty, f"{what} ({why})", count, best.with_energy)
 
 
 def _list_measurements(target: Target, state: _State, costs: _Costs) -> list[_Measurement]:
-    """Return all useful measurements of isolated pieces with their scores."""
-    pieces = state.pieces
+    """Return all useful measurements of isolated layers with their scores."""
+    layers = state.layers
     if target.acquisition == "target":
         by_energy, by_duration = _find_reductions(state)
     else:
         # The paper's rule: wherever the standard deviation is largest, at any cost.
-        by_energy = _find_piece_sds(state, target.acquisition)
-        by_duration, costs = np.zeros(len(pieces.pieces)), _Costs()
+        by_energy = _find_layer_sds(state, target.acquisition)
+        by_duration, costs = np.zeros(len(layers.layers)), _Costs()
     return [
-        _Measurement(piece.key, with_energy, reduction / cost_s, reduction)
-        for at, piece in enumerate(pieces.pieces)
+        _Measurement(layer.key, with_energy, reduction / cost_s, reduction)
+        for at, layer in enumerate(layers.layers)
         for with_energy, reduction, cost_s in (
             (True, float(by_energy[at]), costs.energy_s),
             (False, float(by_duration[at]), costs.duration_s),
         )
-        if reduction > 0 and pieces.lacks(piece.key, with_energy)
+        if reduction > 0 and layers.lacks(layer.key, with_energy)
     ]
 
 
 def _find_reductions(state: _State) -> tuple[Floats, Floats]:
-    """Return what each piece's energy or duration takes off the mean relative variance."""
-    model, totals, targets = state.model, state.totals, len(state.pieces.networks)
-    candidates = [{piece: 1.0} for piece in state.pieces.pieces]
+    """Return what each layer's energy or duration takes off the mean relative variance."""
+    model, totals, targets = state.model, state.totals, len(state.layers.networks)
+    candidates = [{layer: 1.0} for layer in state.layers.layers]
     is_network = [True] * targets + [False] * len(candidates)
-    sums = model.encoder.sum_pieces([*state.pieces.networks, *candidates], is_network)
-    # What matters for the networks matters for their pieces.
-    known = totals.device.duration.posterior, totals.device.power.posterior
+    sums = model.encoder.sum_layers([*state.layers.networks, *candidates], is_network)
+    # What matters for the networks matters for their layers.
+    known = totals.durations.posterior, totals.powers.posterior
     durations = predict_durations(model.encoder, known[0], sums)
-    powers = predict_powers(model, sums, durations.leaf, posterior=known[1])
+    powers = predict_powers(model, sums, durations.by_operator, posterior=known[1])
     found = []
     for process in (durations, powers):
         first, last = _split_sums(process.log_sums, targets)
@@ -300,12 +302,12 @@ def _find_reductions(state: _State) -> tuple[Floats, Floats]:
     return by_duration + np.mean(by_power[:, None] ** 2 * found[1], axis=0), by_duration
 
 
-def _find_piece_sds(state: _State, quantity: str) -> Floats:
-    """Return the standard deviation of each piece's energy in J, or of its duration in s."""
-    model, pieces = state.model, state.pieces.pieces
+def _find_layer_sds(state: _State, quantity: str) -> Floats:
+    """Return the standard deviation of each layer's energy in J, or of its duration in s."""
+    model, layers = state.model, state.layers.layers
     if quantity != "time":
-        return predict_piece_energies(model, pieces)[1]
-    sums = model.encoder.sum_pieces([{piece: 1.0} for piece in pieces], [False] * len(pieces))
+        return predict_layer_energies(model, layers)[1]
+    sums = model.encoder.sum_layers([{layer: 1.0} for layer in layers], [False] * len(layers))
     return np.sqrt(predict_durations(model.encoder, model.duration, sums).variance)
 
 
@@ -319,24 +321,24 @@ def _propose_host(trial: Trial, uncertainty: float, count: int, with_energy: boo
 
 
 def _isolate(
-    target: Target, pieces: TargetPieces, key: str, with_energy: bool
+    target: Target, layers: TargetLayers, key: str, with_energy: bool
 ) -> tuple[Trial, str]:
-    """Return the trial that measures a piece in isolation, and what it measures."""
-    part = pieces.parts[key]
+    """Return the trial that measures a layer in isolation, and what it measures."""
+    part = layers.parts[key]
     quantity = "energy" if with_energy else "duration"
     trial = make_isolated_trial(part, target.setup, isolated_mode(target))
     return trial, f"{quantity} of {describe_part(part)}"
 
 
-def _find_new_kind(pieces: TargetPieces, turn: int) -> str | None:
-    """Return a piece of a kind that was measured at most ``turn`` times, at a quartile of work."""
-    groups: dict[str, list[Piece]] = {}
-    for piece in pieces.pieces:
-        groups.setdefault(piece.label, []).append(piece)
+def _find_new_kind(layers: TargetLayers, turn: int) -> str | None:
+    """Return a layer of a kind that was measured at most ``turn`` times, at a quartile of work."""
+    groups: dict[str, list[SetupLayer]] = {}
+    for layer in layers.layers:
+        groups.setdefault(layer.label, []).append(layer)
     for label in sorted(groups):
         group = sorted(groups[label], key=lambda one: (one.size_bytes, one.flops, one.key))
-        measured = sum(piece.key in pieces.energy_keys for piece in group)
-        keys = [piece.key for piece in group if pieces.lacks(piece.key, with_energy=True)]
+        measured = sum(layer.key in layers.energy_keys for layer in group)
+        keys = [layer.key for layer in group if layers.lacks(layer.key, with_energy=True)]
         if measured <= turn and keys:
             quartile = (0.75, 0.25)[turn]
             return keys[round(quartile * (len(keys) - 1))]
@@ -369,3 +371,184 @@ def _read_costs(observations: Iterable[Observation]) -> _Costs:
             (probes_s if one.energy_j is None else energies_s).append(one.cost_s)
     energy_s = median(energies_s) if energies_s else _DEFAULT_ENERGY_COST_S
     return _Costs(energy_s, median(probes_s) if probes_s else _DEFAULT_PROBE_COST_SHARE * energy_s)
+
+
+# Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
+HOST_NETWORKS = 3
+
+
+@dataclass(frozen=True)
+class TargetLayers:
+    """The layers of a target, and which of them were measured.
+
+    Attributes:
+        networks: Layers of each network.
+        layers: All distinct layers, by key.
+        parts: How to run each layer in isolation, by key.
+        energy_keys: Keys of layers whose energy was measured.
+        duration_keys: Keys of layers whose duration was measured.
+        refused_keys: Keys of layers that the device could not run.
+        observation_count: Observations that show a layer or a network of the target.
+    """
+
+    networks: tuple[Mapping[SetupLayer, float], ...]
+    layers: tuple[SetupLayer, ...]
+    parts: Mapping[str, Part]
+    energy_keys: frozenset[str]
+    duration_keys: frozenset[str]
+    refused_keys: frozenset[str]
+    observation_count: int
+
+    def lacks(self, key: str, with_energy: bool) -> bool:
+        """Return whether the energy or the duration of a layer is still to be measured."""
+        done = self.energy_keys if with_energy else self.duration_keys
+        return key not in self.refused_keys and key not in done
+
+    @property
+    def untimed(self) -> list[str]:
+        """Keys of the layers whose duration is still to be measured."""
+        return [layer.key for layer in self.layers if self.lacks(layer.key, with_energy=False)]
+
+
+def read_target(target: Target, observations: Iterable[Observation]) -> TargetLayers:
+    """Return the layers of a target's networks, and which of them were measured."""
+    placed = [split_layers(network, target.setup) for network in _list_networks(target)]
+    parts = {one.layer.key: one.placed_part.part for layers in placed for one in layers}
+    layers = {one.layer.key: one.layer for layers in placed for one in layers}
+    measured, timed, refused = set(), set(), set()
+    host_keys = {trial.key for trial in _list_host_trials(target)}
+    mode, count = isolated_mode(target), 0
+    for observation in observations:
+        trial, has_duration = observation.trial, observation.duration_s is not None
+        execution = trial.execution
+        # Keys are hashes of whole networks, and most observations are of other trials.
+        if execution.mode == "eager" and host_keys:
+            count += bool(observation.duration_s) and trial.key in host_keys
+        if execution.mode != mode or execution.stage != "step":
+            continue
+        # Layers depend on all of a setup but its loss; other setups show none of the target's.
+        if replace(trial.setup, loss=target.setup.loss) != target.setup:
+            continue
+        key = _find_isolated_key(trial)
+        if key is None:
+            continue
+        count += bool(observation.duration_s) and key in layers
+        if observation.energy_j is None and not has_duration:
+            refused.add(key)
+        if observation.energy_j is not None:
+            measured.add(key)
+        if has_duration:
+            timed.add(key)
+    run_as = {key: _find_run_key(part, target.setup, mode) for key, part in parts.items()}
+    return TargetLayers(
+        networks=tuple(map(count_layers, placed)),
+        layers=tuple(layers[key] for key in sorted(layers)),
+        parts=parts,
+        energy_keys=_select_shown(run_as, measured),
+        duration_keys=_select_shown(run_as, timed),
+        refused_keys=_select_shown(run_as, refused),
+        observation_count=count,
+    )
+
+
+def isolated_mode(target: Target) -> str:
+    """Return the mode in which layers run in isolation."""
+    return "graph" if "graph" in target.modes else "eager"
+
+
+def list_probes(target: Target, layers: TargetLayers) -> tuple[Trial, ...]:
+    """Return time probes of every layer of the target's networks that was not timed yet."""
+    mode = isolated_mode(target)
+    return tuple(
+        make_isolated_trial(layers.parts[key], target.setup, mode) for key in layers.untimed
+    )
+
+
+@dataclass(frozen=True)
+class HostTrials:
+    """Eager steps of whole networks that show host time and were not measured yet.
+
+    Attributes:
+        required: Those that are measured in any case.
+        required_count: Number of those, measured or not.
+        optional: A further one, measured if it helps; None if there is none left.
+    """
+
+    required: tuple[Trial, ...]
+    required_count: int
+    optional: Trial | None
+
+
+def list_host_trials(target: Target, observations: Iterable[Observation]) -> HostTrials:
+    """Return the networks that are still to be timed as the host issues them."""
+    tried = _list_eager_keys(observations)
+    trials = _list_host_trials(target)
+    required = tuple(trial for trial in trials[:HOST_NETWORKS] if trial.key not in tried)
+    optional = [trial for trial in trials[HOST_NETWORKS:] if trial.key not in tried]
+    return HostTrials(required, min(HOST_NETWORKS, len(trials)), next(iter(optional), None))
+
+
+def find_host_probe(
+    target: Target, layers: TargetLayers, observations: Sequence[Observation]
+) -> Trial | None:
+    """Return an eager step of an isolated layer whose structure no eager step has shown."""
+    if "graph" not in target.modes:
+        return None
+    shown = {
+        layer.structure
+        for one in decompose_observations(filter(_is_issued, observations))
+        for layer in one.counts
+    }
+    tried = _list_eager_keys(observations)
+    for layer in sorted(layers.layers, key=lambda layer: (layer.size_bytes, layer.key)):
+        if layer.structure not in shown and layer.key not in layers.refused_keys:
+            trial = make_isolated_trial(layers.parts[layer.key], target.setup, "eager")
+            if trial.key not in tried:
+                return trial
+    return None
+
+
+def _list_eager_keys(observations: Iterable[Observation]) -> set[str]:
+    trials = (observation.trial for observation in observations)
+    return {trial.key for trial in trials if trial.mode == "eager"}
+
+
+def _is_issued(observation: Observation) -> bool:
+    """Return whether it shows how long the host issues a step."""
+    return observation.trial.mode == "eager" and bool(observation.issue_s)
+
+
+def _select_shown(run_as: Mapping[str, str], shown: Set[str]) -> frozenset[str]:
+    """Return the layers that were shown, by themselves or by the layer that is run for them."""
+    return frozenset(key for key, run in run_as.items() if key in shown or run in shown)
+
+
+@lru_cache(maxsize=65536)
+def _find_run_key(part: Part, setup: Setup, mode: str) -> str:
+    """Return the key of the layer that is run for a part: an output without weights has no loss."""
+    key = _find_isolated_key(make_isolated_trial(part, setup, mode))
+    return set_up_layer(part, setup).key if key is None else key
+
+
+@cache_on_record
+def _find_isolated_key(trial: Trial) -> str | None:
+    """Return the key of the layer that a trial runs alone; None if it runs something else."""
+    part = read_isolated_part(trial)
+    return None if part is None else set_up_layer(part, trial.setup).key
+
+
+def _list_networks(target: Target) -> tuple[Network, ...]:
+    return target.networks or (target.network,)
+
+
+def _list_host_trials(target: Target) -> list[Trial]:
+    """Return eager steps of the networks, the longest, shortest and middle one first.
+
+    None if layers do not run as graphs: their durations contain the host then.
+    """
+    if "graph" not in target.modes:
+        return []
+    networks = sorted(_list_networks(target), key=lambda one: (len(one.layers), one.name))
+    middle = networks[len(networks) // 2]
+    ordered = dict.fromkeys((networks[-1], networks[0], middle, *networks))
+    return [Trial(network, target.setup) for network in ordered if network.buildable]

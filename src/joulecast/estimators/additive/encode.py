@@ -1,4 +1,4 @@
-"""Encode pieces, and sums over their leaves, as arrays of the processes.
+"""Encode operators, and sums over them, as arrays of the processes.
 
     durations   basis: launches, FLOPs by precision, bytes            d = the roofline's sum
     powers      basis: 1, share of time beyond that of short launches, achieved over peak FLOP rate
@@ -7,49 +7,60 @@
 Overheads of imported runs have a basis function each. Names are numbered by hashes, so that numbers
 mean the same in every fit and on every machine.
 
-Leaves of several devices are inputs of one process where their hardware is known: basis functions
-are then relative to what the data sheet says, points have the figures that efficiency depends on,
-and groups tell devices and makers apart.
+Two ways to know more than this device shows, of which a device uses one at most:
+
+**Other devices** (``sources``, the option ``--from``). Their residuals are basis functions of the
+logarithm of this device's means, as in recursive co-kriging (Le Gratiet and Garnier, 2014):
+
+    r_s   residual of an operator on device s: its posterior mean less ln of the mean of s
+    z     = ln m + Σ_s a_s·r_s + δ    log duration, or log power, of an operator on this device
+    m     mean of this device, with rates of its own
+    a_s   how alike the residuals of both devices are, fitted with all other hyper-parameters
+    δ     residual of this device, with the prior that it has without sources
+
+Where sources are unlike the device its own observations make a_s small, and the fit is the one
+without them. The prior of δ is as wide as without sources, so that own observations always outweigh
+them.
+
+**Its data sheet** (``hardware``, see ``data_sheets``). Operators of several devices are inputs of
+one process: basis functions are relative to what the data sheet says, points have the figures that
+efficiency depends on, and groups tell devices and makers apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 
 import numpy as np
 
-from joulecast.estimators.additive.hardware import Hardware
-from joulecast.estimators.additive.passes import Passes, split_passes
-from joulecast.estimators.additive.piece_points import AXES
-from joulecast.estimators.additive.pieces import Piece
-from joulecast.estimators.additive.roofline import Roofline
-from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
-from joulecast.gp.logsums.process import NO_GROUP
-from joulecast.gp.weighted_sums import WeightedSums
+from joulecast.estimators.additive.layers import Counts, SetupLayer, split_passes
+from joulecast.estimators.additive.operators import AXES
+from joulecast.estimators.additive.roofline import Hardware, Roofline
+from joulecast.gp.linalg import Floats, Ints, WeightedSums
+from joulecast.gp.logsums.fit import select_subset
+from joulecast.gp.logsums.inputs import LogInputs, LogSums
+from joulecast.gp.logsums.posterior import FittedLogSums, condition_logsums
+from joulecast.gp.logsums.prior import multiply_prior_covariance, prior_log_mean
+from joulecast.gp.logsums.process import NO_GROUP, LogSumParameters, LogSumProcess
+from joulecast.gp.logsums.stored import PackedArray
 from joulecast.records import FLOAT_PRECISIONS
 from joulecast.records.codec import Record, omit_default
 
 DURATION_AXES = tuple(range(len(AXES) + 1))
-"""Columns of points that durations depend on: those of pieces, and whether FLOPs or bytes bound."""
-
+"""Columns of points that durations depend on: AXES, and whether FLOPs or bytes bound."""
 HARDWARE_AXES = tuple(range(len(AXES) + 1, len(AXES) + 5))
 """Columns of points where hardware is known: output per multiprocessor, bytes over the cache, FLOPs
 and bytes per second of a multiprocessor."""
-
 POWER_AXES = tuple(range(len(AXES) + 4))
 """Columns of points that powers depend on: achieved rates, then those of durations."""
-
 CLASS, KIND = range(2)
 """Columns of groups."""
-
 DEVICE, DEVICE_CLASS, VENDOR_CLASS, NEW_DEVICE_CLASS, NEW_DEVICE_KIND = range(2, 7)
 """Further columns where hardware is known; the last two for devices that the process was not fitted
 to, and for no others."""
-
 RELATIVE_AXES = tuple(
     at
     for at in DURATION_AXES + HARDWARE_AXES
@@ -57,123 +68,244 @@ RELATIVE_AXES = tuple(
 )
 """Columns that mean the same on every device: the output of a multiprocessor in place of the whole
 output."""
-
 # FLOPs and bytes that differ by more than this in logarithm: only one of them matters.
 _MAX_LOG_RATIO = 4.0
 # Launches are short up to this factor of an empty one: most of the device idles meanwhile.
 _SHORT_LAUNCHES = 4.0
-# Rates below this share of the peak are alike: something else bounds the piece.
+# Rates below this share of the peak are alike: something else bounds the operator.
 _LEAST_UTILISATION = 0.02
 # Structures of a block: its label, its kind, any block, itself.
 _STRUCTURES = 4
 # Discrepancies that all whole networks have in common, and all sums of a unit of the device, over
 # that of a structure.
 _NETWORK_WEIGHT, _UNIT_WEIGHT = 0.4, 1.5
+# Observations of a source without a posterior mean given all of them: the fit was too large.
+_MAX_SOURCE_ROWS = 2000
 
 
 @dataclass(frozen=True)
-class PieceEncoder(Record):
-    """Encodes leaves as inputs of the processes.
+class OperatorEncoder(Record):
+    """Encodes operators as inputs of the processes.
 
     Attributes:
         roofline: Costs of the device at best.
         overheads: Kinds of overheads, each of which has a basis function of its own.
         power_limit_w: What the device never draws more than.
         hardware: Figures of the data sheet, where several devices share a process.
+        sources: Other devices that this one starts from.
     """
 
     roofline: Roofline
     overheads: tuple[str, ...]
     power_limit_w: float
     hardware: Hardware | None = omit_default(None)
+    sources: tuple[SourceDevice, ...] = omit_default(())
 
-    def sum_pieces(
-        self, counts: Sequence[Mapping[Piece, float]], is_network: Sequence[bool] | None = None
-    ) -> PieceSums:
-        """Return sums over pieces; where devices share a process, over the passes of leaves."""
-        return encode_sums(counts, is_network, self.hardware is not None)
-
-    def encode_durations(self, leaves: Sequence[Piece]) -> LogInputs:
-        """Return leaves as inputs of the process of durations."""
-        work = _Work.of(leaves)
+    def encode_durations(self, operators: Sequence[SetupLayer]) -> LogInputs:
+        """Return operators as inputs of the process of durations."""
+        work = _Work.of(operators)
         basis = np.column_stack([work.launches, work.flops_by_precision, work.size_bytes])
         if self.hardware is not None:
             basis = _merge_matrix_units(basis * np.array(self.roofline.costs))
-        basis = self._add_overheads(leaves, basis)
-        return self._make_inputs(leaves, basis, self._find_points(work))
+        return self._make_inputs(operators, basis, self._find_points(work), column=0)
 
-    def encode_powers(self, leaves: Sequence[Piece], durations_s: Floats) -> LogInputs:
-        """Return leaves of given durations as inputs of the process of powers."""
-        work = _Work.of(leaves)
-        flop_s = np.array([self.roofline.flop_s[name] for name in FLOAT_PRECISIONS])
-        compute = work.flops_by_precision * flop_s / durations_s[:, None]
+    def encode_powers(self, operators: Sequence[SetupLayer], durations_s: Floats) -> LogInputs:
+        """Return operators of given durations as inputs of the process of powers."""
+        work = _Work.of(operators)
+        compute = work.flops_by_precision * self._flop_s / durations_s[:, None]
         memory = work.size_bytes * self.roofline.byte_s / durations_s
         busy = 1.0 - np.minimum(
             _SHORT_LAUNCHES * self.roofline.launch_s * work.launches / durations_s, 1.0
         )
-        basis = np.column_stack([np.ones(len(leaves)), busy, compute, memory])
+        basis = np.column_stack([np.ones(len(operators)), busy, compute, memory])
         if self.hardware is not None:
             basis = basis * np.array(self.hardware.powers_w)
-        basis = self._add_overheads(leaves, basis)
         used = np.column_stack([compute.sum(axis=1), memory, busy])
         points = np.column_stack([np.log(_LEAST_UTILISATION + used), self._find_points(work)])
-        caps = np.full(len(leaves), np.log(self.power_limit_w))
-        return self._make_inputs(leaves, basis, points, caps)
+        inputs = self._make_inputs(operators, basis, points, column=1)
+        return replace(inputs, log_caps=np.full(len(operators), np.log(self.power_limit_w)))
 
-    def _add_overheads(self, leaves: Sequence[Piece], basis: Floats) -> Floats:
-        """Return the basis with that of overheads, which do no other work."""
-        if not self.overheads:
-            return basis
-        kinds = np.array([leaf.kind for leaf in leaves])
-        own = (kinds[:, None] == np.array(self.overheads)).astype(float)
-        is_work = 1.0 - own.sum(axis=1, keepdims=True)
-        return np.column_stack([basis * is_work, own])
+    @cached_property
+    def _flop_s(self) -> Floats:
+        return np.array([self.roofline.flop_s[name] for name in FLOAT_PRECISIONS])
 
     def _find_points(self, work: _Work) -> Floats:
-        flop_s = np.array([self.roofline.flop_s[name] for name in FLOAT_PRECISIONS])
-        compute_s = work.flops_by_precision @ flop_s
+        compute_s = work.flops_by_precision @ self._flop_s
         memory_s = self.roofline.byte_s * work.size_bytes
         log_ratio = np.log(compute_s + 1e-12) - np.log(memory_s + 1e-12)
         columns = [work.points, np.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)]
         if self.hardware is not None:
             has_flops = work.flops_by_precision > 0
-            leaf_flop_s = np.where(has_flops.any(axis=1), has_flops @ flop_s, flop_s[0])
-            rates = 1.0 / leaf_flop_s, np.full(len(leaf_flop_s), 1.0 / self.roofline.byte_s)
+            flop_s = np.where(has_flops.any(axis=1), has_flops @ self._flop_s, self._flop_s[0])
+            rates = 1.0 / flop_s, np.full(len(flop_s), 1.0 / self.roofline.byte_s)
             columns += [self.hardware.relate_work(work.points, work.size_bytes)]
             columns += [self.hardware.relate_rates(*rates)]
         return np.column_stack(columns)
 
     def _make_inputs(
-        self, leaves: Sequence[Piece], basis: Floats, points: Floats, caps: Floats | None = None
+        self, operators: Sequence[SetupLayer], basis: Floats, points: Floats, column: int
     ) -> LogInputs:
-        groups = [[leaf.operator_class, leaf.kind] for leaf in leaves]
-        identities = [leaf.key for leaf in leaves]
-        if (own := self.hardware) is not None:
-            for group, leaf in zip(groups, leaves, strict=True):
-                group += [own.device, *own.name_groups(leaf.operator_class, leaf.kind)]
-            identities = [f"{key} {own.device}" for key in identities]
+        """Return inputs; ``column`` is that of their residuals on other devices."""
+        if self.overheads:
+            kinds = np.array([operator.kind for operator in operators])
+            own = (kinds[:, None] == np.array(self.overheads)).astype(float)
+            # Overheads do no other work.
+            basis = np.column_stack([basis * (1.0 - own.sum(axis=1, keepdims=True)), own])
+        groups = [[one.operator_class, one.kind] for one in operators]
+        identities = [one.key for one in operators]
+        regimes = [one.regime for one in operators]
+        columns = KIND + 1
+        if (hardware := self.hardware) is not None:
+            for group, one in zip(groups, operators, strict=True):
+                group += [hardware.device, *hardware.name_groups(one.operator_class, one.kind)]
+            identities = [f"{key} {hardware.device}" for key in identities]
+            # Devices share the regimes of both half precisions.
+            regimes = [name.replace("fp16", "bf16") for name in regimes]
+            columns = NEW_DEVICE_KIND + 1
         numbers = [[number_name(name) if name else NO_GROUP for name in group] for group in groups]
-        columns = KIND + 1 if own is None else NEW_DEVICE_KIND + 1
+        residuals = [one.predict_residuals(operators)[:, column] for one in self.sources]
         return LogInputs(
             basis,
             points,
-            np.array(numbers, np.int64).reshape(len(leaves), columns),
-            np.array(list(map(number_name, self._name_regimes(leaves))), np.int64),
+            np.array(numbers, np.int64).reshape(len(operators), columns),
+            np.array(list(map(number_name, regimes)), np.int64),
             np.array(list(map(number_name, identities)), np.int64),
-            caps,
+            log_basis=np.column_stack(residuals) if residuals else None,
         )
 
-    def _name_regimes(self, leaves: Sequence[Piece]) -> list[str]:
-        """Return the regimes of leaves; devices share those of both half precisions."""
-        regimes = [leaf.regime for leaf in leaves]
-        if self.hardware is None:
-            return regimes
-        return [name.replace("fp16", "bf16") for name in regimes]
+    def sum_layers(
+        self,
+        counts: Sequence[Mapping[SetupLayer, float]],
+        is_network: Sequence[bool] | None = None,
+    ) -> OperatorSums:
+        """Return sums over layers as sums over operators; over passes where devices share these.
+
+        Args:
+            counts: Layers of each sum and how often it runs each.
+            is_network: Whether each sum is a network; all are if nothing else is said.
+        """
+        operators: dict[SetupLayer, int] = {}
+        layers: dict[SetupLayer, int] = {}
+        passes: dict[SetupLayer, Counts] = {}
+        row, operator_at, layer_at, count = [], [], [], []
+        flags = [True] * len(counts) if is_network is None else is_network
+        for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
+            for layer, times in own.items():
+                number = layers.setdefault(layer, len(layers)) if layer.operators else -1
+                some = layer.own_operators if in_network else layer.operators_alone
+                for operator, repeats in some:
+                    if self.hardware is not None and operator not in passes:
+                        passes[operator] = split_passes(operator)
+                    for one, runs in passes.get(operator, ((operator, 1.0),)):
+                        row.append(at)
+                        operator_at.append(operators.setdefault(one, len(operators)))
+                        layer_at.append(number)
+                        count.append(times * repeats * runs)
+        return OperatorSums(
+            tuple(operators),
+            tuple(layers),
+            len(counts),
+            np.array(row, np.int64),
+            np.array(operator_at, np.int64),
+            np.array(layer_at, np.int64),
+            np.array(count, float),
+            np.array([_identify(own) for own in counts], np.int64),
+            np.array(flags, bool),
+            passes,
+        )
+
+
+@dataclass(frozen=True)
+class SourceDevice(Record):
+    """What one device has learnt, for others to start from.
+
+    Attributes:
+        name: Name of the device.
+        profile: Key of its profile.
+        encoder: Encodes operators for that device.
+        duration: Its durations.
+        power: Its powers.
+    """
+
+    name: str
+    profile: str
+    encoder: OperatorEncoder
+    duration: SourceMean
+    power: SourceMean
+
+    def predict_residuals(self, operators: Sequence[SetupLayer]) -> Floats:
+        """Return the residuals of each operator's duration and power on that device, P x 2."""
+        new = [one for one in dict.fromkeys(operators) if one.key not in self._known]
+        if new:
+            log_s, duration = self.duration.predict(self.encoder.encode_durations(new))
+            powers = self.encoder.encode_powers(new, np.exp(log_s))
+            residuals = np.column_stack([duration, self.power.predict(powers)[1]])
+            self._known.update(zip((one.key for one in new), residuals, strict=True))
+        return np.array([self._known[one.key] for one in operators]).reshape(len(operators), 2)
+
+    @cached_property
+    def _known(self) -> dict[str, Floats]:
+        """Residuals by operator: a campaign asks for the same ones again and again."""
+        return {}
+
+
+@dataclass(frozen=True)
+class SourceMean(Record):
+    """The posterior mean of a process, without what variances would need.
+
+    Attributes:
+        theta: The fitted hyper-parameters.
+        input_weights: The posterior mean is the prior covariance with the inputs times these.
+    """
+
+    process: LogSumProcess
+    theta: PackedArray
+    points: PackedArray
+    groups: PackedArray
+    regimes: PackedArray
+    identities: PackedArray
+    input_weights: PackedArray
+
+    @classmethod
+    def from_fitted(cls, fitted: FittedLogSums) -> SourceMean:
+        """Return the posterior mean of a fitted process."""
+        if fitted.mean is not None:
+            inputs, by_input = fitted.mean.inputs, fitted.mean.input_weights
+        else:
+            rows = select_subset(fitted.observations, _MAX_SOURCE_ROWS)
+            posterior = condition_logsums(fitted, rows)
+            inputs, weights = posterior.inputs, posterior.linear.weights
+            products = weights.weight * posterior.row_weights[weights.row]
+            by_input = np.asarray(np.bincount(weights.column, products, inputs.size), float)
+        arrays = inputs.points, inputs.groups, inputs.regimes, inputs.identities, by_input
+        return cls(fitted.process, PackedArray.pack(fitted.theta), *map(PackedArray.pack, arrays))
+
+    def predict(self, inputs: LogInputs) -> tuple[Floats, Floats]:
+        """Return the posterior mean of log values, and by how much it exceeds the mean."""
+        coefficients = self._hyper.coefficients
+        known = self._known_inputs, self.input_weights.unpack()
+        log_values = prior_log_mean(inputs, coefficients)
+        log_values = log_values + multiply_prior_covariance(
+            self.process, self._hyper, inputs, *known
+        )
+        plain = prior_log_mean(replace(inputs, log_basis=None), coefficients)
+        return log_values, log_values - plain
+
+    @cached_property
+    def _hyper(self) -> LogSumParameters:
+        return self.process.unpack(self.theta.unpack())
+
+    @cached_property
+    def _known_inputs(self) -> LogInputs:
+        """The inputs that were observed; of these, covariances need no basis."""
+        points = self.points.unpack()
+        rest = self.groups.unpack(), self.regimes.unpack(), self.identities.unpack()
+        return LogInputs(np.zeros((len(points), 0)), points, *rest)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Work of leaves as arrays."""
+    """Work of operators as arrays."""
 
     launches: Floats
     flops_by_precision: Floats
@@ -181,74 +313,75 @@ class _Work:
     points: Floats
 
     @classmethod
-    def of(cls, leaves: Sequence[Piece]) -> _Work:
-        flops = np.zeros((len(leaves), len(FLOAT_PRECISIONS)))
-        columns = [FLOAT_PRECISIONS.index(leaf.rate_precision) for leaf in leaves]
-        flops[np.arange(len(leaves)), columns] = [leaf.padded_flops for leaf in leaves]
+    def of(cls, operators: Sequence[SetupLayer]) -> _Work:
+        size = len(operators)
+        flops = np.zeros((size, len(FLOAT_PRECISIONS)))
+        columns = [FLOAT_PRECISIONS.index(one.rate_precision) for one in operators]
+        flops[np.arange(size), columns] = [one.padded_flops for one in operators]
         return cls(
-            np.array([max(leaf.launches, 1) for leaf in leaves], float),
+            np.array([max(one.launches, 1) for one in operators], float),
             flops,
-            np.array([leaf.size_bytes for leaf in leaves], float),
-            np.array([leaf.point for leaf in leaves], float).reshape(len(leaves), len(AXES)),
+            np.array([one.size_bytes for one in operators], float),
+            np.array([one.point for one in operators], float).reshape(size, len(AXES)),
         )
 
 
 @dataclass(frozen=True)
-class PieceSums:
-    """Networks, or observations, as sums over distinct leaves.
+class OperatorSums:
+    """Networks, or observations, as sums over distinct operators.
 
     Attributes:
-        leaves: The distinct leaves.
-        blocks: The distinct blocks, and layers of several operators.
+        operators: The distinct operators.
+        layers: The distinct blocks, and layers of several operators.
         size: Number of sums.
         row: Sum of each entry, ascending.
-        leaf: Leaf of each entry.
-        block: Block that each entry belongs to; -1 for a leaf outside of blocks.
-        count: How often the sum contains the leaf.
+        operator: Operator of each entry.
+        layer: Block or layer that each entry belongs to; -1 for a layer of one operator.
+        count: How often the sum contains the operator.
         identities: Identity of each sum: equal numbers are the same sum.
-        is_network: Whether each sum is a network rather than an isolated piece.
-        passes: Leaves that were split, with the passes that are leaves in their place.
+        is_network: Whether each sum is a network rather than an isolated layer.
+        passes: Operators that were split, with the passes that stand in their place.
     """
 
-    leaves: tuple[Piece, ...]
-    blocks: tuple[Piece, ...]
+    operators: tuple[SetupLayer, ...]
+    layers: tuple[SetupLayer, ...]
     size: int
     row: Ints
-    leaf: Ints
-    block: Ints
+    operator: Ints
+    layer: Ints
     count: Floats
     identities: Ints
     is_network: Floats
-    passes: Mapping[Piece, Passes]
+    passes: Mapping[SetupLayer, Counts]
 
     @cached_property
     def counts(self) -> WeightedSums:
-        """How often each sum contains each leaf."""
-        return _merge_entries(self.size, self.row, self.leaf, self.count)
+        """How often each sum contains each operator."""
+        return _merge_entries(self.size, self.row, self.operator, self.count)
 
     def make_log_sums(self, durations_s: Floats, units: Sequence[str] = ()) -> LogSums:
-        """Return the sums with the share of each structure in them, given durations of leaves.
+        """Return the sums with the share of each structure in them, given durations of operators.
 
         The structure of a block, or of a layer of several operators, shows as four: its operators,
         these in any precision, any block or layer, and itself. Networks have a discrepancy in
         common and each its own; sums of one unit of the device have one in common.
 
         Args:
-            durations_s: Durations of the leaves.
+            durations_s: Durations of the operators.
             units: Unit that each sum is of; empty names, or none at all, for any unit.
         """
-        cost = self.count * durations_s[self.leaf]
+        cost = self.count * durations_s[self.operator]
         total = np.bincount(self.row, cost, self.size)
-        inside = np.flatnonzero(self.block >= 0)
+        inside = np.flatnonzero(self.layer >= 0)
         share = cost[inside] / total[self.row[inside]]
-        table = np.array([_number_structures(block) for block in self.blocks], np.int64)
-        table = table.reshape(len(self.blocks), _STRUCTURES)
+        table = np.array([_number_structures(layer) for layer in self.layers], np.int64)
+        table = table.reshape(len(self.layers), _STRUCTURES)
         networks = np.flatnonzero(self.is_network)
         own_units = np.array([at for at, unit in enumerate(units) if unit], np.int64)
         unit_numbers = np.array([number_name(f"unit {units[at]}") for at in own_units], np.int64)
         row = [np.repeat(self.row[inside], _STRUCTURES), networks, networks, own_units]
         column = [
-            table[self.block[inside]].ravel(),
+            table[self.layer[inside]].ravel(),
             np.full(len(networks), number_name("networks")),
             self.identities[networks],
             unit_numbers,
@@ -262,46 +395,11 @@ class PieceSums:
         return LogSums(self.counts, structures, self.identities)
 
 
-def encode_sums(
-    counts: Sequence[Mapping[Piece, float]],
-    is_network: Sequence[bool] | None = None,
-    splits_passes: bool = False,
-) -> PieceSums:
-    """Return sums over pieces as sums over their leaves.
-
-    Args:
-        counts: Pieces of each sum and how often it runs each.
-        is_network: Whether each sum is a network; all are if nothing else is said.
-        splits_passes: Whether leaves of training steps are split into their passes.
-    """
-    leaves: dict[Piece, int] = {}
-    blocks: dict[Piece, int] = {}
-    passes: dict[Piece, Passes] = {}
-    row, leaf_at, block_at, count = [], [], [], []
-    flags = [True] * len(counts) if is_network is None else is_network
-    for at, (own, in_network) in enumerate(zip(counts, flags, strict=True)):
-        for piece, times in own.items():
-            block = blocks.setdefault(piece, len(blocks)) if piece.leaves else -1
-            for leaf, repeats in piece.own_leaves if in_network else piece.leaves_alone:
-                if splits_passes and leaf not in passes:
-                    passes[leaf] = split_passes(leaf)
-                for one, runs in passes.get(leaf, ((leaf, 1.0),)):
-                    row.append(at)
-                    leaf_at.append(leaves.setdefault(one, len(leaves)))
-                    block_at.append(block)
-                    count.append(times * repeats * runs)
-    return PieceSums(
-        tuple(leaves),
-        tuple(blocks),
-        len(counts),
-        np.array(row, np.int64),
-        np.array(leaf_at, np.int64),
-        np.array(block_at, np.int64),
-        np.array(count, float),
-        np.array([_identify(own) for own in counts], np.int64),
-        np.array(flags, bool),
-        passes,
-    )
+@lru_cache(maxsize=65536)
+def number_name(name: str) -> int:
+    """Return a number for a name, the same on every machine."""
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _merge_matrix_units(seconds: Floats) -> Floats:
@@ -316,24 +414,17 @@ def _merge_matrix_units(seconds: Floats) -> Floats:
     return np.column_stack([seconds[:, 0], *columns, seconds[:, 1 + precisions :]])
 
 
-@lru_cache(maxsize=65536)
-def number_name(name: str) -> int:
-    """Return a number for a name, the same on every machine."""
-    digest = blake2b(name.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
-
-
-def _identify(counts: Mapping[Piece, float]) -> int:
+def _identify(counts: Mapping[SetupLayer, float]) -> int:
     if len(counts) == 1:
         return number_name(next(iter(counts)).key)
-    return number_name(" ".join(sorted(f"{piece.key} {count}" for piece, count in counts.items())))
+    return number_name(" ".join(sorted(f"{layer.key} {count}" for layer, count in counts.items())))
 
 
-def _number_structures(block: Piece) -> list[int]:
-    every = "blocks" if block.is_block else "layers"
+def _number_structures(layer: SetupLayer) -> list[int]:
+    every = "blocks" if layer.is_block else "layers"
     # Structures of eager steps tell nothing about compiled ones.
-    how = "compiled " if block.is_compiled else ""
-    return [number_name(how + name) for name in (block.label, block.kind, every, block.key)]
+    how = "compiled " if layer.is_compiled else ""
+    return [number_name(how + name) for name in (layer.label, layer.kind, every, layer.key)]
 
 
 def _merge_entries(size: int, row: Ints, column: Ints, weight: Floats) -> WeightedSums:

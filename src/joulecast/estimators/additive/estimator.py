@@ -1,7 +1,7 @@
 """The additive estimator: the energy of a network is the sum over its layers.
 
-    F, B, n    FLOPs, bytes and launches of a leaf, one layer under a setup
-    duration   d = (n·t0 + F/peak + B/bandwidth)·exp(residual)          from every piece timed
+    F, B, n    FLOPs, bytes and launches of an operator under a setup
+    duration   d = (n·t0 + F/peak + B/bandwidth)·exp(residual)          from every layer timed
     power      p = (P + Q·F/(d·peak) + R·B/(d·bandwidth))·exp(residual) from those with energy
     device     D = Σ d,  G = Σ d·p                                      the device alone
     step       E = G + P0·(T - D)                                       a step: waiting draws P0
@@ -9,23 +9,11 @@
 Rates are the best that the device was seen to reach; residuals are Gaussian processes over the
 sizes of layers, shared by kinds and precisions (``gp.logsums``). Repeated blocks and whole networks
 are observations of sums. Given its duration the power of a layer is smooth, so energy is measured
-at few sizes, duration at many.
+at few sizes, duration at many: on an H200 isolated layers with time probes and two clocks had 2.0 %
+on 56 held-out networks, the paper's subtraction 13.9 %.
 
-    pieces             split a network into pieces
-    decompose          observations as sums over pieces
-    roofline           the best rates of the device
-    encode, processes  pieces and sums as arrays; the processes of durations and powers
-    host_call_times    durations of the host's calls
-    host_time          T from the host and the device
-    model_fit          fit the model of a device, or condition it on further observations
-    device_model       the fitted model of a device, and its predictions
-    layer_energies     energy by layer
-    measured_kinds     what was measured of each kind, and how far estimates reach beyond it
-    measured_networks  networks that were measured as a whole
-    imported_runs      whole runs of imported logs
-    transfer           start from what other devices have learnt
-    target_pieces, acquisition   what to measure next
-    stored_fit         the fit as JSON
+A whole run of an imported log costs its steps and an overhead, start-up and evaluation:
+E = steps·Σ g + overhead; one run is E·exp(ε), ε ~ N(0, noise²). ``predict_runs`` predicts those.
 """
 
 from __future__ import annotations
@@ -35,50 +23,52 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecast.errors import MissingError
 from joulecast.estimators.additive.acquisition import propose_trial
-from joulecast.estimators.additive.decompose import (
-    choose_sum_error_sd_share,
-    decompose_observations,
-    is_step,
+from joulecast.estimators.additive.data_sheets import SharedModel, load_shared_model, note_sheet
+from joulecast.estimators.additive.encode import (
+    OperatorEncoder,
+    SourceDevice,
+    SourceMean,
 )
-from joulecast.estimators.additive.device_model import (
-    AdditiveModel,
-    HostIssue,
-    NetworkTotals,
-    predict_totals,
-)
-from joulecast.estimators.additive.layer_energies import attribute_energies
-from joulecast.estimators.additive.measured_kinds import (
-    MeasuredKind,
-    add_kinds,
-    find_unseen_shares,
-    note_extrapolation,
-    summarise_kinds,
-)
-from joulecast.estimators.additive.measured_networks import (
-    MeasuredNetwork,
-    find_measured,
-    summarise_networks,
-    update_prediction,
-)
-from joulecast.estimators.additive.model_fit import (
+from joulecast.estimators.additive.fit import (
     fit_model,
     identify_observations,
     select_new,
     update_model,
 )
-from joulecast.estimators.additive.phases import split_phases
-from joulecast.estimators.additive.pieces import (
-    PlacedPiece,
-    count_pieces,
+from joulecast.estimators.additive.host_time import HostTimeModel
+from joulecast.estimators.additive.layers import (
+    PlacedLayer,
+    count_layers,
     group_alike,
-    split_pieces,
+    make_overhead,
+    split_layers,
 )
-from joulecast.estimators.additive.sheet_model import SharedModel, load_shared_model, note_sheet
-from joulecast.estimators.additive.stored_fit import FIT_VERSION, StoredFit
-from joulecast.estimators.additive.transfer import SourceDevice, SourceMean, note_sources
-from joulecast.estimators.additivity_error import READ_MODULE_SUM_ERROR_SD_SHARE
+from joulecast.estimators.additive.measured import (
+    MeasuredKind,
+    MeasuredNetwork,
+    add_kinds,
+    find_unseen_shares,
+    hash_layers,
+    note_extrapolation,
+    summarise_kinds,
+    summarise_networks,
+    update_prediction,
+)
+from joulecast.estimators.additive.observations import (
+    choose_sum_error_sd_share,
+    decompose_observations,
+    is_step,
+    split_phases,
+)
+from joulecast.estimators.additive.predict import (
+    AdditiveModel,
+    attribute_energies,
+    predict_totals,
+)
 from joulecast.estimators.base import (
+    READ_MODULE_SUM_ERROR_SD_SHARE,
     FitComponent,
     Fitted,
     Json,
@@ -89,13 +79,18 @@ from joulecast.estimators.base import (
     predict_groups,
 )
 from joulecast.gp.linalg import Floats, Ints
-from joulecast.gp.logsums.stored_logsums import PackedArray, StoredLogSums
+from joulecast.gp.logsums.stored import PackedArray, StoredLogSums
 from joulecast.records import DataSheet, LayerEstimate, Network, Observation, Setup
+from joulecast.records.codec import Record, omit_default
 
 # Hyper-parameters are fitted again when there are this many times as many observations.
 _REFIT_FACTOR = 1.5
 # And when more than this share of the old ones was dropped.
 _DROPPED_SHARE = 0.01
+
+
+# Version of the stored fit; other versions are fitted again.
+FIT_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -184,7 +179,7 @@ class FittedAdditive:
         model: The fitted processes.
         sum_error_sd_share: Standard deviation of a network's total around the sum of its layers, as
             a share of the total.
-        measured_networks: Measurements of whole networks, by the hash of their pieces.
+        measured_networks: Measurements of whole networks, by the hash of their layers.
         measured_kinds: What was measured of each label.
         fitted_count: Number of observations that hyper-parameters were fitted to.
         identities: Identities of all observations that the model is conditioned on.
@@ -222,67 +217,101 @@ class FittedAdditive:
         joint: bool = False,
         per_layer: bool = False,
     ) -> Prediction:
-        """Sum over the pieces of each network, with the joint covariance of what they share."""
-        phases = {setup.phase for setup in setups}
-        if self.inference is not None and phases != {"train"}:
-            return self._predict_phases(networks, setups, joint, per_layer)
-        pairs = list(zip(networks, setups, strict=True))
-        pieces = [split_pieces(*pair) for pair in pairs]
-        groups = [list(range(len(pairs)))] if joint or len(pairs) < 2 else group_alike(pieces)
+        """Sum over the layers of each network, with the joint covariance of what they share."""
+        if self.inference is not None and {setup.phase for setup in setups} != {"train"}:
+            # Training steps and inferences have their own fits, as if they shared no errors.
+            places: dict[str, list[int]] = {}
+            for at, setup in enumerate(setups):
+                places.setdefault(setup.phase, []).append(at)
 
-        def predict_group(places: Sequence[int]) -> Prediction:
-            some = [pairs[at] for at in places]
-            return self._predict_together(some, [pieces[at] for at in places], joint, per_layer)
+            def predict_phase(group: Sequence[int]) -> Prediction:
+                fit = replace(self.for_phase(setups[group[0]].phase), inference=None)
+                own = [networks[at] for at in group], [setups[at] for at in group]
+                return fit.predict(*own, joint=joint, per_layer=per_layer)
+
+            return predict_groups(predict_phase, list(places.values()))
+        layers = [split_layers(*pair) for pair in zip(networks, setups, strict=True)]
+        together = joint or len(layers) < 2
+        groups = [list(range(len(layers)))] if together else group_alike(layers)
+
+        def predict_group(group: Sequence[int]) -> Prediction:
+            return self._predict_together(
+                [networks[at] for at in group],
+                [setups[at] for at in group],
+                [layers[at] for at in group],
+                joint,
+                per_layer,
+            )
 
         return predict_groups(predict_group, groups)
 
-    def _predict_phases(
-        self, networks: Sequence[Network], setups: Sequence[Setup], joint: bool, per_layer: bool
-    ) -> Prediction:
-        """Predict training steps and inferences by their own fits, as if they shared no errors."""
-        places: dict[str, list[int]] = {}
-        for at, setup in enumerate(setups):
-            places.setdefault(setup.phase, []).append(at)
-
-        def predict_phase(group: Sequence[int]) -> Prediction:
-            fit = replace(self.for_phase(setups[group[0]].phase), inference=None)
-            own = [networks[at] for at in group], [setups[at] for at in group]
-            return fit.predict(*own, joint=joint, per_layer=per_layer)
-
-        return predict_groups(predict_phase, list(places.values()))
-
     def _predict_together(
         self,
-        pairs: Sequence[tuple[Network, Setup]],
-        pieces: Sequence[tuple[PlacedPiece, ...]],
+        networks: Sequence[Network],
+        setups: Sequence[Setup],
+        layers: Sequence[tuple[PlacedLayer, ...]],
         joint: bool,
         per_layer: bool,
     ) -> Prediction:
-        networks = [network for network, _ in pairs]
-        issues = [_describe_issue(*pair) for pair in pairs]
-        counts = list(map(count_pieces, pieces))
-        sum_errors = self._find_sum_errors(networks)
-        totals = predict_totals(self.model, counts, sum_errors, joint, issues)
-        cov = totals.covariance
+        # A user's own module may do work that no layer shows.
+        own = self.sum_error_sd_share
+        read = max(own, READ_MODULE_SUM_ERROR_SD_SHARE)
+        sum_errors = np.array([own if one.totals is None else read for one in networks])
+        # Views and masks that a module calls between its layers are in none of them.
+        between = [0.0 if one.totals is None else float(one.totals.between) for one in networks]
+        counts = list(map(count_layers, layers))
+        totals = predict_totals(self.model, counts, sum_errors, joint, setups, between)
+        variance, cov = totals.variance, totals.covariance
         if cov is not None:
+            pairs = list(zip(networks, setups, strict=True))
             cov = cov + equicorrelated_covariance(pairs, sum_errors * totals.energy_j)
-        layers: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
+        shares = {name: part / variance for name, part in totals.variance_by_source.items()}
+        rows: tuple[tuple[LayerEstimate, ...], ...] = ((),) * len(networks)
+        notes: tuple[tuple[str, ...], ...] = ()
         if per_layer:
-            layers = attribute_energies(networks, pieces, totals, self.measured_kinds)
+            rows = attribute_energies(networks, layers, totals, self.measured_kinds)
+            start = self._note_start()
+            notes = tuple(
+                (*start, *own_notes)
+                for own_notes in note_extrapolation(self.measured_kinds, totals)
+            )
         prediction = Prediction(
             energy_j=totals.energy_j,
-            energy_sd_j=np.sqrt(totals.variance if cov is None else np.diag(cov)),
+            energy_sd_j=np.sqrt(variance if cov is None else np.diag(cov)),
             energy_cov=cov,
             duration_s=totals.duration_s,
-            layers=layers,
-            unseen_share=find_unseen_shares(self.measured_kinds, totals.device),
+            layers=rows,
+            unseen_share=find_unseen_shares(self.measured_kinds, totals),
             device_energy_j=totals.device_energy_j,
-            uncertainty_sources=_rank_sources(totals),
+            uncertainty_sources=tuple(
+                dict(
+                    sorted(
+                        ((name, float(share[at])) for name, share in shares.items()),
+                        key=lambda item: -item[1],
+                    )
+                )
+                for at in range(len(networks))
+            ),
             duration_sd_s=np.sqrt(totals.duration_var),
-            notes=self._note_limits(totals) if per_layer else (),
+            notes=notes,
         )
-        measured = find_measured(self.measured_networks, pieces, [one.is_graph for one in issues])
-        return update_prediction(prediction, measured) if any(measured) else prediction
+        if not self.measured_networks:
+            return prediction
+        keys = [hash_layers(own, one.cuda_graphs) for own, one in zip(layers, setups, strict=True)]
+        return update_prediction(prediction, [self.measured_networks.get(key) for key in keys])
+
+    def _note_start(self) -> tuple[str, ...]:
+        """Return sentences on the devices or the data sheet that the fit started from."""
+        notes: tuple[str, ...] = ()
+        if self.sources:
+            names = " and ".join(source.name for source in self.sources)
+            notes += (
+                f"Transferred from {names}: what was learnt there counts where the "
+                f"{self.observation_count} observations of this device say little.",
+            )
+        if self.model.encoder.hardware is not None:
+            notes += (note_sheet(self.observation_count),)
+        return notes
 
     def for_any_unit(self) -> FittedAdditive:
         """Return the fit for a unit of the device of which nothing was measured."""
@@ -290,7 +319,7 @@ class FittedAdditive:
         return replace(self, model=replace(self.model, unit=""), inference=inference)
 
     def describe(self) -> tuple[FitComponent, ...]:
-        """Return the observed kinds, with how many pieces of each were measured in isolation."""
+        """Return the observed kinds, with how many layers of each were measured in isolation."""
         own = tuple(
             FitComponent(label, kind.energy_points, kind.duration_points)
             for label, kind in self.measured_kinds.items()
@@ -330,20 +359,6 @@ class FittedAdditive:
         model = self.model
         means = SourceMean.from_fitted(model.duration), SourceMean.from_fitted(model.power)
         return SourceDevice(name, profile, model.encoder, *means)
-
-    def _note_limits(self, totals: NetworkTotals) -> tuple[tuple[str, ...], ...]:
-        """Return what limits the prediction of each network, in sentences."""
-        transferred = note_sources(self.sources, self.observation_count)
-        if self.model.encoder.hardware is not None:
-            transferred += (note_sheet(self.observation_count),)
-        own = note_extrapolation(self.measured_kinds, totals.device)
-        return tuple((*transferred, *notes) for notes in own)
-
-    def _find_sum_errors(self, networks: Sequence[Network]) -> Floats:
-        """Return the standard deviation of each total around the sum of its layers, as a share."""
-        own = self.sum_error_sd_share
-        read = max(own, READ_MODULE_SUM_ERROR_SD_SHARE)
-        return np.array([own if network.totals is None else read for network in networks])
 
 
 def start_from_sheet(
@@ -419,17 +434,89 @@ def _extend(
     )
 
 
-def _describe_issue(network: Network, setup: Setup) -> HostIssue:
-    """Return how the host issues a network; calls between layers are in no piece."""
-    calls = 0.0 if network.totals is None else float(network.totals.between)
-    return HostIssue(calls, setup.cuda_graphs, max(setup.accumulate, 1))
+@dataclass(frozen=True)
+class StoredFit(Record):
+    """A fit of the estimator.
+
+    Attributes:
+        fitted_count: Number of observations that hyper-parameters were fitted to.
+        identities: Identities of all observations that the model is conditioned on.
+        inference: The fit to inferences, where these have one of their own.
+    """
+
+    version: int
+    fitted_count: int
+    identities: PackedArray
+    sum_error_sd_share: float
+    measured_networks: Mapping[str, MeasuredNetwork]
+    measured_kinds: Mapping[str, MeasuredKind]
+    mode: str
+    idle_w: float
+    unit: str
+    encoder: OperatorEncoder
+    duration: StoredLogSums
+    power: StoredLogSums
+    host_time: HostTimeModel
+    inference: StoredFit | None = omit_default(None)
+
+    def restore_model(self) -> AdditiveModel:
+        """Return the model of the device."""
+        return AdditiveModel(
+            self.mode,
+            self.idle_w,
+            self.unit,
+            self.encoder,
+            self.duration.restore(),
+            self.power.restore(),
+            self.host_time,
+        )
 
 
-def _rank_sources(totals: NetworkTotals) -> tuple[dict[str, float], ...]:
-    """Return the sources of each network's variance with their shares, largest first."""
-    shares = []
-    for at, total in enumerate(totals.variance):
-        sources = totals.variance_by_source
-        parts = {name: float(variance[at] / total) for name, variance in sources.items()}
-        shares.append(dict(sorted(parts.items(), key=lambda part: -part[1])))
-    return tuple(shares)
+@dataclass(frozen=True)
+class RunTotals:
+    """Energy and duration of a whole run of each of n networks.
+
+    Attributes:
+        energy_j: Mean energy over many runs.
+        energy_sd_j: Standard deviation of this mean.
+        duration_s: Mean duration.
+        repeat_sd_share: Relative standard deviation of one run around the mean.
+    """
+
+    energy_j: Floats
+    energy_sd_j: Floats
+    duration_s: Floats
+    repeat_sd_share: float
+
+    def variance(self, repeats: float | Floats = 1.0) -> Floats:
+        """Return the variance of the mean over this many runs, in joules squared."""
+        return np.asarray(
+            self.energy_sd_j**2 + (self.repeat_sd_share * self.energy_j) ** 2 / repeats
+        )
+
+
+def predict_runs(
+    fitted: FittedAdditive, networks: Sequence[Network], setup: Setup, steps: int, source: str
+) -> RunTotals:
+    """Predict runs of this many steps, as the source of imported runs reports them.
+
+    Raises:
+        MissingError: The fit contains no run from that source.
+    """
+    model, overhead = fitted.model, make_overhead(source)
+    if overhead.kind not in model.encoder.overheads:
+        raise MissingError(
+            f"the fit contains no run from {source!r}: import some of its runs first"
+        )
+    counts = [
+        {**count_layers(split_layers(network, setup)), overhead: 1.0 / steps}
+        for network in networks
+    ]
+    totals = predict_totals(model, counts, fitted.sum_error_sd_share)
+    noise_var = model.power.hyper.noise_sd**2 + model.duration.hyper.noise_sd**2
+    return RunTotals(
+        steps * totals.energy_j,
+        steps * np.sqrt(totals.variance),
+        steps * totals.duration_s,
+        float(np.sqrt(noise_var)),
+    )

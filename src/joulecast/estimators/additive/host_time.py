@@ -1,6 +1,6 @@
 """Host time: how long the host issues a step, and what that adds to the device's duration.
 
-    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, pieces by calls, not by size
+    H = o + Σ_p h(p) + h·unattributed       issuing a step: overhead o, layers by calls, not by size
     D' = D + gap·launches                   device time, with its pauses between launches
     D'' = D + graph_gap·launches            a replayed graph, which no host issues; blocks that were
                                             measured whole contain their pauses
@@ -9,7 +9,7 @@
 
 Host times are fitted to eager steps (``host_call_times``) by type of call, so that an unseen
 structure has a time too, and by structure. What a network calls between its layers (views, masks)
-is in no piece: each such call takes the host about as long as a launch, forward and backward
+is in no layer: each such call takes the host about as long as a launch, forward and backward
 together, and half as long in a forward pass alone.
 Gap and exponent are stated priors where no observation shows them.
 """
@@ -17,7 +17,7 @@ Gap and exponent are stated priors where no observation shows them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from operator import mul
@@ -25,9 +25,8 @@ from statistics import median
 
 import numpy as np
 
-from joulecast.estimators.additive.decompose import DecomposedObservation
-from joulecast.estimators.additive.host_call_times import TimedStep, fit_call_durations, trains
-from joulecast.estimators.additive.pieces import Piece
+from joulecast.estimators.additive.layers import SetupLayer
+from joulecast.estimators.additive.observations import DecomposedObservation
 from joulecast.gp.linalg import Floats
 from joulecast.kinds import HOST_CALLS
 from joulecast.records.codec import Record
@@ -112,13 +111,13 @@ class HostTimeModel(Record):
         return 1.0 / (_PRIOR_NETWORKS + self.network_count + 1.0)
 
     def predict_issue_time(
-        self, counts: Mapping[Piece, float], unattributed_calls: float = 0.0, batches: int = 1
+        self, counts: Mapping[SetupLayer, float], unattributed_calls: float = 0.0, batches: int = 1
     ) -> tuple[float, float]:
         """Return the time to issue a step in seconds, and its standard deviation.
 
         Args:
-            counts: Pieces, and how often the step runs each.
-            unattributed_calls: Calls of a batch that are in no piece.
+            counts: Layers, and how often the step runs each.
+            unattributed_calls: Calls of a batch that are in no layer.
             batches: Batches of the step, each of which has the overhead of a step.
         """
         is_training = trains(counts)
@@ -126,10 +125,10 @@ class HostTimeModel(Record):
         share = 1.0 if is_training else _BETWEEN_SHARE
         guessed_s = batches * unattributed_calls * share * self.per_call_s[launch]
         total_s = guessed_s + (batches * self.step_overhead_s if is_training else 0.0)
-        for piece, count in counts.items():
-            calls_s = count * float(sum(map(mul, piece.host_calls, self.per_call_s)))
-            total_s += calls_s * self.structure_factors.get(piece.structure, 1.0)
-            guessed_s += 0.0 if piece.structure in self.structure_factors else calls_s
+        for layer, count in counts.items():
+            calls_s = count * float(sum(map(mul, layer.host_calls, self.per_call_s)))
+            total_s += calls_s * self.structure_factors.get(layer.structure, 1.0)
+            guessed_s += 0.0 if layer.structure in self.structure_factors else calls_s
         return total_s, math.hypot(self.sd_share * total_s, _UNSEEN_SD_SHARE * guessed_s)
 
 
@@ -144,9 +143,9 @@ def combine_times(host_s: Floats, device_s: Floats) -> tuple[Floats, Floats, Flo
     return duration_s, grad_host, grad_device
 
 
-def count_launches_outside_blocks(counts: Mapping[Piece, float]) -> float:
-    """Return the launches of pieces that are not whole blocks."""
-    return sum(piece.launches * count for piece, count in counts.items() if not piece.is_block)
+def count_launches_outside_blocks(counts: Mapping[SetupLayer, float]) -> float:
+    """Return the launches of layers that are not whole blocks."""
+    return sum(layer.launches * count for layer, count in counts.items() if not layer.is_block)
 
 
 def update_host_time(
@@ -256,7 +255,7 @@ def _estimate_call_duration(steps: Sequence[TimedStep]) -> float:
     groups: dict[float, list[float]] = {}
     for step in steps:
         counts = step.observation.counts
-        calls = sum(count * sum(piece.host_calls) for piece, count in counts.items())
+        calls = sum(count * sum(layer.host_calls) for layer, count in counts.items())
         groups.setdefault(calls, []).append(step.host_s)
     points = sorted((calls, median(times_s)) for calls, times_s in groups.items())
     slopes = [
@@ -324,3 +323,129 @@ class _Pause:
     def sd_s(self) -> float:
         """Posterior standard deviation."""
         return float(self.precision**-0.5)
+
+
+# Standard deviations of logarithms. Timing of one step, of a network and of an isolated layer:
+_NETWORK_TIMING_SD = 0.08
+_ISOLATED_TIMING_SD = 0.25
+# Factor of a structure: its residual on one H200 host hardly predicted that on another (49 pairs),
+# so that nearly all of it was the window.
+_STRUCTURE_SD = 0.15
+# Duration of one type of call, and of a step's overhead, around the duration of launches.
+_CALL_SD = 0.5
+# The overhead of a step, its start and end, takes about as long as this many launches.
+_OVERHEAD_LAUNCHES = 10.0
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """An observed step and the time that its host took."""
+
+    observation: DecomposedObservation
+    host_s: float
+
+
+@dataclass(frozen=True)
+class CallDurations:
+    """How long the host takes for what a step consists of.
+
+    Attributes:
+        step_overhead_s: Fixed cost of a training step: what starts and ends it.
+        per_call_s: Duration of one call, for each type in HOST_CALLS.
+        structure_factors: Time of a structure over that of its calls.
+    """
+
+    step_overhead_s: float
+    per_call_s: tuple[float, ...]
+    structure_factors: dict[str, float]
+
+
+def fit_call_durations(steps: Sequence[TimedStep], launch_s: float) -> CallDurations:
+    """Fit durations by robust least squares with log-normal priors.
+
+    Args:
+        steps: Observed steps.
+        launch_s: About how long a launch takes.
+    """
+    from scipy.optimize import least_squares
+
+    structures = sorted({layer.structure for one in steps for layer in one.observation.counts})
+    problem, types = _LeastSquares.make(steps, structures), len(HOST_CALLS)
+    medians = np.log([_OVERHEAD_LAUNCHES * launch_s, *[launch_s] * types, *[1.0] * len(structures)])
+    weights = 1.0 / np.array([_CALL_SD] * (1 + types) + [_STRUCTURE_SD] * len(structures))
+    found = least_squares(
+        lambda theta: np.hstack([problem.residuals(theta), weights * (theta - medians)]),
+        medians,
+        lambda theta: np.vstack([problem.jacobian(theta), np.diag(weights)]),
+        loss="soft_l1",
+    )
+    step_overhead_s, *values = np.exp(found.x).tolist()
+    factors = dict(zip(structures, values[types:], strict=True))
+    return CallDurations(step_overhead_s, tuple(values[:types]), factors)
+
+
+def trains(layers: Iterable[SetupLayer]) -> bool:
+    """Return whether layers are those of a training step."""
+    return any(layer.phase == "train" for layer in layers)
+
+
+@dataclass(frozen=True)
+class _LeastSquares:
+    """Timed steps as sums; θ is the logarithms of overhead, calls and structure factors.
+
+    Attributes:
+        log_times: Logarithms of the host times, n.
+        sds: Their standard deviations, n.
+        counts: How often each step runs each of m distinct layers, n x m.
+        overheads: Number of overheads in each step, one or none, n.
+        calls: Calls of these layers, m x types.
+        structures: Which of f structures each of them has, m x f, ones and zeros.
+    """
+
+    log_times: Floats
+    sds: Floats
+    counts: Floats
+    overheads: Floats
+    calls: Floats
+    structures: Floats
+
+    @classmethod
+    def make(cls, steps: Sequence[TimedStep], structures: Sequence[str]) -> _LeastSquares:
+        """Return the sums of timed steps, with one column for layers that the host cannot tell."""
+        distinct = {(p.structure, p.host_calls) for one in steps for p in one.observation.counts}
+        index = {key: at for at, key in enumerate(sorted(distinct))}
+        counts = np.zeros((len(steps), len(index)))
+        for row, one in zip(counts, steps, strict=True):
+            for layer, count in one.observation.counts.items():
+                row[index[layer.structure, layer.host_calls]] += count
+        calls = np.array([calls for _, calls in index]).reshape(len(index), len(HOST_CALLS))
+        indicators = np.array([[float(own == name) for name in structures] for own, _ in index])
+        sds = [
+            _ISOLATED_TIMING_SD if one.observation.is_isolated else _NETWORK_TIMING_SD
+            for one in steps
+        ]
+        log_times = np.log([one.host_s for one in steps])
+        overheads = np.array([float(trains(one.observation.counts)) for one in steps])
+        return cls(log_times, np.array(sds), counts, overheads, calls, indicators)
+
+    def residuals(self, theta: Floats) -> Floats:
+        """Return log ratios of modelled and measured times, in standard deviations."""
+        step_overhead_s, calls_s = self._unpack(theta)
+        total_s = step_overhead_s * self.overheads + self.counts @ calls_s.sum(axis=1)
+        return np.asarray((np.log(total_s) - self.log_times) / self.sds)
+
+    def jacobian(self, theta: Floats) -> Floats:
+        """Return the Jacobian of the residuals with respect to θ."""
+        step_overhead_s, calls_s = self._unpack(theta)
+        layers_s = calls_s.sum(axis=1)
+        grad_overhead = step_overhead_s * self.overheads[:, None]
+        total_s = grad_overhead[:, 0] + self.counts @ layers_s
+        grad_structure = (self.counts * layers_s) @ self.structures
+        gradients = np.hstack([grad_overhead, self.counts @ calls_s, grad_structure])
+        return np.asarray(gradients / (total_s * self.sds)[:, None])
+
+    def _unpack(self, theta: Floats) -> tuple[float, Floats]:
+        """Return the duration of a step's overhead, and of the calls of each layer."""
+        types = len(HOST_CALLS)
+        factors = np.exp(self.structures @ theta[1 + types :])
+        return math.exp(theta[0]), self.calls * np.exp(theta[1 : 1 + types]) * factors[:, None]

@@ -7,7 +7,6 @@ that of a class's kernel over sizes, which all its kinds and precisions share in
 
 from __future__ import annotations
 
-from joulecast.estimators.additive.datasheet_power import LEVEL_LOG_SD
 from joulecast.estimators.additive.encode import (
     CLASS,
     DEVICE,
@@ -20,8 +19,9 @@ from joulecast.estimators.additive.encode import (
     POWER_AXES,
     RELATIVE_AXES,
     VENDOR_CLASS,
+    OperatorEncoder,
 )
-from joulecast.estimators.additive.transfer import DeviceEncoder
+from joulecast.estimators.additive.roofline import LEVEL_LOG_SD
 from joulecast.gp.logsums.process import ALL_INPUTS, KernelTerm, LogSumProcess, Prior
 from joulecast.records import FLOAT_PRECISIONS
 
@@ -62,7 +62,7 @@ _POWER_SHARE: Prior = (0.25, 1.5)
 
 
 def define_durations(
-    encoder: DeviceEncoder, overhead_s: float, is_imported: bool = False
+    encoder: OperatorEncoder, overhead_s: float, is_imported: bool = False
 ) -> LogSumProcess:
     """Return the process of durations.
 
@@ -88,7 +88,7 @@ def define_durations(
 
 
 def define_powers(
-    encoder: DeviceEncoder, idle_w: float, overhead_w: float, is_imported: bool = False
+    encoder: OperatorEncoder, idle_w: float, overhead_w: float, is_imported: bool = False
 ) -> LogSumProcess:
     """Return the process of powers.
 

@@ -1,10 +1,7 @@
-"""Estimate networks as sums of fused kernels, with one regression per kernel kind.
+"""Estimate networks as sums of fused kernels, each kind with a Gaussian process around its work.
 
-    kernel-gp       a Gaussian process around the cost of the kernel's work
-    kernel-forest   a random forest on DeepEn2023's features, as in DeepEn2023 and nn-Meter
-
-For inference runtimes, which fuse operators (``joulecast.fusion``). Both regress durations and mean
-powers of kernels that ran alone; whole networks show how far the sum of kernels is off.
+For inference runtimes, which fuse operators (``joulecast.fusion``). Durations and mean powers are
+those of kernels that ran alone; whole networks show how far the sum of kernels is off.
 """
 
 from __future__ import annotations
@@ -29,9 +26,7 @@ from joulecast.estimators.kernels.kernel_points import (
 )
 from joulecast.estimators.kernels.kernel_proposals import propose_kernel
 from joulecast.estimators.kernels.kernel_regressions import (
-    ForestRegression,
     ProcessRegression,
-    fit_forest,
     fit_process,
 )
 from joulecast.estimators.kernels.work_means import WorkMean
@@ -45,7 +40,7 @@ class KernelEstimator:
     name: ClassVar[str]
     version = 2
     uses_anchors = False
-    regression: ClassVar[type[ProcessRegression] | type[ForestRegression]]
+    regression: ClassVar[type[ProcessRegression]]
 
     def uses(self, observation: Observation) -> bool:
         """Return whether an observation is an eager step of a kernel or a network."""
@@ -57,7 +52,7 @@ class KernelEstimator:
         """Return the kernels of the target, and then what reduces its variance most."""
         if target.acquisition == "probe":
             return decline_probes(self.name)
-        # Both estimators learn from one campaign, which only a covariance can guide.
+        # Rivals with other regressions share this campaign: only a covariance can guide it.
         return propose_kernel(target, observations, KernelProcessEstimator().fit)
 
     def fit(
@@ -110,17 +105,6 @@ class KernelProcessEstimator(KernelEstimator):
 
     def _get_fit(self) -> FitRegression:
         return fit_process
-
-
-class KernelForestEstimator(KernelEstimator):
-    """A random forest per kernel kind, fitted to the campaign of ``kernel-gp``."""
-
-    name = "kernel-forest"
-    campaign = KernelProcessEstimator.name
-    regression = ForestRegression
-
-    def _get_fit(self) -> FitRegression:
-        return fit_forest
 
 
 def find_runtime(observations: Sequence[Observation]) -> str:

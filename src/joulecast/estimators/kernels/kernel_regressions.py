@@ -1,36 +1,29 @@
 """Regress the cost of the kernels of one kind on their features.
 
-    y        logarithm of a duration, a power or an energy
-    kernel-gp        y = log(a·FLOPs + b·bytes + c·depth + d) + Gaussian process over log features
-    kernel-forest    y = the same mean + random forest over features
+    y    logarithm of a duration, a power or an energy
+    y = log(a·FLOPs + b·bytes + c·depth + d) + Gaussian process over log features
 
-Both return a mean and the joint covariance of errors, so that sums of kernels have honest
-intervals.
+The joint covariance of errors gives sums of kernels honest intervals.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from joulecast.estimators.base import Floats, Json
 from joulecast.estimators.kernels.work_means import WorkMean, fit_work_mean
 from joulecast.fusion import FusedKernel
-from joulecast.gp.residual_process import ResidualProcess, fit_residual_process
+from joulecast.gp.regression import ResidualProcess, fit_residual_process
 from joulecast.kinds import output_shape
 from joulecast.records.codec import Record
 
 FEWEST_POINTS = 3
 """Kernels of a kind that its regression needs."""
-# Trees of a forest; nn-Meter's forests have about as many.
-_TREES = 100
-_LEAST_FOREST_SD = 0.02
 _LARGEST_ALIGNMENT = 8
 
 
@@ -85,63 +78,10 @@ def fit_process(
         sd_shares: Standard deviations of the costs as shares of them.
         by_work: Whether costs grow with the work; powers do not.
     """
-    names, mean = name_features(kernels), _fit_mean(kernels, costs, by_work)
+    names, mean = name_features(kernels), fit_mean(kernels, costs, by_work)
     residuals = np.log(costs) - mean.log_costs(kernels)
     points = list_log_features(kernels, names)
     return ProcessRegression(names, mean, fit_residual_process(points, residuals, sd_shares**2))
-
-
-@dataclass(frozen=True)
-class ForestRegression(Record):
-    """A random forest around a linear function of work, stored as the data that it is grown from.
-
-    A tree cannot extrapolate: a forest of the energies themselves has several times the error
-    (benchmarks/kernels).
-
-    Attributes:
-        names: Names of the features.
-        mean: The mean.
-        points: Features of the kernels, n x d.
-        residuals: Logarithms of their costs minus the mean, n.
-        log_sd: Standard deviation of the error on kernels that a tree did not see.
-    """
-
-    names: tuple[str, ...]
-    mean: WorkMean
-    points: Floats
-    residuals: Floats
-    log_sd: float
-
-    @property
-    def count(self) -> int:
-        """Number of kernels that it was fitted to."""
-        return len(self.residuals)
-
-    def predict(self, kernels: Sequence[FusedKernel]) -> tuple[Floats, Floats]:
-        """Return the mean of the logarithm of each cost and their joint covariance.
-
-        Half of the variance of an error is common to the kind.
-        """
-        means = self._forest.predict(list_features(kernels, self.names))
-        means = self.mean.log_costs(kernels) + means
-        cov = self.log_sd**2 * (0.5 + 0.5 * np.eye(len(kernels)))
-        return np.asarray(means), cov
-
-    @cached_property
-    def _forest(self) -> Any:
-        return _grow_forest(self.points, self.residuals)
-
-
-def fit_forest(
-    kernels: Sequence[FusedKernel], costs: Floats, sd_shares: Floats, by_work: bool = True
-) -> ForestRegression:
-    """Grow a random forest on the costs of kernels of one kind; arguments as ``fit_process``."""
-    names, mean = name_features(kernels), _fit_mean(kernels, costs, by_work)
-    points, residuals = list_features(kernels, names), np.log(costs) - mean.log_costs(kernels)
-    # Errors on kernels that a tree did not see.
-    errors = _grow_forest(points, residuals).oob_prediction_ - residuals
-    log_sd = max(_LEAST_FOREST_SD, float(np.sqrt(np.mean(errors**2))))
-    return ForestRegression(names, mean, points, residuals, log_sd)
 
 
 def name_features(kernels: Sequence[FusedKernel]) -> tuple[str, ...]:
@@ -171,18 +111,9 @@ def _find_alignment(kernel: FusedKernel) -> int:
     return math.gcd(last, _LARGEST_ALIGNMENT)
 
 
-def _fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+def fit_mean(kernels: Sequence[FusedKernel], costs: Floats, by_work: bool) -> WorkMean:
+    """Return the cost of the kernels' work; without ``by_work`` their geometric mean."""
     if by_work:
         return fit_work_mean([(replace(kernel, count=1),) for kernel in kernels], costs)
     level = math.exp(float(np.log(costs).mean()))
     return WorkMean((0.0, 0.0, 0.0, level), 0.0, len(costs))
-
-
-def _grow_forest(points: Floats, residuals: Floats) -> Any:
-    from sklearn.ensemble import RandomForestRegressor
-
-    with warnings.catch_warnings():
-        # Of few points, some are in every tree's sample.
-        warnings.simplefilter("ignore", UserWarning)
-        forest = RandomForestRegressor(_TREES, random_state=0, oob_score=True)
-        return forest.fit(points, residuals)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.estimators.base import Floats
-from joulecast.estimators.work_rates import fit_work_rates
+from joulecast.estimators.base import Floats, fit_work_rates
 from joulecast.fusion import FusedKernel
 from joulecast.kinds import output_shape
 from joulecast.records.codec import Record

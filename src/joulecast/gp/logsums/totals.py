@@ -13,19 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.gp.linalg import Floats, Ints, matmul, matvec
-from joulecast.gp.logsums.linearisation import LinearSums, linearise
-from joulecast.gp.logsums.log_inputs import LogInputs, LogSums
-from joulecast.gp.logsums.posterior import LogSumPosterior, multiply_triangular
-from joulecast.gp.logsums.prior_covariance import (
+from joulecast.gp.linalg import Floats, Ints, WeightedSums, matmul, matvec
+from joulecast.gp.logsums.inputs import LogInputs, LogSums
+from joulecast.gp.logsums.posterior import (
+    LinearSums,
+    LogSumPosterior,
+    linearise,
+    multiply_triangular,
+)
+from joulecast.gp.logsums.prior import (
     discrepancy_covariance,
     discrepancy_variance,
     find_input_variances,
     log_prior_covariance,
     log_prior_variance,
+    prior_log_mean,
 )
-from joulecast.gp.logsums.prior_mean import prior_log_mean
-from joulecast.gp.weighted_sums import WeightedSums
 
 # Inputs whose covariances with the observations are made at once.
 _INPUT_CHUNK = 2048
@@ -128,20 +131,6 @@ def predict_discrepancies(posterior: LogSumPosterior, sums: LogSums) -> Floats:
     return matvec(cov, known.row_weights)
 
 
-def predict_combinations(
-    posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums
-) -> tuple[Floats, Floats]:
-    """Return mean and joint covariance of weighted sums of log values.
-
-    With the derivatives of log energies by log durations as weights, the covariance is what
-    uncertain durations add to that of the energies.
-    """
-    prediction, explained = explain_inputs(posterior, inputs)
-    explained = weights.pattern.matmul(weights.weight, explained)
-    prior = _prior_products(posterior, inputs, weights)
-    return weights.total(prediction.log_mean), prior - matmul(explained, explained.T)
-
-
 def posterior_elasticities(
     posterior: LogSumPosterior, lower: LogInputs, upper: LogInputs, log_step: float
 ) -> Floats:
@@ -194,7 +183,7 @@ def linearise_prediction(
     """Return the linearisation of sums around their posterior."""
     prediction, explained = explain_inputs(posterior, inputs)
     weights = linearise_totals(counts, prediction)
-    explained = weights.pattern.matmul(weights.weight, explained)
+    explained = weights.matmul(explained)
     prior = log_prior_variance(posterior.process, posterior.hyper, inputs, weights)
     sum_variance = _subtract_squares(prior, explained)
     return linearise(counts, prediction.log_mean, prediction.log_variance, sum_variance)
@@ -209,7 +198,7 @@ def _predict_chunk(
 ) -> LogPrediction:
     prediction, explained = explain_inputs(posterior, inputs, known_mean)
     weights = linearise_totals(sums.counts, prediction)
-    explained = weights.pattern.matmul(weights.weight, explained)
+    explained = weights.matmul(explained)
     if joint:
         prior = _prior_products(posterior, inputs, weights)
         own_prior = np.diag(prior)
@@ -232,8 +221,8 @@ def _predict_chunk(
 def _prior_products(posterior: LogSumPosterior, inputs: LogInputs, weights: WeightedSums) -> Floats:
     """Return the prior covariance of weighted sums of log values."""
     cov = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
-    half = weights.pattern.matmul(weights.weight, cov)
-    return weights.pattern.matmul(weights.weight, np.ascontiguousarray(half.T))
+    half = weights.matmul(cov)
+    return weights.matmul(np.ascontiguousarray(half.T))
 
 
 def _subtract_squares(prior_variance: Floats, explained: Floats) -> Floats:
@@ -271,3 +260,38 @@ def _iterate_sums(sums: LogSums) -> Iterator[tuple[Ints, LogSums]]:
         stop = max(start + 1, int(np.count_nonzero(held)))
         yield sums.take(np.arange(start, stop)).narrow()
         start = stop
+
+
+def expected_variance_reduction(
+    posterior: LogSumPosterior,
+    inputs: LogInputs,
+    targets: LogSums,
+    candidates: LogSums,
+    known_variance: float = 0.0,
+) -> Floats:
+    """Return what each candidate takes off the log variance of each target, targets x candidates.
+
+    Args:
+        posterior: The conditioned process.
+        inputs: Distinct inputs of targets and candidates.
+        targets: Totals that should become certain.
+        candidates: Sums that could be observed.
+        known_variance: Variance of an observation that is known beforehand, besides its noise.
+    """
+    prediction, explained = explain_inputs(posterior, inputs)
+    one = linearise_totals(targets.counts, prediction)
+    two = linearise_totals(candidates.counts, prediction)
+    by_target = one.matmul(explained)
+    by_target += explain_discrepancies(posterior, targets)
+    by_candidate = two.matmul(explained)
+    by_candidate += explain_discrepancies(posterior, candidates)
+    prior = log_prior_covariance(posterior.process, posterior.hyper, inputs, inputs)
+    half = two.matmul(prior)
+    cov = one.matmul(np.ascontiguousarray(half.T))
+    cov += discrepancy_covariance(posterior.hyper, targets, candidates)
+    cov -= matmul(by_target, by_candidate.T)
+    variance = two.sum_entries(two.weight * half[two.row, two.column])
+    variance += discrepancy_variance(posterior.hyper, candidates)
+    variance -= np.einsum("ij,ij->i", by_candidate, by_candidate)
+    noise = posterior.hyper.noise_sd**2 + known_variance
+    return np.asarray(cov**2 / (np.maximum(variance, 0.0) + noise))

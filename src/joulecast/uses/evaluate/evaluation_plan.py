@@ -35,14 +35,13 @@ _DEFAULT_ESTIMATORS = (
     "additive" + NO_PROBE,
     "subtractive",
     _BLOCK_ESTIMATOR,
-    "neuralpower",
     "work-linear",
     "flops-linear",
     "flops",
     "constant",
 )
 # Sums of fused kernels are for inference.
-_KERNEL_ESTIMATORS = ("kernel-gp", "kernel-forest")
+_KERNEL_ESTIMATORS = ("kernel-gp",)
 # Members of image families also have other kernel sizes, and are wider than the original: variants
 # of the original do not cover them.
 _IMAGE_ESTIMATORS = (

@@ -14,7 +14,7 @@ from typing import Any
 from joulecast.errors import MissingError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target
-from joulecast.estimators.contradictions import drop_contradicted
+from joulecast.estimators.plausibility import drop_contradicted
 from joulecast.estimators.subtractive.curves import read_point
 from joulecast.figures import Caption, Plot, plot_acquisition_step, sample_curve
 from joulecast.gp.regression import GaussianProcess, ProcessOptions, fit_gaussian_process

@@ -8,7 +8,7 @@ paper. Architectures are ours, because the paper does not give them.
 The seeds were chosen before anything was measured; no estimator was developed on these networks.
 
 ``AMPERE`` names the paper's method in results: ``subtractive``, or ``ampere`` if experiments are
-faithful to the paper (``estimators/subtractive/paper_options.py``). ``Laboratory`` translates.
+faithful to the paper (``estimators/subtractive/estimator.py``). ``Laboratory`` translates.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulecast.estimators.subtractive.curves import Curve, fit_curves
-from joulecast.estimators.subtractive.paper_options import OURS as OUR_OPTIONS
-from joulecast.estimators.subtractive.paper_options import PAPER as PAPER_OPTIONS
-from joulecast.estimators.subtractive.paper_options import SubtractiveOptions
+from joulecast.estimators.subtractive.options import OURS as OUR_OPTIONS
+from joulecast.estimators.subtractive.options import PAPER as PAPER_OPTIONS
+from joulecast.estimators.subtractive.options import SubtractiveOptions
 from joulecast.gp.regression import fit_gaussian_process
 from joulecast.records import Observation, Setup
 from joulecast.uses.evaluate import NO_PROBE, EvaluationPlan

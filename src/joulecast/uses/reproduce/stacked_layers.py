@@ -16,7 +16,6 @@ from statistics import fmean, median
 from typing import Any
 
 from joulecast.errors import MissingError
-from joulecast.estimators.baselines.stages import list_stages
 from joulecast.figures import Caption, LayerStack, Plot, plot_layer_stacks
 from joulecast.records import Observation, Setup, Trial
 from joulecast.uses.reproduce.experiment import (
@@ -36,11 +35,12 @@ from joulecast.uses.reproduce.paper_settings import (
 )
 from joulecast.uses.reproduce.small_networks import make_stack
 from joulecast.uses.reproduce.statistics import compute_errors_percent, fit_line
-from joulecast.variants import Part, split_network
+from joulecast.variants import Part, make_isolated_trial, match_precision, split_network
 
 ROLE, STAGE_ROLE = "fig2", "fig2.stages"
 LEAST_R_SQUARED = 0.98
 _ROUNDS = 2
+_STAGES = ("forward", "backward", "update")
 _COPIES, _ALONE = "neuralpower", "neuralpower, one copy"
 
 
@@ -144,7 +144,8 @@ def _list_part_stages(stack: StackSetting, is_alone: bool) -> list[list[Trial]]:
     """Return the trials of all stages of the input, a hidden and the output layer."""
     parts = []
     for part in _list_parts(stack):
-        trials = [stage.trial for stage in list_stages(part, stack.setup)]
+        part = match_precision(part, stack.setup)
+        trials = [make_isolated_trial(part, stack.setup, stage=name) for name in _STAGES]
         parts.append([_run_alone(trial) for trial in trials] if is_alone else trials)
     return parts
 

@@ -1,0 +1,572 @@
+"""Layers and blocks under a setup: what `additive` measures alone and sums over.
+
+    Network ──split_layers──▶ layers, repeated blocks whole ──▶ operators ──split_passes──▶ passes
+
+A block is the sum of the **operators** of its layers; so is a layer with a tail or a loss, and a
+layer of one operator is its own. All of them are a ``SetupLayer``. Its **label** is its kind under
+one regime (precision, phase, threads), which decides what shares residuals, and its **point** is
+what the residual of its duration depends on (``operators``).
+
+The passes of an operator in a training step are kernels that run one after another:
+
+    y = x·W                 forward
+    dx = dy·Wᵀ              backward, two products of other shapes
+    dW = xᵀ·dy
+    W -= …                  update: an elementwise kernel
+
+Each is described as the operator of an inference, so that what is known of kernels that only ran
+forward tells about training too. Of other operators, backward is one kernel with the bytes and
+FLOPs that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from joulecast.estimators.additive.operators import (
+    AXES,
+    FUSED,
+    LOSS_FUNCTION,
+    count_executed_flops,
+    count_fork_work,
+    count_moved_bytes,
+    find_compiled_share,
+    find_loss_point,
+    find_point,
+    gives_half,
+    has_several_operators,
+    is_library_operator,
+    list_operators,
+    run_as_library,
+    share_moved_alone,
+    starts_chain,
+)
+from joulecast.kinds import (
+    HOST_CALLS,
+    Work,
+    add_host_calls,
+    count_host_calls,
+    count_operand,
+    find_kind,
+    is_half_precision,
+    layer_work,
+    loss_work,
+    make_layer,
+    output_shape,
+    uses_autocast,
+)
+from joulecast.records import FLOAT_PRECISIONS, Layer, Network, Setup, name_layout, stable_hash
+from joulecast.records.operand_order import order_branches
+from joulecast.variants import (
+    BLOCK,
+    Part,
+    PlacedPart,
+    make_isolated_network,
+    match_phase,
+    match_precision,
+    split_blocks,
+    split_network,
+)
+
+OVERHEAD_PREFIX = "overhead of "
+OVERHEAD = "overhead"
+"""Operator class of what an imported run pays once."""
+# FLOPs that take as long as moving a byte, about: weighs an update against a layer's cost.
+_FLOPS_PER_BYTE = 100.0
+_UPDATE = "update"
+# Bytes beyond those of forward and backward that are worth a pass.
+_MIN_UPDATE_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class SetupLayer:
+    """A layer, a block or a single operator under a setup, with all that the estimator needs.
+
+    Attributes:
+        key: Identity: equal layers have equal keys, on every machine.
+        kind: Kinds of its layers, or a hash of a block's operators.
+        regime: Precision, phase, threads and processor.
+        phase: ``train`` or ``inference``.
+        precision: Its precision, on which the peak rate of the device depends.
+        operator_class: Its first layer's class of operators, or ``block``.
+        structure: Hash of its operators without sizes, which decide how long the host issues it.
+        padded_flops: FLOPs that run: with channels rounded up to tiles, without what is masked.
+        launches: Kernels of forward and backward; the update of all weights takes very few.
+        point: Its coordinates, one for each of AXES.
+        host_calls: Number of host calls, one for each type in HOST_CALLS.
+        operators: Of a block, or a layer of several operators, these with how often it runs each.
+        alone_bytes: Bytes that it moves alone, as it is measured: its inputs are one tensor then.
+        is_compiled: A compiler fuses its operators; of these, none is compiled.
+        origin: Of a single operator, its layer, its setup and whether its input is in half
+            precision.
+    """
+
+    key: str
+    kind: str = field(compare=False)
+    regime: str = field(compare=False)
+    phase: str = field(compare=False)
+    precision: str = field(compare=False)
+    operator_class: str = field(compare=False)
+    structure: str = field(compare=False)
+    flops: float = field(compare=False)
+    padded_flops: float = field(compare=False)
+    size_bytes: float = field(compare=False)
+    launches: int = field(compare=False)
+    point: tuple[float, ...] = field(compare=False)
+    host_calls: tuple[float, ...] = field(compare=False)
+    operators: Counts = field(default=(), compare=False)
+    alone_bytes: float = field(default=0.0, compare=False)
+    is_compiled: bool = field(default=False, compare=False)
+    origin: tuple[Layer, Setup, bool] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """Its kind and regime."""
+        return f"{self.kind} {self.regime}" if self.regime else self.kind
+
+    @property
+    def rate_precision(self) -> str:
+        """The precision whose peak rate bounds it; that of fp32 where none is known."""
+        return self.precision if self.precision in FLOAT_PRECISIONS else "fp32"
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a repeated block rather than a layer."""
+        return self.operator_class == BLOCK
+
+    @property
+    def own_operators(self) -> Counts:
+        """Its operators; compiled ones count less, because they share work."""
+        if not self.is_compiled:
+            return self.operators or ((self, 1.0),)
+        return tuple(
+            (one, count * find_compiled_share(one.operator_class)) for one, count in self.operators
+        )
+
+    @property
+    def operators_alone(self) -> Counts:
+        """Its operators as measured; in a block, inputs are different tensors even then."""
+        if self.is_block:
+            return self.own_operators
+        return tuple((_run_alone(one), count) for one, count in self.own_operators)
+
+
+Counts = tuple[tuple[SetupLayer, float], ...]
+"""Operators, or passes, with how often each runs."""
+
+
+@dataclass(frozen=True)
+class PlacedLayer:
+    """A layer or block at its place in a network.
+
+    Attributes:
+        setup: The setup that it runs under.
+        count: How often a step runs it: its calls, less the updates it does not repeat. Weights are
+            updated once, however often their layer is called and whatever layers share them.
+    """
+
+    layer: SetupLayer
+    placed_part: PlacedPart
+    setup: Setup
+    count: float
+
+
+def split_layers(network: Network, setup: Setup) -> tuple[PlacedLayer, ...]:
+    """Return the layers of a network's step that do any work, repeated blocks whole.
+
+    Of several batches whose gradients are accumulated, the last one also updates the weights.
+    """
+    parts = split_blocks(network)
+    batches = setup.accumulate
+    if batches < 2:
+        return tuple(_place_layers(parts, setup))
+    last = _place_layers(parts, replace(setup, accumulate=1))
+    others = _place_layers(parts, replace(setup, accumulate=0))
+    return (*last, *(replace(one, count=one.count * (batches - 1)) for one in others))
+
+
+def count_layers(layers: Iterable[PlacedLayer], times: float = 1.0) -> dict[SetupLayer, float]:
+    """Return the distinct layers with how often a step runs each."""
+    counts: dict[SetupLayer, float] = {}
+    for one in layers:
+        counts[one.layer] = counts.get(one.layer, 0.0) + one.count * times
+    return counts
+
+
+def group_alike(networks: Sequence[Sequence[PlacedLayer]]) -> list[list[int]]:
+    """Return the numbers of networks in groups whose layers have the same labels.
+
+    The same few observations matter for all networks of a group. Networks of many kinds together
+    would leave each other too few: 29 had standard deviations up to twice as large as one by one.
+    """
+    groups: list[tuple[set[str], list[int]]] = []
+    for number, placed in enumerate(networks):
+        labels = {operator.label for one in placed for operator, _ in one.layer.own_operators}
+        for known, numbers in groups:
+            if labels <= known or known <= labels:
+                known |= labels
+                numbers.append(number)
+                break
+        else:
+            groups.append((labels, [number]))
+    return [numbers for _, numbers in groups]
+
+
+def make_overhead(source: str) -> SetupLayer:
+    """Return what every imported run of a source pays once: start-up and evaluation."""
+    name = OVERHEAD_PREFIX + source
+    calls, origin = (0.0,) * len(HOST_CALLS), (0.0,) * len(AXES)
+    return SetupLayer(name, name, "", "", "", OVERHEAD, name, 0.0, 0.0, 0.0, 0, origin, calls)
+
+
+@lru_cache(maxsize=65536)
+def set_up_layer(part: Part, setup: Setup) -> SetupLayer:
+    """Return a layer or block under a setup."""
+    part = match_phase(match_precision(part, setup), setup)
+    is_block, has_loss = part.role == BLOCK, part.role == "output"
+    if is_block:
+        part = replace(part, layers=order_branches(part.layers))
+    first = part.layers[0]
+    works = [_count_work(layer, setup, part.half_input) for layer in part.layers]
+    work = sum(works[1:], works[0])
+    calls = add_host_calls(*(count_host_calls(layer, setup) for layer in part.layers))
+    if has_loss:
+        loss = loss_work(output_shape(part.layers[-1]), setup)
+        work = work + loss
+        calls = calls[0] + loss.launches, *calls[1:]
+    launches = work.launches
+    operators = _split_block(part, setup) if is_block else _split_layer(part, setup)
+    if setup.compiled:
+        launches = round(sum(one.launches * count for one, count in operators))
+        own = (tuple(count * each for each in one.host_calls) for one, count in operators)
+        calls = add_host_calls((0.0,) * len(HOST_CALLS), *own)
+    # Operators without their sizes: kinds and functions, what they read, and layouts.
+    signature: tuple[tuple[object, ...], ...] = tuple(
+        (
+            layer.kind,
+            tuple(
+                op.sizes.get("fn", op.kind) for op in layer.tail if not find_kind(op.kind).is_view
+            ),
+            layer.reads,
+            layer.join,
+            *name_layout(layer),
+        )
+        for layer in part.layers
+    )
+    how = (
+        tuple((layer.trains, layer.input_grad) for layer in part.layers),
+        part.role,
+        is_half_precision(setup),
+        setup.optimizer if setup.phase == "train" else "",
+        setup.phase,
+        *([FUSED] if setup.compiled else []),
+    )
+    padded_flops = sum(map(count_executed_flops, part.layers, works))
+    moved_alone = share_moved_alone(first, setup.phase == "train" and first.input_grad)
+    return SetupLayer(
+        key=stable_hash(
+            [
+                [layer.to_dict() for layer in part.layers],
+                has_loss,
+                part.half_input,
+                _select_settings(part, setup),
+            ]
+        ),
+        kind=f"block:{stable_hash(signature)[:8]}" if is_block else _name_kind(part),
+        regime=_name_regime(setup),
+        phase=setup.phase,
+        precision=setup.precision,
+        operator_class=BLOCK if is_block else find_class(first),
+        structure=_hash((signature, *how)),
+        flops=work.flops,
+        padded_flops=padded_flops,
+        size_bytes=work.size_bytes,
+        launches=launches,
+        point=find_point(part, setup, work, padded_flops),
+        host_calls=calls,
+        operators=operators,
+        is_compiled=setup.compiled,
+        origin=None if operators or is_block else (first, setup, part.half_input),
+        alone_bytes=work.size_bytes * moved_alone,
+    )
+
+
+@lru_cache(maxsize=65536)
+def split_passes(operator: SetupLayer) -> Counts:
+    """Return the passes of an operator with how often it runs each; itself if it is one pass."""
+    if operator.origin is None or operator.phase != "train":
+        return ((operator, 1.0),)
+    layer, setup, half_input = operator.origin
+    # TF32 changes nothing but products.
+    is_exact = setup.precision == "tf32" and not operator.flops
+    precision = "fp32" if is_exact else setup.precision
+    forward_setup = replace(setup, phase="inference", accumulate=1, precision=precision)
+    forward = set_up_layer(Part("hidden", (layer,), half_input), forward_setup)
+    products = list(_list_backward_products(layer, setup))
+    if products:
+        once = replace(forward_setup, batch=1)
+        backward = [set_up_layer(Part("hidden", (one,), half_input), once) for one in products]
+    else:
+        moved_bytes = layer_work(layer, setup, half_input).backward.size_bytes
+        backward = _make_backward(operator, forward, moved_bytes)
+    kernels = [forward, *backward]
+    counts: dict[SetupLayer, float] = {}
+    for one in (*kernels, *_make_update(operator, kernels)):
+        if one.flops or one.size_bytes:
+            counts[one] = counts.get(one, 0.0) + 1.0
+    return tuple(counts.items())
+
+
+def find_class(layer: Layer) -> str:
+    """Return a layer's class of operators; grouped convolutions are bound by bytes."""
+    name = find_kind(layer.kind).operator_class
+    return f"grouped {name}" if _name_groups(layer) else name
+
+
+def _place_layers(parts: Iterable[PlacedPart], setup: Setup) -> Iterator[PlacedLayer]:
+    for one in parts:
+        layer = set_up_layer(one.part, setup)
+        if not layer.flops and not layer.size_bytes:
+            continue
+        count, repeats = float(one.calls), one.calls - 1 + any(each.tied for each in one.layers)
+        if repeats:
+            work = layer_work(one.part.layers[0], setup)
+            cost = work.total.size_bytes + work.total.flops / _FLOPS_PER_BYTE
+            count -= repeats * work.update.size_bytes / max(cost, 1.0)
+        yield PlacedLayer(layer, one, setup, count)
+
+
+def _select_settings(part: Part, setup: Setup) -> dict[str, object]:
+    """Return the settings that change a layer; the loss only at the end of a network."""
+    settings: dict[str, object] = replace(setup, cuda_graphs=False).to_dict()
+    loss = settings.pop("loss")
+    if setup.phase == "inference":
+        settings.pop("optimizer")
+    if not any(layer_work(layer, setup).params for layer in part.layers):
+        settings.pop("accumulate", None)
+    if part.role == "output":
+        settings["loss"] = "cross_entropy" if loss == "own" else loss
+    return settings
+
+
+def _split_block(part: Part, setup: Setup) -> Counts:
+    """Return the operators of a block, none of which is a loss."""
+    counts: dict[SetupLayer, float] = {}
+    for placed in split_network(make_isolated_network(part)):
+        for layer in placed.part.layers:
+            own = set_up_layer(Part("hidden", (layer,), placed.part.half_input), setup)
+            for one, repeats in own.operators or ((own, 1.0),):
+                if one.flops or one.size_bytes:
+                    counts[one] = counts.get(one, 0.0) + placed.calls * repeats
+    return tuple(counts.items())
+
+
+def _split_layer(part: Part, setup: Setup) -> Counts:
+    """Return the operators of layers and the loss; nothing of a single eager operator."""
+    has_loss = part.role == "output"
+    is_single = len(part.layers) == 1 and not has_several_operators(part.layers[0])
+    if is_single and not has_loss and not setup.compiled:
+        return ()
+    counts: dict[SetupLayer, float] = {}
+    half = part.half_input
+    for layer in part.layers:
+        previous = None
+        for operator, half_input in list_operators(layer, half):
+            if setup.compiled:
+                one = _make_compiled(operator, previous, half_input, setup)
+            else:
+                one = set_up_layer(Part("hidden", (operator,), half_input), setup)
+            if one.flops or one.size_bytes:
+                counts[one] = counts.get(one, 0.0) + 1.0
+            half = gives_half(operator, half_input)
+            previous = operator
+    if has_loss and setup.phase == "train":
+        counts[_make_loss(output_shape(part.layers[-1]), setup)] = 1.0
+    return tuple(counts.items())
+
+
+@lru_cache(maxsize=65536)
+def _make_compiled(
+    operator: Layer, previous: Layer | None, half_input: bool, setup: Setup
+) -> SetupLayer:
+    """Return an operator of a compiled layer: as in an eager step if a library runs it."""
+    eager = replace(setup, compiled=False)
+    # Casts of activations are fused into the operators before and after.
+    half_input = half_input or uses_autocast(setup)
+    if is_library_operator(operator):
+        return set_up_layer(Part("hidden", (run_as_library(operator),), half_input), eager)
+    plain = replace(operator, channels_last=False)
+    alone = set_up_layer(Part("hidden", (plain,), half_input), eager)
+    moved_bytes = count_moved_bytes(operator, previous, eager)
+    launches = alone.launches if starts_chain(previous) or moved_bytes == alone.size_bytes else 0
+    part = Part("hidden", (operator,))
+    return replace(
+        alone,
+        key=f"{alone.key} {FUSED} {moved_bytes:.0f}",
+        kind=f"{FUSED} {alone.kind}",
+        operator_class=FUSED,
+        size_bytes=moved_bytes,
+        launches=launches,
+        point=find_point(part, eager, Work(0.0, moved_bytes, launches), 0.0),
+        host_calls=(float(launches), *alone.host_calls[1:]),
+        alone_bytes=moved_bytes,
+        origin=None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _make_loss(shape: tuple[int, ...], setup: Setup) -> SetupLayer:
+    work = loss_work(shape, setup)
+    kind = "cross_entropy loss" if setup.loss == "own" else f"{setup.loss} loss"
+    channels = shape[-1] if shape else 1
+    rows = setup.batch * math.prod(shape) / channels
+    return SetupLayer(
+        key=stable_hash([kind, list(shape), setup.batch, _name_regime(setup)]),
+        kind=kind,
+        regime=_name_regime(setup),
+        phase=setup.phase,
+        precision=setup.precision,
+        operator_class="elementwise",
+        structure=kind,
+        flops=0.0,
+        padded_flops=0.0,
+        size_bytes=work.size_bytes,
+        launches=work.launches,
+        point=find_loss_point(rows, channels, work.size_bytes),
+        host_calls=(float(work.launches), *(0.0,) * (len(HOST_CALLS) - 1)),
+        alone_bytes=work.size_bytes,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _run_alone(operator: SetupLayer) -> SetupLayer:
+    """Return an operator as it is measured, alone."""
+    if operator.alone_bytes == operator.size_bytes:
+        return operator
+    return replace(operator, key=f"{operator.key} alone", size_bytes=operator.alone_bytes)
+
+
+def _count_work(layer: Layer, setup: Setup, half_input: bool) -> Work:
+    """Return the work of a layer; one update of all weights together launches next to nothing."""
+    work = layer_work(layer, setup, half_input)
+    has_gradient = setup.phase == "train" and layer.input_grad
+    fork = count_fork_work(layer, work.forward) if has_gradient else Work()
+    launches = work.forward.launches + work.backward.launches
+    return replace(work.total, launches=launches) + fork
+
+
+@lru_cache(maxsize=256)
+def _name_regime(setup: Setup) -> str:
+    """Return what of a setup decides which residuals are shared."""
+    regime = setup.precision if setup.phase == "train" else f"{setup.precision} {setup.phase}"
+    regime += f" {setup.threads} threads" if setup.threads else ""
+    regime += f" on {setup.processor}" if setup.processor else ""
+    return regime + (" benchmark" if setup.cudnn_benchmark else "")
+
+
+def _name_kind(part: Part) -> str:
+    """Return the kinds of layers: functions, groups and memory formats that run other kernels."""
+    names = []
+    for layer in part.layers:
+        name = str(layer.sizes.get("fn", layer.kind))
+        if name == LOSS_FUNCTION:
+            name = f"{name} loss"
+        elif count_operand(layer.sizes):
+            # A tensor that no layer computes.
+            name = f"{name} parameter" if layer.sizes["params"] else f"{name} constant"
+        name += _name_groups(layer)
+        # Channels-last input or weights run the same kernels.
+        is_channels_last = layer.channels_last or layer.channels_last_weights
+        name += " channels last" if is_channels_last else ""
+        names.append(name + (" transposed" if layer.transposed else ""))
+    return "+".join([*names, "loss"] if part.role == "output" else names)
+
+
+def _name_groups(layer: Layer) -> str:
+    """Return a name for grouped convolutions: libraries have kernels of their own for them."""
+    groups = layer.sizes.get("groups", 1)
+    if groups == 1 or not find_kind(layer.kind).is_convolution:
+        return ""
+    return " depthwise" if groups == layer.sizes["cin"] else " grouped"
+
+
+# Layers of all sizes share a few structures.
+_hash = lru_cache(maxsize=4096)(stable_hash)
+
+
+def _list_backward_products(layer: Layer, setup: Setup) -> Iterator[Layer]:
+    """Yield the matrix products of the backward pass, each for the whole batch."""
+    kind = find_kind(layer.kind)
+    needed = {"input": layer.input_grad, "weight": layer.trains}
+    for whose, sizes in kind.gradient_products(layer.sizes, setup.batch):
+        if needed[whose]:
+            product = make_layer(layer.kind, **sizes)
+            yield product if kind.second_shape is None else replace(product, reads=(1, 2))
+
+
+def _make_backward(
+    operator: SetupLayer, forward: SetupLayer, moved_bytes: float
+) -> list[SetupLayer]:
+    """Return the backward pass of an operator that is not a matrix product."""
+    launches = operator.launches - forward.launches
+    if launches <= 0 or not moved_bytes:
+        return []
+    flops = max(operator.flops - forward.flops, 0.0)
+    point = list(forward.point)
+    for axis, own, other in (
+        ("flops", flops, forward.flops),
+        ("bytes", moved_bytes, forward.size_bytes),
+    ):
+        at = AXES.index(axis)
+        # Over the same elements as those of the forward pass.
+        point[at] = math.log1p(math.expm1(point[at]) * own / other) if other else point[at]
+    return [
+        replace(
+            forward,
+            key=f"{forward.key} backward {moved_bytes:.0f} {flops:.0f}",
+            kind=f"{forward.kind} backward",
+            flops=flops,
+            padded_flops=max(operator.padded_flops - forward.padded_flops, 0.0),
+            size_bytes=moved_bytes,
+            alone_bytes=moved_bytes,
+            launches=launches,
+            point=tuple(point),
+            origin=None,
+        )
+    ]
+
+
+def _make_update(operator: SetupLayer, kernels: Sequence[SetupLayer]) -> list[SetupLayer]:
+    """Return what is left of an operator's bytes, all of it elementwise.
+
+    Weights change, gradients are added up, and autocast converts operands.
+    """
+    left_bytes = operator.size_bytes - sum(one.size_bytes for one in kernels)
+    if left_bytes < _MIN_UPDATE_SHARE * operator.size_bytes:
+        return []
+    point = [0.0] * len(AXES)
+    # As rows of one channel: 12 bytes each, 6 for every element of input and output.
+    point[AXES.index("positions")] = math.log(max(left_bytes / 12.0, 1.0))
+    point[AXES.index("bytes")] = math.log1p(6.0)
+    point[AXES.index("alignment")] = operator.point[AXES.index("alignment")]
+    return [
+        replace(
+            operator,
+            key=f"{_UPDATE} {left_bytes:.0f}",
+            kind=_UPDATE,
+            regime="fp32 inference",
+            phase="inference",
+            precision="fp32",
+            operator_class=find_kind("elementwise").operator_class,
+            flops=0.0,
+            padded_flops=0.0,
+            size_bytes=left_bytes,
+            alone_bytes=left_bytes,
+            launches=0,
+            point=tuple(point),
+            origin=None,
+        )
+    ]

@@ -1,1 +1,0 @@
-"""Baselines to compare with: fits to the work of whole networks, and NeuralPower."""

@@ -1,0 +1,382 @@
+"""Fit hyper-parameters: the MAP estimate by L-BFGS on a stratified subset of the observations.
+
+Sums are linearised around the posterior mean under the last estimate, then θ is fitted again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from joulecast.gp.kernels import matern52_with_gradient, scale_points
+from joulecast.gp.linalg import Floats, Ints, invert_covariance, matmul
+from joulecast.gp.logsums.inputs import LogInputs, LogObservations, sort_by_cell
+from joulecast.gp.logsums.posterior import FittedLogSums, LinearSums, condition_logsums
+from joulecast.gp.logsums.prior import (
+    coefficient_gradient,
+    compare_cells,
+    prior_log_mean,
+    structure_products,
+)
+from joulecast.gp.logsums.process import (
+    NO_GROUP,
+    KernelTerm,
+    LogSumParameters,
+    LogSumProcess,
+    TermParameters,
+)
+from joulecast.gp.logsums.selection import keep_linearisation
+
+# Observations that hyper-parameters are fitted to, and inputs that their sums may contain.
+MAX_FIT_ROWS, MAX_FIT_INPUTS = 800, 1100
+# Fits of θ, each around the posterior mean of the last one, and steps of each.
+_FIT_STEPS = (40, 15)
+# Bounds of the search, in prior standard deviations.
+_SEARCH_SDS = 6.0
+
+
+def fit_logsums(
+    process: LogSumProcess,
+    inputs: LogInputs,
+    observations: LogObservations,
+    max_rows: int = MAX_FIT_ROWS,
+    max_row_inputs: int | None = None,
+) -> FittedLogSums:
+    """Return the process with MAP hyper-parameters, ready to be conditioned.
+
+    Where there are outliers, they are discounted and everything is fitted again. Without any
+    observations, hyper-parameters are the medians of their priors.
+
+    Args:
+        process: The process.
+        inputs: Distinct inputs of the observations.
+        observations: Observed sums of them.
+        max_rows: Number of observations that hyper-parameters are fitted to.
+        max_row_inputs: Hyper-parameters are fitted to sums of at most so many inputs, if given.
+    """
+    if not observations.size:
+        return FittedLogSums(process, process.prior.means, inputs, observations)
+    rows = select_subset(observations, max_rows, max_row_inputs=max_row_inputs)
+
+    def fit(observations: LogObservations) -> FittedLogSums:
+        theta = _find_mode(process, inputs, observations.take(rows))
+        return keep_linearisation(FittedLogSums(process, theta, inputs, observations))
+
+    fitted = fit(observations)
+    discounted = discount_outliers(fitted)
+    return fitted if discounted is None else fit(discounted)
+
+
+def select_subset(
+    observations: LogObservations,
+    max_rows: int,
+    max_inputs: int = MAX_FIT_INPUTS,
+    max_row_inputs: int | None = None,
+) -> Ints:
+    """Return observations of all strata, ascending, with at most so many inputs.
+
+    A stratum's number of observations grows with the square root of its size, until it runs out.
+
+    Args:
+        observations: The observations to choose from.
+        max_rows: Number of observations.
+        max_inputs: Number of distinct inputs of all chosen sums together.
+        max_row_inputs: Number of inputs of each chosen sum; None for any.
+    """
+    counts, size = observations.sums.counts, observations.size
+    strata = np.zeros(size, np.int64) if observations.strata is None else observations.strata
+    starts = np.searchsorted(counts.row, np.arange(size + 1))
+    seen: set[int] = set()
+    chosen = []
+    for row in _order_by_stratum(strata).tolist():
+        own = set(counts.column[starts[row] : starts[row + 1]].tolist())
+        if max_row_inputs is not None and len(own) > max_row_inputs:
+            continue
+        if len(own) == 1 or len(seen | own) <= max_inputs:
+            seen |= own
+            chosen.append(row)
+        if len(chosen) == max_rows:
+            break
+    return np.sort(np.array(chosen, np.int64))
+
+
+def _order_by_stratum(strata: Ints) -> Ints:
+    shuffled = np.random.default_rng(0).permutation(len(strata))
+    rank = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        mine = shuffled[strata[shuffled] == stratum]
+        rank[mine] = (np.arange(len(mine)) + 0.5) / np.sqrt(len(mine))
+    return np.argsort(rank, kind="stable")
+
+
+def _find_mode(process: LogSumProcess, inputs: LogInputs, observations: LogObservations) -> Floats:
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    index, observations = sort_by_cell(inputs, observations)
+    inputs = inputs.take(index)
+    prior = process.prior
+    theta, reach = prior.means, _SEARCH_SDS * prior.sds
+    bounds = list(zip(theta - reach, theta + reach, strict=True))
+    # The matrices are small: threads would wait for each other more than they work.
+    with threadpool_limits(1, user_api="blas"):
+        for steps in _FIT_STEPS:
+            posterior = condition_logsums(FittedLogSums(process, theta, inputs, observations))
+            objective = SumObjective(process, inputs, observations, posterior.linear)
+            found = minimize(
+                objective.negative_log_posterior,
+                theta,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"maxiter": steps},
+            )
+            theta = np.asarray(found.x)
+            if not _has_sums(observations):
+                break
+    return theta
+
+
+def _has_sums(observations: LogObservations) -> bool:
+    return len(observations.sums.counts.row) > observations.size
+
+
+class SumObjective:
+    """Observations at a fixed linearisation, prepared for evaluation at many θ.
+
+    Args:
+        process: The process.
+        inputs: Inputs of the observations, cell by cell.
+        observations: Observed sums.
+        linear: Their linearisation.
+    """
+
+    def __init__(
+        self,
+        process: LogSumProcess,
+        inputs: LogInputs,
+        observations: LogObservations,
+        linear: LinearSums,
+    ) -> None:
+        from scipy.sparse import csr_array
+
+        self.process, self.inputs = process, inputs
+        weights, size = linear.weights, inputs.size
+        entries = weights.weight, (weights.row, weights.column)
+        self._weights = csr_array(entries, (weights.size, size))
+        self._transposed = self._weights.T.tocsr()
+        self._values = observations.log_values - linear.offsets
+        self._known = observations.log_variance
+        self._structures = _StructureProducts(observations)
+        table, cell = inputs.cells
+        indicator = np.ones(size), (cell, np.arange(size))
+        self._cell_sums = csr_array(indicator, (len(table), size))
+        self._same = [compare_cells(term, table, table) for term in process.terms]
+        distinct = len(np.unique(inputs.identities))
+        if distinct < size:
+            raise ValueError(f"{size} inputs, of which only {distinct} are distinct")
+        self._blocks = [_list_blocks(term, inputs) for term in process.terms]
+
+    def negative_log_posterior(self, theta: Floats) -> tuple[float, Floats]:
+        """Return the negative log posterior of θ up to a constant, and its gradient."""
+        hyper = self.process.unpack(theta)
+        cov, kernels = self._make_covariance(hyper)
+        row_cov = _sandwich(self._weights, cov) + self._structures.covariance(hyper)
+        row_cov[np.diag_indices_from(row_cov)] += hyper.noise_sd**2 + self._known
+        inverse, half_log_det = invert_covariance(row_cov)
+        residual = self._values - self._weights @ prior_log_mean(self.inputs, hyper.coefficients)
+        alpha = inverse @ residual
+        value = 0.5 * float(residual @ alpha) + half_log_det
+        by_rows = np.subtract(inverse, np.outer(alpha, alpha), out=inverse)
+        by_inputs = _sandwich(self._transposed, by_rows)
+        by_mean = -(self._transposed @ alpha)
+        prior, gradient = self.process.prior.negative_log_density(theta)
+        gradient += np.concatenate(
+            [
+                by_mean @ coefficient_gradient(self.inputs, hyper.coefficients),
+                *self._term_gradients(hyper, kernels, by_inputs),
+                [hyper.nugget_sd**2 * float(np.trace(by_inputs))],
+                self._structures.gradient(hyper, by_rows),
+                [hyper.noise_sd**2 * float(np.trace(by_rows))],
+            ]
+        )
+        return value + prior, gradient
+
+    def _make_covariance(
+        self, hyper: LogSumParameters
+    ) -> tuple[Floats, list[list[tuple[Floats, Floats, Floats]]]]:
+        """Return the covariance of inputs and, for each block, points, kernel and derivative."""
+        _, cell = self.inputs.cells
+        levels = np.zeros((len(self.inputs.cells[0]),) * 2)
+        for term, own, same in zip(self.process.terms, hyper.terms, self._same, strict=True):
+            if not term.axes:
+                levels += own.shared_sd**2 * same[0] + own.regime_sd**2 * same[1]
+        cov = levels.take(cell, axis=1).take(cell, axis=0)
+        cov[np.diag_indices_from(cov)] += hyper.nugget_sd**2
+        kernels = []
+        for blocks, own in zip(self._blocks, hyper.terms, strict=True):
+            made = []
+            for block in blocks:
+                points = scale_points(block.points, own.length_scales)
+                kernel, derivative = matern52_with_gradient(points, block.workspace)
+                cov[block.index] += kernel * block.factor(own)
+                made.append((points, kernel, derivative))
+            kernels.append(made)
+        return cov, kernels
+
+    def _term_gradients(
+        self,
+        hyper: LogSumParameters,
+        kernels: list[list[tuple[Floats, Floats, Floats]]],
+        by_inputs: Floats,
+    ) -> list[Floats]:
+        """Return the derivatives by the logarithms of each term's hyper-parameters."""
+        by_cells = _sandwich(self._cell_sums, by_inputs)
+        found = []
+        for at, (term, own) in enumerate(zip(self.process.terms, hyper.terms, strict=True)):
+            shared, regime = (float((by_cells * same).sum()) for same in self._same[at])
+            length_scales = np.zeros(len(term.axes))
+            if term.axes:
+                shared, regime = 0.0, 0.0
+                for block, made in zip(self._blocks[at], kernels[at], strict=True):
+                    one, two, scales = block.gradient(own, made, by_inputs[block.index])
+                    shared, regime = shared + one, regime + two
+                    length_scales += scales
+            sds = [] if term.shared_sd is None else [own.shared_sd**2 * shared]
+            sds += [] if term.regime_sd is None else [own.regime_sd**2 * regime]
+            found.append(np.concatenate([sds, length_scales]))
+        return found
+
+
+@dataclass(frozen=True)
+class _KernelBlock:
+    """Inputs of one group of a term.
+
+    Attributes:
+        index: Index of the block in a matrix over all inputs.
+        points: Their coordinates on the axes of the term.
+        same_regime: Which pairs share their regime.
+        workspace: Memory of kernel and derivative, reused at every θ.
+    """
+
+    index: Any
+    points: Floats
+    same_regime: Floats
+    workspace: Floats
+
+    def factor(self, own: TermParameters) -> Floats:
+        """Return the variance by which each pair's kernel is multiplied."""
+        return own.shared_sd**2 + own.regime_sd**2 * self.same_regime
+
+    def gradient(
+        self, own: TermParameters, made: tuple[Floats, Floats, Floats], by_block: Floats
+    ) -> tuple[float, float, Floats]:
+        """Return derivatives by both variances and by the logarithms of the length scales."""
+        points, kernel, derivative = made
+        weighted = by_block * kernel
+        shared = float(weighted.sum())
+        regime = float(np.vdot(weighted, self.same_regime))
+        weighted = np.multiply(by_block, derivative, out=weighted)
+        weighted *= self.factor(own)
+        scales = weighted.sum(axis=1) @ points**2
+        scales = scales - np.einsum("ij,ij->j", points, weighted @ points)
+        return shared, regime, scales
+
+
+class _StructureProducts:
+    """Covariance of discrepancies for given variances."""
+
+    def __init__(self, observations: LogObservations) -> None:
+        structures, identities = observations.sums.structures, observations.sums.identities
+        self._size = observations.size
+        self._rows = np.unique(structures.row)
+        self._products = np.zeros((len(self._rows),) * 2)
+        if len(self._rows):
+            self._products = structure_products(structures, structures, self._rows, self._rows)
+        own = identities[self._rows]
+        self._own_products = self._products * (own[:, None] == own[None, :])
+
+    def covariance(self, hyper: LogSumParameters) -> Floats:
+        """Return the covariance of discrepancies of all observations."""
+        cov = np.zeros((self._size, self._size))
+        cov[np.ix_(self._rows, self._rows)] = (
+            hyper.structure_sd**2 * self._products + hyper.sum_sd**2 * self._own_products
+        )
+        return cov
+
+    def gradient(self, hyper: LogSumParameters, by_rows: Floats) -> list[float]:
+        """Return the derivatives by the logarithms of both standard deviations."""
+        block = by_rows[np.ix_(self._rows, self._rows)]
+        return [
+            hyper.structure_sd**2 * float(np.vdot(block, self._products)),
+            hyper.sum_sd**2 * float(np.vdot(block, self._own_products)),
+        ]
+
+
+def _list_blocks(term: KernelTerm, inputs: LogInputs) -> list[_KernelBlock]:
+    """Return the groups of a term; none for a level."""
+    if not term.axes:
+        return []
+    column = inputs.group_column(term.group)
+    groups = np.setdiff1d(column, [NO_GROUP])
+    return [_make_block(term, inputs, np.flatnonzero(column == one)) for one in groups]
+
+
+def _make_block(term: KernelTerm, inputs: LogInputs, members: Ints) -> _KernelBlock:
+    points = inputs.points[members][:, list(term.axes)]
+    regimes = inputs.regimes[members]
+    same = (regimes[:, None] == regimes[None, :]).astype(float)
+    first, last, size = int(members[0]), int(members[-1]), len(members)
+    # Inputs come cell by cell, so that most groups are contiguous.
+    is_slice = last - first + 1 == size
+    index = (slice(first, last + 1),) * 2 if is_slice else np.ix_(members, members)
+    return _KernelBlock(index, points - points.mean(axis=0), same, np.empty((2, size, size)))
+
+
+def _sandwich(weights: Any, matrix: Floats) -> Floats:
+    """Return weights · matrix · weightsᵀ of a symmetric matrix."""
+    half = weights @ matrix
+    return np.asarray(weights @ np.ascontiguousarray(half.T))
+
+
+# Of fewer observations each one counts, and what looks like an outlier may be the subject.
+_FEWEST_ROWS = 1000
+# An outlier is off by this factor and by so many standard deviations.
+_FACTOR, _SDS = 2.5, 3.5
+
+
+def discount_outliers(fitted: FittedLogSums) -> LogObservations | None:
+    """Return the observations with larger variances for outliers; None if there are none.
+
+    The largest outlier is discounted first: its neighbours may look like some only beside it.
+
+    Args:
+        fitted: The process, with all observations linearised around their joint posterior.
+    """
+    size = fitted.observations.size
+    if size < _FEWEST_ROWS or fitted.row_weights is None:
+        return None
+    posterior = condition_logsums(fitted)
+    inverse = matmul(posterior.inverse_factor.T, posterior.inverse_factor)
+    weights, added = posterior.row_weights.copy(), np.zeros(size)
+    while (worst := _find_worst(weights, np.diag(inverse))) is not None:
+        column = inverse[worst].copy()
+        variance = float(weights[worst] / column[worst]) ** 2
+        added[worst] += variance
+        # Sherman and Morrison: one more variance on the diagonal of C.
+        share = variance / (1.0 + variance * column[worst])
+        weights -= share * weights[worst] * column
+        inverse -= share * np.outer(column, column)
+    if not added.any():
+        return None
+    return replace(fitted.observations, log_variance=fitted.observations.log_variance + added)
+
+
+def _find_worst(weights: Floats, precision: Floats) -> int | None:
+    """Return the outlier with the most standard deviations, by C⁻¹·r and the diagonal of C⁻¹."""
+    residual, deviations = np.abs(weights / precision), np.abs(weights) / np.sqrt(precision)
+    deviations = np.where(residual > np.log(_FACTOR), deviations, 0.0)
+    worst = int(np.argmax(deviations))
+    return worst if deviations[worst] > _SDS else None

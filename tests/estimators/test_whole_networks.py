@@ -1,0 +1,193 @@
+"""Test the baselines that are linear in the work of whole networks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.estimators.base import Target, setup_key
+from joulecast.estimators.whole_networks import (
+    ConstantEstimator,
+    FlopsEstimator,
+    LinearFlopsEstimator,
+    LinearWorkEstimator,
+)
+from joulecast.families import make_family
+from joulecast.kinds import network_work
+from joulecast.records import Execution, Input, Network, Observation, Setup, Trial
+from joulecast.testing.estimators import SETUP, EstimatorContract, draw_networks
+
+
+class TestFlops(EstimatorContract):
+    def make_estimator(self) -> FlopsEstimator:
+        return FlopsEstimator()
+
+
+class TestLinearFlops(EstimatorContract):
+    def make_estimator(self) -> LinearFlopsEstimator:
+        return LinearFlopsEstimator()
+
+    def test_layer_that_is_called_twice_costs_more(self) -> None:
+        """The suite's networks wait for their host: their line is flat, so use others."""
+        fitted = LinearFlopsEstimator().fit(make_proportional(3e-9))
+        once = draw_networks(1)[0]
+        layers = [replace(once.layers[0], calls=2), *once.layers[1:]]
+        twice = replace(once, layers=tuple(layers))
+        found = fitted.predict([once, twice], [SETUP] * 2)
+        assert found.energy_j[1] > found.energy_j[0]
+
+
+class TestLinearWork(EstimatorContract):
+    def make_estimator(self) -> LinearWorkEstimator:
+        return LinearWorkEstimator()
+
+
+class TestConstant(EstimatorContract):
+    def make_estimator(self) -> ConstantEstimator:
+        return ConstantEstimator()
+
+    def test_layer_that_is_called_twice_costs_more(self) -> None:
+        """All networks cost the same, so it does not."""
+        once = draw_networks(1)[0]
+        twice = replace(once, layers=(replace(once.layers[0], calls=2), *once.layers[1:]))
+        found = self.fit().predict([once, twice], [SETUP] * 2)
+        assert found.energy_j[1] == found.energy_j[0] > 0
+
+
+def make_proportional(j_per_flop, execution=Execution(), setup=SETUP):
+    """Return observations whose energy is proportional to FLOPs."""
+    seen = []
+    for network in draw_networks(6):
+        flops = network_work(network, setup).total.flops * execution.steps
+        seen.append(Observation(Trial(network, setup, execution), j_per_flop * flops, 0.0, flops))
+    return seen
+
+
+def test_flops_recovers_a_factor():
+    fitted = FlopsEstimator().fit(make_proportional(3e-9))
+    found = fitted.predict([make_family("cnn5")], [SETUP], joint=True)
+    flops = network_work(make_family("cnn5"), SETUP).total.flops
+    assert found.energy_j[0] == pytest.approx(3e-9 * flops)
+    assert found.duration_s[0] == pytest.approx(flops)
+    assert found.energy_cov[0, 0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_energy_of_many_steps_counts_per_step():
+    one, many = (
+        FlopsEstimator().fit(make_proportional(1e-9, execution))
+        for execution in (Execution(), Execution(steps=50))
+    )
+    nets = draw_networks(3)
+    energies = [fitted.predict(nets, [SETUP] * len(nets)).energy_j for fitted in (one, many)]
+    assert energies[0] == pytest.approx(energies[1])
+
+
+def test_flops_does_not_use_stages_of_a_step():
+    seen = make_proportional(1e-9, Execution(stage="forward"))[0]
+    assert not FlopsEstimator().uses(seen)
+    assert FlopsEstimator().uses(replace(seen, trial=replace(seen.trial, execution=Execution())))
+
+
+def test_each_setup_has_its_own_factor():
+    other = Setup(batch=64)
+    fitted = FlopsEstimator().fit(make_proportional(1e-9) + make_proportional(5e-9, setup=other))
+    network = draw_networks(1)[0]
+    expected = [
+        factor * network_work(network, setup).total.flops
+        for setup, factor in ((SETUP, 1e-9), (other, 5e-9))
+    ]
+    assert fitted.predict([network] * 2, [SETUP, other]).energy_j == pytest.approx(expected)
+
+
+def test_setup_with_too_few_networks_uses_the_line_of_all():
+    other = Setup(batch=64)
+    few = make_proportional(5e-9, setup=other)[:1]
+    fitted = LinearFlopsEstimator().fit(make_proportional(1e-9) + few)
+    alone = LinearFlopsEstimator().fit(few)
+    assert fitted.lines[setup_key(other)] == fitted.lines["*"] != alone.lines["*"]
+    found = fitted.predict([draw_networks(1)[0]], [other])
+    assert found.unseen_share == (0.0,)
+
+
+def test_line_recovers_an_offset():
+    seen = [replace(one, energy_j=one.energy_j + 0.5) for one in make_proportional(3e-9)]
+    fitted = LinearFlopsEstimator().fit(seen)
+    network = make_family("cnn5")
+    flops = network_work(network, SETUP).total.flops
+    found = fitted.predict([network], [SETUP])
+    assert found.energy_j[0] == pytest.approx(3e-9 * flops + 0.5)
+
+
+@pytest.mark.parametrize("estimator", [LinearFlopsEstimator(), LinearWorkEstimator()])
+def test_coefficients_are_never_negative(estimator):
+    seen = [replace(one, energy_j=one.energy_j**1.3) for one in make_proportional(3e-6)]
+    fitted = estimator.fit(seen)
+    for line in fitted.lines.values():
+        assert min(line.energy) >= 0
+        assert line.energy[-1] == 0
+
+
+def test_work_line_recovers_four_coefficients():
+    expected = np.array([2e-9, 5e-10, 1e-3, 0.2])
+    networks = [*draw_networks(5), make_family("cnn5"), make_family("har")]
+    seen = []
+    for network in networks:
+        energy_j = float(count_columns(network) @ expected)
+        seen.append(Observation(Trial(network, SETUP), energy_j, 0.0, 2 * energy_j))
+    fitted = LinearWorkEstimator().fit(seen)
+    assert fitted.lines["*"].energy == pytest.approx(expected, rel=1e-6)
+    assert fitted.lines["*"].duration == pytest.approx(2 * expected, rel=1e-6)
+    found = fitted.predict([make_family("lenet5")], [SETUP])
+    assert found.energy_j[0] == pytest.approx(count_columns(make_family("lenet5")) @ expected)
+
+
+def count_columns(network):
+    work = network_work(network, SETUP).total
+    return np.array([work.flops, work.size_bytes, work.launches, 1.0])
+
+
+def test_constant_minimises_the_relative_error():
+    energies_j = np.array([1.0, 1.2, 4.0])
+    seen = [
+        Observation(Trial(network, SETUP), energy_j, 0.0, 1.0)
+        for network, energy_j in zip(draw_networks(3), energies_j, strict=True)
+    ]
+    found = ConstantEstimator().fit(seen).predict([make_family("cnn5")], [SETUP])
+    expected_j = (1 / energies_j).sum() / (1 / energies_j**2).sum()
+    assert found.energy_j[0] == pytest.approx(expected_j)
+
+
+def test_few_networks_for_the_coefficients_widen_the_interval():
+    seen = [
+        replace(one, energy_j=one.energy_j * factor)
+        for one, factor in zip(make_proportional(3e-9)[:4], (0.8, 1.1, 1.2, 0.9), strict=True)
+    ]
+    line = FlopsEstimator().fit(seen).lines["*"]
+    errors = [
+        line.energy[0] * network_work(one.trial.network, SETUP).total.flops / one.energy_j - 1
+        for one in seen
+    ]
+    assert line.sd_share == pytest.approx((np.sum(np.square(errors)) / 3) ** 0.5)
+
+
+def test_flops_proposes_networks_of_its_target_and_then_stops():
+    nets = tuple(draw_networks(9))
+    target = Target(nets[0], SETUP, networks=nets)
+    seen = []
+    while (proposal := FlopsEstimator().propose(target, seen)).trial is not None:
+        assert proposal.trial.network in nets
+        seen.append(Observation(proposal.trial, 1.0, 0.0, 1.0))
+    assert len(seen) == proposal.points == 6
+
+
+def test_whole_networks_are_preferred_to_variants():
+    output = Network(draw_networks(1)[0].layers[-1:], Input((4,)))
+    variant = Observation(Trial(output, SETUP), 9.0, 0.0, 9.0)
+    fitted = FlopsEstimator().fit([*make_proportional(2e-9), variant])
+    assert fitted.lines["*"].count == 6
+
+
+def test_fit_of_one_observation_is_uncertain():
+    fitted = FlopsEstimator().fit(make_proportional(2e-9)[:1])
+    found = fitted.predict([draw_networks(1)[0]], [SETUP])
+    assert found.energy_sd_j / found.energy_j == pytest.approx(np.array([0.4]))
