@@ -8,25 +8,21 @@ from dataclasses import dataclass, field
 from joulecast.families.architectures import (
     HEADS,
     Architecture,
-    make_cnn5,
-    make_har,
-    make_lenet5,
-    make_lstm,
-    make_resnet,
-    make_transformer,
-)
-from joulecast.families.classic_networks import (
     make_alexnet,
+    make_cnn5,
     make_densenet,
     make_googlenet,
+    make_har,
     make_image_resnet,
-    make_squeezenet,
-)
-from joulecast.families.mobile_networks import (
+    make_lenet5,
+    make_lstm,
     make_mobilenetv1,
     make_mobilenetv2,
     make_proxylessnas,
+    make_resnet,
     make_shufflenetv2,
+    make_squeezenet,
+    make_transformer,
 )
 from joulecast.records import Input
 
@@ -46,7 +42,7 @@ class Family:
         params: Names of the parameters with the values of the original network.
         input: Default input; its vocabulary is above 0 for tokens.
         batch: Default batch size.
-        architecture: Function from parameters and input to layers and groups.
+        architecture: Adds the layers of a member to a draft.
         description: One line, with the names of the parameters in capitals.
         steps: Parameters that must be multiples of a number.
         fixed: Parameters that are the same in all random members.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from joulecast.errors import NetError
+from joulecast.families.draft import NetworkDraft
 from joulecast.families.family_table import FAMILIES, Family
 from joulecast.kinds import Shape
 from joulecast.records import Input, Network
@@ -100,14 +101,9 @@ def _build(family_name: str, params: Mapping[str, int], input_shape: Shape | Non
     family = FAMILIES[family_name]
     _check_params(family_name, family, params)
     sample = family.input if input_shape is None else _make_input(family_name, family, input_shape)
-    layers, groups = family.architecture(params, sample)
-    name = name_member(family_name, params)
-    return Network(
-        layers=(replace(layers[0], input_grad=False), *layers[1:]),
-        input=sample,
-        groups=tuple(groups),
-        name=name,
-    )
+    draft = NetworkDraft(sample.shape, sample.vocabulary)
+    family.architecture(params, draft)
+    return draft.finish(name_member(family_name, params))
 
 
 def _parse_params(name: str, family: Family, text: str) -> dict[str, int]:
