@@ -13,7 +13,7 @@ from pathlib import Path
 
 from joulecast.api.measurers import open_any_measurer
 from joulecast.api.options import MeasureOptions
-from joulecast.campaign.anchor_campaign import AnchorRun, run_anchors
+from joulecast.campaign.anchors import AnchorRun, run_anchors
 from joulecast.errors import JoulecastError, MissingError
 from joulecast.estimators.sheet_start import match_device_sheet
 from joulecast.uses.reproduce.observation_file import ObservationFile

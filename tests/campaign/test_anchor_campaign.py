@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from campaign_examples import make_simulated_measurer
-from joulecast.atlas.device_scale import GIB, assume_scale
-from joulecast.campaign.anchor_campaign import choose_anchor_scale, run_anchors
+from joulecast.campaign.anchors import GIB, assume_scale, choose_anchor_scale, run_anchors
 from joulecast.catalogue import find_data_sheet
 from joulecast.errors import MeasurementError, NotTrainingError
 from joulecast.runtimes.simulated import SimulatedRuntime

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecast.campaign.anchor_rates import (
+from joulecast.campaign.anchors import (
     MeasuredPeaks,
     apply_peaks,
     find_scale,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from joulecast.campaign import find_profile_key
-from joulecast.campaign.anchor_rates import find_scale
+from joulecast.campaign.anchors import find_scale
 from joulecast.campaign.atlas_campaign import AtlasLimits, plan_atlas, run_atlas
 from joulecast.errors import ContaminatedError, DeviceLostError, NotTrainingError
 from joulecast.measurer import MeasureClock, make_measurer
@@ -188,7 +188,7 @@ def test_time_probes_do_not_hide_a_device_that_is_shared(store):
 
 
 def test_score_orders_what_follows_the_base_design(measurer, store, monkeypatch):
-    monkeypatch.setattr("joulecast.atlas.guidance.BASE_TRIALS", 12)
+    monkeypatch.setattr("joulecast.campaign.atlas.BASE_TRIALS", 12)
     limits = AtlasLimits(**SMALL)
     run_atlas(measurer, store, AtlasLimits(points=20, **SMALL))
     order = []

@@ -1,7 +1,7 @@
 """The summary of an atlas counts trials, not observations."""
 
-from joulecast.campaign.anchor_rates import MeasuredPeaks
-from joulecast.campaign.atlas_summary import summarise_atlas
+from joulecast.campaign.anchors import MeasuredPeaks
+from joulecast.campaign.atlas_campaign import summarise_atlas
 from joulecast.families import make_family
 from joulecast.records import Network, Observation, Setup, Trial
 

@@ -9,7 +9,7 @@ import pytest
 
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.campaign.anchor_rates import list_anchors
+from joulecast.campaign.anchors import list_anchors
 from joulecast.errors import (
     ContaminatedError,
     MeasurementError,

@@ -5,8 +5,7 @@ import pytest
 from campaign_examples import SMALL, make_simulated_measurer
 from joulecast.campaign import run_campaign
 from joulecast.campaign.atlas_campaign import AtlasLimits, run_atlas
-from joulecast.campaign.campaign_record import NoRecord, record_campaign
-from joulecast.campaign.trial_log import describe_profile
+from joulecast.campaign.trial_log import NoRecord, describe_profile, record_campaign
 from joulecast.errors import MeasurementError
 from joulecast.estimators import find_estimator
 from joulecast.store import open_store

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.campaign.doubtful_trials import list_doubtful, repeat_doubtful
-from joulecast.campaign.trial_log import TrialLog
+from joulecast.campaign.trial_log import TrialLog, list_doubtful, repeat_doubtful
 from joulecast.kinds import make_layer
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter

@@ -5,7 +5,7 @@ import pytest
 from joulecast.api.measurers import open_measurer
 from joulecast.api.options import MeasureOptions
 from joulecast.campaign import find_profile_key, run_campaign
-from joulecast.campaign.time_guidance import TimeGuidedLog, add_stand_in, drop_energy
+from joulecast.campaign.trial_log import TimeGuidedLog, add_stand_in, drop_energy
 from joulecast.errors import InputError
 from joulecast.estimators import find_estimator
 from joulecast.estimators.base import Target

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions
 from joulecast.campaign import Progress
-from joulecast.campaign.anchor_campaign import ANCHORS_NAME, AnchorRun, run_anchors
-from joulecast.campaign.campaign_record import record_campaign
-from joulecast.campaign.trial_log import describe_profile
+from joulecast.campaign.anchors import ANCHORS_NAME, AnchorRun, run_anchors
+from joulecast.campaign.trial_log import describe_profile, record_campaign
 from joulecast.errors import InputError, MissingError
 from joulecast.estimators.sheet_start import match_device_sheet
 from joulecast.measurer import TrialMeasurer

@@ -13,16 +13,20 @@ from joulecast.api.measurers import lock_device, open_any_measurer
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.api.transfer_sources import make_estimator
 from joulecast.campaign import Progress
-from joulecast.campaign.anchor_rates import assume_device_scale, read_peaks
-from joulecast.campaign.atlas_campaign import AtlasLimits, AtlasRun, run_atlas
-from joulecast.campaign.atlas_summary import AtlasSummary, summarise_atlas
-from joulecast.campaign.campaign_record import (
+from joulecast.campaign.anchors import assume_device_scale, read_peaks
+from joulecast.campaign.atlas_campaign import (
+    AtlasLimits,
+    AtlasRun,
+    AtlasSummary,
+    run_atlas,
+    summarise_atlas,
+)
+from joulecast.campaign.trial_log import (
     ATLAS_NAME,
     CampaignRecord,
-    NoRecord,
+    describe_profile,
     record_campaign,
 )
-from joulecast.campaign.trial_log import describe_profile
 from joulecast.errors import MissingError
 from joulecast.estimators import check_estimator
 from joulecast.estimators.base import Estimator, Fitted
@@ -103,7 +107,7 @@ def _identify_profile(measuring: MeasureOptions) -> Profile:
 
 
 def _make_teller(
-    record: CampaignRecord | NoRecord, on_progress: Callable[[Progress], None] | None
+    record: CampaignRecord, on_progress: Callable[[Progress], None] | None
 ) -> Callable[[Progress], None]:
     """Return a function that records progress and passes it on."""
 

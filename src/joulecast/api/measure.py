@@ -59,7 +59,7 @@ def measure_net(net: ResolvedNet, setup: Setup, options: MeasureOptions) -> Obse
         observation = measurer.measure(Trial(net.network, setup))
         if measurer.meter.is_recorder:
             # Imports what fits estimators, which other meters do not need.
-            from joulecast.campaign.time_guidance import drop_energy
+            from joulecast.campaign.trial_log import drop_energy
 
             observation = drop_energy(observation)
     return observation if loaded is None else replace(observation, source=OWN_NET)

@@ -128,8 +128,7 @@ def run_profiling(
         MeasurementError: The device could not be measured, or another campaign runs on it.
     """
     from joulecast.campaign import run_campaign
-    from joulecast.campaign.time_guidance import TimeGuidedLog
-    from joulecast.campaign.trial_log import describe_profile
+    from joulecast.campaign.trial_log import TimeGuidedLog, describe_profile
     from joulecast.estimators.base import Target
     from joulecast.store import open_store
 

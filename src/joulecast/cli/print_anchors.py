@@ -8,7 +8,7 @@ from dataclasses import asdict
 from joulecast.api.anchor_profile import profile_anchors
 from joulecast.api.options import MeasureOptions
 from joulecast.api.profiles import identify_profile
-from joulecast.campaign.anchor_campaign import AnchorRun
+from joulecast.campaign.anchors import AnchorRun
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.print_atlas import describe_disturbances, list_peaks

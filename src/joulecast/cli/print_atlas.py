@@ -9,8 +9,8 @@ from itertools import islice
 from joulecast.api.atlas import AtlasResult, profile_atlas
 from joulecast.api.options import MeasureOptions, ProfileOptions
 from joulecast.api.profiles import identify_profile
-from joulecast.campaign.anchor_rates import MeasuredPeaks
-from joulecast.campaign.atlas_summary import AtlasSummary
+from joulecast.campaign.anchors import MeasuredPeaks
+from joulecast.campaign.atlas_campaign import AtlasSummary
 from joulecast.cli.interruptions import MEASUREMENTS_KEPT, report_interruption
 from joulecast.cli.output import OutputOptions, write_result
 from joulecast.cli.profiles import describe_profile

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.agent.client import RemoteMeasurer
 from joulecast.campaign import CampaignResult, Progress, find_profile_key, run_campaign
-from joulecast.campaign.time_guidance import TimeGuidedLog
+from joulecast.campaign.trial_log import TimeGuidedLog
 from joulecast.errors import (
     ContaminatedError,
     DeviceAwayError,
