@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.records import Layer, Network, Sizes, fold_blocks
-from joulecast.records.blocks import group_by_block
+from joulecast.records.network import group_by_block
 from joulecast.testing import record_strategies as draw
 
 

@@ -7,7 +7,7 @@ import pytest
 from joulecast.families import FAMILIES, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Layer
-from joulecast.records.operand_order import order_branches, order_operands
+from joulecast.records.network import order_branches, order_operands
 
 LINEAR = make_layer("linear", cin=8, cout=8)
 WIDE = make_layer("linear", cin=8, cout=8, bias=0)

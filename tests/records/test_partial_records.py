@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from joulecast.errors import FileError
-from joulecast.records.codec import Record
-from joulecast.records.partial_records import load_partial
+from joulecast.records.codec import Record, load_partial
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Notes on how a net was read."""
 
 from joulecast.records import Network, StepTotals
-from joulecast.records.reading_notes import list_reading_notes
+from joulecast.records.network import list_reading_notes
 
 
 def test_network_that_was_not_read_has_no_notes() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from joulecast.records import Setup
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import cache_on_record
 
 
 def test_function_runs_once_for_each_record():

@@ -19,6 +19,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.input_files import read_toml
+from joulecast.records.codec import Range
 from joulecast.records.data_sheet import (
     BYTES_PER_S,
     CLOCK_HZ,
@@ -27,7 +28,6 @@ from joulecast.records.data_sheet import (
     POWER_W,
     DataSheet,
 )
-from joulecast.records.field_checks import Range
 from joulecast.toml_tables import Json, list_tables, parse_table, parse_text
 
 ALL = "all"

@@ -32,7 +32,7 @@ from joulecast.errors import StoreError
 from joulecast.local_devices import find_meter
 from joulecast.meters import Meter
 from joulecast.records import Observation, compute_power, describe_inference, name_step
-from joulecast.records.inference_costs import INFERENCES
+from joulecast.records.trial import INFERENCES
 from joulecast.redaction import redact_url
 from joulecast.store import check_place
 from joulecast.units import format_bytes, format_duration, format_energy, format_power, format_wh

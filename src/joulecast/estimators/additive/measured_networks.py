@@ -18,8 +18,7 @@ from joulecast.estimators.additive.decompose import is_imported_run
 from joulecast.estimators.additive.pieces import PlacedPiece, split_pieces
 from joulecast.estimators.base import Floats, Prediction
 from joulecast.records import Observation, Trial, stable_hash
-from joulecast.records.codec import Record
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import Record, cache_on_record
 
 # Relative standard deviation of one network at another hour, whatever its own windows show.
 _REPEAT_SD_SHARE = 0.03

@@ -57,7 +57,7 @@ from joulecast.records import (
     name_layout,
     stable_hash,
 )
-from joulecast.records.operand_order import order_branches
+from joulecast.records.network import order_branches
 from joulecast.variants import (
     BLOCK,
     Part,

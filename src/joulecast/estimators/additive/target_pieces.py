@@ -20,7 +20,7 @@ from joulecast.estimators.additive.pieces import (
 )
 from joulecast.estimators.base import Target
 from joulecast.records import Network, Observation, Setup, Trial
-from joulecast.records.record_cache import cache_on_record
+from joulecast.records.codec import cache_on_record
 from joulecast.variants import Part, make_isolated_trial, read_isolated_part
 
 # Networks that are measured as a whole in any case: the longest, the shortest and a middle one.
