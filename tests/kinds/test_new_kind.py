@@ -13,8 +13,7 @@ from torch import nn
 
 from joulecast.estimators import ESTIMATORS
 from joulecast.kinds import KINDS, Kind, check_network, layer_work, make_layer, make_op
-from joulecast.kinds.kind import REQUIRED, gives_half
-from joulecast.kinds.work_rules import make_contraction_rules
+from joulecast.kinds.kind import REQUIRED, gives_half, make_contraction_rules
 from joulecast.measurer import MeasureClock, make_measurer
 from joulecast.meters.simulated import SimulatedMeter
 from joulecast.records import Input, Network, Setup, Trial

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from joulecast.errors import InputError
 from joulecast.kinds import Work, find_kind, input_shape, layer_work, output_shape
-from joulecast.kinds.work import WEIGHT_BYTES
+from joulecast.kinds.kind import WEIGHT_BYTES
 from joulecast.records import Layer, Setup, Sizes, Trial
 from joulecast.simulation.chip import Chip, OperatorTuning, draw_tuning
 
