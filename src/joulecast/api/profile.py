@@ -138,7 +138,7 @@ def run_profiling(
         replace(setup, accumulate=1),
         profiling.acquisition,
         profiling.interval_share,
-        networks=net.members,
+        networks=net.draw_members(),
     )
     with (
         open_any_measurer(measuring, allows_later=True) as measurer,
@@ -184,7 +184,7 @@ def probe_layers(
     measuring = replace(measuring, rounds=1)
     options = options or ProfileOptions(seconds=DEFAULT_PROFILE_SECONDS)
     _check_has_energy(measuring, store)
-    net = ResolvedNet(networks[0], setup.batch, members=networks)
+    net = ResolvedNet(networks[0], setup.batch, draw_members=lambda: networks)
     return run_profiling(net, setup, measuring, replace(options, acquisition="probe"), store)[1]
 
 
