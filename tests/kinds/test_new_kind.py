@@ -23,12 +23,12 @@ from joulecast.runtimes.torch.net_reader import read_net
 from joulecast.runtimes.torch.op_builders import OP_BUILDERS
 from joulecast.runtimes.torch.op_readers import LEAF_MODULES, OP_READERS
 from joulecast.simulation import make_simulated_device
-from joulecast.variants import blocks as part_widths
 from joulecast.variants import (
     describe_part,
     make_isolated_trial,
     make_variant,
     match_precision,
+    part_widths,
     plan_curves,
     read_isolated_part,
     read_variant,

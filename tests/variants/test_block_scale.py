@@ -8,8 +8,7 @@ import pytest
 from joulecast.families import draw_family, make_family
 from joulecast.kinds import make_layer
 from joulecast.records import Setup
-from joulecast.variants import BLOCK, Part, curve_key, resize_part, split_blocks
-from joulecast.variants import blocks as part_widths
+from joulecast.variants import BLOCK, Part, curve_key, part_widths, resize_part, split_blocks
 from joulecast.variants.blocks import find_block_scale, find_least_scale, find_scale_step
 
 SETUP = Setup()

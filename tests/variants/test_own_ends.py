@@ -13,11 +13,11 @@ from joulecast.variants import (
     adapt_partition,
     curve_key,
     make_paper_variant,
+    part_widths,
     plan_curves,
     resize_part,
     split_network,
 )
-from joulecast.variants import blocks as part_widths
 
 FAMILIES = ("lenet5", "cnn5", "har", "lstm", "transformer", "resnet18")
 

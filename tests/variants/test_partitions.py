@@ -13,13 +13,13 @@ from joulecast.variants import (
     LAYERS,
     curve_key,
     make_variant,
+    part_widths,
     plan_curves,
     read_block_variant,
     read_variant,
     resize_part,
     split_blocks,
 )
-from joulecast.variants import blocks as part_widths
 
 SETUP = Setup()
 

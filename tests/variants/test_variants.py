@@ -24,6 +24,7 @@ from joulecast.variants import (
     make_isolated_trial,
     make_variant,
     match_phase,
+    part_widths,
     plan_curves,
     read_isolated_part,
     read_variant,
@@ -32,7 +33,6 @@ from joulecast.variants import (
     split_network,
     width_names,
 )
-from joulecast.variants import blocks as part_widths
 
 SETUP = Setup()
 IMAGE = Input((3, 16, 16))

@@ -157,8 +157,7 @@ def _read_point(observation: Observation) -> tuple[str, Part] | None:
 
 
 def _make_curve(key: str, found: Sequence[tuple[Part, Observation]]) -> LayerCurve:
-    from joulecast.variants import blocks as part_widths
-    from joulecast.variants import describe_part, width_names
+    from joulecast.variants import describe_part, part_widths, width_names
 
     points = []
     for part, seen in found:

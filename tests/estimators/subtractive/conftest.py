@@ -6,8 +6,7 @@ from joulecast.estimators.base import Target
 from joulecast.estimators.subtractive.estimator import SubtractiveEstimator
 from joulecast.families import make_family
 from joulecast.testing.estimators import FAMILY, SETUP, run_short_campaign
-from joulecast.variants import blocks as part_widths
-from joulecast.variants import split_network
+from joulecast.variants import part_widths, split_network
 
 
 class AdditiveDevice:

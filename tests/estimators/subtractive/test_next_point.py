@@ -8,8 +8,7 @@ from joulecast.families import make_family
 from joulecast.records import Observation
 from joulecast.simulation import make_simulated_device
 from joulecast.testing.estimators import FAMILY, SETUP, observe, run_short_campaign
-from joulecast.variants import blocks as part_widths
-from joulecast.variants import curve_key, plan_curves, read_variant
+from joulecast.variants import curve_key, part_widths, plan_curves, read_variant
 
 TARGET = Target(make_family(FAMILY), SETUP)
 

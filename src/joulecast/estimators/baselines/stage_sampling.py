@@ -29,12 +29,12 @@ from joulecast.variants import (
     describe_part,
     fixed_properties,
     match_precision,
+    part_widths,
     plan_curves,
     resize_part,
     split_network,
     width_names,
 )
-from joulecast.variants import blocks as part_widths
 
 Stages = tuple[LayerStage, ...]
 """All stages of a part at one size."""

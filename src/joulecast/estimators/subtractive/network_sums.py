@@ -29,8 +29,7 @@ from joulecast.estimators.subtractive.paper_options import OURS, SubtractiveOpti
 from joulecast.estimators.subtractive.rates import Rates, estimate_part, estimate_update_share
 from joulecast.gp.regression import GaussianProcess
 from joulecast.records import Setup
-from joulecast.variants import Part, PlacedPart, Widths, curve_key, resize_part
-from joulecast.variants import blocks as part_widths
+from joulecast.variants import Part, PlacedPart, Widths, curve_key, part_widths, resize_part
 
 
 @dataclass(frozen=True)

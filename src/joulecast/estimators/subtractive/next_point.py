@@ -36,11 +36,11 @@ from joulecast.variants import (
     Widths,
     curve_key,
     describe_part,
+    part_widths,
     plan_curves,
     resize_part,
     width_names,
 )
-from joulecast.variants import blocks as part_widths
 
 # Candidate values of each width, by number of widths.
 _GRID_SIZES = {1: 256, 2: 24, 3: 8}

@@ -30,7 +30,7 @@ from joulecast.uses.reproduce.experiment import (
 from joulecast.uses.reproduce.laboratory import Laboratory, sum_cost_s
 from joulecast.uses.reproduce.paper_settings import TRIAL_S, PaperSettings
 from joulecast.uses.reproduce.small_networks import IMAGE, choose_busy_setup, make_stack
-from joulecast.variants import blocks as part_widths
+from joulecast.variants import part_widths
 
 ROLE = "fig4"
 BEFORE, AFTER = 4, 5
