@@ -13,6 +13,9 @@ from joulecast.campaign.anchors import (
     choose_anchor_scale,
     find_scale,
     list_anchors,
+    make_anchor_trials,
+    make_host_trials,
+    make_layer_trials,
     measure_anchors,
     read_peaks,
     run_anchors,
@@ -20,19 +23,17 @@ from joulecast.campaign.anchors import (
 from joulecast.campaign.trial_log import TrialLog
 from joulecast.catalogue import find_data_sheet
 from joulecast.errors import MeasurementError, NotTrainingError
-from joulecast.measurer import MeasureClock, make_measurer
-from joulecast.meters.simulated import SimulatedMeter
+from joulecast.kinds import network_work, peak_memory
+from joulecast.records import Device
 from joulecast.runtimes.simulated import SimulatedRuntime
-from joulecast.simulation import make_simulated_device
+from joulecast.runtimes.torch.runtime import TorchRuntime
 from joulecast.store import open_store
 from memory_log import MemoryLog
 
 
 @pytest.fixture
 def trials():
-    device = make_simulated_device(7)
-    clock = MeasureClock(device.now, device.sleep, device.now)
-    with make_measurer(SimulatedRuntime(device), SimulatedMeter(device), clock=clock) as measurer:
+    with make_simulated_measurer() as measurer:
         yield TrialLog(measurer, MemoryLog(), [])
 
 
@@ -70,13 +71,11 @@ def test_peaks_are_read_from_anchors_only(trials):
     measure_anchors(trials, "bf16")
     scale, modes = find_scale(trials.measurer), trials.measurer.runtime.modes
     peaks = read_peaks(trials.believed, scale, modes)
-    chip = trials.measurer.runtime.simulated.chip
     assert peaks.flops_per_s.keys() == {"bf16"}
     assert 1e12 < peaks.flops_per_s["bf16"] < 1e15
     assert 1e10 < peaks.bytes_per_s < 1e13
     assert 1e-7 < peaks.launch_s < 1e-4
     assert read_peaks([], scale, modes) == MeasuredPeaks({})
-    assert chip.seed == 7
 
 
 def test_measured_rates_replace_assumed_ones(trials):
@@ -132,3 +131,84 @@ def test_device_that_refuses_all_anchors_is_an_error(monkeypatch):
         pytest.raises(MeasurementError, match="no anchor"),
     ):
         run_anchors(measurer, log, SHEET)
+
+
+# ---------------------------------------------------------------------------------------------
+# Their sizes
+
+SCALES = [assume_scale(True, size * GIB) for size in (4, 24, 141)]
+SCALES += [assume_scale(False, size * GIB) for size in (2, 16, 256)]
+
+
+def assume_step_s(trial, scale):
+    work = network_work(trial.network, trial.setup).total
+    return trial.execution.copies * scale.duration_s(work, trial.setup.precision)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_anchors_take_milliseconds_and_little_memory(scale):
+    *large, tiny = make_anchor_trials(scale, ("eager", "graph"))
+    for trial in large:
+        assert 0.002 < assume_step_s(trial, scale) < 0.06
+        used_bytes = trial.execution.copies * peak_memory(trial.network, trial.setup)
+        assert used_bytes < 0.6 * scale.memory_bytes
+    assert assume_step_s(tiny, scale) < 0.002
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_precision_has_a_matrix_product(scale):
+    *products, copy, tiny = make_anchor_trials(scale)
+    assert [trial.setup.precision for trial in products] == list(scale.flops_per_s)
+    assert copy.network.layers[0].sizes["fn"] == "copy"
+    assert tiny.setup.batch == 1
+
+
+def test_anchors_run_as_graphs_where_the_runtime_has_them():
+    for modes, expected in ((("eager",), "eager"), (("eager", "graph"), "graph")):
+        trials = make_anchor_trials(SCALES[0], modes)
+        assert {trial.execution.mode for trial in trials} == {expected}
+
+
+def test_processor_has_few_copies_and_bf16_only_if_it_multiplies_it():
+    with_bf16 = make_anchor_trials(assume_scale(False, 4 * GIB))
+    without = make_anchor_trials(assume_scale(False, 4 * GIB, has_bf16=False))
+    assert {trial.execution.copies for trial in with_bf16} == {2}
+    assert {trial.setup.precision for trial in with_bf16} == {"fp32", "bf16"}
+    assert {trial.setup.precision for trial in without} == {"fp32"}
+
+
+def test_layers_multiply_in_every_precision_and_move_data_in_two():
+    for scale in SCALES:
+        trials = make_layer_trials(scale, ("eager", "graph"))
+        kinds = {
+            precision: {
+                trial.network.layers[0].kind
+                for trial in trials
+                if trial.setup.precision == precision
+            }
+            for precision in scale.flops_per_s
+        }
+        assert all({"conv2d", "linear", "sdpa", "lstm"} <= own for own in kinds.values())
+        assert {"batch_norm", "layer_norm", "embedding", "pool"} <= kinds["fp32"]
+        assert "layer_norm" not in kinds.get("tf32", set())
+        assert all(assume_step_s(trial, scale) < 0.5 for trial in trials)
+    for scale in SCALES[:3]:
+        for trial in make_layer_trials(scale, ("eager", "graph")):
+            used_bytes = trial.execution.copies * peak_memory(trial.network, trial.setup)
+            assert used_bytes < 0.6 * scale.memory_bytes
+
+
+def test_anchors_and_layers_of_a_processor_run():
+    runtime = TorchRuntime("cpu", Device("a-cpu"))
+    scale = assume_scale(False, 4 * GIB, has_bf16=False)
+    trials = (*make_anchor_trials(scale), *make_layer_trials(scale))
+    for trial in {one.network.layers[0].kind: one for one in trials}.values():
+        small = replace(trial, setup=replace(trial.setup, batch=1))
+        runtime.prepare(small).close()
+
+
+def test_host_shows_only_in_eager_steps_beside_graphs():
+    assert make_host_trials(("eager",)) == ()
+    few, many = make_host_trials(("eager", "graph"))
+    assert {few.execution.mode, many.execution.mode} == {"eager"}
+    assert len(many.network.layers) > 3 * len(few.network.layers)

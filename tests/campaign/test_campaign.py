@@ -29,18 +29,6 @@ from joulecast.store import open_store
 OTHER = Target(make_family("har:8,8,8,8"), Setup(batch=10))
 
 
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
-def measurer():
-    with make_simulated_measurer() as opened:
-        yield opened
-
-
 def profile(measurer, store, target=SMALL, **limits):
     return run_campaign(measurer, store, find_estimator("subtractive"), target, **limits)
 
