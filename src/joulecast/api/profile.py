@@ -98,7 +98,7 @@ def _profile_without_net(
 ) -> Profile:
     """Measure the anchors of a device, or an atlas; return its profile."""
     if profiling.anchors:
-        from joulecast.api.anchor_profile import profile_anchors
+        from joulecast.api.atlas import profile_anchors
 
         return profile_anchors(measuring, store, on_progress)[2]
     from joulecast.api.atlas import profile_atlas

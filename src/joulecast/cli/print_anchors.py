@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from joulecast.api.anchor_profile import profile_anchors
+from joulecast.api.atlas import profile_anchors
 from joulecast.api.options import MeasureOptions
 from joulecast.api.profiles import identify_profile
 from joulecast.campaign.anchors import AnchorRun
